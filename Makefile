@@ -1,0 +1,69 @@
+# Everything one does with a checkout. A target sets up what it needs: Python 3.11 or newer and make are enough.
+
+VENV := .venv
+PY := $(VENV)/bin/python
+READY := $(VENV)/.ready
+PIP := -m pip --disable-pip-version-check --quiet
+
+# The generator of flowrt/protos/*_pb2.py is old on purpose (pyproject.toml, at `protobuf`) and has wheels for Python
+# 3.11 and 3.12 only, so it lives in an environment of its own.
+PROTOC_VENV := .venv-protoc
+PROTOC_READY := $(PROTOC_VENV)/.ready
+PROTOC := grpcio-tools==1.64.3 'setuptools<81'
+
+# $(call find_python,NAMES): the first interpreter of NAMES that runs, is 3.11 or newer and can make environments.
+find_python = for name in $(1); do \
+	$$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
+	&& { echo $$name; break; }; done
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help demo test test-nightly lint types check bench protos clean
+
+help:  ## print this list
+	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+
+demo: $(READY)  ## train a network on real data on two CPU devices
+	@$(PY) examples/digits_mlp.py --devices 2 --out runs/demo
+
+test: $(READY)  ## run the tests, all but the slow ones
+	@$(PY) -m pytest -m "not slow"
+
+test-nightly: $(READY)  ## run the slow tests, with fresh random examples
+	@$(PY) -m pytest -m slow --timeout 1800 --hypothesis-profile nightly
+
+lint: $(READY)  ## ruff: rules and format
+	@$(PY) -m ruff check --quiet .
+	@$(PY) -m ruff format --check --quiet .
+
+types: $(READY)  ## mypy, strict
+	@$(PY) -m mypy
+
+check: lint types test  ## lint, types and test: what CI runs
+
+bench: $(READY)  ## print the benchmark table; PEERS=path/to/python adds the frameworks installed there
+	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS))
+
+protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
+	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto
+
+clean:  ## remove caches, built files and runs/ (the environment stays; rm -rf .venv to start afresh)
+	@rm -rf build dist runs *.egg-info .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@find flowrt tests examples benchmarks -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(READY): pyproject.toml
+	@$(PY) $(PIP) --version >/dev/null 2>&1 || { \
+		python=$$($(call find_python,$(PYTHON) python3.11 python3.12 python3.13 python3)); \
+		test -n "$$python" || { echo "flowrt needs Python 3.11 or newer with venv and ensurepip: none of" \
+			"python3.11, python3.12, python3.13, python3 is one. Name yours: make PYTHON=/path/to/python" >&2; exit 1; }; \
+		echo "making $(VENV) with $$python"; $$python -m venv $(VENV); }
+	@echo "installing flowrt and its development tools into $(VENV)"
+	@$(PY) $(PIP) install --editable '.[dev]'
+	@touch $@
+
+$(PROTOC_READY): Makefile
+	@python=$$($(call find_python,$(PYTHON) python3.11 python3.12)); \
+		test -n "$$python" || { echo "protos: needs Python 3.11 or 3.12; found neither" >&2; exit 1; }; \
+		$$python -m venv --clear $(PROTOC_VENV)
+	@$(PROTOC_VENV)/bin/python $(PIP) install --only-binary :all: $(PROTOC)
+	@touch $@

@@ -1,0 +1,193 @@
+"""The leaves of a dataset tree: tensors, their rows, ranges, Python generators, lines of text files."""
+
+from __future__ import annotations
+
+import gzip
+import operator
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing
+from dataclasses import dataclass
+from functools import cached_property
+from typing import IO, Any, final
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.data.node import Array, Element, Iteration, Node, Rows, Stream, known_int
+from flowrt.data.spec import TensorSpec, row_spec, spec_of
+from flowrt.data.structure import Structure, flatten, flatten_up_to, leaf_paths
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.graph.shapes import compatible, format_shape
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Tensors(Node):
+    """One element: the tensors as they are."""
+
+    tensors: Structure
+
+    @cached_property
+    def spec(self) -> Structure:
+        return spec_of(self.tensors)
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        yield _read_only(self.tensors)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TensorSlices(Node):
+    """One element a row (index of the first dimension) of the tensors, which must have equally many."""
+
+    tensors: Structure
+
+    def __post_init__(self) -> None:
+        _ = self.spec  # differing row counts are found now
+
+    @cached_property
+    def spec(self) -> Structure:
+        return row_spec(spec_of(self.tensors))
+
+    @cached_property
+    def rows(self) -> Rows:
+        arrays = _read_only(self.tensors)
+        return Rows(arrays, lambda iteration: (i for i in range(len(arrays[0]))))
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        return self.rows.open(iteration)
+
+
+def _read_only(tensors: Structure) -> tuple[Array, ...]:
+    views = tuple(np.asarray(tensor).view() for tensor in flatten(tensors))
+    for view in views:
+        view.flags.writeable = False  # elements are views: a consumer must not change the next epoch
+    return views
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Range(Node):
+    """int64 scalars from ``start`` to before ``stop``."""
+
+    start: Any
+    stop: Any
+    step: Any = 1
+
+    def __post_init__(self) -> None:
+        if known_int(self.step) == 0:
+            raise InvalidArgumentError("range: expected a step other than 0; got 0")
+
+    @property
+    def spec(self) -> Structure:
+        return TensorSpec((), dtypes.int64)
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        for i in range(*map(operator.index, (self.start, self.stop, self.step))):
+            yield (np.int64(i),)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class FromGenerator(Node):
+    """What ``generator(*args)`` yields, converted to and checked against ``yields``, a structure of `TensorSpec`.
+
+    Integers and bools must survive the conversion unchanged; floats may lose precision.
+    """
+
+    generator: Callable[..., Iterable[Any]]
+    yields: Structure
+    args: tuple[Any, ...] = ()
+
+    @property
+    def spec(self) -> Structure:
+        return self.yields
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        leaves = list(zip(leaf_paths(self.yields), flatten(self.yields), strict=True))
+        with ExitStack() as stack:
+            values = iter(self.generator(*self.args))
+            if close := getattr(values, "close", None):
+                stack.callback(close)
+            for index, value in enumerate(values):
+                where = f"from_generator: element {index}"
+                parts = zip(leaves, self._parts(value, where), strict=True)
+                yield tuple([_convert(part, spec, where + path) for (path, spec), part in parts])
+
+    def _parts(self, value: Any, where: str) -> list[Any]:
+        try:
+            return flatten_up_to(self.yields, value)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{where}: {error}") from None
+
+
+def _convert(value: Any, spec: TensorSpec, where: str) -> Array:
+    try:
+        given = np.asarray(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"{where}: expected {spec}; got a ragged {type(value).__name__}: {error}") from None
+    if given.dtype != spec.dtype.np:
+        given = _cast(given, value, spec, where)
+    if not compatible(given.shape, spec.shape):
+        raise InvalidArgumentError(
+            f"{where}: expected shape {format_shape(spec.shape)}; got {format_shape(given.shape)}"
+        )
+    return given
+
+
+def _cast(given: Array, value: Any, spec: TensorSpec, where: str) -> Array:
+    target = spec.dtype
+    if target is dtypes.string:
+        if given.dtype.kind in "SU":
+            return _as_bytes(given)
+    elif given.dtype.kind in "biufc" or given.dtype in (d.np for d in dtypes.FLOATING):
+        with np.errstate(invalid="ignore", over="ignore"):
+            cast = given.astype(target.np) if given.dtype.kind != "c" or target.is_complex else None
+        if cast is not None and (target.is_floating or target.is_complex or np.array_equal(cast, given)):
+            return cast
+    raise DTypeError(f"{where}: expected {target.name}; got {given.dtype} {value!r:.60}")
+
+
+def _as_bytes(texts: Array) -> Array:
+    """``str`` and ``bytes`` arrays as object arrays of ``bytes``, text in UTF-8."""
+    encoded = np.empty(texts.shape, object)
+    encoded.flat = [text.encode() if isinstance(text, str) else bytes(text) for text in texts.flat]
+    return encoded
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TextLines(Node):
+    """The lines of text files, one after the other, as string scalars without their line ends (``\\r``, ``\\n``).
+
+    ``compression_type`` is ``""`` or ``"GZIP"``. A missing file raises `NotFoundError` when its turn comes.
+    """
+
+    filenames: Any
+    compression_type: Any = ""
+
+    @property
+    def spec(self) -> Structure:
+        return TensorSpec((), dtypes.string)
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        for name in np.asarray(self.filenames, object).flat:
+            with closing(self._open_file(_text(name))) as file:
+                for line in file:
+                    yield (np.array(line.replace(b"\r", b"").removesuffix(b"\n"), object),)
+
+    def _open_file(self, name: str) -> IO[bytes]:
+        kinds: dict[str, Callable[[str, str], Any]] = {"": open, "GZIP": gzip.open}
+        kind = _text(self.compression_type)
+        if kind not in kinds:
+            raise InvalidArgumentError(f"TextLineDataset: expected compression_type '' or 'GZIP'; got {kind!r}")
+        try:
+            return kinds[kind](name, "rb")  # type: ignore[no-any-return]
+        except FileNotFoundError:
+            raise NotFoundError(f"TextLineDataset: expected a file at {name!r}; got none there") from None
+
+
+def _text(value: Any) -> str:
+    """A Python string from a ``str``, ``bytes``, or a string scalar."""
+    item = value.item() if isinstance(value, np.ndarray) else value
+    return item.decode() if isinstance(item, bytes) else str(item)

@@ -1,0 +1,146 @@
+"""The error tree: gRPC's canonical codes under TensorFlow's names.
+
+Every wrong use ends in exactly one of these. The message's first line says *where* (operation, type and the
+user's source line), then what was expected, what came, and a hint where one is known.
+
+Some classes are also a built-in exception, because define-and-run scripts catch those: a bad shape is a
+``ValueError``, a bad dtype a ``TypeError``, a missing name a ``KeyError``, a closed session a ``RuntimeError``.
+"""
+
+from __future__ import annotations
+
+OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
+PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE = range(7, 12)
+UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = range(12, 17)
+
+
+class OpError(Exception):
+    """Base of all flowrt errors.
+
+    Attributes: ``message`` (the full text), ``op`` (the operation's name or None), ``op_type`` (its type or None),
+    ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int).
+    """
+
+    error_code = UNKNOWN
+
+    def __init__(
+        self, message: str, *, op: str | None = None, op_type: str | None = None, source: str | None = None
+    ) -> None:
+        self.op, self.op_type, self.source = op, op_type, source
+        where = " ".join(filter(None, (op_type, repr(op) if op else None, f"({source})" if source else None)))
+        self.message = f"{where}: {message}" if where else message
+        super().__init__(self.message)
+
+    def __str__(self) -> str:
+        return self.message  # KeyError would print the repr
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _rebuild, (type(self), self.message, self.op, self.op_type, self.source)
+
+
+def _rebuild(
+    cls: type[OpError], message: str, op: str | None, op_type: str | None, source: str | None
+) -> OpError:
+    error = cls(message)
+    error.op, error.op_type, error.source = op, op_type, source
+    return error
+
+
+class CancelledError(OpError):
+    """The step was cancelled, for instance by ``Session.close()`` in another thread."""
+
+    error_code = CANCELLED
+
+
+class UnknownError(OpError):
+    """A kernel raised something that is not a flowrt error; ``__cause__`` has it."""
+
+    error_code = UNKNOWN
+
+
+class InvalidArgumentError(OpError, ValueError):
+    """An argument has a wrong value, shape or structure."""
+
+    error_code = INVALID_ARGUMENT
+
+
+class DTypeError(InvalidArgumentError, TypeError):
+    """An argument has a wrong dtype or Python type."""
+
+
+class DeadlineExceededError(OpError):
+    """A step did not end within ``RunOptions.timeout_in_ms``."""
+
+    error_code = DEADLINE_EXCEEDED
+
+
+class NotFoundError(OpError, KeyError):
+    """A named thing (operation, tensor, variable, file, tensor of a checkpoint) does not exist."""
+
+    error_code = NOT_FOUND
+
+
+class AlreadyExistsError(OpError, ValueError):
+    """A named thing exists already."""
+
+    error_code = ALREADY_EXISTS
+
+
+class PermissionDeniedError(OpError):
+    """The caller may not do this."""
+
+    error_code = PERMISSION_DENIED
+
+
+class ResourceExhaustedError(OpError):
+    """Memory, disk or a limit is used up."""
+
+    error_code = RESOURCE_EXHAUSTED
+
+
+class FailedPreconditionError(OpError, RuntimeError):
+    """The system is not in the state the call needs: uninitialised variable, closed session, finalized graph."""
+
+    error_code = FAILED_PRECONDITION
+
+
+class AbortedError(OpError):
+    """The operation was aborted, for instance because a peer restarted."""
+
+    error_code = ABORTED
+
+
+class OutOfRangeError(OpError):
+    """The end of a dataset or queue was reached."""
+
+    error_code = OUT_OF_RANGE
+
+
+class UnimplementedError(OpError, NotImplementedError):
+    """flowrt has no such operation, gradient or option; the message names the nearest one."""
+
+    error_code = UNIMPLEMENTED
+
+
+class InternalError(OpError):
+    """An invariant of flowrt is broken: a bug in flowrt."""
+
+    error_code = INTERNAL
+
+
+class UnavailableError(OpError):
+    """A peer cannot be reached at present."""
+
+    error_code = UNAVAILABLE
+
+
+class DataLossError(OpError):
+    """Stored data is damaged: a checksum or a size does not fit."""
+
+    error_code = DATA_LOSS
+
+
+class UnauthenticatedError(OpError):
+    """The caller gave no valid credentials."""
+
+    error_code = UNAUTHENTICATED

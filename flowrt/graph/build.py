@@ -1,0 +1,384 @@
+"""How a call becomes an operation: convert the inputs, bind the type variables, add to the default graph.
+
+The way of ``add(x, 2.0)``: `build_op` reserves the name, finds T from the inputs that are tensors already, converts the
+others to constants of that dtype (named ``add/y`` after the input), checks T against the definition and appends the
+operation with `Graph.add`. Nothing is left in the graph when a check fails, except constants that nobody reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, user_source
+from flowrt.graph.op_def import Argument, Attr, OpDef, op_def, set_builder
+from flowrt.graph.shapes import Dimension, TensorShape, as_shape
+
+
+def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
+    """Add one operation of type ``op``. Returns its output, the list of its outputs, or the Operation if it has none.
+
+    Raises `DTypeError` for dtypes that do not fit, `InvalidArgumentError` for shapes, attributes and foreign graphs.
+    """
+    graph = get_default_graph()
+    values = _input_values(op, args, kwargs)
+    full_name = graph.operation_name(name or op.name)
+    types: dict[str, DType] = {}
+    for argument in op.inputs:
+        if argument.type_attr in kwargs and not argument.is_type_list:
+            types[argument.type_attr] = as_dtype(kwargs.pop(argument.type_attr))
+    inputs: list[Tensor] = []
+    try:
+        _bind_tensor_types(op, values, types)
+        for argument, value in zip(op.inputs, values, strict=True):
+            if argument.is_list:
+                tensors = _convert_list(argument, value, types, full_name)
+                kwargs[argument.number_attr or argument.type_attr or ""] = (
+                    len(tensors) if argument.number_attr else tuple(t.dtype for t in tensors)
+                )
+                inputs += tensors
+            else:
+                inputs.append(_convert_input(op, argument, value, types, full_name))
+        for tensor in inputs:
+            if tensor.op.graph is not graph:
+                raise InvalidArgumentError(f"input {tensor.name!r} is of another graph than the default one")
+        attrs = _attrs(op, types, kwargs)
+    except InvalidArgumentError as error:
+        if error.op is not None:
+            raise
+        raise type(error)(error.message, op=full_name, op_type=op.name, source=_where()) from None
+    operation = graph.add(op, full_name, inputs, attrs, _output_dtypes(op, attrs))
+    outputs = operation.outputs
+    if len(outputs) == 1 and not op.outputs[0].is_list:
+        return outputs[0]
+    return list(outputs) if op.outputs else operation
+
+
+set_builder(build_op)
+
+
+def _where() -> str | None:
+    source = user_source()
+    return None if source is None else str(source)
+
+
+def _input_values(op: OpDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """The inputs' values in the order of the signature; ``kwargs`` keeps the attrs."""
+    if len(args) == len(op.inputs):
+        return args
+    if len(args) > len(op.inputs):
+        message = f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}. Attributes are given by name"
+        raise InvalidArgumentError(message, source=_where())
+    values = list(args)
+    for argument in op.inputs[len(args) :]:
+        if argument.name not in kwargs:
+            message = f"{op.name}: expected inputs {', '.join(a.name for a in op.inputs)}; got no {argument.name}"
+            raise InvalidArgumentError(message, source=_where())
+        values.append(kwargs.pop(argument.name))
+    return values
+
+
+def _bind_tensor_types(op: OpDef, values: Sequence[Any], types: dict[str, DType]) -> None:
+    """Take the type variables from those inputs that are tensors already; they lead the conversion of the others."""
+    for argument, value in zip(op.inputs, values, strict=True):
+        variable = argument.type_attr
+        if variable is None or argument.is_type_list:
+            continue
+        for item in value if argument.is_list and isinstance(value, (list, tuple)) else (value,):
+            dtype = item.dtype if type(item) is Tensor else _declared_dtype(item)
+            if dtype is not None and types.setdefault(variable, dtype) is not dtype:
+                raise DTypeError(
+                    f"input {argument.name!r}: expected dtype {types[variable].name}, as the inputs before it; "
+                    f"got {dtype.name}. Use flowrt.cast()"
+                )
+
+
+def _declared_dtype(value: Any) -> DType | None:
+    """The dtype of things that become tensors (variables, sparse slices), not of arrays: those are converted."""
+    return value.dtype if hasattr(value, "__flowrt_tensor__") else None
+
+
+def _convert_input(op: OpDef, argument: Argument, value: Any, types: dict[str, DType], full_name: str) -> Tensor:
+    variable = argument.type_attr
+    if type(value) is Tensor:
+        if variable is None and value.dtype is not argument.dtype:
+            assert argument.dtype is not None
+            message = f"input {argument.name!r}: expected dtype {argument.dtype.name}; got {value.dtype.name}"
+            raise DTypeError(message)
+        return value
+    wanted = argument.dtype if variable is None else types.get(variable)
+    preferred = None
+    if wanted is None and variable is not None:
+        preferred = next(iter(op.types[variable])) if len(op.types[variable]) == 1 else None
+    tensor = convert_to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred)
+    if variable is not None:
+        types.setdefault(variable, tensor.dtype)
+    elif tensor.dtype is not wanted:
+        raise DTypeError(f"input {argument.name!r}: expected dtype {wanted}; got {tensor.dtype.name}")
+    return tensor
+
+
+def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_name: str) -> list[Tensor]:
+    if not isinstance(value, (list, tuple)):
+        raise DTypeError(f"input {argument.name!r}: expected a list of tensors; got {value!r}")
+    wanted = None if argument.is_type_list else types.get(argument.type_attr or "", argument.dtype)
+    tensors = []
+    for position, item in enumerate(value):
+        tensor = convert_to_tensor(item, wanted, f"{full_name}/{argument.name}_{position}/")
+        if not argument.is_type_list:
+            wanted = wanted or tensor.dtype
+            if tensor.dtype is not wanted:
+                message = f"input {argument.name}[{position}]: expected dtype {wanted.name}; got {tensor.dtype.name}"
+                raise DTypeError(message)
+        tensors.append(tensor)
+    if wanted is not None and argument.type_attr is not None:
+        types.setdefault(argument.type_attr, wanted)
+    return tensors
+
+
+def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
+    attrs: dict[str, Any] = {}
+    for variable, dtype in types.items():
+        allowed = op.types.get(variable)
+        if allowed and dtype not in allowed:
+            names = ", ".join(sorted(d.name for d in allowed))
+            raise DTypeError(f"{variable}: expected one of {names}; got {dtype.name}")
+        attrs[variable] = dtype
+    for argument in op.inputs:
+        if argument.is_list and (key := argument.number_attr or argument.type_attr) in given:
+            attrs[key or ""] = given.pop(key)
+    for key, attr in op.attrs.items():
+        if key in given:
+            attrs[key] = _attr_value(key, attr, given.pop(key))
+        elif attr.required:
+            raise InvalidArgumentError(f"attribute {key!r} ({attr.kind}): expected a value; got none")
+        else:
+            attrs[key] = attr.default
+    if given:
+        key = next(iter(given))
+        if not key.startswith("_"):
+            known = [a.name for a in op.inputs] + list(op.attrs)
+            raise InvalidArgumentError(f"expected arguments among {', '.join(known)}; got {key!r}")
+        attrs.update(given)
+    return attrs
+
+
+def _attr_value(key: str, attr: Attr, value: Any) -> Any:
+    """``value`` in the form that attrs of this kind are kept in. Raises `InvalidArgumentError`."""
+    if value is None and attr.default is None:
+        return None
+    try:
+        return _ATTR_FORMS[attr.kind](value)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidArgumentError(f"attribute {key!r}: expected {attr.kind}; got {value!r} ({error})") from None
+
+
+def _strict_int(value: Any) -> int:
+    return int(value.__index__())
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, (str, bytes)) else str(value)
+
+
+_ATTR_FORMS: dict[str, Any] = {
+    "bool": bool,
+    "int": _strict_int,
+    "float": float,
+    "string": _text,
+    "type": as_dtype,
+    "shape": as_shape,
+    "tensor": np.asarray,
+    "func": lambda value: value,
+    "list(int)": lambda value: tuple(_strict_int(v) for v in value),
+    "list(float)": lambda value: tuple(float(v) for v in value),
+    "list(string)": lambda value: tuple(_text(v) for v in value),
+    "list(type)": lambda value: tuple(as_dtype(v) for v in value),
+    "list(shape)": lambda value: tuple(as_shape(v) for v in value),
+    "list(bool)": lambda value: tuple(bool(v) for v in value),
+    "list(func)": tuple,
+}
+
+
+def _output_dtypes(op: OpDef, attrs: dict[str, Any]) -> list[DType]:
+    found: list[DType] = []
+    for output in op.outputs:
+        dtype = attrs[output.type_attr] if output.type_attr else output.dtype
+        if output.is_type_list:
+            found += dtype
+        else:
+            found += [dtype] * (attrs[output.number_attr] if output.number_attr else 1)
+    return found
+
+
+# --- conversion
+
+
+def convert_to_tensor(
+    value: Any,
+    dtype: Any = None,
+    name: str | None = None,
+    preferred_dtype: Any = None,
+    dtype_hint: Any = None,
+) -> Tensor:
+    """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python value as a
+    constant, a list that contains tensors packed along a new first axis.
+
+    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` says otherwise.
+    Raises `DTypeError` when the value does not fit ``dtype`` without loss of kind (a float for an int).
+    """
+    wanted = None if dtype is None else as_dtype(dtype)
+    if isinstance(value, Tensor):
+        if wanted is not None and value.dtype is not wanted:
+            raise DTypeError(f"tensor {value.name!r}: expected dtype {wanted.name}; got {value.dtype.name}")
+        return value
+    if hasattr(value, "__flowrt_tensor__"):
+        tensor: Tensor = value.__flowrt_tensor__()
+        return convert_to_tensor(tensor, wanted)
+    if isinstance(value, (list, tuple)) and _contains_tensor(value):
+        return _pack(value, wanted, name)
+    hint = preferred_dtype if preferred_dtype is not None else dtype_hint
+    if wanted is None and hint is not None:
+        with contextlib.suppress(DTypeError):
+            return constant_tensor(as_array(value, as_dtype(hint)), name)
+    return constant_tensor(as_array(value, wanted), name)
+
+
+def constant_tensor(array: np.ndarray[Any, Any], name: str | None = None) -> Tensor:
+    """A Const operation that holds ``array`` (which must not change afterwards)."""
+    const = op_def("Const")
+    graph = get_default_graph()
+    full_name = graph.operation_name(name or "Const")
+    dtype = as_dtype(array.dtype)
+    return graph.add(const, full_name, (), {"value": array, "dtype": dtype}, (dtype,)).outputs[0]
+
+
+def _contains_tensor(value: Any) -> bool:
+    return any(
+        isinstance(v, Tensor)
+        or hasattr(v, "__flowrt_tensor__")
+        or (isinstance(v, (list, tuple)) and _contains_tensor(v))
+        for v in value
+    )
+
+
+def _pack(values: Sequence[Any], dtype: DType | None, name: str | None) -> Tensor:
+    if dtype is None:
+        dtype = next(_dtypes_in(values))
+    tensors = [convert_to_tensor(v, dtype) for v in values]
+    packed: Tensor = op_def("Pack")(tensors, name=name or "packed")
+    return packed
+
+
+def _dtypes_in(values: Sequence[Any]) -> Iterator[DType]:
+    for value in values:
+        if isinstance(value, Tensor) or hasattr(value, "__flowrt_tensor__"):
+            yield value.dtype
+        elif isinstance(value, (list, tuple)):
+            yield from _dtypes_in(value)
+
+
+def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
+    """``value`` as a NumPy array under TensorFlow's rules (see `convert_to_tensor`); strings become ``bytes`` objects.
+
+    Raises `DTypeError` (wrong kind) or `InvalidArgumentError` (ragged or out of range).
+    """
+    if value is None:
+        raise DTypeError("expected a value that can become a tensor; got None")
+    if isinstance(value, (Operation, Graph)):
+        raise DTypeError(f"expected a value that can become a tensor; got {value!r}")
+    if isinstance(value, DType):
+        raise DTypeError(f"expected a value that can become a tensor; got the dtype {value!r}")
+    if isinstance(value, (TensorShape, Dimension)):
+        return _shape_array(value, dtype)
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _from_numpy(value, dtype)
+    return _from_python(value, dtype)
+
+
+def _shape_array(value: TensorShape | Dimension, dtype: DType | None) -> np.ndarray[Any, Any]:
+    wanted = (dtype or dtypes.int32).np
+    if isinstance(value, Dimension):
+        return np.array(int(value), wanted)
+    value.assert_is_fully_defined()
+    return np.array(value.as_list(), wanted)
+
+
+def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    if value.dtype.kind in "SU" or (value.dtype.kind == "O"):
+        return _strings(value, dtype)
+    own = as_dtype(value.dtype)
+    if dtype is None or own is dtype:
+        return np.array(value, own.np)  # a copy: the caller may go on changing its array
+    _check_kind(own, dtype, value)
+    return np.asarray(value).astype(dtype.np)
+
+
+def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    try:
+        array = np.array(value)
+    except ValueError as error:
+        raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)} ({error})") from None
+    except OverflowError:
+        raise InvalidArgumentError(f"expected numbers of at most 64 bits; got {_brief(value)}") from None
+    if array.dtype.kind in "SUO":
+        if array.dtype.kind == "O" and any(isinstance(v, (list, tuple)) for v in array.ravel()):
+            raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)}")
+        return _strings(array, dtype)
+    own = as_dtype(array.dtype)
+    if dtype is not None:
+        if array.size:
+            _check_kind(own, dtype, value)
+        return _cast_in_range(array, dtype, value)
+    if own is dtypes.float64 and not hasattr(value, "__array__"):
+        return array.astype(np.float32)
+    if own is dtypes.int64 and not hasattr(value, "__array__") and np.all(array.astype(np.int32) == array):
+        return array.astype(np.int32)
+    return array
+
+
+def _cast_in_range(array: np.ndarray[Any, Any], dtype: DType, value: Any) -> np.ndarray[Any, Any]:
+    if dtype.is_integer and array.size and not (dtype.min <= array.min() and array.max() <= dtype.max):
+        raise InvalidArgumentError(f"expected {dtype.name}, from {dtype.min} to {dtype.max}; got {_brief(value)}")
+    with np.errstate(over="ignore"):
+        return array.astype(dtype.np)
+
+
+def _check_kind(own: DType, wanted: DType, value: Any) -> None:
+    """Refuse conversions that change the kind: float to int, complex to real, numbers to bool or string."""
+    order = {"bool": 0, "int": 1, "float": 2, "complex": 3}
+    have, want = order.get(_kind(own), 9), order.get(_kind(wanted), 9)
+    if 9 in (have, want) or have > want or (have != want and 0 in (have, want)):
+        raise DTypeError(f"expected {wanted.name}; got {_brief(value)} of dtype {own.name}")
+
+
+def _kind(dtype: DType) -> str:
+    if dtype.is_bool:
+        return "bool"
+    if dtype.is_integer:
+        return "int"
+    return "complex" if dtype.is_complex else "float" if dtype.is_floating else dtype.name
+
+
+def _strings(array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
+    if dtype not in (None, dtypes.string):
+        assert dtype is not None
+        raise DTypeError(f"expected {dtype.name}; got {_brief(array)}, strings or objects")
+    result = np.empty(array.shape, object)
+    flat = result.reshape(-1)
+    for i, item in enumerate(array.reshape(-1)):
+        if not isinstance(item, (str, bytes)):
+            raise DTypeError(f"expected a value that can become a tensor; got {_brief(item)} of {type(item).__name__}")
+        flat[i] = item.encode() if isinstance(item, str) else bytes(item)
+    return result
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."

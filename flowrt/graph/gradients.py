@@ -1,0 +1,247 @@
+"""Reverse-mode differentiation: `gradients` adds the operations that compute dys/dxs to the graph.
+
+The algorithm is reverse accumulation over a directed acyclic graph (Linnainmaa 1970; Griewank and Walther, *Evaluating
+Derivatives*, chapter 3): visit the operations between xs and ys in reverse topological order, sum what has arrived for
+each output, hand the sums to the op's ``vjp`` rule, and add what it returns to the inputs' shares. The rules build graph,
+so gradients can be differentiated again. Work and new operations are linear in the operations between xs and ys.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.op_def import Rule, nearest, op_def
+from flowrt.graph.shapes import compatible
+
+GradientTensor: TypeAlias = Tensor | IndexedSlices
+
+
+class UnconnectedGradients:
+    """What `gradients` returns for an x that no y depends on."""
+
+    NONE = "none"
+    ZERO = "zero"
+
+
+def gradients(
+    ys: Any,
+    xs: Any,
+    grad_ys: Any = None,
+    name: str = "gradients",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: Any = False,
+    aggregation_method: Any = None,
+    stop_gradients: Any = None,
+    unconnected_gradients: str = UnconnectedGradients.NONE,
+) -> list[Any]:
+    """The derivative of ``sum(ys)`` with respect to each of ``xs``: a list of a tensor (of the x's shape), an
+    `IndexedSlices` or None each.
+
+    ``grad_ys`` are the incoming gradients (of the ys' shapes; None stands for ones), ``stop_gradients`` tensors that count
+    as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are always built with one AddN.
+    Raises `DTypeError` for ys that are not floating or complex, `InvalidArgumentError` for structures that do not fit,
+    `UnimplementedError` when an op on the way has no gradient rule for what is asked.
+    """
+    ys, xs = _tensors(ys), _tensors(xs)
+    if not ys:
+        return [None] * len(xs)
+    grads = _as_list(grad_ys) if grad_ys is not None else [None] * len(ys)
+    if len(grads) != len(ys):
+        raise InvalidArgumentError(f"gradients: expected one grad_y for each of {len(ys)} ys; got {len(grads)}")
+    stops = {t.ref for t in _tensors(stop_gradients or [])}
+    graph = ys[0].graph
+    with graph.name_scope(name):
+        seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
+        shares = _backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
+        zero = unconnected_gradients == UnconnectedGradients.ZERO
+        return [_total(shares.get(x.ref), x) if x.ref in shares else _zeros(x) if zero else None for x in xs]
+
+
+def _as_list(value: Any) -> list[Any]:
+    return list(value) if isinstance(value, (list, tuple)) else [value]
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    """Tensors as they are; variables as their handles, whose gradient is that of every read."""
+    return [v if isinstance(v, Tensor) else v.handle if hasattr(v, "handle") else convert_to_tensor(v) for v in _as_list(values)]
+
+
+def _zeros(x: Tensor) -> Tensor:
+    zeros: Tensor = op_def("ZerosLike")(x)
+    return zeros
+
+
+def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
+    if not (y.dtype.is_floating or y.dtype.is_complex):
+        raise DTypeError(f"gradients: expected ys of floating or complex dtype; got {y!r}")
+    if grad is None:
+        if y.dtype.is_complex:
+            raise DTypeError(f"gradients: expected grad_ys for the complex y {y!r}; got None")
+        ones: Tensor = op_def("OnesLike")(y, name=f"grad_ys_{position}")
+        return ones
+    if isinstance(grad, IndexedSlices):
+        return grad
+    tensor = convert_to_tensor(grad, y.dtype)
+    if not compatible(tensor.spec.shape, y.spec.shape):
+        raise InvalidArgumentError(f"gradients: expected grad_ys of shape {y.shape}; got {tensor.shape}")
+    return tensor
+
+
+def _backpropagate(
+    graph: Graph, ys: list[Tensor], seeds: list[GradientTensor], xs: list[Tensor], stops: set[Any], colocate: bool
+) -> dict[Any, list[GradientTensor]]:
+    """All shares of the gradient by tensor, for the tensors between ``xs`` and ``ys``."""
+    order = _topological([y.op for y in ys])
+    active = _reached_from(xs, order, stops)
+    shares: dict[Any, list[GradientTensor]] = {}
+    for y, seed in zip(ys, seeds, strict=True):
+        shares.setdefault(y.ref, []).append(seed)
+    wanted = {x.ref for x in xs}
+    for op in reversed(order):
+        if op not in active or not any(t.ref in shares for t in op.outputs):
+            continue
+        if all(t.ref in stops for t in op.outputs):
+            continue
+        dys = [_total(shares.get(t.ref), t) if t.ref not in stops else None for t in op.outputs]
+        for tensor in op.outputs:
+            if tensor.ref in shares and tensor.ref not in wanted:
+                del shares[tensor.ref]
+        with graph.name_scope(f"{op.name.rpartition('/')[2] or op.name}_grad"):
+            scope = graph.colocate_with(op) if colocate else contextlib.nullcontext()
+            with scope:
+                dxs = apply_vjp(op, dys)
+        for tensor, dx in zip(op.inputs, dxs, strict=True):
+            if dx is not None and (tensor.op in active or tensor.ref in wanted):
+                _check_shape(op, tensor, dx)
+                shares.setdefault(tensor.ref, []).append(dx)
+    return shares
+
+
+def _topological(roots: Sequence[Operation]) -> list[Operation]:
+    """Every operation that ``roots`` read from, directly or not: producers first."""
+    order: list[Operation] = []
+    state: dict[Operation, bool] = {}
+    stack = list(dict.fromkeys(roots))
+    while stack:
+        op = stack[-1]
+        if op not in state:
+            state[op] = False
+            stack += [t.op for t in op.inputs if t.op not in state]
+            continue
+        stack.pop()
+        if not state[op]:
+            state[op] = True
+            order.append(op)
+    return order
+
+
+def _reached_from(xs: list[Tensor], order: list[Operation], stops: set[Any]) -> set[Operation]:
+    """The operations of ``order`` through which an x can influence their outputs."""
+    sources = {x.ref for x in xs}
+    active: set[Operation] = set()
+    for op in order:
+        through = any(t.ref not in stops and (t.op in active or t.ref in sources) for t in op.inputs)
+        if through and _vjp_rule(op) is not Rule.NONDIFFERENTIABLE:
+            active.add(op)
+    return active | {x.op for x in xs if x.op in active}
+
+
+def _vjp_rule(op: Operation) -> Any:
+    override = op.node.attrs.get("_gradient_op_type")
+    if override is None:
+        return op.op_def.vjp
+    if override in op.graph.gradient_functions:
+        return op.graph.gradient_functions[override]
+    if override not in _registered:
+        raise NotFoundError(f"gradient {override!r}: no RegisterGradient has this name. {nearest(override, _registered)}")
+    return _registered[override]
+
+
+def apply_vjp(op: Operation, dys: Sequence[GradientTensor | None]) -> list[GradientTensor | None]:
+    """The gradient's shares of ``op``'s inputs, from those of its outputs."""
+    rule = _vjp_rule(op)
+    if isinstance(rule, Rule):
+        raise op.error(UnimplementedError, "has no gradient rule")
+    dense = [g if g is None or isinstance(g, Tensor) else convert_to_tensor(g) for g in dys]
+    dxs = _as_list(rule(op, *dense))
+    if len(dxs) != len(op.inputs):
+        raise op.error(InvalidArgumentError, f"its vjp: expected {len(op.inputs)} gradients; got {len(dxs)}")
+    return dxs
+
+
+def _check_shape(op: Operation, tensor: Tensor, dx: GradientTensor) -> None:
+    if isinstance(dx, Tensor) and not compatible(dx.spec.shape, tensor.spec.shape) and tensor.dtype.name != "resource":
+        message = f"gradient of {tensor.name!r}: expected shape {tensor.shape}; got {dx.shape}"
+        raise op.error(InvalidArgumentError, message)
+
+
+def _total(shares: list[GradientTensor] | None, tensor: Tensor) -> GradientTensor | None:
+    """The sum of the shares: sparse if all are sparse."""
+    if not shares:
+        return None
+    if len(shares) == 1:
+        return shares[0]
+    sparse = [s for s in shares if isinstance(s, IndexedSlices)]
+    if len(sparse) == len(shares):
+        total: GradientTensor = _concat_slices(sparse)
+    else:
+        total = op_def("AddN")([convert_to_tensor(s) for s in shares])
+    shares[:] = [total]
+    return total
+
+
+def _concat_slices(slices: list[IndexedSlices]) -> IndexedSlices:
+    concat = op_def("ConcatV2")
+    indices = [s.indices for s in slices]
+    if len({i.dtype for i in indices}) > 1:
+        indices = [op_def("Cast")(i, DstT="int64") for i in indices]
+    return IndexedSlices(concat([s.values for s in slices], 0), concat(indices, 0), slices[0].dense_shape)
+
+
+# --- gradients by name, as TensorFlow has them
+
+_registered: dict[str, Any] = {}
+
+
+class RegisterGradient:
+    """Decorator: register a gradient function ``(op, *dys) -> dxs`` for use with `Graph.gradient_override_map`."""
+
+    def __init__(self, op_type: str) -> None:
+        self.op_type = op_type
+
+    def __call__(self, function: Any) -> Any:
+        if self.op_type in _registered:
+            raise InvalidArgumentError(f"RegisterGradient: {self.op_type!r} is registered already")
+        _registered[self.op_type] = function
+        return function
+
+
+def hessians(ys: Any, xs: Any, name: str = "hessians", **options: Any) -> list[Tensor]:
+    """The second derivatives of ``sum(ys)``: for an x of shape ``[*s]`` a tensor of shape ``[*s, *s]``.
+
+    One reverse sweep an element of x. Raises `InvalidArgumentError` for an x without a static shape.
+    """
+    xs = _tensors(xs)
+    reshape, pack, strided = op_def("Reshape"), op_def("Pack"), op_def("StridedSlice")
+    found = []
+    for x, gradient in zip(xs, gradients(ys, xs, **options), strict=True):
+        count = x.shape.num_elements()
+        if count is None:
+            raise InvalidArgumentError(f"hessians: expected an x of static shape; got {x!r}")
+        if gradient is None:
+            raise InvalidArgumentError(f"hessians: the ys do not depend on {x!r}")
+        with x.graph.name_scope(name):
+            flat = reshape(gradient, [-1])
+            zeros = UnconnectedGradients.ZERO
+            rows = [
+                gradients(strided(flat, [i], [i + 1], [1], shrink_axis_mask=1), x, unconnected_gradients=zeros, **options)[0]
+                for i in range(count)
+            ]
+            found.append(reshape(pack(rows), x.shape.as_list() * 2))
+    return found

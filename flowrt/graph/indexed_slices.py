@@ -1,0 +1,62 @@
+"""`IndexedSlices`: a gradient that is zero outside some rows of the first dimension."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.op_def import op_def
+from flowrt.graph.shapes import TensorShape
+
+
+@final
+class IndexedSlices:
+    """Rows ``values[i]`` that belong at index ``indices[i]`` of a tensor of shape ``dense_shape``; equal indices add up.
+
+    ``values`` is ``[n, ...]``, ``indices`` ``[n]`` (int32 or int64), ``dense_shape`` a 1-D integer tensor or None.
+    Used as a tensor it becomes the dense sum.
+    """
+
+    def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
+        self.values, self.indices, self.dense_shape = values, indices, dense_shape
+
+    @property
+    def dtype(self) -> DType:
+        return self.values.dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        return TensorShape([None, *self.values.shape.as_list()[1:]])
+
+    def get_shape(self) -> TensorShape:
+        return self.shape
+
+    @property
+    def op(self) -> Operation:
+        return self.values.op
+
+    @property
+    def graph(self) -> Graph:
+        return self.values.graph
+
+    @property
+    def name(self) -> str:
+        return self.values.name
+
+    @property
+    def device(self) -> str:
+        return self.values.device
+
+    def __flowrt_tensor__(self) -> Tensor:
+        if self.dense_shape is None:
+            raise self.op.error(InvalidArgumentError, "IndexedSlices without dense_shape cannot become a dense tensor")
+        dense: Tensor = op_def("UnsortedSegmentSum")(self.values, self.indices, self._rows(self.dense_shape))
+        return dense
+
+    def _rows(self, dense_shape: Tensor) -> Any:
+        return op_def("StridedSlice")(dense_shape, [0], [1], [1], shrink_axis_mask=1)
+
+    def __repr__(self) -> str:
+        return f"IndexedSlices(values={self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape!r})"

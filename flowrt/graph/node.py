@@ -1,0 +1,140 @@
+"""A graph as data: `Node` and `Subgraph`, the immutable form that the compiler's passes read and write.
+
+Rules of this file:
+  1. Nothing here changes after it was made. A pass makes new nodes with `Node.replace` and shares all others.
+  2. Edges are names: an input is ``(producer's name, output index)``. So a node can be replaced by another of the
+     same name without touching its consumers.
+  3. ``Subgraph.nodes`` is in topological order, and otherwise in the order of creation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+
+from flowrt.dtypes import DType
+from flowrt.graph.shapes import Shape, format_shape
+
+if TYPE_CHECKING:
+    from flowrt.graph.op_def import OpDef
+
+Ref: TypeAlias = tuple[str, int]
+"""One output of a node: the node's name and the output's index."""
+
+
+class TensorSpec(NamedTuple):
+    """What is known of a tensor before it exists."""
+
+    dtype: DType
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.dtype.name}{format_shape(self.shape)}"
+
+
+class Source(NamedTuple):
+    """The user's line that made an operation, kept as the interpreter has it; the line number is found when asked."""
+
+    code: Any
+    instruction: int
+
+    def __str__(self) -> str:
+        line = self.code.co_firstlineno
+        for start, end, number in self.code.co_lines():
+            if start <= self.instruction < end:
+                line = number
+        return f"{self.code.co_filename}:{line}"
+
+
+@final
+class Node:
+    """One operation of a graph.
+
+    ``op`` is its definition, ``inputs`` the tensors it reads, ``controls`` the names of nodes that must run first,
+    ``attrs`` plain Python values, ``device`` a (partial) device name or ``""``, ``source`` the user's line or None,
+    ``outputs`` one `TensorSpec` an output.
+    """
+
+    __slots__ = ("attrs", "controls", "device", "inputs", "name", "op", "outputs", "source")
+
+    def __init__(
+        self,
+        name: str,
+        op: OpDef,
+        inputs: tuple[Ref, ...],
+        controls: tuple[str, ...],
+        attrs: Mapping[str, Any],
+        device: str,
+        source: Source | None,
+        outputs: tuple[TensorSpec, ...],
+    ) -> None:
+        self.name = name
+        self.op = op
+        self.inputs = inputs
+        self.controls = controls
+        self.attrs = attrs
+        self.device = device
+        self.source = source
+        self.outputs = outputs
+
+    def replace(self, **changes: Any) -> Node:
+        """A copy with some fields changed."""
+        fields = {slot: changes.pop(slot) if slot in changes else getattr(self, slot) for slot in self.__slots__}
+        if changes:
+            raise TypeError(f"Node has no field {', '.join(changes)}")
+        return Node(**fields)
+
+    def __repr__(self) -> str:
+        return f"<Node {self.name!r} {self.op.name}>"
+
+
+@final
+class Subgraph:
+    """The nodes of one step (or of one device's part of it, or of a loop's body) with its ends.
+
+    ``feeds`` are the names of the ``_Feed`` nodes in the order the caller gives the values; ``fetches`` the tensors it
+    wants back; ``targets`` the names of nodes to run without a result.
+    """
+
+    __slots__ = ("feeds", "fetches", "nodes", "targets")
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        feeds: tuple[str, ...] = (),
+        fetches: tuple[Ref, ...] = (),
+        targets: tuple[str, ...] = (),
+    ) -> None:
+        self.nodes, self.feeds, self.fetches, self.targets = nodes, feeds, fetches, targets
+
+    def replace(self, **changes: Any) -> Subgraph:
+        fields = {slot: changes.get(slot, getattr(self, slot)) for slot in self.__slots__}
+        return Subgraph(**fields)
+
+    def with_nodes(self, nodes: Iterable[Node]) -> Subgraph:
+        """This subgraph with other nodes (in topological order) and the same ends."""
+        return Subgraph({n.name: n for n in nodes}, self.feeds, self.fetches, self.targets)
+
+    def spec(self, ref: Ref) -> TensorSpec:
+        return self.nodes[ref[0]].outputs[ref[1]]
+
+    def roots(self) -> Iterator[str]:
+        """The names of the nodes that must stay: feeds, fetched ones and targets."""
+        yield from self.feeds
+        for name, _ in self.fetches:
+            yield name
+        yield from self.targets
+
+    def consumers(self) -> dict[str, list[str]]:
+        """For each node the names of the nodes that read one of its outputs or wait for it, each once."""
+        found: dict[str, list[str]] = {name: [] for name in self.nodes}
+        for node in self:
+            for name in dict.fromkeys([ref[0] for ref in node.inputs] + list(node.controls)):
+                found[name].append(node.name)
+        return found
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes.values())
+
+    def __len__(self) -> int:
+        return len(self.nodes)

@@ -1,0 +1,309 @@
+"""Operation definitions: everything there is to know about an op, in one place.
+
+`define_op` takes every fact as a required argument, so an op cannot be half defined:
+
+* the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type variable
+  (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list of tensors of any
+  dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes, permutations): it stays in host memory
+  and reaches shape rules and kernels as Python ints or nested tuples of ints;
+* ``shape``: a rule from `ShapeContext` to one shape an output;
+* ``kernel(xp, *inputs, out=None, **attrs)``: the computation, over the array module ``xp`` (NumPy, CuPy). A kernel
+  that has a parameter ``out`` can write its result into a given array. Kernels get only the attrs they name;
+* ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
+* ``samples(rng)``: inputs and attrs for the generic test of all ops;
+* ``effect``: what passes need to know instead of the op's name.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from flowrt.graph.shapes import Shape
+
+
+REQUIRED: Any = inspect.Parameter.empty
+
+
+class Effect(Enum):
+    """What running an op does besides computing its outputs."""
+
+    PURE = "pure"
+    """Nothing: may be merged with an equal op, folded, moved, dropped."""
+    READ = "read"
+    """Reads the resource that is input 0."""
+    WRITE = "write"
+    """Changes the resource that is input 0."""
+    RANDOM = "random"
+    """Draws from a random stream of its own: never merged or folded, dropped when unused."""
+    STATEFUL = "stateful"
+    """Touches the world outside (prints, calls Python, advances an iterator): never merged or folded."""
+    HANDLE = "handle"
+    """Names a resource of the session (a variable, an iterator)."""
+    SOURCE = "source"
+    """Its value comes from outside the graph (placeholder, feed, receive)."""
+
+
+class Rule(Enum):
+    """Choices that are said aloud in place of a rule."""
+
+    NONDIFFERENTIABLE = "no gradient flows through"
+    LINEAR = "the jvp is the op itself applied to the tangents"
+    BY_VJP = "the jvp is the transpose of the vjp"
+    BY_EXECUTOR = "has no kernel: the executor does it"
+
+
+NONDIFFERENTIABLE, LINEAR, BY_VJP, BY_EXECUTOR = Rule
+
+PartialValue: TypeAlias = Any
+"""A host value as far as it is known: int, bool or float, a nested tuple of them, None where unknown."""
+
+ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
+Gradient: TypeAlias = Callable[..., Any]
+
+
+class Attr(NamedTuple):
+    """One attribute: its kind (GraphDef's: bool, int, float, string, type, shape, tensor, func, ``list(...)``)."""
+
+    kind: str
+    default: Any = REQUIRED
+
+    @property
+    def required(self) -> bool:
+        return self.default is REQUIRED
+
+
+def attr_bool(default: Any = REQUIRED) -> Attr:
+    return Attr("bool", default)
+
+
+def attr_int(default: Any = REQUIRED) -> Attr:
+    return Attr("int", default)
+
+
+def attr_ints(default: Any = REQUIRED) -> Attr:
+    return Attr("list(int)", default)
+
+
+def attr_float(default: Any = REQUIRED) -> Attr:
+    return Attr("float", default)
+
+
+def attr_string(default: Any = REQUIRED) -> Attr:
+    return Attr("string", default)
+
+
+def attr_type(default: Any = REQUIRED) -> Attr:
+    return Attr("type", default)
+
+
+def attr_shape(default: Any = REQUIRED) -> Attr:
+    return Attr("shape", default)
+
+
+class Argument(NamedTuple):
+    """One input or output of a signature."""
+
+    name: str
+    type_attr: str | None  # the type variable, or None for a fixed dtype
+    dtype: DType | None
+    number_attr: str | None  # N of "N * T"
+    is_type_list: bool  # "*Tin"
+    on_host: bool
+
+    @property
+    def is_list(self) -> bool:
+        return self.number_attr is not None or self.is_type_list
+
+
+class Sample(NamedTuple):
+    """Inputs (arrays, or tuples of arrays for list inputs) and attrs of one call, for the test of all ops."""
+
+    inputs: tuple[Any, ...]
+    attrs: Mapping[str, Any] = {}
+    differentiable: bool = True
+    """False where the op has a gradient but this sample sits on a kink or has an integer dtype."""
+
+
+def sample(*inputs: Any, differentiable: bool = True, **attrs: Any) -> Sample:
+    return Sample(inputs, attrs, differentiable)
+
+
+class ShapeContext:
+    """What a shape rule sees: shapes, dtypes, attrs, and host values as far as they are known.
+
+    ``shapes[i]`` and ``dtypes[i]`` run over the flattened inputs.
+    """
+
+    __slots__ = ("attrs", "dtypes", "op", "shapes", "value")
+
+    def __init__(
+        self,
+        op: OpDef,
+        attrs: Mapping[str, Any],
+        shapes: Sequence[Shape],
+        dtypes: Sequence[DType],
+        value: Callable[[int], PartialValue],
+    ) -> None:
+        self.op, self.attrs, self.shapes, self.dtypes = op, attrs, shapes, dtypes
+        self.value = value
+        """``value(i)``: what is known of input i's value, or None."""
+
+
+class Ufunc:
+    """A kernel that is one array-module function with a positional ``out``: bound without any wrapper."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __call__(self, xp: Any, *inputs: Any, out: Any = None) -> Any:
+        function = getattr(xp, self.name)
+        return function(*inputs) if out is None else function(*inputs, out=out)
+
+    def bind(self, xp: Any) -> Any:
+        return getattr(xp, self.name)
+
+
+@final
+@dataclass(frozen=True, eq=False, slots=True)
+class OpDef:
+    """An op's definition. Calling it adds an operation to the default graph (see `flowrt.graph.build`)."""
+
+    name: str
+    inputs: tuple[Argument, ...]
+    outputs: tuple[Argument, ...]
+    types: Mapping[str, frozenset[DType]]
+    attrs: Mapping[str, Attr]
+    shape: ShapeRule
+    kernel: Any
+    vjp: Any
+    jvp: Any
+    samples: Callable[[np.random.Generator], Iterable[Sample]]
+    effect: Effect
+    alias: bool
+    """Whether the output is a view of input 0's memory, so that a plan can make it once."""
+    elementwise: bool
+    """Whether output element i depends on the (broadcast) input elements i only."""
+    commutative: bool
+    state: Callable[[Any], Any] | None
+    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the node."""
+    value: Callable[[ShapeContext], PartialValue] | None
+    """Evaluates the op on partly known host values (shape arithmetic)."""
+    cost: Callable[[Any, Any], float] | None
+    """Floating-point operations of one call from (input specs, output specs); None: one an output element."""
+    doc: str
+    kernel_attrs: tuple[str, ...]
+    takes_out: bool
+
+    @property
+    def is_pure(self) -> bool:
+        return self.effect is Effect.PURE
+
+    def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
+        """Add one operation. Returns its output, a list of outputs, or the operation when it has none."""
+        return _builders[0](self, args, name, kwargs)
+
+    def __repr__(self) -> str:
+        return f"<OpDef {self.name}>"
+
+
+_builders: list[Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]] = []
+_registry: dict[str, OpDef] = {}
+
+
+def set_builder(build: Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]) -> None:
+    """Tell op definitions how a call adds an operation; called once, by `flowrt.graph.build`."""
+    _builders[:] = [build]
+
+
+def define_op(
+    name: str,
+    signature: str,
+    *,
+    shape: ShapeRule,
+    kernel: Any,
+    vjp: Any,
+    jvp: Any,
+    samples: Callable[[np.random.Generator], Iterable[Sample]],
+    doc: str,
+    types: Mapping[str, Iterable[DType]] = {},
+    attrs: Mapping[str, Attr] = {},
+    effect: Effect = Effect.PURE,
+    alias: bool = False,
+    elementwise: bool = False,
+    commutative: bool = False,
+    state: Callable[[Any], Any] | None = None,
+    value: Callable[[ShapeContext], PartialValue] | None = None,
+    cost: Callable[[Any, Any], float] | None = None,
+) -> OpDef:
+    """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
+
+    Raises `AlreadyExistsError` for a second definition and `InvalidArgumentError` for a signature that does not parse.
+    """
+    if name in _registry:
+        raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
+    inputs, outputs = parse_signature(signature, types)
+    parameters = {} if isinstance(kernel, (Ufunc, Rule)) else inspect.signature(kernel).parameters
+    known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
+    op = OpDef(
+        name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs), shape, kernel, vjp, jvp, samples,
+        effect, alias, elementwise, commutative, state, value, cost, doc,
+        kernel_attrs=tuple(p for p in parameters if p in known),
+        takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
+    )  # fmt: skip
+    _registry[name] = op
+    return op
+
+
+def parse_signature(
+    signature: str, types: Mapping[str, Iterable[DType]]
+) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
+    """``"x: T, axis: host int32 -> T"`` as two tuples of `Argument`. Raises `InvalidArgumentError`."""
+    left, arrow, right = signature.partition("->")
+    if not arrow:
+        raise InvalidArgumentError(f"signature: expected 'inputs -> outputs'; got {signature!r}")
+    return _parse_arguments(left, types), _parse_arguments(right, types)
+
+
+def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[Argument, ...]:
+    arguments = []
+    for position, part in enumerate(filter(None, map(str.strip, text.split(",")))):
+        name, colon, kind = part.partition(":")
+        if not colon:
+            name, kind = f"output_{position}", part
+        words = kind.split()
+        on_host = words[0] == "host"
+        kind = "".join(words[1:] if on_host else words)
+        number, star, element = kind.rpartition("*")
+        is_type_list = bool(star) and not number
+        type_attr = element if is_type_list or element in types else None
+        dtype = None if type_attr else as_dtype(element)
+        arguments.append(Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host))
+    return tuple(arguments)
+
+
+def op_def(name: str) -> OpDef:
+    """The definition of the op ``name``. Raises `NotFoundError`, which names the nearest ones."""
+    if name not in _registry:
+        raise NotFoundError(f"op {name!r}: flowrt has no such op. {nearest(name, _registry)}")
+    return _registry[name]
+
+
+def registered_ops() -> Mapping[str, OpDef]:
+    """All definitions by name, in the order of definition."""
+    return _registry
+
+
+def nearest(name: str, names: Iterable[str]) -> str:
+    """``Nearest: a, b`` or the empty string."""
+    found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
+    return f"Nearest: {', '.join(found)}" if found else ""
+

@@ -1,0 +1,45 @@
+"""Evaluating small host values while the graph is built: the shapes that other shapes are made of.
+
+``reshape(x, stack([shape(x)[0], 10]))`` has a shape that depends on a *value*. An op that takes part in such arithmetic
+gives a ``value`` rule in its definition; this file follows those rules backwards from one tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowrt.graph.node import Node, Ref
+from flowrt.graph.op_def import PartialValue, ShapeContext
+
+MAX_ELEMENTS = 1024
+"""Larger constants are data, not shapes; the largest rank is 32."""
+
+
+def partial_value(lookup: Callable[[str], Node], ref: Ref, depth: int = 0) -> PartialValue:
+    """What is known of the value of ``ref``: an int, bool or float, a nested tuple of them with None for unknown
+    elements, or None. ``lookup`` finds a node by name. Gives up below 64 levels of arithmetic.
+    """
+    node = lookup(ref[0])
+    rule = node.op.value
+    if rule is None or ref[1] != 0 or depth > 64:
+        return None
+    specs = [lookup(name).outputs[index] for name, index in node.inputs]
+    inputs = node.inputs
+    context = ShapeContext(
+        node.op,
+        node.attrs,
+        [s[1] for s in specs],
+        [s[0] for s in specs],
+        lambda i: partial_value(lookup, inputs[i], depth + 1),
+    )
+    return rule(context)
+
+
+def as_host_value(array: Any) -> Any:
+    """A NumPy array (or scalar) as a Python scalar or nested tuple: the form in which kernels get host inputs."""
+    return _nested_tuple(array.tolist())
+
+
+def _nested_tuple(value: Any) -> Any:
+    return tuple(_nested_tuple(v) for v in value) if isinstance(value, list) else value

@@ -1,0 +1,44 @@
+"""The compiler's passes: pure functions from `Subgraph` to `Subgraph`.
+
+Contract of a pass: the input is untouched; the *same object* comes back when nothing changed; unchanged nodes are
+shared; fetches, feeds and targets keep their names; the nodes come back in topological order. A pass knows ops only by the
+facts of their `OpDef` (effect, alias, value rule, ...), with these exceptions that every pass may name: Const, NoOp,
+Identity and the executor's own _Feed, _Send and _Recv.
+
+    Graph, fetches, feeds                                       what the session was asked for
+      -> prune                         Subgraph                 only what is needed; fed tensors become _Feed nodes
+      -> order_effects                 Subgraph                 reads and writes of one resource, in order of creation
+      -> infer_shapes                  Subgraph                 again, now that the feeds' shapes are known
+      -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
+      -> place                         Subgraph                 every node has one full device name
+      -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.dependencies import clean_dependencies
+from flowrt.graph.passes.fold import fold_constants
+from flowrt.graph.passes.merge import eliminate_common_subexpressions
+from flowrt.graph.passes.simplify import simplify
+
+Pass: TypeAlias = Callable[[Subgraph], Subgraph]
+
+OPTIMISATIONS: tuple[Pass, ...] = (fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies)
+
+MAX_ROUNDS = 2
+"""A second round picks up what the first uncovered; a third found nothing on any of the example graphs."""
+
+
+def optimise(subgraph: Subgraph, passes: tuple[Pass, ...] = OPTIMISATIONS) -> Subgraph:
+    """Apply ``passes`` in order, and again until nothing changes or `MAX_ROUNDS` is reached."""
+    for _ in range(MAX_ROUNDS):
+        before = subgraph
+        for apply in passes:
+            subgraph = apply(subgraph)
+        if subgraph is before:
+            break
+    return subgraph

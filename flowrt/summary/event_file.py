@@ -1,0 +1,257 @@
+"""Event files: what `FileWriter` writes and TensorBoard reads.
+
+An event file is a TFRecord file of encoded `Event` messages. One record is
+
+    length   uint64, little endian
+    crc      uint32, masked CRC-32C of the length's 8 bytes
+    payload  ``length`` bytes
+    crc      uint32, masked CRC-32C of the payload
+
+Rules: the first event carries the file version; a file is only appended to, and a name is never used twice,
+so that a reader may follow a live file; nothing that `add_event` accepted is lost when the process ends in
+order, whether or not anybody called `close`; a reader gives whole records only and names the byte where a
+file is damaged.
+"""
+
+from __future__ import annotations
+
+import errno
+import io
+import itertools
+import os
+import platform
+import struct
+import threading
+import time
+import weakref
+from collections.abc import Iterator
+
+from google.protobuf.message import DecodeError
+
+from flowrt.errors import (
+    DataLossError,
+    DTypeError,
+    FailedPreconditionError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnknownError,
+)
+from flowrt.protos.event_pb2 import Event
+from flowrt.summary.crc32c import masked_crc32c
+
+FILE_VERSION = "brain.Event:2"
+_LENGTH = struct.Struct("<Q")
+_CRC = struct.Struct("<I")
+_HEADER_BYTES = _LENGTH.size + _CRC.size
+
+_ERROR_OF_ERRNO: dict[int | None, type[OpError]] = {
+    errno.ENOENT: NotFoundError,
+    errno.EACCES: PermissionDeniedError,
+    errno.EPERM: PermissionDeniedError,
+    errno.EROFS: PermissionDeniedError,
+    errno.ENOSPC: ResourceExhaustedError,
+    errno.EFBIG: ResourceExhaustedError,
+    errno.EDQUOT: ResourceExhaustedError,
+    errno.EEXIST: FailedPreconditionError,
+    errno.EISDIR: FailedPreconditionError,
+    errno.ENOTDIR: FailedPreconditionError,
+}
+
+
+def _typed(error: OSError, doing: str) -> OpError:
+    return _ERROR_OF_ERRNO.get(error.errno, UnknownError)(f"{doing}: {error.strerror or error}")
+
+
+# --- records, pure --------------------------------------------------------------------------------
+
+
+def encode_record(payload: bytes) -> bytes:
+    """One TFRecord record around ``payload``."""
+    length = _LENGTH.pack(len(payload))
+    return b"".join((length, _CRC.pack(masked_crc32c(length)), payload, _CRC.pack(masked_crc32c(payload))))
+
+
+def decode_records(file: io.BufferedIOBase, name: str, size: int) -> Iterator[tuple[int, bytes]]:
+    """Yield (byte offset, payload) of every record in the first ``size`` bytes of ``file``, from its start.
+
+    Raises DataLossError at a record that is damaged or incomplete, after all records before it; the error
+    calls the file ``name``. No more than ``size`` bytes are ever held, whatever a length field says.
+    """
+    offset = 0
+    while offset < size:
+        header = _read(file, name, offset, _HEADER_BYTES, size - offset)
+        (length,) = _LENGTH.unpack_from(header)
+        _check(header[:8], header[8:], name, offset, "length")
+        body = _read(file, name, offset, length + _CRC.size, size - offset - _HEADER_BYTES)
+        payload = body[:length]
+        _check(payload, body[length:], name, offset, "payload")
+        yield offset, payload
+        offset += _HEADER_BYTES + len(body)
+
+
+def _read(file: io.BufferedIOBase, name: str, record: int, wanted: int, left: int) -> bytes:
+    data = file.read(wanted) if wanted <= left else b""
+    if len(data) < wanted:
+        raise DataLossError(
+            f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(left, wanted)}. "
+            "Its writer is still at work or was killed; all records before it are whole."
+        )
+    return data
+
+
+def _check(data: bytes, stored: bytes, name: str, record: int, part: str) -> None:
+    expected, actual = _CRC.unpack(stored)[0], masked_crc32c(data)
+    if expected != actual:
+        raise DataLossError(
+            f"{name}: damaged record at byte {record}: "
+            f"expected {part} checksum {expected:#010x}; got {actual:#010x}"
+        )
+
+
+# --- reading --------------------------------------------------------------------------------------
+
+
+def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
+    """Yield every event of the file as it is now, the one with the file version first.
+
+    Raises NotFoundError when there is no such file, and DataLossError, with the byte offset of the record,
+    where the file is damaged or ends within a record: all events before it have been yielded by then. An
+    empty file has none.
+    """
+    name = os.fspath(path)
+    try:
+        with open(name, "rb") as file:
+            for offset, payload in decode_records(file, name, os.fstat(file.fileno()).st_size):
+                yield _decode_event(payload, name, offset)
+    except OSError as error:
+        raise _typed(error, f"cannot read {name}") from error
+
+
+def _decode_event(payload: bytes, name: str, offset: int) -> Event:
+    try:
+        return Event.FromString(payload)
+    except DecodeError as error:
+        raise DataLossError(
+            f"{name}: record at byte {offset}: expected an Event message; got {error}"
+        ) from error
+
+
+# --- writing --------------------------------------------------------------------------------------
+
+
+class _EventFile:
+    """An open event file and the bytes it has not been given yet. Not locked."""
+
+    def __init__(self, logdir: str, suffix: str) -> None:
+        self.file = _create(logdir, suffix)
+        self.pending = bytearray()
+        self.append(Event(wall_time=time.time(), file_version=FILE_VERSION))
+
+    def append(self, event: Event) -> None:
+        self.pending += encode_record(event.SerializeToString())
+
+    def flush(self) -> None:
+        """Hand all pending bytes to the operating system. After a raise the rest is still pending."""
+        try:
+            while self.pending:
+                del self.pending[: self.file.write(self.pending)]
+        except OSError as error:
+            raise _typed(error, f"cannot write {self.file.name}") from error
+
+    def close(self) -> None:
+        self.flush()
+        self.file.close()
+
+
+def _create(logdir: str, suffix: str) -> io.FileIO:
+    """A file of a new name. Where a second is taken the next free one serves, which keeps names sorted."""
+    try:
+        os.makedirs(logdir, exist_ok=True)
+        for second in itertools.count(int(time.time())):
+            path = os.path.join(logdir, f"events.out.tfevents.{second:010d}.{platform.node()}{suffix}")
+            try:
+                return io.FileIO(path, "xb")
+            except FileExistsError:
+                continue
+    except OSError as error:
+        raise _typed(error, f"cannot create an event file in {logdir}") from error
+    raise AssertionError("itertools.count ended")
+
+
+class EventFileWriter:
+    """Appends events to a new file ``events.out.tfevents.<seconds>.<host><suffix>`` in ``logdir``.
+
+    ``logdir`` is created when missing. Events are kept in memory until ``max_queue`` of them wait, or
+    ``flush_secs`` seconds have passed since the last flush (looked at when an event is added: there is no
+    thread), or `flush`, `close` or the end of the process. Any thread may call any method.
+
+    Raises PermissionDeniedError or FailedPreconditionError when no file can be created in ``logdir``.
+    """
+
+    def __init__(
+        self,
+        logdir: str | os.PathLike[str],
+        max_queue: int = 10,
+        flush_secs: float = 120,
+        filename_suffix: str | None = None,
+    ) -> None:
+        self._logdir, self._suffix = os.fspath(logdir), filename_suffix or ""
+        self._max_queue, self._flush_secs = max_queue, flush_secs
+        self._lock = threading.Lock()
+        self._open()
+
+    def _open(self) -> None:
+        self._events = _EventFile(self._logdir, self._suffix)
+        self._closing = weakref.finalize(self, self._events.close)  # also runs at the interpreter's exit
+        self._flush()
+
+    def get_logdir(self) -> str:
+        return self._logdir
+
+    def add_event(self, event: Event) -> None:
+        """Append ``event``. It is encoded now: changing it later does not change the file.
+
+        Raises DTypeError when it is no Event and FailedPreconditionError after `close`: nothing is added
+        then. Raises ResourceExhaustedError when the disk is full: the event is kept, the next flush tries
+        again.
+        """
+        if not isinstance(event, Event):
+            raise DTypeError(f"add_event: expected a flowrt.Event message; got {type(event).__name__}")
+        with self._lock:
+            self._check_open()
+            self._events.append(event)
+            self._waiting += 1
+            if self._waiting >= self._max_queue or time.monotonic() - self._flushed >= self._flush_secs:
+                self._flush()
+
+    def flush(self) -> None:
+        """Hand every event to the operating system. Does nothing after `close`."""
+        with self._lock:
+            if self._closing.alive:
+                self._flush()
+
+    def close(self) -> None:
+        """Flush and close the file. A second call does nothing; `reopen` starts a new file."""
+        with self._lock:
+            if self._closing.alive:
+                self._flush()  # may raise: the file is still open then
+                self._closing()
+
+    def reopen(self) -> None:
+        """After `close`: go on in a new file of the same directory. Before it: nothing."""
+        with self._lock:
+            if not self._closing.alive:
+                self._open()
+
+    def _check_open(self) -> None:
+        if not self._closing.alive:
+            raise FailedPreconditionError(
+                f"EventFileWriter in {self._logdir}: expected an open writer; got a closed one. "
+                "Call reopen() first."
+            )
+
+    def _flush(self) -> None:
+        self._events.flush()
+        self._waiting, self._flushed = 0, time.monotonic()

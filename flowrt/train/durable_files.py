@@ -1,0 +1,85 @@
+"""Files that are whole or absent: written aside, synced to the disk, then renamed; file errors made typed.
+
+Rule: a name that a reader looks for is only ever put there by ``os.replace`` of a synced file.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from typing import IO
+
+from flowrt.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    PermissionDeniedError,
+    ResourceExhaustedError,
+    UnknownError,
+)
+
+PathLike = str | os.PathLike[str]
+
+_ERROR_TYPES: dict[type[OpError], tuple[int, ...]] = {
+    NotFoundError: (errno.ENOENT, errno.ENOTDIR),
+    PermissionDeniedError: (errno.EACCES, errno.EPERM, errno.EROFS),
+    ResourceExhaustedError: (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE),
+    InvalidArgumentError: (errno.ENAMETOOLONG, errno.EISDIR, errno.EINVAL, errno.ELOOP),
+    DataLossError: (errno.EIO,),
+}
+_TYPE_OF = {number: kind for kind, numbers in _ERROR_TYPES.items() for number in numbers}
+
+
+@contextmanager
+def typed_os_errors(where: str) -> Iterator[None]:
+    """Turn an `OSError` of the body into the `flowrt.errors` type for its number."""
+    try:
+        yield
+    except OSError as error:
+        number = errno.ENOENT if isinstance(error, FileNotFoundError) else error.errno or 0
+        raise _TYPE_OF.get(number, UnknownError)(f"{where}: {error}") from error
+
+
+def path_string(path: object, what: str) -> str:
+    """``path`` as a string. Raises `InvalidArgumentError`, which says ``what`` it should be, if it is none."""
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if not isinstance(text, str) or not text or "\0" in text:
+        raise InvalidArgumentError(f"{what}: expected a path; got {path!r}")
+    return text
+
+
+def write_synced(file: IO[bytes], data: bytes) -> None:
+    """Write ``data`` and wait until the disk has it."""
+    file.write(data)
+    file.flush()
+    os.fsync(file.fileno())
+
+
+def sync_directory(path: str) -> None:
+    """Wait until the disk has the names in the directory of ``path``."""
+    descriptor = os.open(os.path.dirname(path) or ".", os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def replace_file(path: str, data: bytes) -> None:
+    """Make ``data`` the content of the file at ``path``; a reader sees the old content or the new.
+
+    Raises `OSError`; the old file then stands, and the temporary one is gone.
+    """
+    temporary = f"{path}.{secrets.token_hex(8)}.tmp"
+    try:
+        with open(temporary, "xb") as file:
+            write_synced(file, data)
+        os.replace(temporary, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise
+    sync_directory(path)

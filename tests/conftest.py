@@ -1,0 +1,64 @@
+"""What every test gets: a fresh default graph, no thread left behind, a skip where it needs a GPU."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+import time
+from collections.abc import Iterator
+
+import hypothesis
+import pytest
+
+THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
+
+# Examples are the same in every run, so that a red run is about the change; the nightly run looks for new
+# ones. No deadline: the machine may be busy, and a hang meets pytest's timeout.
+hypothesis.settings.register_profile("suite", deadline=None, derandomize=True, print_blob=True)
+hypothesis.settings.register_profile("nightly", deadline=None, max_examples=2000, print_blob=True)
+hypothesis.settings.load_profile("suite")
+
+
+@pytest.fixture(autouse=True)
+def no_thread_left_behind() -> Iterator[None]:
+    """Fail a test that leaves a non-daemon thread running: it would keep the interpreter from exiting."""
+    before = set(threading.enumerate())
+    yield
+    deadline = time.monotonic() + THREAD_GRACE_S
+    new = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+    for thread in new:
+        thread.join(max(0.0, deadline - time.monotonic()))
+    left = [thread.name for thread in new if thread.is_alive()]
+    assert not left, f"the test left {len(left)} non-daemon thread(s) running: {', '.join(left)}"
+
+
+@pytest.fixture(autouse=True)
+def fresh_default_graph() -> None:
+    """Reset flowrt's default graph. All examples of a hypothesis test share it: such a test makes its own.
+
+    Only where the test has imported flowrt: one that reads source or runs programs needs no import.
+    """
+    reset = getattr(sys.modules.get("flowrt"), "reset_default_graph", None)
+    if reset is not None:
+        reset()
+
+
+@functools.cache
+def _no_gpu_because() -> str | None:
+    """Why `gpu` tests cannot run here, or None."""
+    try:
+        import cupy
+    except ImportError as error:
+        return f"CuPy is not installed ({error})"
+    try:
+        found = cupy.cuda.runtime.getDeviceCount()
+    except cupy.cuda.runtime.CUDARuntimeError as error:
+        return f"CuPy finds no CUDA device ({error})"
+    return None if found else "CuPy finds no CUDA device"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if item.get_closest_marker("gpu") and (reason := _no_gpu_because()):
+            item.add_marker(pytest.mark.skip(reason=reason))

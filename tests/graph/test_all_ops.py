@@ -1,0 +1,200 @@
+"""Every registered op against its own definition: one generic test, no code an op.
+
+For each sample of each op: the shape rule agrees with what the kernel returns (with and without ``out``); dtypes are the
+declared ones; the kernel leaves its inputs alone; the vjp agrees with finite differences; the jvp agrees with the vjp.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+from flowrt.dtypes import as_dtype
+from flowrt.graph.evaluate import kernel_arguments
+from flowrt.graph.gradients import apply_vjp, gradients
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.jvp import apply_jvp
+from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, OpDef, Rule, Sample, registered_ops
+from flowrt.graph.ops.constant import constant, placeholder
+from flowrt.graph.shapes import compatible
+from tests.graph.evaluation import value_of, values_of
+
+STEP = 1e-6
+
+# Ops without a kernel: the executor itself does them. Asserted, so that no op joins by accident.
+EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv"}
+
+
+def cases() -> Iterator[Any]:
+    for op in registered_ops().values():
+        for position, sample in enumerate(op.samples(np.random.default_rng(0))):
+            yield pytest.param(op, sample, id=f"{op.name}-{position}")
+
+
+def build(op: OpDef, sample: Sample) -> tuple[Operation, list[Tensor]]:
+    """The op on placeholders of known shape (constants for host inputs); the placeholders of its flat inputs."""
+    arguments: list[Any] = []
+    flat: list[Tensor] = []
+    for argument, value in zip(op.inputs, sample.inputs, strict=True):
+        values = value if argument.is_list else (value,)
+        tensors = [constant(v) if argument.on_host else source(v) for v in values]
+        flat += tensors
+        arguments.append(tensors if argument.is_list else tensors[0])
+    result = op(*arguments, **sample.attrs)
+    operation = result if isinstance(result, Operation) else (result[0] if isinstance(result, list) else result).op
+    return operation, flat
+
+
+def source(value: Any) -> Tensor:
+    if isinstance(value, Tensor):
+        return value  # samples of ops on resources make their handles themselves
+    array = np.asarray(value)
+    return placeholder(as_dtype(array.dtype), array.shape)
+
+
+def flat_inputs(op: OpDef, sample: Sample) -> list[Any]:
+    found: list[Any] = []
+    for argument, value in zip(op.inputs, sample.inputs, strict=True):
+        found += list(value) if argument.is_list else [value]
+    return found
+
+
+def feeds_of(flat: list[Tensor], values: list[Any]) -> dict[Tensor, Any]:
+    return {t: v for t, v in zip(flat, values, strict=True) if t.op.type == "Placeholder"}
+
+
+@pytest.mark.parametrize(("op", "sample"), cases())
+def test_kernel_returns_what_the_shape_rule_says(op: OpDef, sample: Sample) -> None:
+    with Graph():
+        operation, flat = build(op, sample)
+        values = flat_inputs(op, sample)
+        copies = [np.array(v, copy=True) for v in values]
+        results = values_of(list(operation.outputs), feeds_of(flat, values)) if operation.outputs else []
+        for tensor, result in zip(operation.outputs, results, strict=True):
+            if tensor.dtype.name in ("resource", "variant"):
+                continue
+            array = np.asarray(result)
+            assert array.dtype == tensor.dtype.np, f"{tensor}: kernel gave {array.dtype}"
+            assert compatible(array.shape, tensor.spec.shape), f"{tensor}: kernel gave {array.shape}"
+        for value, copy in zip(values, copies, strict=True):
+            np.testing.assert_array_equal(np.asarray(value), copy)
+
+
+@pytest.mark.parametrize(("op", "sample"), cases())
+def test_kernel_writes_the_same_into_out(op: OpDef, sample: Sample) -> None:
+    if not op.takes_out or op.effect is not Effect.PURE:
+        return
+    with Graph():
+        operation, flat = build(op, sample)
+        values = [np.asarray(v) for v in flat_inputs(op, sample)]
+        expected = [np.asarray(r) for r in values_of(list(operation.outputs), feeds_of(flat, values))]
+        outs = [np.full(e.shape, 1, e.dtype) for e in expected]
+        attrs = {k: operation.node.attrs[k] for k in op.kernel_attrs}
+        several = len(outs) != 1 or op.outputs[0].is_list
+        arguments = kernel_arguments(op, values, operation.node.attrs)
+        with np.errstate(all="ignore"):
+            op.kernel(np, *arguments, out=tuple(outs) if several else outs[0], **attrs)
+        for out, e in zip(outs, expected, strict=True):
+            np.testing.assert_array_equal(out, e)
+
+
+def differentiable(op: OpDef, sample: Sample) -> bool:
+    if op.vjp is NONDIFFERENTIABLE or not sample.differentiable or op.effect is not Effect.PURE:
+        return False
+    arrays = [np.asarray(v) for v in flat_inputs(op, sample)]
+    return any(a.dtype == np.float64 and a.size for a in arrays) and not any(a.dtype.kind == "c" for a in arrays)
+
+
+def inexact(tensor: Tensor) -> bool:
+    return tensor.dtype.np == np.float64
+
+
+@pytest.mark.parametrize(("op", "sample"), cases())
+def test_gradients_agree_with_finite_differences_and_with_the_jvp(op: OpDef, sample: Sample) -> None:
+    if not differentiable(op, sample):
+        return
+    rng = np.random.default_rng(1)
+    with Graph():
+        operation, flat = build(op, sample)
+        values = [np.asarray(v) for v in flat_inputs(op, sample)]
+        feeds = feeds_of(flat, values)
+        outputs = [t for t in operation.outputs if inexact(t)]
+        shapes = [np.asarray(v).shape for v in values_of(outputs, feeds)]
+        weights = [rng.standard_normal(s) for s in shapes]
+        directions = [rng.standard_normal(v.shape) if v.dtype == np.float64 and t in feeds else None
+                      for t, v in zip(flat, values, strict=True)]  # fmt: skip
+        weight_of = dict(zip(outputs, weights, strict=True))
+        dxs = apply_vjp(operation, [constant(weight_of[t]) if t in weight_of else None for t in operation.outputs])
+        used = [d if dx is not None else None for d, dx in zip(directions, dxs, strict=True)]
+        reverse = 0.0
+        for dx, tensor, direction in zip(dxs, flat, used, strict=True):
+            if dx is None or direction is None:
+                continue
+            value = np.asarray(value_of(dx, feeds))
+            assert value.shape == np.asarray(feeds[tensor]).shape, f"gradient of {tensor} has shape {value.shape}"
+            reverse += float(np.sum(value * direction))
+
+        def along(step: float) -> float:
+            moved = {
+                t: v if d is None or t not in feeds else v + step * d
+                for t, v, d in zip(flat, values, used, strict=True) if t in feeds
+            }  # fmt: skip
+            results = values_of(outputs, moved)
+            return float(sum(np.sum(np.asarray(r) * w) for r, w in zip(results, weights, strict=True)))
+
+        numeric = (along(STEP) - along(-STEP)) / (2 * STEP)
+        np.testing.assert_allclose(reverse, numeric, rtol=2e-5, atol=2e-6, err_msg="vjp against finite differences")
+
+        tangents = [None if d is None else constant(d) for d in used]
+        forward = 0.0
+        for tensor, tangent in zip(operation.outputs, apply_jvp(operation, tangents), strict=True):
+            if tangent is not None and tensor in weight_of:
+                forward += float(np.sum(np.asarray(value_of(tangent, feeds)) * weight_of[tensor]))
+        np.testing.assert_allclose(forward, reverse, rtol=1e-8, atol=1e-9, err_msg="jvp against vjp")
+
+
+@pytest.mark.parametrize(("op", "sample"), cases())
+def test_second_derivatives_agree_with_differences_of_the_first(op: OpDef, sample: Sample) -> None:
+    if not differentiable(op, sample):
+        return
+    rng = np.random.default_rng(2)
+    with Graph():
+        operation, flat = build(op, sample)
+        values = [np.asarray(v) for v in flat_inputs(op, sample)]
+        feeds = feeds_of(flat, values)
+        ys = [t for t in operation.outputs if inexact(t)]
+        weights = [constant(rng.standard_normal(np.asarray(v).shape)) for v in values_of(ys, feeds)]
+        xs = [t for t in flat if inexact(t) and t in feeds]
+        first = gradients(ys, xs, weights)
+        pairs = [(x, g if isinstance(g, Tensor) else g.__flowrt_tensor__()) for x, g in zip(xs, first, strict=True) if g is not None]
+        directions = {x: rng.standard_normal(feeds[x].shape) for x, _ in pairs}
+        second = gradients([g for _, g in pairs], xs, [constant(directions[x]) for x, _ in pairs])
+        sweep = {x: rng.standard_normal(feeds[x].shape) for x in xs}
+        exact = 0.0
+        for x, h in zip(xs, second, strict=True):
+            if h is not None:
+                exact += float(np.sum(np.asarray(value_of(h, feeds)) * sweep[x]))
+
+        def slope(step: float) -> float:
+            moved = {t: v + step * sweep[t] if t in sweep else v for t, v in feeds.items()}
+            results = values_of([g for _, g in pairs], moved)
+            return float(sum(np.sum(np.asarray(r) * directions[x]) for r, (x, _) in zip(results, pairs, strict=True)))
+
+        numeric = (slope(STEP) - slope(-STEP)) / (2 * STEP)
+        np.testing.assert_allclose(exact, numeric, rtol=1e-4, atol=1e-5)
+
+
+def test_every_op_has_samples_or_is_an_executor_op() -> None:
+    without = {o.name for o in registered_ops().values() if not list(o.samples(np.random.default_rng(0)))}
+    stateful = {o.name for o in registered_ops().values() if o.effect is not Effect.PURE}
+    assert without - stateful - EXECUTOR_OPS == set()
+
+
+def test_the_list_of_executor_ops_is_closed() -> None:
+    assert {o.name for o in registered_ops().values() if o.kernel is BY_EXECUTOR} <= EXECUTOR_OPS
+    assert not any(isinstance(o.shape, Rule) for o in registered_ops().values())

@@ -1,0 +1,388 @@
+"""Reads the source of flowrt and holds its borders: import order, one door to each library, no data executed.
+
+    errors -> dtypes -> device -> { graph | rendezvous } -> executor -> distribute -> front ends -> __init__
+
+The checkers are functions from parsed modules to violations, one string each. The second half of the file
+feeds them bad modules: a checker that finds nothing there is broken.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+
+# What each package may import of the others. A top-level name that is not here is a front end: it may import
+# all of these and other front ends. `protos` is generated messages only: beside the order, not in it.
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "protos": (),
+    "dtypes": ("errors",),
+    "device": ("errors", "dtypes"),
+    "graph": ("errors", "dtypes", "protos", "device.spec"),
+    "rendezvous": ("errors", "dtypes", "protos", "device"),
+    "executor": ("errors", "dtypes", "protos", "device", "graph", "rendezvous"),
+    "distribute": ("errors", "dtypes", "protos", "device", "graph", "rendezvous", "executor"),
+}
+
+EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
+DOORS: dict[str, tuple[str, ...]] = {
+    "cupy": ("flowrt.device.cuda",),
+    "cupy_backends": ("flowrt.device.cuda",),
+    "cupyx": ("flowrt.device.cuda",),
+    "grpc": ("flowrt.rendezvous.grpc_transport", "flowrt.distribute.grpc_services"),
+    "numba": ("flowrt.device.host_jit",),
+    "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),
+    "safetensors": ("flowrt.train.checkpoint",),
+}
+LATE = {"cupy", "grpc", "numba", "opt_einsum", "safetensors"}  # not loaded by `import flowrt`
+
+EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
+EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
+
+
+@dataclass(frozen=True)
+class Import:
+    """One imported name: ``target`` dotted and absolute, ``function`` the enclosing one or ""."""
+
+    target: str
+    line: int
+    function: str
+    typing_only: bool
+
+    @property
+    def library(self) -> str:
+        return self.target.split(".")[0]
+
+
+@dataclass(frozen=True)
+class Module:
+    """One parsed file of flowrt under its dotted name; an ``__init__.py`` is the module of its package."""
+
+    name: str
+    tree: ast.Module
+    imports: tuple[Import, ...]
+
+    def at(self, line: int) -> str:
+        return f"{self.name}:{line}"
+
+
+Tree = dict[str, Module]  # by dotted name
+Checker = Callable[[Tree], list[str]]
+
+
+def parse(name: str, source: str, *, is_package: bool) -> Module:
+    tree = ast.parse(source)
+    package = name if is_package else name.rpartition(".")[0]
+    return Module(name, tree, tuple(_imports(tree, package)))
+
+
+def read_flowrt() -> Tree:
+    return {module.name: module for module in map(_read, sorted((ROOT / "flowrt").rglob("*.py")))}
+
+
+def _read(path: Path) -> Module:
+    is_package = path.name == "__init__.py"
+    place = path.parent if is_package else path.with_suffix("")
+    return parse(".".join(place.relative_to(ROOT).parts), path.read_text("utf-8"), is_package=is_package)
+
+
+def _imports(node: ast.AST, package: str, function: str = "", typing_only: bool = False) -> Iterator[Import]:
+    """Every import below ``node``: also inside functions, for types only, and by import_module("name")."""
+    for child in ast.iter_child_nodes(node):
+        for target in _imported(child, package):
+            yield Import(target, getattr(child, "lineno", 0), function, typing_only)
+        typing = typing_only or (isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test))
+        yield from _imports(child, package, _scope(child, function), typing)
+
+
+def _imported(node: ast.AST, package: str) -> list[str]:
+    """The targets that ``node`` itself imports; "?" for a computed name."""
+    match node:
+        case ast.Import(names=names):
+            return [alias.name for alias in names]
+        case ast.ImportFrom(module=module, names=names, level=level):
+            parts = package.split(".")
+            base = [*parts[: len(parts) - level + 1], module or ""] if level else [module or ""]
+            return [".".join([*filter(None, base), alias.name]) for alias in names]
+        case ast.Call(func=ast.Attribute(attr=called) | ast.Name(id=called), args=arguments):
+            if called in ("import_module", "__import__"):
+                return [_literal(arguments[0]) if arguments else "?"]
+    return []
+
+
+def _literal(node: ast.expr) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else "?"
+
+
+def _scope(node: ast.AST, function: str) -> str:
+    """The dotted name of the function that the children of ``node`` are in."""
+    match node:
+        case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name):
+            return f"{function}.{name}" if function else name
+        case ast.Lambda():
+            return f"{function}.<lambda>" if function else "<lambda>"
+    return function
+
+
+# --- checkers: Tree -> violations -----------------------------------------------------------------
+
+
+def resolve(target: str, modules: Tree) -> str:
+    """The longest prefix of ``target`` that is a module: flowrt.graph.Graph -> flowrt.graph."""
+    while "." in target and target not in modules:
+        target = target.rpartition(".")[0]
+    return target
+
+
+def _inner_imports(module: Module) -> Iterator[Import]:
+    return (found for found in module.imports if found.library == "flowrt")
+
+
+def _is_lazy_attribute(module: Module, found: Import) -> bool:
+    return module.name == "flowrt" and found.function == "__getattr__"
+
+
+def _may_import(importer: str, imported: str) -> bool:
+    """Whether the module ``importer`` may import the module ``imported`` (both dotted, from flowrt)."""
+    if importer == "flowrt":
+        return True
+    if imported == "flowrt":
+        return False
+    layer = importer.split(".")[1]
+    if layer not in MAY_IMPORT:
+        return True
+    return any(f"{imported}.".startswith(f"flowrt.{allowed}.") for allowed in (layer, *MAY_IMPORT[layer]))
+
+
+def check_order(modules: Tree) -> list[str]:
+    return [
+        f"{module.at(found.line)} imports {target}, which is not left of it"
+        for module in modules.values()
+        for found in _inner_imports(module)
+        if not _may_import(module.name, target := resolve(found.target, modules))
+    ]
+
+
+def check_cycles(modules: Tree) -> list[str]:
+    """A cycle of imports works or fails by who comes first. Local imports and those for types are none."""
+    edges = {
+        name: {
+            resolve(found.target, modules)
+            for found in _inner_imports(module)
+            if not found.function and not found.typing_only
+        }
+        - {name}
+        for name, module in modules.items()
+    }
+    while leaves := [name for name, targets in edges.items() if not targets & edges.keys()]:
+        for name in leaves:
+            del edges[name]
+    return [f"import cycle: {' -> '.join(_walk_into_cycle(edges))}"] if edges else []
+
+
+def _walk_into_cycle(edges: dict[str, set[str]]) -> list[str]:
+    """One cycle, from its first name back to it. Every node of ``edges`` must have an edge to another."""
+    name, path = min(edges), list[str]()
+    while name not in path:
+        path.append(name)
+        name = min(edges[name] & edges.keys())
+    cycle = path[path.index(name) :]
+    start = cycle.index(min(cycle))
+    return [*cycle[start:], *cycle[: start + 1]]
+
+
+def check_local_imports(modules: Tree) -> list[str]:
+    return [
+        f"{module.at(found.line)} imports {found.target} inside {found.function}()"
+        for module in modules.values()
+        for found in _inner_imports(module)
+        if found.function and not _is_lazy_attribute(module, found)
+    ]
+
+
+def check_doors(modules: Tree) -> list[str]:
+    return [
+        f"{module.at(found.line)} imports {found.target}: {_where_it_may(found.library)}"
+        for module in modules.values()
+        for found in module.imports
+        if found.library not in EVERYWHERE | {"flowrt", "?"}
+        and module.name not in DOORS.get(found.library, ())
+    ]
+
+
+def _where_it_may(library: str) -> str:
+    if library not in DOORS:
+        return "flowrt does not depend on it"
+    return f"its door is {' or '.join(DOORS[library])}"
+
+
+def check_nothing_executes(modules: Tree) -> list[str]:
+    return [f"{module.at(line)} {what}" for module in modules.values() for line, what in _executes(module)]
+
+
+def _executes(module: Module) -> Iterator[tuple[int, str]]:
+    for found in module.imports:
+        if found.library in EXECUTES_DATA:
+            yield found.line, f"imports {found.target}"
+        if found.target == "?" and not _is_lazy_attribute(module, found):
+            yield found.line, "imports a computed name"
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Name(id="eval" | "exec" as name):
+                yield node.lineno, f"uses {name}"
+            case ast.keyword(arg="allow_pickle", value=value) if ast.unparse(value) != "False":
+                yield value.lineno, "allows pickle"
+
+
+def check_names(modules: Tree) -> list[str]:
+    empty = (name for name in modules if EMPTY_NAMES & set(name.split(".")))
+    return [f"{name} says nothing about what is in it" for name in empty]
+
+
+CHECKERS = (
+    check_order,
+    check_cycles,
+    check_local_imports,
+    check_doors,
+    check_nothing_executes,
+    check_names,
+)
+every_checker = pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
+
+
+# --- flowrt itself --------------------------------------------------------------------------------
+
+
+@every_checker
+def test_flowrt_keeps_its_borders(check: Checker) -> None:
+    modules = read_flowrt()
+    assert "flowrt.errors" in modules  # the checkers have something to read
+    violations = check(modules)
+    assert not violations, "\n".join(violations)
+
+
+def test_import_flowrt_loads_no_optional_library() -> None:
+    code = "import flowrt, sys; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], cwd=ROOT, text=True, timeout=60).split()
+    assert "flowrt" in loaded
+    assert LATE.isdisjoint(loaded)
+
+
+def test_generated_messages_need_no_newer_protobuf_than_the_project_does() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    (oldest,) = re.findall(r"protobuf>=([\d.]+)", " ".join(project["dependencies"]))
+    for path in sorted((ROOT / "flowrt").rglob("*_pb2.py")):
+        (needed,) = re.findall(r"Protobuf Python Version: ([\d.]+)", path.read_text("utf-8"))
+        assert _version(needed) <= _version(oldest), f"{path.name} is for {needed}: use `make protos`"
+
+
+def _version(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(".")))
+
+
+# --- the checkers themselves ----------------------------------------------------------------------
+
+GOOD = {
+    "flowrt": """
+from flowrt.errors import OpError
+from flowrt.train import Saver
+def __getattr__(name):
+    import importlib
+    return importlib.import_module(f"flowrt.{name}")
+""",
+    "flowrt.errors": "import os",
+    "flowrt.dtypes": "import ml_dtypes; from flowrt.errors import OpError",
+    "flowrt.protos": "",
+    "flowrt.protos.graph_pb2": "from google.protobuf import descriptor",
+    "flowrt.device": "",
+    "flowrt.device.spec": "from flowrt import errors",
+    "flowrt.device.host": "import numpy as np; from flowrt.device import spec",
+    "flowrt.device.cuda": "def open_device(): import cupy, cupyx.jit",
+    "flowrt.graph": "",
+    "flowrt.graph.graph": """
+from typing import TYPE_CHECKING
+from flowrt.device.spec import DeviceSpec
+from flowrt.protos import graph_pb2
+if TYPE_CHECKING:
+    from flowrt.graph.text import print_graph
+""",
+    "flowrt.graph.text": "import ast; from flowrt.graph.graph import Graph; ast.literal_eval('1')",
+    "flowrt.rendezvous": "",
+    "flowrt.rendezvous.key": "from flowrt.device import DeviceSpec",
+    "flowrt.executor": "",
+    "flowrt.executor.session": "from flowrt.graph import Graph; from flowrt.rendezvous.key import ParsedKey",
+    "flowrt.distribute": "from flowrt.executor.session import Session",
+    "flowrt.train": "import numpy as np; from flowrt.layers import dense; np.load('x', allow_pickle=False)",
+    "flowrt.layers": "from flowrt.graph import Graph",
+}
+PACKAGES = {name for name in GOOD if any(other.startswith(f"{name}.") for other in GOOD)}
+
+
+def good_tree(**changed: str) -> Tree:
+    """The good modules, with some replaced or added; ``__`` in a keyword stands for a dot."""
+    sources = GOOD | {name.replace("__", "."): source for name, source in changed.items()}
+    return {name: parse(name, source, is_package=name in PACKAGES) for name, source in sources.items()}
+
+
+@every_checker
+def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
+    assert check(good_tree()) == []
+
+
+@pytest.mark.parametrize(
+    ("check", "module", "source", "expected"),
+    [
+        (check_order, "errors", "import flowrt.dtypes", "errors:1 imports flowrt.dtypes"),
+        (check_order, "dtypes", "from flowrt.device.spec import DeviceSpec", "imports flowrt.device.spec"),
+        (check_order, "device.host", "from flowrt.graph.graph import Graph", "imports flowrt.graph.graph"),
+        (check_order, "device.host", "from flowrt.protos import graph_pb2", "imports flowrt.protos"),
+        (check_order, "device.host", "def f():\n  from flowrt import graph", "host:2 imports flowrt.graph"),
+        (check_order, "graph.text", "from flowrt.device.host import Host", "imports flowrt.device.host"),
+        (check_order, "graph.text", "from flowrt.device import DeviceSpec", "imports flowrt.device,"),
+        (check_order, "graph.text", "from flowrt import rendezvous", "imports flowrt.rendezvous"),
+        (check_order, "graph.text", "from ..rendezvous import key", "imports flowrt.rendezvous.key"),
+        (check_order, "graph", "from ..rendezvous import key", "which is not left of it"),
+        (check_order, "graph.text", "import_module('flowrt.train')", "imports flowrt.train"),
+        (check_order, "rendezvous.key", "if T: from flowrt.graph import Graph", "imports flowrt.graph"),
+        (check_order, "executor.session", "from flowrt import distribute", "imports flowrt.distribute"),
+        (check_order, "distribute", "from flowrt.train import Saver", "imports flowrt.train"),
+        (check_order, "train", "from flowrt import Graph", "imports flowrt,"),
+        (check_order, "train", "import flowrt", "imports flowrt,"),
+        (check_cycles, "errors", "import flowrt.dtypes", "flowrt.dtypes -> flowrt.errors -> flowrt.dtypes"),
+        (check_cycles, "layers", "import flowrt.train", "flowrt.layers -> flowrt.train -> flowrt.layers"),
+        (check_local_imports, "train", "def f(): from flowrt import layers", "inside f()"),
+        (check_local_imports, "train", "class A:\n  def f(s): import flowrt.nn", "train:2 imports flowrt.nn"),
+        (check_local_imports, "train", "f = lambda: __import__('flowrt.nn')", "inside <lambda>()"),
+        (check_local_imports, "train", "def __getattr__(n): import flowrt.nn", "inside __getattr__()"),
+        (check_local_imports, "", "def f(): import flowrt.nn", "inside f()"),
+        (check_doors, "device.host", "import cupy", "its door is flowrt.device.cuda"),
+        (check_doors, "device.host", "def f():\n  from numba import njit", "host:2 imports numba.njit"),
+        (check_doors, "graph.text", "import cupyx.scipy as s", "imports cupyx.scipy"),
+        (check_doors, "executor.session", "import grpc", "its door is flowrt.rendezvous.grpc_transport or"),
+        (check_doors, "train", "import safetensors.numpy", "its door is flowrt.train.checkpoint"),
+        (check_doors, "train", "importlib.import_module('opt_einsum')", "its door is flowrt.graph.ops"),
+        (check_doors, "train", "import torch", "flowrt does not depend on it"),
+        (check_nothing_executes, "train", "import pickle", "train:1 imports pickle"),
+        (check_nothing_executes, "train", "def f():\n  from marshal import loads", "train:2 imports marshal"),
+        (check_nothing_executes, "train", "x = eval('1')", "uses eval"),
+        (check_nothing_executes, "train", "run = exec", "uses exec"),
+        (check_nothing_executes, "train", "np.load('x', allow_pickle=True)", "allows pickle"),
+        (check_nothing_executes, "train", "import_module(name)", "imports a computed name"),
+        (check_names, "graph.utils", "", "flowrt.graph.utils says nothing"),
+        (check_names, "common.graph", "", "flowrt.common.graph says nothing"),
+    ],
+)
+def test_a_checker_finds(check: Checker, module: str, source: str, expected: str) -> None:
+    name = f"flowrt__{module.replace('.', '__')}" if module else "flowrt"
+    violations = check(good_tree(**{name: source}))
+    assert any(expected in violation for violation in violations), violations
