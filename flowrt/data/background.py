@@ -3,8 +3,8 @@
 Rules of this file:
  - a value and an error reach the consumer in the order of the elements they belong to;
  - the producer asks for room *before* it computes, so it is never more than the buffer's capacity ahead;
- - a thread ends with the stream that started it: when that ends, is closed, is garbage-collected, or the interpreter
-   exits. Closing wakes the thread, then waits `CLOSE_S` seconds at most for an element under way;
+ - a thread ends with the stream that started it: when that ends, is closed, is garbage-collected, or the
+   interpreter exits. Closing wakes the thread, then waits `CLOSE_S` seconds at most for an element under way;
  - a blocked consumer looks every `POLL_S` seconds whether its run was cancelled.
 """
 
@@ -15,7 +15,7 @@ import threading
 import warnings
 import weakref
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from typing import Any, Generic, TypeVar, final
@@ -58,7 +58,10 @@ class Buffer(Generic[T]):
             self._changed.notify_all()
 
     def items(self, iteration: Iteration) -> Iterator[T]:
-        """The items in order. Raises the producer's error in its place, `CancelledError` when the run is closed."""
+        """The items in order.
+
+        Raises the producer's error in its place, and `CancelledError` when the run is closed.
+        """
         while (item := self._get(iteration)) is not _END:
             yield item
         if self._error is not None:
@@ -78,14 +81,14 @@ class Buffer(Generic[T]):
 def read_ahead(
     open_input: Callable[[Iteration], Stream[Element]], capacity: int, iteration: Iteration
 ) -> Stream[Element]:
-    """The elements of ``open_input``, up to ``capacity`` of them computed by a thread before they are asked for."""
+    """The elements of ``open_input``, up to ``capacity`` of them computed ahead by a thread."""
     with closing(_Producer(open_input, capacity, iteration)) as producer:
         yield from producer.buffer.items(iteration)
 
 
 @final
 class _Producer:
-    """A running thread and its buffer. ``close`` ends both; so do garbage collection and the interpreter's exit."""
+    """A running thread and its buffer. ``close``, garbage collection and the interpreter's exit end both."""
 
     def __init__(
         self, open_input: Callable[[Iteration], Stream[Element]], capacity: int, iteration: Iteration
@@ -121,7 +124,7 @@ def _stop(stopped: threading.Event, buffer: Buffer[Element], thread: threading.T
     thread.join(CLOSE_S)
     if thread.is_alive():
         warnings.warn(
-            f"prefetch: closed, but after {CLOSE_S:g} s its thread still computes an element; it ends after that",
+            f"prefetch: closed, but {CLOSE_S:g} s later its thread still computes an element; then it ends",
             RuntimeWarning,
             stacklevel=2,
         )
@@ -133,7 +136,7 @@ def map_in_order(
     workers: int,
     iteration: Iteration,
 ) -> Stream[Element]:
-    """``fn(*element)`` for every element, on ``workers`` threads; at most as many calls run ahead of the consumer."""
+    """``fn(*element)`` for every element, on ``workers`` threads; as many calls run ahead of the consumer."""
     pool = ThreadPoolExecutor(workers, "flowrt-map")
     pending: deque[Future[Element]] = deque()
     try:
@@ -146,8 +149,8 @@ def map_in_order(
                 yield _result(pending.popleft(), iteration)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
-        running = wait(pending, CLOSE_S).not_done
-        pool.shutdown(wait=not running)  # idle threads end at once
+        started = [future for future in pending if not future.cancelled()]  # wait() never returns the others
+        pool.shutdown(wait=not wait(started, CLOSE_S).not_done)  # idle threads end at once
 
 
 def _submitted(

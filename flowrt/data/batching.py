@@ -15,7 +15,7 @@ from flowrt.data.node import Array, Element, Iteration, Node, Stream, expect_at_
 from flowrt.data.spec import TensorSpec, batch_spec, row_spec
 from flowrt.data.structure import Structure, flatten, leaf_paths, pack_as
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.shapes import format_shape
 
 
 @final
@@ -49,9 +49,10 @@ class Batch(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class PaddedBatch(Node):
-    """Like `Batch`, each component padded at its ends to its ``padded_shapes``: an unknown dimension to the batch's largest.
+    """Like `Batch`, each component padded at its ends to its entry of ``padded_shapes``.
 
-    ``padded_shapes`` and ``padding_values`` are flat, one a component; the value None stands for 0 or ``b""``.
+    An unknown dimension is padded to the batch's largest. ``padded_shapes`` and ``padding_values`` are flat,
+    one a component; the value None stands for 0 or ``b""``.
     """
 
     input: Node
@@ -62,7 +63,8 @@ class PaddedBatch(Node):
 
     def __post_init__(self) -> None:
         expect_at_least(1, "padded_batch: batch_size", self.batch_size)
-        for path, leaf, shape in zip(leaf_paths(self.input.spec), self._leaves, self.padded_shapes, strict=True):
+        paths = leaf_paths(self.input.spec)
+        for path, leaf, shape in zip(paths, self._leaves, self.padded_shapes, strict=True):
             if leaf.shape is not None and len(leaf.shape) != len(shape):
                 raise InvalidArgumentError(
                     f"padded_batch: component{path}: expected a padded shape of rank {len(leaf.shape)}; "
@@ -114,7 +116,9 @@ class Unbatch(Node):
                 iteration.check()
                 if len({len(component) for component in element}) > 1:
                     shapes = ", ".join(format_shape(component.shape) for component in element)
-                    raise InvalidArgumentError(f"unbatch: expected equally many rows in all components; got {shapes}")
+                    raise InvalidArgumentError(
+                        f"unbatch: expected equally many rows everywhere; got {shapes}"
+                    )
                 for i in range(len(element[0])):
                     yield tuple([component[i, ...] for component in element])
 
@@ -123,7 +127,7 @@ def _static_size(batch_size: Any, drop_remainder: Any) -> int | None:
     return known_int(batch_size) if drop_remainder is True else None
 
 
-def _columns(elements: Stream[Element], size: int, drop_remainder: bool) -> Iterator[Sequence[tuple[Any, ...]]]:
+def _columns(elements: Stream[Element], size: int, drop_remainder: bool) -> Iterator[list[tuple[Any, ...]]]:
     """For every batch the values of each component."""
     while chunk := list(islice(elements, size)):
         if len(chunk) == size or not drop_remainder:
@@ -136,25 +140,31 @@ def _stack(values: Sequence[Any], path: str) -> Array:
     for i, value in enumerate(values):
         if value.shape != shape:
             raise InvalidArgumentError(
-                f"batch: component{path}: expected all elements of a batch to have one shape; got {format_shape(shape)} "
-                f"first and {format_shape(value.shape)} at position {i}. Use padded_batch()?"
+                f"batch: component{path}: expected shape {format_shape(shape)}, as the first has; "
+                f"got {format_shape(value.shape)} at position {i}. Use padded_batch()?"
             )
         stacked[i, ...] = value  # the ellipsis: an object array would keep a 0-d array as such
     return stacked
 
 
-def _pad(values: Sequence[Any], shape: Shape, padding: Any, path: str) -> Array:
-    assert shape is not None
-    largest = np.max([value.shape for value in values], axis=0) if shape else ()
-    dims = [int(most) if dim is None else dim for dim, most in zip(shape, largest, strict=True)]
-    dtype = values[0].dtype
-    filler = (b"" if dtype == object else 0) if padding is None else padding
-    padded: Array = np.full((len(values), *dims), filler, dtype)
+def _pad(values: Sequence[Any], shape: tuple[int | None, ...], padding: Any, path: str) -> Array:
     for i, value in enumerate(values):
-        if any(have > room for have, room in zip(value.shape, dims, strict=True)):
+        if not _fits(value.shape, shape):
             raise InvalidArgumentError(
-                f"padded_batch: component{path}: expected elements that fit into {format_shape(tuple(dims))}; "
+                f"padded_batch: component{path}: expected elements that fit into {format_shape(shape)}; "
                 f"got {format_shape(value.shape)} at position {i}"
             )
-        padded[(i, *map(slice, value.shape), ...)] = value
+    dims = [max(v.shape[axis] for v in values) if dim is None else dim for axis, dim in enumerate(shape)]
+    dtype = values[0].dtype
+    filler = padding if padding is not None else b"" if dtype.kind == "O" else 0
+    padded: Array = np.full((len(values), *dims), filler, dtype)
+    for i, value in enumerate(values):
+        corner: tuple[Any, ...] = tuple(slice(size) for size in value.shape)
+        padded[(i, *corner, ...)] = value
     return padded
+
+
+def _fits(shape: tuple[int, ...], room: tuple[int | None, ...]) -> bool:
+    return len(shape) == len(room) and all(
+        most is None or have <= most for have, most in zip(shape, room, strict=True)
+    )

@@ -1,12 +1,13 @@
 """A dataset on the host: a tree of pure-data nodes that can be opened any number of times.
 
 Rules of this package:
- - an element is a flat tuple of NumPy arrays or NumPy scalars, in the order of ``flatten(node.spec)``; a string scalar
-   is an object array of rank 0. Elements may be read-only views of their source: who wants to write copies;
- - a node never changes. What an opened stream knows lives in its generator's frame, what the streams of one run share in
-   `Iteration`;
- - a stream is a generator. It opens its inputs on its first `next` and closes them when it ends, raises, is closed or is
-   garbage-collected; so a stream that raised is over, and `ElementIterator` keeps saying why;
+ - an element is a flat tuple of NumPy arrays or NumPy scalars, in the order of ``flatten(node.spec)``; a
+   string scalar is an object array of rank 0. Elements may be read-only views of their source: who wants to
+   write copies;
+ - a node never changes. What an opened stream knows lives in its generator's frame, what the streams of one
+   run share in `Iteration`;
+ - a stream is a generator. It opens its inputs on its first `next` and closes them when it ends, raises, is
+   closed or is garbage-collected; so a stream that raised is over, and `ElementIterator` keeps saying why;
  - leaves may be symbolic while a graph is built; `bind` puts values in their place before the tree is opened.
 """
 
@@ -59,9 +60,9 @@ class Node(ABC):
 class Iteration:
     """What the streams of one run over a tree share.
 
-    ``epochs`` counts the enclosing repeats, outermost first: it is what makes one shuffle order differ from the next.
-    ``cancelled`` is asked by every wait and by every loop that may go on without yielding. ``memory`` holds what
-    `Cache` nodes have read.
+    ``epochs`` counts the enclosing repeats, outermost first: it makes one shuffle order differ from the next.
+    ``cancelled`` is asked by every wait and by every loop that may go on without yielding. ``memory`` holds
+    what `Cache` nodes have read.
     """
 
     epochs: tuple[int, ...] = ()
@@ -132,7 +133,7 @@ class ElementIterator(Iterator[Element]):
                 raise
 
     def close(self) -> None:
-        """End the run and its threads; returns after at most `CLOSE_S` seconds, however long an element takes."""
+        """End the run and its threads; returns in `CLOSE_S` seconds a thread, if an element takes longer."""
         self._closed.set()
         if self._lock.acquire(timeout=CLOSE_S):
             try:

@@ -1,7 +1,8 @@
 """The transformations of a dataset tree: which elements, in which order, and what is done to each.
 
-A `Reordering` passes elements on as they are. It is written once, for streams of elements and for streams of row numbers
-alike, so that ``from_tensor_slices().shuffle().repeat().batch()`` shuffles integers and gathers each batch once.
+A `Reordering` passes elements on as they are. It is written once, for streams of elements and for streams of
+row numbers alike, so that ``from_tensor_slices().shuffle().repeat().batch()`` shuffles integers and gathers
+each batch once.
 """
 
 from __future__ import annotations
@@ -60,8 +61,9 @@ class Reordering(Node):
 class Shuffle(Reordering):
     """A buffer of ``buffer_size`` items; a random one goes out, the next of the input takes its place.
 
-    The order is a function of ``seed`` alone, or, when it is to be another one in each epoch of the enclosing repeats,
-    of ``seed`` and the epochs. So two equal shuffles that are zipped stay aligned, and reopening gives the same again.
+    The order is a function of ``seed`` alone or, with ``reshuffle_each_iteration``, of ``seed`` and the
+    epochs of the enclosing repeats. So two equal shuffles that are zipped stay aligned, and reopening gives
+    the same again.
     """
 
     input: Node
@@ -170,7 +172,7 @@ class Shard(Reordering):
 @final
 @dataclass(frozen=True, eq=False)
 class Cache(Reordering):
-    """The input, read from memory once a run has read it to its end; what was read only in part is dropped."""
+    """The input, read from memory once a run has read it to its end; a part of it is not kept."""
 
     input: Node
 
@@ -267,10 +269,10 @@ class Filter(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class Interleave(Node):
-    """The elements of the datasets ``fn(*components)``: ``block_length`` in turn from each of ``cycle_length`` open ones.
+    """The elements of the datasets ``fn(*components)``, whose spec is ``returns``.
 
-    With a ``cycle_length`` of 1 this is ``flat_map``. The place of a finished dataset goes to the input's next. The
-    datasets' elements fit ``returns``.
+    ``cycle_length`` of them are open at a time and give ``block_length`` elements in turn; the place of a
+    finished one goes to the input's next. With a ``cycle_length`` of 1 this is ``flat_map``.
     """
 
     input: Node
@@ -292,7 +294,7 @@ class Interleave(Node):
         slots: list[Stream[Element] | None] = [None] * cycle
         with ExitStack() as stack:
             elements = stack.enter_context(closing(self.input.open(iteration)))
-            stack.callback(lambda: [slot.close() for slot in slots if slot])
+            stack.callback(_close_all, slots)
             at, more = 0, True
             while more or any(slots):
                 iteration.check()
@@ -308,6 +310,12 @@ class Interleave(Node):
                     if taken < block:
                         slots[at] = None
                 at = (at + 1) % cycle
+
+
+def _close_all(streams: list[Stream[Element] | None]) -> None:
+    for stream in streams:
+        if stream is not None:
+            stream.close()
 
 
 @final

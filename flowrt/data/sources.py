@@ -90,7 +90,8 @@ class Range(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class FromGenerator(Node):
-    """What ``generator(*args)`` yields, converted to and checked against ``yields``, a structure of `TensorSpec`.
+    """What ``generator(*args)`` yields, converted to and checked against ``yields``: a structure of
+    `TensorSpec`.
 
     Integers and bools must survive the conversion unchanged; floats may lose precision.
     """
@@ -123,42 +124,44 @@ class FromGenerator(Node):
 
 def _convert(value: Any, spec: TensorSpec, where: str) -> Array:
     try:
-        given = np.asarray(value)
-    except ValueError as error:
-        raise InvalidArgumentError(f"{where}: expected {spec}; got a ragged {type(value).__name__}: {error}") from None
-    if given.dtype != spec.dtype.np:
-        given = _cast(given, value, spec, where)
-    if not compatible(given.shape, spec.shape):
+        array = _strings(value) if spec.dtype is dtypes.string else _numbers(value, spec.dtype)
+    except (TypeError, ValueError) as error:
+        raise DTypeError(f"{where}: expected {spec}; got {value!r:.60}: {error}") from None
+    if not compatible(array.shape, spec.shape):
         raise InvalidArgumentError(
-            f"{where}: expected shape {format_shape(spec.shape)}; got {format_shape(given.shape)}"
+            f"{where}: expected shape {format_shape(spec.shape)}; got {format_shape(array.shape)}"
         )
-    return given
+    return array
 
 
-def _cast(given: Array, value: Any, spec: TensorSpec, where: str) -> Array:
-    target = spec.dtype
-    if target is dtypes.string:
-        if given.dtype.kind in "SU":
-            return _as_bytes(given)
-    elif given.dtype.kind in "biufc" or given.dtype in (d.np for d in dtypes.FLOATING):
-        with np.errstate(invalid="ignore", over="ignore"):
-            cast = given.astype(target.np) if given.dtype.kind != "c" or target.is_complex else None
-        if cast is not None and (target.is_floating or target.is_complex or np.array_equal(cast, given)):
-            return cast
-    raise DTypeError(f"{where}: expected {target.name}; got {given.dtype} {value!r:.60}")
+def _numbers(value: Any, dtype: dtypes.DType) -> Array:
+    given = np.asarray(value)
+    if given.dtype == dtype.np:
+        return given
+    if dtypes.as_dtype(given.dtype) is dtypes.string or (given.dtype.kind == "c" and not dtype.is_complex):
+        raise TypeError(f"{given.dtype} does not convert to {dtype.name}")
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = given.astype(dtype.np)
+    if (dtype.is_integer or dtype.is_bool) and not np.array_equal(cast, given):
+        raise TypeError(f"{given.dtype} does not convert to {dtype.name} without loss")
+    return cast
 
 
-def _as_bytes(texts: Array) -> Array:
-    """``str`` and ``bytes`` arrays as object arrays of ``bytes``, text in UTF-8."""
-    encoded = np.empty(texts.shape, object)
-    encoded.flat = [text.encode() if isinstance(text, str) else bytes(text) for text in texts.flat]
-    return encoded
+def _strings(value: Any) -> Array:
+    # never through NumPy's own bytes type, which cuts trailing zero bytes off
+    return np.asarray(np.frompyfunc(_encoded, 1, 1)(np.asarray(value, object)), object)
+
+
+def _encoded(text: Any) -> bytes:
+    if not isinstance(text, str | bytes):
+        raise TypeError(f"{type(text).__name__} is no text")
+    return text.encode() if isinstance(text, str) else text
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class TextLines(Node):
-    """The lines of text files, one after the other, as string scalars without their line ends (``\\r``, ``\\n``).
+    """The lines of text files, one after the other: string scalars without carriage returns and line feeds.
 
     ``compression_type`` is ``""`` or ``"GZIP"``. A missing file raises `NotFoundError` when its turn comes.
     """
@@ -180,7 +183,9 @@ class TextLines(Node):
         kinds: dict[str, Callable[[str, str], Any]] = {"": open, "GZIP": gzip.open}
         kind = _text(self.compression_type)
         if kind not in kinds:
-            raise InvalidArgumentError(f"TextLineDataset: expected compression_type '' or 'GZIP'; got {kind!r}")
+            raise InvalidArgumentError(
+                f"TextLineDataset: compression_type: expected '' or 'GZIP'; got {kind!r}"
+            )
         try:
             return kinds[kind](name, "rb")  # type: ignore[no-any-return]
         except FileNotFoundError:

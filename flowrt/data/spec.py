@@ -1,6 +1,6 @@
 """What is known of a dataset's elements beforehand: a nested structure of `TensorSpec`.
 
-Rule of this file: pure functions from specs to specs, one for each way in which a dataset changes its elements.
+Rule of this file: pure functions from specs to specs, one for each way in which a dataset changes elements.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class TensorSpec:
 
     @classmethod
     def of(cls, value: Any) -> TensorSpec:
-        """The spec of an array, a scalar, or anything with ``shape`` and ``dtype``, such as a graph's tensor."""
+        """The spec of an array, a scalar, or anything with ``shape`` and ``dtype`` (a graph's tensor)."""
         described = value if hasattr(value, "shape") else np.asarray(value)
         return cls(as_shape(described.shape), dtypes.as_dtype(described.dtype))
 
@@ -40,11 +40,13 @@ def spec_of(tensors: Structure) -> Structure:
 
 
 def row_spec(spec: Structure) -> Structure:
-    """The spec of the rows of an element. Raises `InvalidArgumentError` for a scalar or differing row counts."""
+    """The spec of an element's rows. Raises `InvalidArgumentError` for a scalar or differing row counts."""
     rows: Shape = (None,)
     for path, leaf in zip(leaf_paths(spec), flatten(spec), strict=True):
         if leaf.shape == ():
-            raise InvalidArgumentError(f"component{path}: expected at least one dimension to cut into rows; got a scalar")
+            raise InvalidArgumentError(
+                f"component{path}: expected a dimension to cut into rows; got a scalar"
+            )
         try:
             rows = merge(rows, leaf.shape and leaf.shape[:1])
         except InvalidArgumentError:
@@ -57,7 +59,11 @@ def row_spec(spec: Structure) -> Structure:
 
 def batch_spec(spec: Structure, size: int | None) -> Structure:
     """The spec of a batch of ``size`` elements; None where the size varies."""
-    return map_structure(lambda leaf: TensorSpec(None if leaf.shape is None else (size, *leaf.shape), leaf.dtype), spec)
+
+    def batched(leaf: TensorSpec) -> TensorSpec:
+        return TensorSpec(None if leaf.shape is None else (size, *leaf.shape), leaf.dtype)
+
+    return map_structure(batched, spec)
 
 
 def common_spec(first: Structure, second: Structure) -> Structure:

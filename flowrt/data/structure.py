@@ -1,7 +1,8 @@
 """Nested structures: tuples, namedtuples, lists and mappings with anything else as leaves.
 
-Rules of this file: leaves are visited in order, the keys of a mapping sorted; None is a leaf; ``is_leaf`` can name more
-(a list, say, that shall become one tensor). Packing keeps the container's type and a mapping's own key order.
+Rules of this file: leaves are visited in order, the keys of a mapping sorted; None is a leaf; ``is_leaf`` can
+name more (a list, say, that shall become one tensor). Packing keeps the container's type and a mapping's own
+key order.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def flatten(structure: Structure, is_leaf: IsLeaf | None = None) -> list[Any]:
 
 
 def leaf_paths(structure: Structure, is_leaf: IsLeaf | None = None) -> list[str]:
-    """Where each leaf stands, as Python would index it: ``["['image']", "['size'][0]"]``; a lone leaf is ``""``."""
+    """Where each leaf stands: ``["['image']", "['size'][0]"]``; a lone leaf is ``""``."""
     children = _children(structure, is_leaf)
     if children is None:
         return [""]
@@ -40,14 +41,14 @@ def pack_as(structure: Structure, flat: Iterable[Any], is_leaf: IsLeaf | None = 
     leaves = list(flat)
     expected = len(flatten(structure, is_leaf))
     if len(leaves) != expected:
-        raise InvalidArgumentError(f"pack_as: expected {expected} leaves for {structure!r}; got {len(leaves)}")
+        raise InvalidArgumentError(f"pack_as {structure!r}: expected {expected} leaves; got {len(leaves)}")
     return _pack(structure, iter(leaves), is_leaf)
 
 
 def map_structure(
     fn: Callable[..., Any], structure: Structure, *others: Structure, is_leaf: IsLeaf | None = None
 ) -> Structure:
-    """``fn`` of corresponding leaves, packed like ``structure``; the others may be deeper, never shallower."""
+    """``fn`` of corresponding leaves, packed like ``structure``; the others may be deeper, not shallower."""
     columns = [flatten(structure, is_leaf), *(flatten_up_to(structure, other, is_leaf) for other in others)]
     return pack_as(structure, [fn(*leaves) for leaves in zip(*columns, strict=True)], is_leaf)
 
@@ -55,7 +56,8 @@ def map_structure(
 def flatten_up_to(shallow: Structure, value: Structure, is_leaf: IsLeaf | None = None) -> list[Any]:
     """The parts of ``value`` that stand where ``shallow`` has its leaves; they may be structures themselves.
 
-    A list and a tuple may stand for each other. Raises `InvalidArgumentError`, naming the place, where they differ.
+    A list and a tuple may stand for each other. Raises `InvalidArgumentError`, which names the place, where
+    they differ.
     """
     return list(_parts(shallow, value, is_leaf, ""))
 
@@ -110,14 +112,15 @@ def _parts(shallow: Structure, value: Structure, is_leaf: IsLeaf | None, path: s
         return
     keyed = isinstance(shallow, Mapping)
     if not isinstance(value, Mapping if keyed else tuple | list):
-        raise _mismatch(path, f"a {type(shallow).__name__} of {len(children)}", f"{type(value).__name__} {value!r}")
+        raise _mismatch(path, f"a {type(shallow).__name__} of {len(children)}", f"{value!r:.60}")
+    keys = [key for key, _ in children]
     found = _sorted_keys(value) if isinstance(value, Mapping) else list(range(len(value)))
-    if found != [key for key, _ in children]:
-        got = f"{found}" if keyed else f"{len(found)} items"
-        raise _mismatch(path, f"keys {[key for key, _ in children]}" if keyed else f"{len(children)} items", got)
+    if found != keys:
+        expected, got = (f"keys {keys}", f"{found}") if keyed else (f"{len(keys)} items", f"{len(found)}")
+        raise _mismatch(path, expected, got)
     for key, child in children:
         yield from _parts(child, value[key], is_leaf, f"{path}[{key!r}]")
 
 
 def _mismatch(path: str, expected: str, got: str) -> InvalidArgumentError:
-    return InvalidArgumentError(f"nested structure{' at ' + path if path else ''}: expected {expected}; got {got}")
+    return InvalidArgumentError(f"nested structure{path and ' at ' + path}: expected {expected}; got {got}")

@@ -115,7 +115,11 @@ def _convert_input(op: OpDef, argument: Argument, value: Any, types: dict[str, D
     wanted = argument.dtype if variable is None else types.get(variable)
     preferred = None
     if wanted is None and variable is not None:
-        preferred = next(iter(op.types[variable])) if len(op.types[variable]) == 1 else None
+        allowed = op.types[variable]
+        if len(allowed) == 1:
+            preferred = next(iter(allowed))
+        elif allowed == dtypes.INDEX and isinstance(value, (list, tuple)) and not value:
+            preferred = dtypes.int32  # an empty list of axes: NumPy would take it for floats
     tensor = convert_to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred)
     if variable is not None:
         types.setdefault(variable, tensor.dtype)
@@ -327,6 +331,9 @@ def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)} ({error})") from None
     except OverflowError:
         raise InvalidArgumentError(f"expected numbers of at most 64 bits; got {_brief(value)}") from None
+    if array.dtype.kind == "O" and any(isinstance(v, Dimension) for v in array.ravel()):
+        array = array.astype(np.int64)  # ``[-1, x.shape[1]]``
+        value = array.tolist()
     if array.dtype.kind in "SUO":
         if array.dtype.kind == "O" and any(isinstance(v, (list, tuple)) for v in array.ravel()):
             raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)}")

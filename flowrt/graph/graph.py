@@ -243,7 +243,7 @@ class Graph:
 
     ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several threads may
     add operations to one graph. ``seed`` is the graph-level random seed,
-    ``gradient_functions`` the gradients of `custom_gradient` by name, ``mutations`` counts changes that make
+    ``gradient_functions`` the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations`` counts changes that make
     plans stale.
     """
 
@@ -255,6 +255,7 @@ class Graph:
         self._lock = threading.RLock()
         self._scopes = _Scopes()
         self.gradient_functions: dict[str, Any] = {}
+        self.python_functions: dict[str, Any] = {}
         self.seed: int | None = None
         self.mutations = 0
 

@@ -17,6 +17,7 @@ Any number of threads and processes may save, read and remove under one prefix; 
 from __future__ import annotations
 
 import difflib
+import errno
 import fcntl
 import os
 import re
@@ -36,6 +37,7 @@ from flowrt.train.durable_files import PathLike, path_string, sync_directory, ty
 
 MAX_SHARD_BYTES = 256 << 20  # a save holds about two shards in memory beside the tensors
 CHUNK_BYTES = 1 << 20  # read at a time for a checksum; larger ones leave the CPU's cache
+NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}  # a file system without: no sweeps there
 
 
 # Names
@@ -130,12 +132,19 @@ def _pending_save(prefix: str) -> Iterator[tuple[str, IO[bytes]]]:
     save_id = secrets.token_hex(8)
     try:
         with open(_pending_path(prefix, save_id), "xb") as file:
-            with suppress(OSError):  # a file system without locks: nobody can tell, so nobody sweeps
-                fcntl.flock(file, fcntl.LOCK_EX)
+            _lock(file)
             yield save_id, file
     except BaseException:
         _abandon(prefix, save_id)
         raise
+
+
+def _lock(file: IO[bytes]) -> None:
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX)
+    except OSError as error:
+        if error.errno not in NO_LOCKS:
+            raise
 
 
 def _abandon(prefix: str, save_id: str) -> None:
@@ -229,7 +238,7 @@ def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dic
 class CheckpointReader:
     """Reads the tensors of one checkpoint, one at a time; each shard is checked when it is first needed.
 
-    Making one reads the manifest only. Raises `NotFoundError` (no checkpoint; no such tensor; a shard is gone,
+    Making one reads the manifest only. Raises `NotFoundError` (no checkpoint; no such tensor; a shard gone,
     perhaps because the checkpoint was replaced since) and `DataLossError` (a file is damaged). After a raise
     the reader is as before. One thread at a time may use a reader.
     """

@@ -86,7 +86,7 @@ def update_checkpoint_state(
     """Replace the state file of ``save_dir`` by one that names these prefixes, in one step.
 
     ``model_checkpoint_path`` is appended to ``all_model_checkpoint_paths`` where it is not its last. Raises
-    `NotFoundError` (no directory), `ResourceExhaustedError`, `PermissionDeniedError`; the old file then stands.
+    `NotFoundError` (no directory), `ResourceExhaustedError`, `PermissionDeniedError`; then the old one stays.
     """
     directory = path_string(save_dir, "save_dir")
     latest = _inside(directory, path_string(model_checkpoint_path, LATEST))

@@ -1,0 +1,119 @@
+"""What a session can be told: `ConfigProto`, `RunOptions` and their parts, under TensorFlow's names.
+
+They are plain records. A field that flowrt has no use for is accepted where scripts commonly set it (``gpu_options``,
+``inter_op_parallelism_threads``) and documented as such; an unknown field is an error that names the nearest one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.op_def import nearest
+
+
+class _Record:
+    """Fields with defaults, set by keyword or attribute, nothing else."""
+
+    _defaults: Mapping[str, Any] = {}
+
+    def __init__(self, **fields: Any) -> None:
+        for name, default in self._defaults.items():
+            value = default() if callable(default) else default
+            object.__setattr__(self, name, value)
+        for name, value in fields.items():
+            setattr(self, name, value)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if name not in self._defaults:
+            hint = nearest(name, self._defaults)
+            known = ", ".join(self._defaults)
+            raise InvalidArgumentError(f"{type(self).__name__}: expected a field among {known}; got {name!r}. {hint}")
+        object.__setattr__(self, name, value)
+
+    def __repr__(self) -> str:
+        changed = {n: getattr(self, n) for n in self._defaults}
+        return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
+
+
+class GPUOptions(_Record):
+    """``per_process_gpu_memory_fraction`` and ``allow_growth`` bound a GPU's pool; memory grows by default."""
+
+    _defaults = {
+        "per_process_gpu_memory_fraction": 1.0,
+        "allow_growth": True,
+        "allocator_type": "BFC",
+        "visible_device_list": "",
+        "force_gpu_compatible": False,
+        "polling_active_delay_usecs": 0,
+        "deferred_deletion_bytes": 0,
+    }
+
+
+class OptimizerOptions(_Record):
+    """``opt_level`` of `L0` (-1) switches the graph optimisations off, `L1` (0) leaves them on."""
+
+    L0, L1 = -1, 0
+    OFF, ON_1, ON_2 = -1, 1, 2
+    _defaults = {
+        "opt_level": L1,
+        "do_common_subexpression_elimination": True,
+        "do_constant_folding": True,
+        "do_function_inlining": True,
+        "global_jit_level": 0,
+    }
+
+
+class GraphOptions(_Record):
+    """``optimizer_options`` choose the passes; the other fields are accepted and have no effect."""
+
+    _defaults = {
+        "optimizer_options": OptimizerOptions,
+        "rewrite_options": None,
+        "enable_recv_scheduling": False,
+        "build_cost_model": 0,
+        "infer_shapes": True,
+        "place_pruned_graph": True,
+        "enable_bfloat16_sendrecv": False,
+        "timeline_step": 0,
+    }
+
+
+class ConfigProto(_Record):
+    """A session's settings.
+
+    ``device_count``: how many devices of a type the session has, ``{"CPU": 2}``; the default is one CPU.
+    ``intra_op_parallelism_threads``: threads of BLAS (process-wide, through threadpoolctl; 0 leaves them alone).
+    ``inter_op_parallelism_threads``: 1 runs the devices' programs in turn on the calling thread; other values leave the
+    choice to the plan. ``allow_soft_placement``: an op whose device does not exist or has no kernel for it goes to another
+    device of its job and task. ``log_device_placement``: print each op's device to standard error when a plan is made.
+    ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
+    """
+
+    _defaults = {
+        "device_count": dict,
+        "intra_op_parallelism_threads": 0,
+        "inter_op_parallelism_threads": 0,
+        "use_per_session_threads": False,
+        "allow_soft_placement": False,
+        "log_device_placement": False,
+        "gpu_options": GPUOptions,
+        "graph_options": GraphOptions,
+        "operation_timeout_in_ms": 0,
+        "isolate_session_state": False,
+        "device_filters": list,
+    }
+
+
+class RunOptions(_Record):
+    """One run's settings: ``trace_level`` (`NO_TRACE` … `FULL_TRACE`) and ``timeout_in_ms`` (0: none)."""
+
+    NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = range(4)
+    _defaults = {
+        "trace_level": NO_TRACE,
+        "timeout_in_ms": 0,
+        "output_partition_graphs": False,
+        "inter_op_thread_pool": 0,
+        "report_tensor_allocations_upon_oom": False,
+    }

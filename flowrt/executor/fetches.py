@@ -1,0 +1,74 @@
+"""What a caller may ask a session for: nested structures of tensors, operations, variables and names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from flowrt.errors import DTypeError
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.indexed_slices import IndexedSlices
+
+Rebuild: TypeAlias = Callable[[Iterator[Any]], Any]
+
+
+class IndexedSlicesValue(NamedTuple):
+    """A fetched `IndexedSlices`: ``values`` [n, ...], ``indices`` [n], ``dense_shape`` or None."""
+
+    values: Any
+    indices: Any
+    dense_shape: Any
+
+
+class Fetches(NamedTuple):
+    """The distinct tensors and operations of a fetch structure, and the way back from their values to the structure."""
+
+    tensors: tuple[Tensor, ...]
+    targets: tuple[Operation, ...]
+    rebuild: Callable[[list[Any]], Any]
+
+
+def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
+    """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it stands."""
+    tensors: dict[Tensor, int] = {}
+    targets: dict[Operation, None] = {}
+
+    def parse(item: Any, path: str) -> Callable[[list[Any]], Any]:
+        if isinstance(item, (Tensor, Operation, str)) or hasattr(item, "_as_graph_element"):
+            element = graph.as_graph_element(item)
+            if isinstance(element, Operation):
+                targets[element] = None
+                return lambda values: None
+            position = tensors.setdefault(element, len(tensors))
+            return lambda values: values[position]
+        if isinstance(item, IndexedSlices):
+            parts = [parse(p, path) for p in (item.values, item.indices)]
+            shape = parse(item.dense_shape, path) if item.dense_shape is not None else lambda values: None
+            return lambda values: IndexedSlicesValue(parts[0](values), parts[1](values), shape(values))
+        if isinstance(item, Mapping):
+            rebuilds = {k: parse(v, f"{path}[{k!r}]") for k, v in item.items()}
+            kind = type(item)
+            return lambda values: kind((k, r(values)) for k, r in rebuilds.items())
+        if isinstance(item, (list, tuple)):
+            several = [parse(v, f"{path}[{i}]") for i, v in enumerate(item)]
+            kind = type(item)
+            if hasattr(item, "_fields"):
+                return lambda values: kind(*[r(values) for r in several])
+            return lambda values: kind([r(values) for r in several])
+        raise DTypeError(f"{path}: expected a Tensor, Operation, variable, name or a structure of them; got {item!r}")
+
+    if type(fetches) is list and all(type(f) is Tensor for f in fetches) and len(set(fetches)) == len(fetches):
+        for f in fetches:
+            parse(f, "fetches")
+        return Fetches(tuple(tensors), (), list)
+    rebuild = parse(fetches, "fetches")
+    return Fetches(tuple(tensors), tuple(targets), rebuild)
+
+
+def structure_key(fetches: Any) -> Any:
+    """A hashable stand-in for a fetch structure: equal for equal structures of the same elements."""
+    if isinstance(fetches, Mapping):
+        return (type(fetches), *[(k, structure_key(v)) for k, v in fetches.items()])
+    if isinstance(fetches, (list, tuple)):
+        return (type(fetches), *[structure_key(f) for f in fetches])
+    return fetches

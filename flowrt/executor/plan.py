@@ -1,0 +1,190 @@
+"""A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
+
+`compile_plan` goes the whole way of design: extract, order, infer, optimise, place, partition. `Plan.run` takes an
+instance (the partitions bound to buffers) from a pool, drives its programs and gives it back. Steps that run at once use
+an instance each. An instance that failed is thrown away, with whatever its rendezvous still held.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.executor.bind import Binder
+from flowrt.executor.program import Program
+from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
+from flowrt.executor.step_stats import StepRecorder
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.passes import optimise
+from flowrt.graph.passes.infer import infer_shapes
+from flowrt.graph.passes.order_effects import order_effects
+from flowrt.graph.passes.partition import partition
+from flowrt.graph.passes.place import place
+from flowrt.graph.passes.prune import extract
+from flowrt.graph.shapes import Shape, num_elements
+from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
+
+THREADED_COST = 4e6
+"""Floating-point operations or elements a device must have for a thread of its own: a hand-over between threads costs
+about 50 us, in which a core does this much arithmetic on small arrays."""
+
+
+@final
+class Plan:
+    """Compiled partitions. ``seed`` makes the runs interleave instructions in a seeded order (for tests)."""
+
+    def __init__(
+        self,
+        partitions: Mapping[str, Subgraph],
+        whole: Subgraph,
+        devices: Mapping[str, Any],
+        resource: Callable[[str, Node], Any],
+        inline: bool,
+        seed: int | None,
+    ) -> None:
+        self.partitions = partitions
+        self._devices, self._resource, self._seed = devices, resource, seed
+        self._inline = inline or seed is not None or not _is_large(partitions)
+        self._feed_order = _order(whole.feeds, [s.feeds for s in partitions.values()])
+        self._fetch_order = _order(whole.fetches, [s.fetches for s in partitions.values()])
+        self._idle: list[Instance] = []
+        self.used = 0
+        """The session's clock at the last use, for the cache."""
+
+    def run(self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None) -> list[Any]:
+        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside."""
+        try:
+            instance = self._idle.pop()
+        except IndexError:
+            instance = self._new_instance()
+        for position, value in zip(self._feed_order, feeds, strict=True):
+            instance.feeds[position](value)
+        instance.run(control, recorder, self._seed)
+        fetches = instance.fetches
+        values = [fetches[position]() for position in self._fetch_order]
+        instance.reset()
+        self._idle.append(instance)
+        return values
+
+    def _new_instance(self) -> Instance:
+        rendezvous = InlineRendezvous() if self._inline else LocalRendezvous()
+        take = rendezvous.take if isinstance(rendezvous, InlineRendezvous) else rendezvous.try_recv
+        programs = [
+            Binder(
+                subgraph,
+                self._devices[device],
+                lambda node, device=device: self._resource(device, node),  # type: ignore[misc]
+                rendezvous.send,
+                take,
+                0,
+            ).bind()
+            for device, subgraph in self.partitions.items()
+        ]
+        return Instance(programs, rendezvous)
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
+        return self.programs[0].is_straight and len(self.programs) == 1 and self._seed is None
+
+    @property
+    def programs(self) -> list[Program]:
+        """Programs of this plan, for those who look at them."""
+        if not self._idle:
+            self._idle.append(self._new_instance())
+        return self._idle[-1].programs
+
+    def close(self) -> None:
+        for instance in self._idle:
+            instance.close()
+
+
+@final
+class Instance:
+    """The programs of one step at a time, on their own buffers, with their rendezvous."""
+
+    def __init__(self, programs: list[Program], rendezvous: InlineRendezvous | LocalRendezvous) -> None:
+        self.programs, self._rendezvous = programs, rendezvous
+        self.feeds = [feed for program in programs for feed in program.feeds]
+        self.fetches = [fetch for program in programs for fetch in program.fetches]
+        self._pool: ThreadPoolExecutor | None = None
+        self._straight = programs[0] if len(programs) == 1 and programs[0].is_straight else None
+        self._empty = not any(s.stretch or s.key for p in programs for s in p.segments)
+
+    def run(self, control: StepControl | None, recorder: StepRecorder | None, seed: int | None) -> None:
+        if self._empty and control is None:
+            return
+        with np.errstate(all="ignore"):  # as in TensorFlow: 0/0 is nan, without a word
+            if self._straight is not None and control is None and recorder is None and seed is None:
+                for _ in self._straight.run():
+                    pass
+                return
+            self._drive(control or StepControl(), recorder, seed)
+        self._rendezvous.check_empty()
+
+    def _drive(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
+        if seed is not None:
+            run_seeded([p.run_stepwise() for p in self.programs], control, seed)
+            return
+        if recorder is None:
+            running = [p.run() for p in self.programs]
+        else:
+            running = [p.run_traced(time.time_ns, recorder.on(p.device)) for p in self.programs]
+        if isinstance(self._rendezvous, InlineRendezvous):
+            run_inline(running, control)
+            return
+        if self._pool is None:
+            self._pool = ThreadPoolExecutor(max(1, len(self.programs) - 1), thread_name_prefix="flowrt-device")
+        run_threaded(running, control, self._rendezvous, self._pool)
+
+    def reset(self) -> None:
+        for program in self.programs:
+            program.reset()
+
+    def close(self) -> None:
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
+
+def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
+    """For each of ``wanted`` its position in the parts laid end to end."""
+    position = {item: i for i, item in enumerate(item for part in parts for item in part)}
+    return [position[item] for item in wanted]
+
+
+def _is_large(partitions: Mapping[str, Subgraph]) -> bool:
+    """Whether at least two partitions have enough to do for a thread each."""
+    return len(partitions) > 1 and sorted(map(_cost, partitions.values()))[-2] >= THREADED_COST
+
+
+def _cost(subgraph: Subgraph) -> float:
+    total = 0.0
+    for node in subgraph:
+        if node.op.cost is not None:
+            total += node.op.cost([subgraph.spec(ref) for ref in node.inputs], node.outputs) or 0.0
+        elif node.op.name not in ("Const", "_Feed", "_Recv"):
+            total += sum(num_elements(spec.shape) or 0 for spec in node.outputs)
+    return total
+
+
+def compile_subgraphs(
+    graph: Graph,
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Mapping[Tensor, Shape],
+    devices: Sequence[Any],
+    assigned: Mapping[str, str],
+    soft_placement: bool,
+    optimisations: bool,
+) -> tuple[Subgraph, dict[str, Subgraph]]:
+    """The placed subgraph of one run, and its partitions by device."""
+    subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds)))
+    if optimisations:
+        subgraph = optimise(subgraph)
+    placed = place(subgraph, [d.spec for d in devices], assigned=assigned, soft=soft_placement)
+    return placed, partition(placed)

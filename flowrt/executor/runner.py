@@ -1,0 +1,137 @@
+"""Driving programs: in turn on the calling thread, one thread each, or in a seeded order.
+
+All three drive the same generators (`Program.run`), and the result does not depend on which.
+
+    run_inline    small work: the programs take turns; a program is left when the tensor it needs has not been sent
+    run_threaded  large work: NumPy releases the interpreter lock in its kernels, so the devices do work at once
+    run_seeded    tests: after every single instruction a seeded generator chooses who goes on
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Callable, Generator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from typing import Any, TypeAlias, final
+
+from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
+from flowrt.executor.program import PAUSE
+from flowrt.rendezvous import LocalRendezvous
+
+Running: TypeAlias = Generator[str, Any, None]
+
+
+@final
+class StepControl:
+    """Ends a step from outside: a deadline (seconds from now, or None), or `cancel` from another thread."""
+
+    __slots__ = ("_cancelled", "_deadline", "_on_cancel", "_timeout_s")
+
+    def __init__(self, timeout_s: float | None = None) -> None:
+        self._timeout_s = timeout_s
+        self._deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        self._cancelled: OpError | None = None
+        self._on_cancel: Callable[[OpError], None] | None = None
+
+    def cancel(self, error: OpError) -> None:
+        """Make the step end with ``error`` at its next pause or wait."""
+        self._cancelled = self._cancelled or error
+        if self._on_cancel is not None:
+            self._on_cancel(error)
+
+    def wake_by(self, wake: Callable[[OpError], None]) -> None:
+        """How `cancel` reaches threads that wait."""
+        self._on_cancel = wake
+
+    def check(self) -> None:
+        """Raises the reason when the step must end."""
+        if self._cancelled is not None:
+            raise self._cancelled
+        if self._deadline is not None and time.monotonic() > self._deadline:
+            raise self.too_late()
+
+    def too_late(self) -> DeadlineExceededError:
+        return DeadlineExceededError(f"the step did not end within {(self._timeout_s or 0) * 1000:.0f} ms")
+
+    def remaining_s(self) -> float | None:
+        return None if self._deadline is None else max(0.0, self._deadline - time.monotonic())
+
+
+def run_inline(running: Sequence[Running], control: StepControl) -> None:
+    """Take turns until all are done. Raises `InternalError` when all wait for tensors that nobody will send."""
+    waiting: list[tuple[Running, str | None]] = [(program, None) for program in running]
+    while waiting:
+        progress = False
+        still: list[tuple[Running, str | None]] = []
+        for program, last in waiting:
+            key = next(program, None)
+            progress = progress or key != last or key is PAUSE
+            if key is not None:
+                still.append((program, key))
+        waiting = still
+        control.check()
+        if not progress:
+            raise InternalError(f"the step cannot go on: nobody sends {', '.join(str(k) for _, k in waiting)}")
+
+
+def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> None:
+    """Interleave single instructions in an order drawn from ``seed``. Raises as `run_inline`."""
+    rng = random.Random(seed)
+    last: dict[Running, str | None] = dict.fromkeys(running)
+    stuck: set[Running] = set()
+    while last:
+        program = rng.choice(list(last))
+        key = next(program, None)
+        control.check()
+        if key is PAUSE or key != last[program]:
+            stuck.clear()
+        else:
+            stuck.add(program)
+        if key is None:
+            del last[program]
+        else:
+            last[program] = key
+        if last and len(stuck) == len(last):
+            raise InternalError(f"the step cannot go on: nobody sends {', '.join(str(k) for k in last.values())}")
+
+
+def run_threaded(
+    running: Sequence[Running], control: StepControl, rendezvous: LocalRendezvous, pool: ThreadPoolExecutor
+) -> None:
+    """One pool thread a program. The first error ends all of them and is raised; the others' are its consequences."""
+    control.wake_by(rendezvous.abort)
+    futures = [pool.submit(_drive, program, control, rendezvous) for program in running[1:]]
+    errors = [_drive(running[0], control, rendezvous)]
+    wait(futures)
+    errors += [future.result() for future in futures]
+    found = [error for error in errors if error is not None]
+    if found:
+        raise next((e for e in found if not isinstance(e, (AbortedError, CancelledError))), found[0])
+
+
+def _drive(program: Running, control: StepControl, rendezvous: LocalRendezvous) -> BaseException | None:
+    """Run to the end, blocking where a tensor has not arrived. An error is returned, after it has woken the others."""
+    try:
+        key = next(program, None)
+        while key is not None:
+            control.check()
+            if key is PAUSE:
+                key = next(program, None)
+                continue
+            try:
+                value = rendezvous.recv(key, control.remaining_s())
+            except DeadlineExceededError as error:
+                raise control.too_late() from error
+            key = _send(program, value)
+    except BaseException as error:
+        rendezvous.abort(error if isinstance(error, OpError) else AbortedError(f"another device failed: {error}"))
+        return error
+    return None
+
+
+def _send(program: Running, value: Any) -> str | None:
+    try:
+        return program.send(value)
+    except StopIteration:
+        return None

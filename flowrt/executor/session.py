@@ -1,0 +1,357 @@
+"""`Session`: runs parts of a graph and keeps its variables.
+
+The way of ``session.run(fetches, feed_dict)``: the pair (fetches, fed tensors) finds a `Request` (parsed once), the feeds'
+shapes find its `Plan` (compiled once), the plan runs. On the cached way there is one dictionary look-up for each, the
+conversion of the feeds, and the program itself.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from types import TracebackType
+from typing import Any, NamedTuple, final
+
+import threadpoolctl
+
+from flowrt.device.host import HostDevice
+from flowrt.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
+from flowrt.executor.feeds import converter, resolve_feed
+from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
+from flowrt.executor.partial_run import PartialRun
+from flowrt.executor.plan import Plan, compile_subgraphs
+from flowrt.executor.runner import StepControl
+from flowrt.executor.step_stats import StepRecorder
+from flowrt.graph.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
+from flowrt.graph.graph_def import subgraph_to_graph_def
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import Effect
+from flowrt.graph.shapes import Shape
+
+MAX_REQUESTS = 256
+"""Cached (fetches, fed tensors) pairs a session; the least recently used one goes."""
+
+MAX_SHAPES = 32
+"""Plans a request for exact feed shapes; later shapes share one plan that allocates as it goes."""
+
+
+@final
+class Request:
+    """One way of calling `Session.run`: what is fetched, what is fed, and the plans by the feeds' shapes."""
+
+    __slots__ = ("convert", "feeds", "fetches", "plans", "used")
+
+    def __init__(self, fetches: Fetches, feeds: tuple[Tensor, ...]) -> None:
+        self.fetches, self.feeds = fetches, feeds
+        self.convert = [converter(t) for t in feeds]
+        self.plans: dict[Any, Plan] = {}
+        self.used = 0
+
+
+class DeviceAttributes(NamedTuple):
+    """One row of `Session.list_devices`."""
+
+    name: str
+    device_type: str
+    memory_limit_bytes: int
+
+
+class BaseSession:
+    """See `Session`. ``seed`` makes every run interleave its devices' instructions in an order drawn from it."""
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None, *, seed: int | None = None
+    ) -> None:
+        if target:
+            raise InvalidArgumentError(f"Session: expected the target ''; got {target!r}: this build has no cluster")
+        self._graph = graph if graph is not None else get_default_graph()
+        self._config = config if config is not None else ConfigProto()
+        self._seed = seed
+        self._devices = _make_devices(self._config)
+        self._requests: dict[Any, Request] = {}
+        self._resources: dict[tuple[str, str], Any] = {}
+        self._assigned: dict[str, str] = {}
+        self._lock = threading.RLock()
+        self._running: set[StepControl] = set()
+        self._clock = 0
+        self._mutations = self._graph.mutations
+        self._closed = False
+        if self._config.intra_op_parallelism_threads:
+            threadpoolctl.threadpool_limits(self._config.intra_op_parallelism_threads, "blas")
+
+    # --- running
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Run what ``fetches`` needs and return its values in the same structure; operations give None.
+
+        ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of them.
+        ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors. The arrays returned are
+        the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for bad arguments, what a kernel
+        raises, `DeadlineExceededError` after ``options.timeout_in_ms``, `CancelledError` when another thread closes
+        the session. After an error the session is usable, and variables are as they were before the failing operation.
+        """
+        request = self._request(fetches, feed_dict)
+        values = feed_dict.values() if feed_dict else ()
+        return self._execute(request, values, options, run_metadata)
+
+    def _request(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Request:
+        kind = type(fetches)
+        key: Any = fetches if kind is Tensor or kind is Operation else structure_key(fetches)
+        if feed_dict:
+            key = (key, *feed_dict)
+        try:
+            request = self._requests[key]
+        except KeyError:
+            request = self._new_request(key, fetches, feed_dict or {})
+        except TypeError:
+            raise DTypeError(f"run: expected hashable fetches and feed_dict keys; got {fetches!r}") from None
+        if self._closed or self._graph.mutations != self._mutations:
+            self._check_open()
+            self._forget_plans()
+            return self._new_request(key, fetches, feed_dict or {})
+        self._clock = request.used = self._clock + 1
+        return request
+
+    def _new_request(self, key: Any, fetches: Any, feed_dict: Mapping[Any, Any]) -> Request:
+        self._check_open()
+        if not isinstance(feed_dict, Mapping):
+            raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}")
+        feeds = tuple(resolve_feed(self._graph, k) for k in feed_dict)
+        if len(set(feeds)) < len(feeds):
+            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
+        request = Request(parse_fetches(self._graph, fetches), feeds)
+        with self._lock:
+            if len(self._requests) >= MAX_REQUESTS:
+                oldest = min(self._requests, key=lambda k: self._requests[k].used)
+                for plan in self._requests.pop(oldest).plans.values():
+                    plan.close()
+            self._requests[key] = request
+        return request
+
+    def _execute(
+        self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any
+    ) -> Any:
+        arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
+        plan = self._plan(request, tuple([a.shape for a in arrays]))
+        if options is None and run_metadata is None and plan.is_straight:
+            return request.fetches.rebuild(plan.run(arrays, None))
+        options = options or RunOptions()
+        timeout_ms = options.timeout_in_ms or self._config.operation_timeout_in_ms
+        control = StepControl(timeout_ms / 1000 if timeout_ms else None)
+        recorder = StepRecorder() if options.trace_level != RunOptions.NO_TRACE else None
+        self._running.add(control)
+        try:
+            if self._closed:
+                raise self._closed_error()
+            result = plan.run(arrays, control, recorder)
+        finally:
+            self._running.discard(control)
+        if run_metadata is not None:
+            self._describe(run_metadata, plan, recorder, options)
+        return request.fetches.rebuild(result)
+
+    def _plan(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
+        plan = request.plans.get(shapes)
+        if plan is None:
+            with self._lock:
+                if len(request.plans) > MAX_SHAPES:
+                    shapes = ()
+                plan = request.plans.get(shapes)
+                if plan is None:
+                    plan = request.plans[shapes] = self._compile(request, shapes)
+        return plan
+
+    def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
+        known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
+        options = self._config.graph_options.optimizer_options
+        whole, partitions = compile_subgraphs(
+            self._graph,
+            request.fetches.tensors,
+            request.fetches.targets,
+            dict(zip(request.feeds, known, strict=True)),
+            self._devices,
+            self._assigned,
+            self._config.allow_soft_placement,
+            options.opt_level != OptimizerOptions.L0,
+        )
+        for node in whole:
+            if node.op.effect is Effect.HANDLE:
+                self._assigned[node.name] = node.device
+            if self._config.log_device_placement:
+                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)
+        devices = {d.name: d for d in self._devices}
+        inline = self._config.inter_op_parallelism_threads == 1
+        return Plan(partitions, whole, devices, self._resource, inline, self._seed)
+
+    def _resource(self, device: str, node: Node) -> Any:
+        """The session's object behind a stateful node, made when first asked for."""
+        key = (device, node.name)
+        with self._lock:
+            if key not in self._resources:
+                assert node.op.state is not None
+                self._resources[key] = node.op.state(node)
+            return self._resources[key]
+
+    def _describe(self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions) -> None:
+        if recorder is not None:
+            recorder.fill(run_metadata.step_stats)
+        if options.output_partition_graphs or recorder is not None:
+            for subgraph in plan.partitions.values():
+                run_metadata.partition_graphs.add().CopyFrom(subgraph_to_graph_def(subgraph))
+
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """A function of the values for ``feed_list`` that returns the values of ``fetches``: `run` without its look-ups.
+
+        With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the function
+        raises `InvalidArgumentError` for a wrong number of values.
+        """
+        feeds = tuple(feed_list or ())
+        placeholders = dict.fromkeys(feeds)
+        if len(placeholders) < len(feeds):
+            raise InvalidArgumentError("make_callable: expected each tensor once in feed_list")
+        self._request(fetches, placeholders)
+
+        def call(*values: Any, options: RunOptions | None = None, run_metadata: Any = None) -> Any:
+            if len(values) != len(feeds):
+                raise InvalidArgumentError(f"callable: expected {len(feeds)} values; got {len(values)}")
+            if not accept_options and (options is not None or run_metadata is not None):
+                raise InvalidArgumentError("callable: options need make_callable(..., accept_options=True)")
+            return self._execute(self._request(fetches, placeholders), values, options, run_metadata)
+
+        return call
+
+    # --- partial runs
+
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
+        """Begin a step that is run in parts by `partial_run`: ``fetches`` and ``feeds`` are all that will be asked and given.
+
+        Raises `InvalidArgumentError` as `run`.
+        """
+        self._check_open()
+        parsed = parse_fetches(self._graph, fetches)
+        given = [resolve_feed(self._graph, f) for f in feeds or ()]
+        return PartialRun(self, self._graph, [*parsed.tensors, *parsed.targets], given)
+
+    def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+        """Continue a step: each feed may be given once and each operation runs at most once in the whole step.
+
+        Raises `InvalidArgumentError` for fetches or feeds that were not announced or come twice, and for a fetch that
+        needs a feed that has not come.
+        """
+        self._check_open()
+        return handle.run(fetches, feed_dict or {})
+
+    # --- life
+
+    def as_default(self) -> Any:
+        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session. Does not close it."""
+        return _as_default(self)
+
+    @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    @property
+    def graph_def(self) -> Any:
+        """The graph as a GraphDef message."""
+        return self._graph.as_graph_def()  # type: ignore[attr-defined]
+
+    @property
+    def sess_str(self) -> str:
+        return ""
+
+    def list_devices(self) -> list[DeviceAttributes]:
+        return [DeviceAttributes(d.name, d.device_type, 0) for d in self._devices]
+
+    def close(self) -> None:
+        """End the session: running steps are cancelled, variables released. Further runs raise."""
+        with self._lock:
+            self._closed = True
+            for control in list(self._running):
+                control.cancel(CancelledError("the session was closed while this step ran"))
+            self._forget_plans()
+            self._resources.clear()
+
+    def _forget_plans(self) -> None:
+        with self._lock:
+            for request in self._requests.values():
+                for plan in request.plans.values():
+                    plan.close()
+            self._requests.clear()
+            self._mutations = self._graph.mutations
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise self._closed_error()
+
+    def _closed_error(self) -> FailedPreconditionError:
+        return FailedPreconditionError("the session is closed: expected an open one. Make a new Session")
+
+
+@contextmanager
+def _as_default(session: BaseSession) -> Iterator[BaseSession]:
+    stack = default_sessions()
+    stack.append(session)
+    try:
+        yield session
+    finally:
+        stack.remove(session)
+
+
+class Session(BaseSession):
+    """Runs operations of ``graph`` (the default graph if None) on this process's devices.
+
+    ``with Session() as session:`` makes it the default session and its graph the default graph, and closes it at the end.
+    """
+
+    def __enter__(self) -> Session:
+        self._graph.__enter__()
+        default_sessions().append(self)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        default_sessions().remove(self)
+        self._graph.__exit__(kind, error, trace)
+        self.close()
+
+
+class InteractiveSession(BaseSession):
+    """A session that is the default one, with its graph, from its creation until `close`."""
+
+    def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+        super().__init__(target, graph, config)
+        self._graph.__enter__()
+        default_sessions().append(self)
+
+    def close(self) -> None:
+        if self in default_sessions():
+            default_sessions().remove(self)
+            self._graph.__exit__(None, None, None)
+        super().close()
+
+
+def get_default_session() -> Any:
+    """The innermost default session of the thread, or None."""
+    sessions = default_sessions()
+    return sessions[-1] if sessions else None
+
+
+def _make_devices(config: ConfigProto) -> list[HostDevice]:
+    unknown = set(config.device_count) - {"CPU", "GPU"}
+    if unknown:
+        raise InvalidArgumentError(f"device_count: expected the types CPU and GPU; got {', '.join(sorted(unknown))}")
+    count = config.device_count.get("CPU", 1)
+    if not isinstance(count, int) or count < 1:
+        raise InvalidArgumentError(f"device_count: expected at least one CPU; got {count!r}")
+    return [HostDevice(i) for i in range(count)]

@@ -1,0 +1,444 @@
+"""Convolution of any number of spatial dimensions: Conv2D and Conv3D with their two transposes, and TensorFlow's functions.
+
+Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped convolution is
+one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in float32. Convolution is bilinear
+in input and filter, so each of the three ops' gradients are the other two, at any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.node import TensorSpec
+from flowrt.graph.op_def import (
+    BY_VJP,
+    OpDef,
+    Sample,
+    ShapeContext,
+    attr_bool,
+    attr_ints,
+    attr_string,
+    define_op,
+    sample,
+)
+from flowrt.graph.ops.shaping import shape
+from flowrt.graph.ops.windows import (
+    Axis,
+    channels_first,
+    channels_last,
+    check_steps,
+    explicit_pairs,
+    image_blocks,
+    join_shape,
+    lay_windows,
+    of_rank,
+    output_shape,
+    pad,
+    patches,
+    split_shape,
+    taps_of,
+)
+from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
+
+# --- geometry
+
+
+def conv_axes(x_shape: Sequence[int], taps: Sequence[int], attrs: dict[str, Any]) -> list[Axis]:
+    """The windows of a convolution along each spatial axis of an input of ``x_shape``."""
+    spatial = split_shape(x_shape, attrs["data_format"])[1]
+    steps = [split_shape(attrs[key], attrs["data_format"])[1] for key in ("strides", "dilations")]
+    pairs = spatial_pairs(attrs)
+    return [
+        lay_windows(length, tap, stride, dilation, attrs["padding"], pair)
+        for length, tap, stride, dilation, pair in zip(spatial, taps, *steps, pairs, strict=True)
+    ]
+
+
+def spatial_pairs(attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
+    """The explicit padding of each spatial axis. Raises `InvalidArgumentError` for padding of batch or channels."""
+    pairs = explicit_pairs(attrs["padding"], attrs.get("explicit_paddings", ()), len(attrs["strides"]))
+    batch, spatial, channels = split_shape(pairs, attrs["data_format"])
+    if any(batch) or any(channels):
+        raise InvalidArgumentError(f"explicit_paddings: expected none of batch and channels; got {batch}, {channels}")
+    return spatial
+
+
+def check_conv_attrs(attrs: dict[str, Any]) -> None:
+    """Raise `InvalidArgumentError` unless strides and dilations are positive and 1 along batch and channels."""
+    for key in ("strides", "dilations"):
+        check_steps(key, attrs[key], len(attrs["strides"]))
+        batch, _, channels = split_shape(attrs[key], attrs["data_format"])
+        if (batch, channels) != (1, 1):
+            raise InvalidArgumentError(f"{key}: expected 1 along batch and channels; got {list(attrs[key])}")
+
+
+def _groups(x_channels: int | None, filter_shape: Shape) -> int | None:
+    """How many groups the channels fall into. Raises `InvalidArgumentError` when they do not divide."""
+    assert filter_shape is not None
+    *_, per_group, filters = filter_shape
+    if x_channels is None or per_group is None or filters is None:
+        return None
+    groups = x_channels // per_group if per_group else 1
+    if groups * per_group != x_channels or (groups and filters % groups):
+        raise InvalidArgumentError(
+            f"expected a filter [..., c, f] where c divides the input's {x_channels} channels and their quotient f;"
+            f" got {format_shape(filter_shape)}"
+        )
+    return groups
+
+
+def _forward_shape(x: Shape, filter: Shape, attrs: dict[str, Any]) -> tuple[int | None, ...]:
+    check_conv_attrs(attrs)
+    layout, rank = attrs["data_format"], len(attrs["strides"])
+    batch, spatial, channels = split_shape(of_rank("input", x, rank), layout)
+    filter = of_rank("filter", filter, rank)
+    _groups(channels, filter)
+    steps = [split_shape(attrs[key], layout)[1] for key in ("strides", "dilations")]
+    outputs = output_shape(spatial, filter[:-2], *steps, attrs["padding"], spatial_pairs(attrs))
+    return join_shape(batch, outputs, filter[-1], layout)
+
+
+def _conv_shape(s: ShapeContext) -> Sequence[Shape]:
+    return [_forward_shape(s.shapes[0], s.shapes[1], dict(s.attrs))]
+
+
+def _known_shape(s: ShapeContext, position: int) -> Shape:
+    """The shape that is the value of host input ``position``."""
+    name, value = s.op.inputs[position].name, s.value(position)
+    return of_rank(name, value, len(s.attrs["strides"]))
+
+
+def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
+    """Of BackpropInput: what `input_sizes` says, if convolving that gives the third input's shape."""
+    sizes = _known_shape(s, 0)
+    merge(_forward_shape(sizes, s.shapes[1], dict(s.attrs)), s.shapes[2])
+    return [sizes]
+
+
+def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
+    sizes = _known_shape(s, 1)
+    merge(_forward_shape(s.shapes[0], sizes, dict(s.attrs)), s.shapes[2])
+    return [sizes]
+
+
+def _check_gradient(x_shape: Sequence[int], filter_shape: Sequence[int], dy: Any, attrs: dict[str, Any]) -> None:
+    """Raise `InvalidArgumentError` unless ``dy`` has the shape of the convolution (unknown when the graph was built)."""
+    expected = _forward_shape(tuple(x_shape), tuple(filter_shape), attrs)
+    if dy.shape != expected:
+        raise InvalidArgumentError(f"out_backprop: expected shape {format_shape(expected)}; got {list(dy.shape)}")
+
+
+# --- kernels
+
+
+def working_dtype(dtype: Any) -> Any:
+    """The dtype to multiply and add in: float32 for those of 16 bits."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def _by_group(groups: int, x: Any, filter: Any, y: Any) -> Iterable[tuple[Any, Any, Any]]:
+    """The channels of the input, filter and output (channels last) that belong together."""
+    if groups == 1:
+        yield x, filter, y
+        return
+    per_x, per_y = x.shape[-1] // groups, y.shape[-1] // groups
+    for g in range(groups):
+        wanted = slice(g * per_y, (g + 1) * per_y)
+        yield x[..., g * per_x : (g + 1) * per_x], filter[..., wanted], y[..., wanted]
+
+
+def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any) -> None:
+    """Write the convolution of ``x`` into ``y``, both channels last, of one group."""
+    dtype = working_dtype(y.dtype)
+    matrix = xp.ascontiguousarray(filter.reshape(-1, filter.shape[-1]), dtype)
+    directly = y.dtype == dtype and y.flags.c_contiguous
+    for block, seen in patches(xp, x, axes, dtype):
+        part = y[block]
+        if directly:
+            xp.matmul(seen, matrix, out=part.reshape(-1, y.shape[-1]))
+        else:
+            part[...] = xp.matmul(seen, matrix).reshape(part.shape)
+
+
+def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any) -> None:
+    """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
+    if all(a.stride == 1 and (a.taps - 1) * a.dilation >= a.before for a in axes):
+        # Without strides it is itself a convolution: with the filter turned around, and padded by what is left.
+        turned = [Axis(a.outputs, a.taps, 1, a.dilation, (a.taps - 1) * a.dilation - a.before, a.length) for a in axes]
+        flip = (slice(None, None, -1),) * len(axes)
+        _convolve(xp, y, filter[flip].swapaxes(-1, -2), turned, x)
+        return
+    dtype = working_dtype(x.dtype)
+    outputs, channels = [a.outputs for a in axes], x.shape[-1]
+    matrices = xp.ascontiguousarray(filter.swapaxes(-1, -2), dtype)
+    for block in image_blocks(x.shape[0], math.prod(outputs) * channels * dtype.itemsize * 4):
+        seen = xp.ascontiguousarray(y[block], dtype).reshape(-1, y.shape[-1])
+        padded = xp.zeros((block.stop - block.start, *(a.padded for a in axes), channels), dtype)
+        for tap, where in taps_of(axes):
+            padded[(slice(None), *where)] += xp.matmul(seen, matrices[tap]).reshape(-1, *outputs, channels)
+        x[block] = padded[(slice(None), *(a.inner for a in axes))]
+
+
+def _correlate(xp: Any, x: Any, y: Any, axes: Sequence[Axis], filter: Any) -> None:
+    """Write the gradient of the filter into ``filter``, from input and output gradient, of one group."""
+    dtype = working_dtype(filter.dtype)
+    total = xp.zeros((math.prod(filter.shape[:-1]), filter.shape[-1]), dtype)
+    for block, seen in patches(xp, x, axes, dtype):
+        total += xp.matmul(seen.T, xp.ascontiguousarray(y[block], dtype).reshape(-1, y.shape[-1]))
+    filter[...] = total.reshape(filter.shape)
+
+
+def _conv(
+    xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
+    explicit_paddings: Any = (), out: Any = None,
+) -> Any:  # fmt: skip
+    attrs = _attrs(strides, padding, data_format, dilations, explicit_paddings)
+    result_shape = _forward_shape(input.shape, filter.shape, attrs)
+    out = xp.empty(result_shape, input.dtype) if out is None else out
+    if not filter.size:
+        out[...] = 0
+    if out.size and filter.size:
+        x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
+        axes = conv_axes(input.shape, filter.shape[:-2], attrs)
+        for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
+            _convolve(xp, group[0], group[1], axes, group[2])
+    return out
+
+
+def _conv_backprop_input(
+    xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
+    dilations: Any, explicit_paddings: Any = (), out: Any = None,
+) -> Any:  # fmt: skip
+    attrs = _attrs(strides, padding, data_format, dilations, explicit_paddings)
+    _check_gradient(input_sizes, filter.shape, out_backprop, attrs)
+    out = xp.empty(input_sizes, filter.dtype) if out is None else out
+    if not out_backprop.size or not filter.size:
+        out[...] = 0
+    elif out.size:
+        x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
+        axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
+        for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
+            _scatter(xp, group[2], group[1], axes, group[0])
+    return out
+
+
+def _conv_backprop_filter(
+    xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
+    dilations: Any, explicit_paddings: Any = (), out: Any = None,
+) -> Any:  # fmt: skip
+    attrs = _attrs(strides, padding, data_format, dilations, explicit_paddings)
+    _check_gradient(input.shape, filter_sizes, out_backprop, attrs)
+    out = xp.empty(filter_sizes, input.dtype) if out is None else out
+    if not out_backprop.size or not input.size:
+        out[...] = 0
+    elif out.size:
+        x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
+        axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
+        for group in _by_group(x.shape[-1] // filter_sizes[-2], x, out, y):
+            _correlate(xp, group[0], group[2], axes, group[1])
+    return out
+
+
+def _attrs(strides: Any, padding: str, data_format: str, dilations: Any, explicit_paddings: Any) -> dict[str, Any]:
+    return dict(
+        strides=strides, padding=padding, data_format=data_format, dilations=dilations, explicit_paddings=explicit_paddings
+    )
+
+
+def forward_cost(inputs: Any, outputs: Any) -> float:
+    return _multiply_adds(outputs[0], inputs[1])
+
+
+def backprop_input_cost(inputs: Any, outputs: Any) -> float:
+    return _multiply_adds(inputs[2], inputs[1])
+
+
+def backprop_filter_cost(inputs: Any, outputs: Any) -> float:
+    return _multiply_adds(inputs[2], outputs[0])
+
+
+def _multiply_adds(y: TensorSpec, filter: TensorSpec) -> float:
+    """Operations of the three: every output element sees every tap of its group once. 0 if a shape is unknown."""
+    return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:-1]) or 0)
+
+
+# --- gradients: each of the three from the other two
+
+
+def conv_attrs(op: Operation) -> dict[str, Any]:
+    return {key: op.get_attr(key) for key in op.op_def.attrs}
+
+
+def forward_vjp(op: Operation, dy: Tensor, to_input: OpDef, to_filter: OpDef) -> list[Tensor]:
+    x, filter = op.inputs
+    attrs = conv_attrs(op)
+    return [to_input(shape(x), filter, dy, **attrs), to_filter(x, shape(filter), dy, **attrs)]
+
+
+def backprop_input_vjp(op: Operation, dx: Tensor, forward: OpDef, to_filter: OpDef) -> list[Tensor | None]:
+    _, filter, y = op.inputs
+    attrs = conv_attrs(op)
+    return [None, to_filter(dx, shape(filter), y, **attrs), forward(dx, filter, **attrs)]
+
+
+def backprop_filter_vjp(op: Operation, df: Tensor, forward: OpDef, to_input: OpDef) -> list[Tensor | None]:
+    x, _, y = op.inputs
+    attrs = conv_attrs(op)
+    return [to_input(shape(x), df, y, **attrs), None, forward(x, df, **attrs)]
+
+
+# --- samples
+
+
+def _cases(spatial: int) -> Iterable[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]:
+    """Input shape (channels last), filter shape and attributes."""
+    ones = (1,) * (spatial + 2)
+    wide = (1, *(2,) * spatial, 1)
+    sizes = (5, 6, 4)[:spatial]
+    taps = (3, 2, 2)[:spatial]
+    yield (2, *sizes, 2), (*taps, 2, 3), dict(strides=ones, padding="SAME")
+    yield (1, *sizes, 2), (*taps, 2, 2), dict(strides=wide, padding="VALID")
+    yield (1, *sizes, 4), (*taps, 2, 2), dict(strides=wide, padding="SAME")  # two groups
+    yield (1, *sizes, 1), (*taps, 1, 2), dict(strides=ones, padding="SAME", dilations=wide)
+    yield (2, *sizes, 3), (*ones[:spatial], 3, 2), dict(strides=ones, padding="VALID")
+    yield (0, *sizes, 2), (*taps, 2, 3), dict(strides=ones, padding="SAME")
+
+
+def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, Any, dict[str, Any]]]:
+    """(input, filter, output gradient, attributes) of every case, then of other dtypes and layouts."""
+    last = "NHWC" if spatial == 2 else "NDHWC"
+    cases = [(*case, dtypes.float64, last) for case in _cases(spatial)]
+    first = next(iter(_cases(spatial)))
+    cases += [(*first, dtype, last) for dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)]
+    cases.append((*first, dtypes.float64, "NCHW" if spatial == 2 else "NCDHW"))
+    if spatial == 2:
+        explicit = dict(strides=(1, 2, 1, 1), padding="EXPLICIT", explicit_paddings=(0, 0, 2, 1, 0, 3, 0, 0))
+        cases.append(((1, 4, 3, 1), (3, 2, 1, 2), explicit, dtypes.float64, last))
+    for x_shape, filter_shape, attrs, dtype, layout in cases:
+        attrs = {"dilations": (1,) * (spatial + 2), **attrs, "data_format": layout}
+        if channels_first(layout):
+            x_shape = join_shape(*split_shape(x_shape, last), layout)
+        y_shape = _forward_shape(x_shape, filter_shape, attrs)
+        yield (*(rng.standard_normal(s).astype(dtype.np) for s in (x_shape, filter_shape, y_shape)), attrs)  # type: ignore[misc, arg-type]
+
+
+def _forward_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [sample(x, f, **attrs) for x, f, _, attrs in _arrays(rng, spatial)]
+
+
+def _input_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [sample(np.array(x.shape, np.int32), f, y, **attrs) for x, f, y, attrs in _arrays(rng, spatial)]
+
+
+def _filter_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [sample(x, np.array(f.shape, np.int32), y, **attrs) for x, f, y, attrs in _arrays(rng, spatial)]
+
+
+# --- definitions
+
+_ATTRS_2D = {
+    "strides": attr_ints(),
+    "use_cudnn_on_gpu": attr_bool(True),
+    "padding": attr_string(),
+    "explicit_paddings": attr_ints(()),
+    "data_format": attr_string("NHWC"),
+    "dilations": attr_ints((1, 1, 1, 1)),
+}
+
+_ATTRS_3D = {
+    "strides": attr_ints(),
+    "padding": attr_string(),
+    "data_format": attr_string("NDHWC"),
+    "dilations": attr_ints((1, 1, 1, 1, 1)),
+}
+
+conv2d_op = define_op(
+    "Conv2D",
+    "input: T, filter: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS_2D,
+    shape=_conv_shape,
+    kernel=_conv,
+    vjp=lambda op, dy: forward_vjp(op, dy, conv2d_backprop_input_op, conv2d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_forward_samples(2),
+    cost=forward_cost,
+    doc="Cross-correlation of images with a filter [kh, kw, c, f]; c fewer channels than the image's make groups.",
+)
+
+conv2d_backprop_input_op = define_op(
+    "Conv2DBackpropInput",
+    "input_sizes: host int32, filter: T, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS_2D,
+    shape=_transposed_shape,
+    kernel=_conv_backprop_input,
+    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv2d_op, conv2d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_input_samples(2),
+    cost=backprop_input_cost,
+    doc="The gradient of Conv2D with respect to its input, from that of its output: the transposed convolution.",
+)
+
+conv2d_backprop_filter_op = define_op(
+    "Conv2DBackpropFilter",
+    "input: T, filter_sizes: host int32, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS_2D,
+    shape=_filter_shape,
+    kernel=_conv_backprop_filter,
+    vjp=lambda op, df: backprop_filter_vjp(op, df, conv2d_op, conv2d_backprop_input_op),
+    jvp=BY_VJP,
+    samples=_filter_samples(2),
+    cost=backprop_filter_cost,
+    doc="The gradient of Conv2D with respect to its filter, from that of its output.",
+)
+
+conv3d_op = define_op(
+    "Conv3D",
+    "input: T, filter: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS_3D,
+    shape=_conv_shape,
+    kernel=_conv,
+    vjp=lambda op, dy: forward_vjp(op, dy, conv3d_backprop_input_op, conv3d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_forward_samples(3),
+    cost=forward_cost,
+    doc="Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
+)
+
+conv3d_backprop_input_op = define_op(
+    "Conv3DBackpropInputV2",
+    "input_sizes: host Tshape, filter: T, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING, "Tshape": dtypes.INDEX},
+    attrs=_ATTRS_3D,
+    shape=_transposed_shape,
+    kernel=_conv_backprop_input,
+    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv3d_op, conv3d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_input_samples(3),
+    cost=backprop_input_cost,
+    doc="The gradient of Conv3D with respect to its input, from that of its output.",
+)
+
+conv3d_backprop_filter_op = define_op(
+    "Conv3DBackpropFilterV2",
+    "input: T, filter_sizes: host int32, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS_3D,
+    shape=_filter_shape,
+    kernel=_conv_backprop_filter,
+    vjp=lambda op, df: backprop_filter_vjp(op, df, conv3d_op, conv3d_backprop_input_op),
+    jvp=BY_VJP,
+    samples=_filter_samples(3),
+    cost=backprop_filter_cost,
+    doc="The gradient of Conv3D with respect to its filter, from that of its output.",
+)

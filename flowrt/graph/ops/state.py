@@ -1,0 +1,236 @@
+"""Variables' ops: handles, reads, assignments, sparse reads and updates.
+
+There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is ordered by
+the order of creation (see `flowrt.graph.passes.order_effects`). Updates check everything before they write.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import (
+    BY_VJP,
+    NONDIFFERENTIABLE,
+    Effect,
+    OpDef,
+    ShapeContext,
+    attr_bool,
+    attr_int,
+    attr_shape,
+    attr_string,
+    attr_type,
+    define_op,
+    op_def,
+)
+from flowrt.graph.resources import VariableResource
+from flowrt.graph.shapes import Shape, compatible, concat, format_shape
+
+_DTYPE = {"dtype": dtypes.ANY}
+_INDEXED = {"dtype": dtypes.ANY, "Tindices": dtypes.INDEX}
+
+
+def _new_resource(node: Node) -> VariableResource:
+    return VariableResource(node.name, node.attrs["dtype"], node.attrs["shape"])
+
+
+var_handle_op = define_op(
+    "VarHandleOp",
+    "-> resource",
+    attrs={
+        "dtype": attr_type(),
+        "shape": attr_shape(None),
+        "container": attr_string(""),
+        "shared_name": attr_string(""),
+    },
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.HANDLE,
+    state=_new_resource,
+    value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # what is known of a handle: the variable's dtype and shape
+    doc="The handle of a variable of the session.",
+)
+
+
+def variable_shape(s: ShapeContext) -> Shape:
+    """The shape of the variable behind input 0, as far as the handle tells."""
+    known = s.value(0)
+    return None if known is None else known[1]
+
+
+read_variable_op = define_op(
+    "ReadVariableOp",
+    "resource: resource -> dtype",
+    types=_DTYPE,
+    attrs={"dtype": attr_type()},
+    shape=lambda s: [variable_shape(s)],
+    kernel=lambda xp, resource: resource.read(),
+    vjp=lambda op, dy: [dy],
+    jvp=lambda op, dx: [dx],
+    samples=lambda rng: (),
+    effect=Effect.READ,
+    alias=True,
+    doc="A variable's value at this point of the order of creation.",
+)
+
+
+def _check_assigned(s: ShapeContext) -> list[Shape]:
+    expected = variable_shape(s)
+    if not compatible(expected, s.shapes[1]):
+        message = f"expected a value of the variable's shape {format_shape(expected)}; got {format_shape(s.shapes[1])}"
+        raise InvalidArgumentError(message)
+    return []
+
+
+def _define_assign(name: str, kernel: Any, doc: str) -> OpDef:
+    return define_op(
+        name,
+        "resource: resource, value: dtype ->",
+        types=_DTYPE,
+        shape=_check_assigned,
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effect=Effect.WRITE,
+        doc=doc,
+    )
+
+
+def current_value(resource: VariableResource, value: Any) -> Any:
+    """The variable's array, if ``value`` has its shape; to be called under the lock, before an update writes."""
+    array = resource.read()
+    if value.shape != array.shape:
+        raise InvalidArgumentError(f"expected an update of shape {list(array.shape)}; got {list(value.shape)}")
+    return array
+
+
+def _add(xp: Any, resource: VariableResource, value: Any) -> None:
+    with resource.lock:
+        array = current_value(resource, value)
+        xp.add(array, value, out=array)
+
+
+def _subtract(xp: Any, resource: VariableResource, value: Any) -> None:
+    with resource.lock:
+        array = current_value(resource, value)
+        xp.subtract(array, value, out=array)
+
+
+assign_variable_op = _define_assign(
+    "AssignVariableOp", lambda xp, resource, value: resource.assign(xp, value), "Sets a variable."
+)
+assign_add_variable_op = _define_assign("AssignAddVariableOp", _add, "Adds to a variable, in place.")
+assign_sub_variable_op = _define_assign("AssignSubVariableOp", _subtract, "Subtracts from a variable, in place.")
+
+var_is_initialized_op = define_op(
+    "VarIsInitializedOp",
+    "resource: resource -> bool",
+    shape=lambda s: [()],
+    kernel=lambda xp, resource: xp.asarray(resource.array is not None),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.READ,
+    doc="Whether the variable has a value.",
+)
+
+
+# --- rows of a variable
+
+
+def _gather_shape(s: ShapeContext) -> list[Shape]:
+    params, batch = variable_shape(s), s.attrs["batch_dims"]
+    indices = s.shapes[1]
+    if params is None or indices is None:
+        return [None]
+    return [params[:batch] + indices[batch:] + params[batch + 1 :]]
+
+
+def check_indices(xp: Any, indices: Any, rows: int) -> None:
+    """Raises `InvalidArgumentError`, naming the first index outside ``[0, rows)`` and its position."""
+    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= rows):
+        flat = indices.ravel()
+        position = int(xp.argmax((flat < 0) | (flat >= rows)))
+        raise InvalidArgumentError(f"indices[{position}]: expected an index in [0, {rows}); got {int(flat[position])}")
+
+
+def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int) -> Any:
+    array = resource.read()
+    check_indices(xp, indices, array.shape[batch_dims])
+    if batch_dims == 0:
+        return xp.take(array, indices, axis=0)
+    grid = xp.ix_(*[xp.arange(n) for n in array.shape[:batch_dims]])
+    return array[tuple(g.reshape(g.shape + (1,) * (indices.ndim - batch_dims)) for g in grid) + (indices,)]
+
+
+def _gather_vjp(op: Any, dy: Any) -> list[Any]:
+    """Sparse: one slice for each gathered row."""
+    reshape = op_def("Reshape")
+    shape = op.inputs[0].op.get_attr("shape")
+    indices = reshape(op.inputs[1], [-1])
+    values = reshape(dy, [-1, *shape[1:]])
+    return [IndexedSlices(values, indices, convert_to_tensor(shape, dtypes.int32)), None]
+
+
+resource_gather = define_op(
+    "ResourceGather",
+    "resource: resource, indices: Tindices -> dtype",
+    types=_INDEXED,
+    attrs={"dtype": attr_type(), "batch_dims": attr_int(0), "validate_indices": attr_bool(True)},
+    shape=_gather_shape,
+    kernel=_gather,
+    vjp=_gather_vjp,
+    jvp=BY_VJP,
+    samples=lambda rng: (),
+    effect=Effect.READ,
+    doc="Rows of a variable, read without reading the rest.",
+)
+
+
+def _check_scatter(s: ShapeContext) -> list[Shape]:
+    shape = variable_shape(s)
+    expected = concat([s.shapes[1], None if shape is None else shape[1:]])
+    if not compatible(expected, s.shapes[2]) and s.shapes[2] != ():
+        raise InvalidArgumentError(f"expected updates of shape {format_shape(expected)}; got {format_shape(s.shapes[2])}")
+    return []
+
+
+def _define_scatter(name: str, ufunc: str | None) -> OpDef:
+    def kernel(xp: Any, resource: VariableResource, indices: Any, updates: Any) -> None:
+        with resource.lock:
+            array = resource.read()
+            check_indices(xp, indices, array.shape[0])
+            if ufunc is None:
+                array[indices] = updates
+            else:
+                getattr(xp, ufunc).at(array, indices, updates)
+
+    return define_op(
+        name,
+        "resource: resource, indices: Tindices, updates: dtype ->",
+        types=_INDEXED,
+        shape=_check_scatter,
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effect=Effect.WRITE,
+        doc="Updates rows of a variable in place; equal indices act one after the other.",
+    )
+
+
+resource_scatter_update = _define_scatter("ResourceScatterUpdate", None)
+resource_scatter_add = _define_scatter("ResourceScatterAdd", "add")
+resource_scatter_sub = _define_scatter("ResourceScatterSub", "subtract")
+resource_scatter_mul = _define_scatter("ResourceScatterMul", "multiply")
+resource_scatter_div = _define_scatter("ResourceScatterDiv", "divide")
+resource_scatter_min = _define_scatter("ResourceScatterMin", "minimum")
+resource_scatter_max = _define_scatter("ResourceScatterMax", "maximum")

@@ -1,0 +1,132 @@
+"""Partitioning: one subgraph a device, with a _Send/_Recv pair on every cut edge.
+
+One pair serves all readers of a tensor on one destination device. A control edge between devices becomes a pair too: it
+carries a constant of shape [0] that waits for its producer, and the reader waits for the receive. Small constants are
+copied to where they are read instead of sent: a copy costs nothing at run time, a pair about a microsecond.
+
+Every node must have a full device name. Each partition keeps the order of the whole, so that running the partitions in
+turn, each until it needs a tensor that has not been sent, always makes progress.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import op_def
+
+MAX_COPIED_BYTES = 1024
+
+
+def partition(subgraph: Subgraph) -> dict[str, Subgraph]:
+    """``{device: its part}``; fetches, feeds and targets go with the node they name."""
+    return _Partitioner(subgraph).run()
+
+
+class _Partitioner:
+    def __init__(self, subgraph: Subgraph) -> None:
+        self._whole = subgraph
+        self._parts: dict[str, dict[str, Node]] = {}
+        self._received: dict[tuple[Ref, str], Ref] = {}
+        self._waited: dict[tuple[str, str], str] = {}
+
+    def run(self) -> dict[str, Subgraph]:
+        whole = self._whole
+        devices = {node.device for node in whole}
+        if len(devices) == 1:
+            return {devices.pop(): whole}
+        for node in whole:
+            self._add(node)
+        return {
+            device: Subgraph(
+                nodes,
+                tuple(f for f in whole.feeds if whole.nodes[f].device == device),
+                tuple(f for f in whole.fetches if whole.nodes[f[0]].device == device),
+                tuple(t for t in whole.targets if whole.nodes[t].device == device),
+            )
+            for device, nodes in self._parts.items()
+        }
+
+    def _add(self, node: Node) -> None:
+        device = node.device
+        inputs = tuple([self._local(ref, device) for ref in node.inputs])
+        controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
+        if inputs != node.inputs or controls != node.controls:
+            node = node.replace(inputs=inputs, controls=controls)
+        self._parts.setdefault(device, {})[node.name] = node
+
+    def _local(self, ref: Ref, device: str) -> Ref:
+        """``ref`` as it is read on ``device``."""
+        producer = self._whole.nodes[ref[0]]
+        if producer.device == device:
+            return ref
+        key = (ref, device)
+        if key not in self._received:
+            self._received[key] = self._copy(producer, device) if _is_small_constant(producer) else self._pair(ref, device)
+        return self._received[key]
+
+    def _local_control(self, name: str, device: str) -> str:
+        producer = self._whole.nodes[name]
+        if producer.device == device:
+            return name
+        key = (name, device)
+        if key not in self._waited:
+            signal = Node(
+                f"{name}/_control/{_tag(device)}",
+                op_def("Const"),
+                (),
+                (name,),
+                {"value": np.empty(0, np.float32), "dtype": dtypes.float32},
+                producer.device,
+                producer.source,
+                (TensorSpec(dtypes.float32, (0,)),),
+            )
+            self._parts[producer.device][signal.name] = signal
+            self._waited[key] = self._send(signal, 0, device)[0]
+        return self._waited[key]
+
+    def _copy(self, constant: Node, device: str) -> Ref:
+        name = f"{constant.name}/_copy/{_tag(device)}"
+        self._parts.setdefault(device, {})[name] = constant.replace(name=name, device=device, controls=())
+        return (name, 0)
+
+    def _pair(self, ref: Ref, device: str) -> Ref:
+        return self._send(self._whole.nodes[ref[0]], ref[1], device)
+
+    def _send(self, producer: Node, index: int, device: str) -> Ref:
+        spec = producer.outputs[index]
+        ends = {"tensor_name": f"{producer.name}:{index}", "send_device": producer.device, "recv_device": device}
+        send = Node(
+            f"{producer.name}/_send_{index}/{_tag(device)}",
+            op_def("_Send"),
+            ((producer.name, index),),
+            (),
+            {**ends, "T": spec.dtype},
+            producer.device,
+            producer.source,
+            (),
+        )
+        recv = Node(
+            f"{producer.name}/_recv_{index}/{_tag(device)}",
+            op_def("_Recv"),
+            (),
+            (),
+            {**ends, "tensor_type": spec.dtype, "shape": spec.shape},
+            device,
+            producer.source,
+            (spec,),
+        )
+        self._parts[producer.device][send.name] = send
+        self._parts.setdefault(device, {})[recv.name] = recv
+        return (recv.name, 0)
+
+
+def _is_small_constant(node: Node) -> bool:
+    return node.op.name == "Const" and not node.controls and node.attrs["value"].nbytes <= MAX_COPIED_BYTES
+
+
+def _tag(device: str) -> str:
+    """A device's name as a part of an operation's name: ``/job:a/task:0/device:CPU:1`` -> ``a_0_CPU_1``."""
+    words = device.replace("/device:", "/:").split("/")
+    return "_".join(word.partition(":")[2].replace(":", "_") for word in words if word)

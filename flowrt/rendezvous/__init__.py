@@ -1,0 +1,38 @@
+"""Rendezvous knows names: where the two ends of an edge between devices meet, within one step.
+
+The partition pass cuts each edge between devices into a Send and a Recv that know the same key. At run time
+the producer's program sends, the consumer's receives, and neither knows the other:
+
+    Send on CPU:0 --send(key, value)--> LocalRendezvous <--recv(key)-- Recv on CPU:1
+                                          | under the lock: decide
+                                        RendezvousTable --> [Deliver(waiter, value)]
+                                          | after the lock: act
+                                        waiter(value, None)
+
+Modules, from pure to thread-safe:
+
+    key      `create_key`, `parse_key`, `ParsedKey`: a tensor on an edge, in one iteration of one frame
+    table    `RendezvousTable`: matches sends and receives; returns actions (`Deliver`, `Fail`); no lock, no clock
+    local    `LocalRendezvous`: the table behind a lock, for programs on several threads
+    inline   `InlineRendezvous`: a dict, for programs that take turns on one thread
+
+What always holds (inline, which knows neither waiting nor abort, keeps the first and the last):
+
+ - It is recv-driven. `send` never blocks and needs no receiver; a value stays with its producer until asked for.
+ - Per key, values come out as they were sent, each to one receive, and receives are served in order.
+ - A key holds values or waiters, never both; whoever comes late does the matching.
+ - `abort` wakes all who wait with the first error and sticks: nothing can be sent or received after it.
+ - Nobody is called back while the lock is held.
+ - A step that succeeds leaves nothing behind: `check_empty` says so.
+"""
+
+from flowrt.rendezvous.inline import InlineRendezvous
+from flowrt.rendezvous.key import ParsedKey, create_key, parse_key
+from flowrt.rendezvous.local import LocalRendezvous
+from flowrt.rendezvous.table import Action, Deliver, Fail, Pending, RendezvousTable
+
+__all__ = [
+    "InlineRendezvous", "LocalRendezvous",
+    "ParsedKey", "create_key", "parse_key",
+    "Action", "Deliver", "Fail", "Pending", "RendezvousTable",
+]  # fmt: skip

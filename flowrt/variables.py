@@ -1,0 +1,341 @@
+"""`Variable`: a tensor that keeps its value between runs.
+
+A Variable is a handle operation with an initializer. Wherever it is used as a tensor, a new read is added at that point, so
+that reads and writes happen in the order in which the program states them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any
+
+import numpy as np
+
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
+from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.op_def import op_def
+from flowrt.graph.ops import state
+from flowrt.graph.ops.script import group, no_op
+from flowrt.graph.shapes import TensorShape, as_shape, merge
+
+
+class GraphKeys:
+    """Names of the standard collections."""
+
+    GLOBAL_VARIABLES = "variables"
+    LOCAL_VARIABLES = "local_variables"
+    METRIC_VARIABLES = "metric_variables"
+    MODEL_VARIABLES = "model_variables"
+    TRAINABLE_VARIABLES = "trainable_variables"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
+    SUMMARIES = "summaries"
+    QUEUE_RUNNERS = "queue_runners"
+    TABLE_INITIALIZERS = "table_initializer"
+    ASSET_FILEPATHS = "asset_filepaths"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    CONCATENATED_VARIABLES = "concatenated_variables"
+    SAVERS = "savers"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    ACTIVATIONS = "activations"
+    UPDATE_OPS = "update_ops"
+    LOSSES = "losses"
+    SAVEABLE_OBJECTS = "saveable_objects"
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    READY_OP = "ready_op"
+    SUMMARY_OP = "summary_op"
+    GLOBAL_STEP = "global_step"
+    TRAIN_OP = "train_op"
+
+
+class VariableSynchronization(Enum):
+    """When the copies of a variable on several replicas are made equal."""
+
+    AUTO, NONE, ON_WRITE, ON_READ = range(4)
+
+
+class VariableAggregation(Enum):
+    """How the writes of several replicas are combined."""
+
+    NONE, SUM, MEAN, ONLY_FIRST_REPLICA = range(4)
+
+
+class Variable:
+    """A value of the session that operations read and assign.
+
+    ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it. ``trainable``
+    variables are what optimizers train. ``constraint`` maps the value to an allowed one after each optimizer step. With
+    ``validate_shape=False`` the shape may change by assignment. Raises `InvalidArgumentError` for an initial value
+    of unknown shape (unless ``validate_shape`` is False).
+    """
+
+    __array_priority__ = 100
+    __array_ufunc__ = None
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: Sequence[str] | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Tensor], Tensor] | None = None,
+        use_resource: bool | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        shape: Any = None,
+    ) -> None:
+        if initial_value is None:
+            raise InvalidArgumentError("Variable: expected an initial_value; got None")
+        graph = get_default_graph()
+        self.synchronization, self.aggregation = synchronization, aggregation
+        self.trainable = synchronization is not VariableSynchronization.ON_READ if trainable is None else bool(trainable)
+        self.constraint = constraint
+        scope_name = name or "Variable"
+        with graph.control_dependencies(None), graph.name_scope(scope_name) as scope:
+            full_name = scope[:-1]
+            with graph.name_scope("Initializer"):
+                initial = initial_value() if callable(initial_value) else initial_value
+                initial = initial.initialized_value() if isinstance(initial, Variable) else initial
+                self._initial_value = convert_to_tensor(initial, dtype, "initial_value")
+            known = merge(self._initial_value.spec.shape, as_shape(shape if shape is not None else expected_shape))
+            if validate_shape and known is None:
+                raise InvalidArgumentError(
+                    f"Variable {full_name!r}: expected an initial value of known shape; got {self._initial_value!r}. "
+                    "Pass validate_shape=False if its shape may vary"
+                )
+            handle_shape = known if validate_shape else None
+            self._dtype = self._initial_value.dtype
+            self.handle: Tensor = state.var_handle_op(
+                dtype=self._dtype, shape=handle_shape, shared_name=full_name, name=scope
+            )
+            with self._beside():
+                self._initializer: Operation = state.assign_variable_op(self.handle, self._initial_value, name="Assign")
+                self._is_initialized: Tensor = state.var_is_initialized_op(self.handle, name="IsInitialized")
+                self._snapshot: Tensor = state.read_variable_op(
+                    self.handle, dtype=self._dtype, name="Read/ReadVariableOp"
+                )
+        keys = list(collections) if collections is not None else [GraphKeys.GLOBAL_VARIABLES]
+        if self.trainable and GraphKeys.TRAINABLE_VARIABLES not in keys:
+            keys.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(keys, self)
+        self._save_slice_info = None
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[None]:
+        """New operations go to the variable's device, whatever device scope is open."""
+        graph = self.handle.graph
+        with graph.device(None), graph.device(self.handle.op.device or None):
+            yield
+
+    # --- what it is
+
+    @property
+    def name(self) -> str:
+        return self.handle.name
+
+    @property
+    def op(self) -> Operation:
+        return self.handle.op
+
+    @property
+    def graph(self) -> Graph:
+        return self.handle.graph
+
+    @property
+    def device(self) -> str:
+        return self.handle.device
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        return TensorShape(self.handle.op.get_attr("shape"))
+
+    def get_shape(self) -> TensorShape:
+        return self.shape
+
+    @property
+    def initializer(self) -> Operation:
+        """The operation that assigns the initial value."""
+        return self._initializer
+
+    @property
+    def initial_value(self) -> Tensor:
+        return self._initial_value
+
+    def is_initialized(self) -> Tensor:
+        return self._is_initialized
+
+    def _as_graph_element(self) -> Tensor:
+        return self._snapshot
+
+    def __flowrt_tensor__(self) -> Tensor:
+        return self.read_value()
+
+    # --- reading
+
+    def value(self) -> Tensor:
+        """The value at this point of the program."""
+        return self.read_value()
+
+    def read_value(self) -> Tensor:
+        with self._beside():
+            name = f"{self.op.name}/ReadVariableOp"
+            graph = self.graph
+            return state.read_variable_op(self.handle, dtype=self._dtype, name=graph.unique_absolute(name) + "/")  # type: ignore[no-any-return]
+
+    def initialized_value(self) -> Tensor:
+        """The initial value: for the initial values of other variables, in whatever order they are initialized."""
+        return self._initial_value
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        """Rows of the value: ``[*indices.shape, *shape[1:]]``."""
+        with self._beside():
+            return state.resource_gather(self.handle, indices, dtype=self._dtype, name=name)  # type: ignore[no-any-return]
+
+    def eval(self, session: Any = None) -> Any:
+        return self._snapshot.eval(session=session)
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Set the value in ``session`` (or the default session), without adding operations."""
+        session = session or _default_session()
+        session.run(self._initializer, {self._initial_value: value})
+
+    # --- writing
+
+    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+        """Set the value. Returns the new value as a tensor, or with ``read_value=False`` the operation."""
+        return self._write(state.assign_variable_op, (value,), name or "Assign", read_value)
+
+    def assign_add(self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+        return self._write(state.assign_add_variable_op, (delta,), name or "AssignAdd", read_value)
+
+    def assign_sub(self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+        return self._write(state.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
+
+    def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+        converted = [convert_to_tensor(v, self._dtype) for v in values[-1:]]
+        with self._beside():
+            written: Operation = op(self.handle, *values[:-1], *converted, name=name)
+            if not read_value:
+                return written
+            with self.graph.control_dependencies([written]):
+                return self.read_value()
+
+    def _scatter(self, op: Any, slices: IndexedSlices, name: str | None) -> Tensor:
+        result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
+        return result
+
+    def scatter_update(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Tensor:
+        return self._scatter(state.resource_scatter_update, sparse_delta, name)
+
+    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Tensor:
+        return self._scatter(state.resource_scatter_add, sparse_delta, name)
+
+    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Tensor:
+        return self._scatter(state.resource_scatter_sub, sparse_delta, name)
+
+    def set_shape(self, shape: Any) -> None:
+        merge(self.handle.op.get_attr("shape"), as_shape(shape))
+
+    def __getitem__(self, key: Any) -> Tensor:
+        return self.read_value()[key]  # type: ignore[index, no-any-return]
+
+    def __iter__(self) -> Any:
+        return iter(self.read_value())
+
+    def __repr__(self) -> str:
+        return f"<flowrt.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+def _default_session() -> Any:
+    if not default_sessions():
+        raise FailedPreconditionError("expected a session; got none. Pass session=, or use 'with Session():'")
+    return default_sessions()[-1]
+
+
+def _overload(name: str) -> None:
+    def operator(self: Variable, *args: Any) -> Any:
+        return getattr(self.read_value(), name)(*args)
+
+    operator.__name__ = name
+    setattr(Variable, name, operator)
+
+
+for _name in (
+    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__floordiv__",
+    "__rfloordiv__", "__mod__", "__rmod__", "__pow__", "__rpow__", "__matmul__", "__rmatmul__", "__neg__", "__abs__",
+    "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__xor__", "__invert__",
+):  # fmt: skip
+    _overload(_name)
+
+
+# --- collections of variables
+
+
+def global_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+def local_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
+    """An operation that initializes ``var_list``."""
+    initializers = [v.initializer for v in var_list]
+    result: Operation = group(*initializers, name=name) if initializers else no_op(name=name)
+    return result
+
+
+def global_variables_initializer() -> Operation:
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Operation:
+    return variables_initializer(local_variables())
+
+
+def is_variable_initialized(variable: Variable) -> Tensor:
+    return variable.is_initialized()
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Variable] | None = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """A 1-D string tensor of the names of the variables that have no value."""
+    variables = list(var_list) if var_list is not None else global_variables() + local_variables()
+    with get_default_graph().name_scope(name):
+        if not variables:
+            return convert_to_tensor(np.array([], object), "string")
+        missing = op_def("LogicalNot")(op_def("Pack")([v.is_initialized() for v in variables]))
+        names = convert_to_tensor([v.op.name for v in variables])
+        rows = op_def("Squeeze")(op_def("Where")(missing), squeeze_dims=[1])
+        return op_def("GatherV2")(names, rows, 0)  # type: ignore[no-any-return]
+
