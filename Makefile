@@ -1,17 +1,17 @@
-# Everything one does with a checkout. A target sets up what it needs: Python 3.11 or newer and make are enough.
+# Everything one does with a checkout. A target sets up what it needs: Python 3.11 and make are enough.
 
 VENV := .venv
 PY := $(VENV)/bin/python
 READY := $(VENV)/.ready
 PIP := -m pip --disable-pip-version-check --quiet
 
-# The generator of flowrt/protos/*_pb2.py is old on purpose (pyproject.toml, at `protobuf`) and has wheels for Python
-# 3.11 and 3.12 only, so it lives in an environment of its own.
+# The generator of flowrt/protos/*_pb2.py is old on purpose (pyproject.toml, `protobuf`), and its wheels end
+# at Python 3.12, so it lives in an environment of its own.
 PROTOC_VENV := .venv-protoc
 PROTOC_READY := $(PROTOC_VENV)/.ready
 PROTOC := grpcio-tools==1.64.3 'setuptools<81'
 
-# $(call find_python,NAMES): the first interpreter of NAMES that runs, is 3.11 or newer and can make environments.
+# $(call find_python,NAMES): the first of NAMES that runs, is 3.11 or newer and can make environments.
 find_python = for name in $(1); do \
 	$$name -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 \
 	&& { echo $$name; break; }; done
@@ -21,7 +21,8 @@ find_python = for name in $(1); do \
 .PHONY: help demo test test-nightly lint types check bench protos clean
 
 help:  ## print this list
-	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
+	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
+		| awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 demo: $(READY)  ## train a network on real data on two CPU devices
 	@$(PY) examples/digits_mlp.py --devices 2 --out runs/demo
@@ -29,8 +30,8 @@ demo: $(READY)  ## train a network on real data on two CPU devices
 test: $(READY)  ## run the tests, all but the slow ones
 	@$(PY) -m pytest -m "not slow"
 
-test-nightly: $(READY)  ## run the slow tests, with fresh random examples
-	@$(PY) -m pytest -m slow --timeout 1800 --hypothesis-profile nightly
+test-nightly: $(READY)  ## run all tests, the slow ones too, with many fresh random examples
+	@$(PY) -m pytest --timeout 1800 --hypothesis-profile nightly
 
 lint: $(READY)  ## ruff: rules and format
 	@$(PY) -m ruff check --quiet .
@@ -54,8 +55,9 @@ clean:  ## remove caches, built files and runs/ (the environment stays; rm -rf .
 $(READY): pyproject.toml
 	@$(PY) $(PIP) --version >/dev/null 2>&1 || { \
 		python=$$($(call find_python,$(PYTHON) python3.11 python3.12 python3.13 python3)); \
-		test -n "$$python" || { echo "flowrt needs Python 3.11 or newer with venv and ensurepip: none of" \
-			"python3.11, python3.12, python3.13, python3 is one. Name yours: make PYTHON=/path/to/python" >&2; exit 1; }; \
+		test -n "$$python" || { \
+			echo "flowrt needs Python 3.11 or newer, with venv and ensurepip; python3.11, python3.12," \
+				"python3.13 and python3 are not. Name yours: make PYTHON=/path/to/python" >&2; exit 1; }; \
 		echo "making $(VENV) with $$python"; $$python -m venv $(VENV); }
 	@echo "installing flowrt and its development tools into $(VENV)"
 	@$(PY) $(PIP) install --editable '.[dev]'

@@ -212,8 +212,7 @@ class Variable:
 
     def load(self, value: Any, session: Any = None) -> None:
         """Set the value in ``session`` (or the default session), without adding operations."""
-        session = session or _default_session()
-        session.run(self._initializer, {self._initial_value: value})
+        (session or _default_session()).assign_variables({self: value})
 
     # --- writing
 

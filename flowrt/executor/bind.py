@@ -124,7 +124,7 @@ class Binder:
         fetched = self._is_fetched((node.name, 0))
         if is_static(shape) and dtype.np != object and not fetched and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED:
             array = self._new_buffer((node.name, 0), node.outputs[0])
-            self._feeds[node.name] = functools.partial(self._xp.copyto, array)
+            self._feeds[node.name] = functools.partial(array.__setitem__, ...)
             self._place(node, 0, Operand(array, None, f"b{id(array) % 9973}"))
             return
         slot = self._new_register(node, 0)
@@ -384,7 +384,8 @@ class Lifetimes:
             if op.name == "_Send":
                 self._sent.add(self.root(node.inputs[0]))
             if op.effect is Effect.WRITE:
-                self._writes.setdefault(node.inputs[0], []).append(position)
+                for ref in node.inputs:
+                    self._writes.setdefault(ref, []).append(position)
             if op.alias and op.effect is not Effect.READ and node.inputs:
                 self._roots[node.name, 0] = self.root(node.inputs[0])
             for index in range(len(node.outputs)):

@@ -30,9 +30,12 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
     """
     dtype, shape = tensor.dtype.np, tensor.spec.shape
     exact = shape if is_static(shape) else None
+    numbers = (float, int) if tensor.dtype in dtypes.FLOATING else ()
 
     def convert(value: Any) -> Any:
-        if type(value) is not np.ndarray or value.dtype != dtype:
+        if type(value) in numbers:
+            value = np.array(value, dtype)
+        elif type(value) is not np.ndarray or value.dtype != dtype:
             value = _convert(tensor, value)
         if value.shape != exact and not compatible(value.shape, shape):
             raise tensor.op.error(

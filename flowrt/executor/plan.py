@@ -55,6 +55,10 @@ class Plan:
         self._idle: list[Instance] = []
         self.used = 0
         """The session's clock at the last use, for the cache."""
+        self._idle.append(self._new_instance())
+        programs = self._idle[0].programs
+        self.is_straight = len(programs) == 1 and programs[0].is_straight and seed is None
+        """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
 
     def run(self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None) -> list[Any]:
         """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside."""
@@ -64,7 +68,10 @@ class Plan:
             instance = self._new_instance()
         for position, value in zip(self._feed_order, feeds, strict=True):
             instance.feeds[position](value)
-        instance.run(control, recorder, self._seed)
+        if control is None and self.is_straight:
+            instance.run_straight()
+        else:
+            instance.run(control or StepControl(), recorder, self._seed)
         fetches = instance.fetches
         values = [fetches[position]() for position in self._fetch_order]
         instance.reset()
@@ -88,11 +95,6 @@ class Plan:
         return Instance(programs, rendezvous)
 
     @property
-    def is_straight(self) -> bool:
-        """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
-        return self.programs[0].is_straight and len(self.programs) == 1 and self._seed is None
-
-    @property
     def programs(self) -> list[Program]:
         """Programs of this plan, for those who look at them."""
         if not self._idle:
@@ -113,18 +115,18 @@ class Instance:
         self.feeds = [feed for program in programs for feed in program.feeds]
         self.fetches = [fetch for program in programs for fetch in program.fetches]
         self._pool: ThreadPoolExecutor | None = None
-        self._straight = programs[0] if len(programs) == 1 and programs[0].is_straight else None
         self._empty = not any(s.stretch or s.key for p in programs for s in p.segments)
 
-    def run(self, control: StepControl | None, recorder: StepRecorder | None, seed: int | None) -> None:
-        if self._empty and control is None:
-            return
+    def run_straight(self) -> None:
+        """One step of a plan that is straight."""
+        if not self._empty:
+            with np.errstate(all="ignore"):
+                self.programs[0].run_straight()
+
+    def run(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
+        """One step, driven as its size asks for. Raises what ends it; the instance must then be thrown away."""
         with np.errstate(all="ignore"):  # as in TensorFlow: 0/0 is nan, without a word
-            if self._straight is not None and control is None and recorder is None and seed is None:
-                for _ in self._straight.run():
-                    pass
-                return
-            self._drive(control or StepControl(), recorder, seed)
+            self._drive(control, recorder, seed)
         self._rendezvous.check_empty()
 
     def _drive(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:

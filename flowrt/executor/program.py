@@ -78,6 +78,15 @@ class Program:
         """Let go of the step's values."""
         self.registers[:] = self._blank
 
+    def run_straight(self) -> None:
+        """`run` for a program without waits."""
+        segment = self.segments[0]
+        try:
+            for function, arguments in segment.stretch:
+                function(*arguments)
+        except Exception as error:
+            raise blame(segment, function, arguments, error) from error
+
     def run(self) -> Generator[str, Any, None]:
         """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look again)."""
         registers, take = self.registers, self.take

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import threadpoolctl
 
 from flowrt.device.host import HostDevice
@@ -220,16 +221,42 @@ class BaseSession:
         placeholders = dict.fromkeys(feeds)
         if len(placeholders) < len(feeds):
             raise InvalidArgumentError("make_callable: expected each tensor once in feed_list")
-        self._request(fetches, placeholders)
+        request = self._request(fetches, placeholders)
 
         def call(*values: Any, options: RunOptions | None = None, run_metadata: Any = None) -> Any:
             if len(values) != len(feeds):
                 raise InvalidArgumentError(f"callable: expected {len(feeds)} values; got {len(values)}")
             if not accept_options and (options is not None or run_metadata is not None):
                 raise InvalidArgumentError("callable: options need make_callable(..., accept_options=True)")
-            return self._execute(self._request(fetches, placeholders), values, options, run_metadata)
+            nonlocal request
+            if self._closed or self._graph.mutations != self._mutations:
+                request = self._request(fetches, placeholders)
+            return self._execute(request, values, options, run_metadata)
 
         return call
+
+    # --- variables, without operations
+
+    def variable_values(self, variables: Sequence[Any]) -> list[Any]:
+        """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
+        found = []
+        for resource in self._variable_resources(variables):
+            with resource.lock:
+                found.append(resource.read().copy())
+        return found
+
+    def assign_variables(self, values: Mapping[Any, Any]) -> None:
+        """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed then."""
+        resources = self._variable_resources(list(values))
+        arrays = [converter(v._as_graph_element())(value) for v, value in values.items()]
+        for resource, array in zip(resources, arrays, strict=True):
+            resource.assign(np, array)
+
+    def _variable_resources(self, variables: Sequence[Any]) -> list[Any]:
+        self._check_open()
+        if any(v.op.name not in self._assigned for v in variables):
+            self.run([v.is_initialized() for v in variables])  # places them, all in one plan
+        return [self._resource(self._assigned[v.op.name], v.op.node) for v in variables]
 
     # --- partial runs
 

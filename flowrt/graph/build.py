@@ -8,7 +8,7 @@ operation with `Graph.add`. Nothing is left in the graph when a check fails, exc
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -27,24 +27,11 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
     Raises `DTypeError` for dtypes that do not fit, `InvalidArgumentError` for shapes, attributes and foreign graphs.
     """
     graph = get_default_graph()
-    values = _input_values(op, args, kwargs)
+    values = args if len(args) == len(op.inputs) else _input_values(op, args, kwargs)
     full_name = graph.operation_name(name or op.name)
-    types: dict[str, DType] = {}
-    for argument in op.inputs:
-        if argument.type_attr in kwargs and not argument.is_type_list:
-            types[argument.type_attr] = as_dtype(kwargs.pop(argument.type_attr))
-    inputs: list[Tensor] = []
     try:
-        _bind_tensor_types(op, values, types)
-        for argument, value in zip(op.inputs, values, strict=True):
-            if argument.is_list:
-                tensors = _convert_list(argument, value, types, full_name)
-                kwargs[argument.number_attr or argument.type_attr or ""] = (
-                    len(tensors) if argument.number_attr else tuple(t.dtype for t in tensors)
-                )
-                inputs += tensors
-            else:
-                inputs.append(_convert_input(op, argument, value, types, full_name))
+        types = _given_types(op, kwargs) if kwargs else {}
+        inputs = _inputs(op, values, types, full_name, kwargs)
         for tensor in inputs:
             if tensor.op.graph is not graph:
                 raise InvalidArgumentError(f"input {tensor.name!r} is of another graph than the default one")
@@ -53,7 +40,7 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
         if error.op is not None:
             raise
         raise type(error)(error.message, op=full_name, op_type=op.name, source=_where()) from None
-    operation = graph.add(op, full_name, inputs, attrs, _output_dtypes(op, attrs))
+    operation = graph.add(op, full_name, inputs, attrs, output_dtypes(op, attrs))
     outputs = operation.outputs
     if len(outputs) == 1 and not op.outputs[0].is_list:
         return outputs[0]
@@ -84,34 +71,62 @@ def _input_values(op: OpDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
     return values
 
 
-def _bind_tensor_types(op: OpDef, values: Sequence[Any], types: dict[str, DType]) -> None:
-    """Take the type variables from those inputs that are tensors already; they lead the conversion of the others."""
+def _given_types(op: OpDef, kwargs: dict[str, Any]) -> dict[str, DType]:
+    """The type variables that the caller gives by name."""
+    variables = {a.type_attr for a in op.inputs if a.type_attr and not a.is_type_list}
+    return {v: as_dtype(kwargs.pop(v)) for v in variables if v in kwargs}
+
+
+def _inputs(
+    op: OpDef, values: Sequence[Any], types: dict[str, DType], full_name: str, kwargs: dict[str, Any]
+) -> list[Tensor]:
+    """The inputs as tensors. Those that are tensors already bind the type variables first and lead the others."""
+    inputs: list[Any] = []
+    complete = True
     for argument, value in zip(op.inputs, values, strict=True):
-        variable = argument.type_attr
-        if variable is None or argument.is_type_list:
-            continue
+        inputs.append(value)
+        if type(value) is Tensor and not argument.is_list:
+            _bind(argument, value.dtype, types)
+        else:
+            complete = False
+    if complete:
+        return inputs
+    for argument, value in zip(op.inputs, values, strict=True):
         for item in value if argument.is_list and isinstance(value, (list, tuple)) else (value,):
-            dtype = item.dtype if type(item) is Tensor else _declared_dtype(item)
-            if dtype is not None and types.setdefault(variable, dtype) is not dtype:
-                raise DTypeError(
-                    f"input {argument.name!r}: expected dtype {types[variable].name}, as the inputs before it; "
-                    f"got {dtype.name}. Use flowrt.cast()"
-                )
+            if not argument.is_type_list and (type(item) is Tensor or hasattr(item, "__flowrt_tensor__")):
+                _bind(argument, item.dtype, types)
+    converted: list[Tensor] = []
+    for argument, value in zip(op.inputs, values, strict=True):
+        if argument.is_list:
+            tensors = _convert_list(argument, value, types, full_name)
+            if argument.number_attr:
+                kwargs[argument.number_attr] = len(tensors)
+            elif argument.type_attr:
+                kwargs[argument.type_attr] = tuple(t.dtype for t in tensors)
+            converted += tensors
+        else:
+            converted.append(_convert_input(op, argument, value, types, full_name))
+    return converted
 
 
-def _declared_dtype(value: Any) -> DType | None:
-    """The dtype of things that become tensors (variables, sparse slices), not of arrays: those are converted."""
-    return value.dtype if hasattr(value, "__flowrt_tensor__") else None
+def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
+    """Check ``dtype`` against the signature and what is bound so far. Raises `DTypeError`."""
+    variable = argument.type_attr
+    if variable is None:
+        if dtype is not argument.dtype:
+            expected = "?" if argument.dtype is None else argument.dtype.name
+            raise DTypeError(f"input {argument.name!r}: expected dtype {expected}; got {dtype.name}. Use flowrt.cast()")
+    elif types.setdefault(variable, dtype) is not dtype:
+        raise DTypeError(
+            f"input {argument.name!r}: expected dtype {types[variable].name}, as the inputs before it; "
+            f"got {dtype.name}. Use flowrt.cast()"
+        )
 
 
 def _convert_input(op: OpDef, argument: Argument, value: Any, types: dict[str, DType], full_name: str) -> Tensor:
-    variable = argument.type_attr
     if type(value) is Tensor:
-        if variable is None and value.dtype is not argument.dtype:
-            assert argument.dtype is not None
-            message = f"input {argument.name!r}: expected dtype {argument.dtype.name}; got {value.dtype.name}"
-            raise DTypeError(message)
         return value
+    variable = argument.type_attr
     wanted = argument.dtype if variable is None else types.get(variable)
     preferred = None
     if wanted is None and variable is not None:
@@ -119,12 +134,9 @@ def _convert_input(op: OpDef, argument: Argument, value: Any, types: dict[str, D
         if len(allowed) == 1:
             preferred = next(iter(allowed))
         elif allowed == dtypes.INDEX and isinstance(value, (list, tuple)) and not value:
-            preferred = dtypes.int32  # an empty list of axes: NumPy would take it for floats
+            preferred = dtypes.int32  # an empty list of axes or dimensions: NumPy would take it for floats
     tensor = convert_to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred)
-    if variable is not None:
-        types.setdefault(variable, tensor.dtype)
-    elif tensor.dtype is not wanted:
-        raise DTypeError(f"input {argument.name!r}: expected dtype {wanted}; got {tensor.dtype.name}")
+    _bind(argument, tensor.dtype, types)
     return tensor
 
 
@@ -146,11 +158,24 @@ def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_
     return tensors
 
 
-def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
+_plain_attrs: dict[tuple[OpDef, DType], Mapping[str, Any]] = {}
+
+
+def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> Mapping[str, Any]:
+    """The attributes; one shared mapping for all operations that have a single type and nothing else."""
+    if len(types) != 1 or given or op.attrs:
+        return _new_attrs(op, types, given)
+    key = (op, *types.values())
+    if key not in _plain_attrs:
+        _plain_attrs[key] = _new_attrs(op, types, given)
+    return _plain_attrs[key]
+
+
+def _new_attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
     attrs: dict[str, Any] = {}
     for variable, dtype in types.items():
-        allowed = op.types.get(variable)
-        if allowed and dtype not in allowed:
+        allowed = op.types[variable]
+        if dtype not in allowed:
             names = ", ".join(sorted(d.name for d in allowed))
             raise DTypeError(f"{variable}: expected one of {names}; got {dtype.name}")
         attrs[variable] = dtype
@@ -164,12 +189,11 @@ def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[st
             raise InvalidArgumentError(f"attribute {key!r} ({attr.kind}): expected a value; got none")
         else:
             attrs[key] = attr.default
-    if given:
-        key = next(iter(given))
+    for key in given:
         if not key.startswith("_"):
             known = [a.name for a in op.inputs] + list(op.attrs)
             raise InvalidArgumentError(f"expected arguments among {', '.join(known)}; got {key!r}")
-        attrs.update(given)
+    attrs.update(given)
     return attrs
 
 
@@ -210,7 +234,8 @@ _ATTR_FORMS: dict[str, Any] = {
 }
 
 
-def _output_dtypes(op: OpDef, attrs: dict[str, Any]) -> list[DType]:
+def output_dtypes(op: OpDef, attrs: Mapping[str, Any]) -> list[DType]:
+    """The dtypes of all outputs of an operation with these ``attrs``."""
     found: list[DType] = []
     for output in op.outputs:
         dtype = attrs[output.type_attr] if output.type_attr else output.dtype
@@ -288,6 +313,9 @@ def _dtypes_in(values: Sequence[Any]) -> Iterator[DType]:
             yield from _dtypes_in(value)
 
 
+_NUMBERS = (float, int)
+
+
 def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     """``value`` as a NumPy array under TensorFlow's rules (see `convert_to_tensor`); strings become ``bytes`` objects.
 
@@ -295,6 +323,8 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     """
     if value is None:
         raise DTypeError("expected a value that can become a tensor; got None")
+    if type(value) in _NUMBERS and dtype in dtypes.FLOATING:
+        return np.array(value, dtype.np)  # type: ignore[union-attr]  # the common case, without the checks below
     if isinstance(value, (Operation, Graph)):
         raise DTypeError(f"expected a value that can become a tensor; got {value!r}")
     if isinstance(value, DType):

@@ -12,7 +12,7 @@ import numpy as np
 
 from flowrt.errors import InvalidArgumentError, OpError, UnknownError
 from flowrt.graph.node import Node, Ref, Subgraph
-from flowrt.graph.op_def import OpDef, Rule
+from flowrt.graph.op_def import Effect, OpDef, Rule
 from flowrt.graph.partial_value import as_host_value
 
 
@@ -76,5 +76,6 @@ def evaluate(subgraph: Subgraph, feeds: Mapping[str, Any], state: Callable[[Node
         if node.name not in feeds:
             resource = state(node) if state is not None and node.op.state is not None else None
             for index, value in enumerate(evaluate_node(node, [values[r] for r in node.inputs], resource)):
-                values[node.name, index] = value
+                is_live = node.op.effect is Effect.READ  # the resource's own memory, which a later node may change
+                values[node.name, index] = np.array(value) if is_live else value
     return [values[ref] for ref in subgraph.fetches]

@@ -23,7 +23,7 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.node import Node, Ref, Source, TensorSpec
 from flowrt.graph.op_def import OpDef, ShapeContext, nearest
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.graph.shapes import Shape, TensorShape, as_shape, merge
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 _VALID_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
@@ -39,7 +39,25 @@ def user_source() -> Source | None:
         if frame.f_back is None:
             return None
         frame = frame.f_back
-    return Source(frame.f_code, frame.f_lasti)
+    key = (id(frame.f_code), frame.f_lasti)
+    found = _sources.get(key)
+    if found is None or found.code is not frame.f_code:
+        found = _sources[key] = Source(frame.f_code, frame.f_lasti)
+    return found
+
+
+# Equal facts are one object: the garbage collector walks over every object that an operation is made of, and took half
+# of the time that a graph of 100,000 operations needs to build before these were shared.
+_sources: dict[tuple[int, int], Source] = {}
+_outputs: dict[tuple[DType, Shape], tuple[TensorSpec]] = {}
+
+
+def _one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
+    key = (dtype, shape)
+    found = _outputs.get(key)
+    if found is None:
+        found = _outputs[key] = (TensorSpec(dtype, shape),)
+    return found
 
 
 @final
@@ -251,6 +269,7 @@ class Graph:
         self._operations: dict[str, Operation] = {}
         self._names: dict[str, int] = {}  # lower-cased name -> how often it was asked for
         self._collections: dict[Any, list[Any]] = {}
+        self._valid_names: set[str] = set()  # names that were checked: scripts use few different ones
         self._finalized = False
         self._lock = threading.RLock()
         self._scopes = _Scopes()
@@ -262,7 +281,7 @@ class Graph:
     # --- operations
 
     def add(
-        self, op_def: OpDef, name: str, inputs: Sequence[Tensor], attrs: dict[str, Any], dtypes: Sequence[DType]
+        self, op_def: OpDef, name: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any], dtypes: Sequence[DType]
     ) -> Operation:
         """Append an operation under the (already unique) ``name``, coloured by the thread's scopes.
 
@@ -277,9 +296,9 @@ class Graph:
             outputs = self._infer(op_def, name, inputs, refs, attrs, dtypes, source)
             controls = self._control_inputs(inputs) if scopes.controllers else ()
             if scopes.colocation and "_class" not in attrs:
-                attrs["_class"] = scopes.colocation
+                attrs = {**attrs, "_class": scopes.colocation}
             if scopes.gradient_overrides and op_def.name in scopes.gradient_overrides:
-                attrs["_gradient_op_type"] = scopes.gradient_overrides[op_def.name]
+                attrs = {**attrs, "_gradient_op_type": scopes.gradient_overrides[op_def.name]}
             node = Node(name, op_def, refs, tuple([c.name for c in controls]), attrs, scopes.device, source, outputs)
             op = Operation(self, node, tuple(inputs), controls)
             if scopes.device_functions:
@@ -295,7 +314,7 @@ class Graph:
         name: str,
         inputs: Sequence[Tensor],
         refs: tuple[Ref, ...],
-        attrs: dict[str, Any],
+        attrs: Mapping[str, Any],
         dtypes: Sequence[DType],
         source: Source | None,
     ) -> tuple[TensorSpec, ...]:
@@ -312,6 +331,8 @@ class Graph:
             described = ", ".join(str(s) for s in specs)
             message = f"{error.message}; inputs are ({described})"
             raise type(error)(message, op=name, op_type=op_def.name, source=where) from None
+        if len(dtypes) == 1:
+            return _one_output(dtypes[0], shapes[0])
         return tuple([TensorSpec(d, s) for d, s in zip(dtypes, shapes, strict=True)])
 
     def _control_inputs(self, inputs: Sequence[Tensor]) -> tuple[Operation, ...]:
@@ -435,8 +456,10 @@ class Graph:
                 return self.unique_absolute(full)
             self._names.setdefault(full.lower(), 1)
             return full
-        if not _VALID_NAME.fullmatch(name):
-            raise InvalidArgumentError(f"operation name: expected letters, digits and _.\\->/ ; got {name!r}")
+        if name not in self._valid_names:
+            if not _VALID_NAME.fullmatch(name):
+                raise InvalidArgumentError(f"operation name: expected letters, digits and _.\\->/ ; got {name!r}")
+            self._valid_names.add(name)
         return self.unique_name(name)
 
     @contextmanager

@@ -21,13 +21,16 @@ import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
 from flowrt.graph.shapes import Shape
+
+if TYPE_CHECKING:
+    from flowrt.graph.node import Node, Ref, TensorSpec
 
 
 REQUIRED: Any = inspect.Parameter.empty
@@ -39,9 +42,9 @@ class Effect(Enum):
     PURE = "pure"
     """Nothing: may be merged with an equal op, folded, moved, dropped."""
     READ = "read"
-    """Reads the resource that is input 0."""
+    """Reads the resources among its inputs."""
     WRITE = "write"
-    """Changes the resource that is input 0."""
+    """Changes the resources among its inputs."""
     RANDOM = "random"
     """Draws from a random stream of its own: never merged or folded, dropped when unused."""
     STATEFUL = "stateful"
@@ -118,10 +121,7 @@ class Argument(NamedTuple):
     number_attr: str | None  # N of "N * T"
     is_type_list: bool  # "*Tin"
     on_host: bool
-
-    @property
-    def is_list(self) -> bool:
-        return self.number_attr is not None or self.is_type_list
+    is_list: bool  # either of the two
 
 
 class Sample(NamedTuple):
@@ -156,6 +156,46 @@ class ShapeContext:
         self.op, self.attrs, self.shapes, self.dtypes = op, attrs, shapes, dtypes
         self.value = value
         """``value(i)``: what is known of input i's value, or None."""
+
+
+class SimplifyContext:
+    """What a ``simplify`` rule sees of a node.
+
+    The rule returns one `Ref` an output: earlier tensors that the outputs always equal, bit for bit; or a simpler node
+    of the same name and outputs; or None.
+    """
+
+    __slots__ = ("_lookup", "node")
+
+    def __init__(self, node: Node, lookup: Callable[[str], Node]) -> None:
+        self.node, self._lookup = node, lookup
+
+    def spec(self, ref: Ref) -> TensorSpec:
+        return self._lookup(ref[0]).outputs[ref[1]]
+
+    def producer(self, ref: Ref) -> Node | None:
+        """The node that makes ``ref``, if it may be bypassed: it is pure and waits for nothing but its inputs."""
+        node = self._lookup(ref[0])
+        return node if node.op.effect is Effect.PURE and not node.controls else None
+
+    def constant(self, ref: Ref) -> np.ndarray[Any, Any] | None:
+        """The value of ``ref`` if it is a constant."""
+        node = self.producer(ref)
+        return node.attrs["value"] if node is not None and node.op.name == "Const" else None
+
+
+SimplifyRule: TypeAlias = Callable[[SimplifyContext], "Node | Sequence[Ref] | None"]
+
+
+def returns_inputs(c: SimplifyContext) -> Sequence[Ref]:
+    """The ``simplify`` rule of ops that return their inputs as they are."""
+    return c.node.inputs
+
+
+def undoes_itself(c: SimplifyContext) -> Sequence[Ref] | None:
+    """The ``simplify`` rule of ops like Neg: twice is not at all."""
+    inner = c.producer(c.node.inputs[0])
+    return inner.inputs if inner is not None and inner.op is c.node.op else None
 
 
 class Ufunc:
@@ -197,6 +237,8 @@ class OpDef:
     """Makes the session's object for a node of this op (a variable's storage, a random stream) from the node."""
     value: Callable[[ShapeContext], PartialValue] | None
     """Evaluates the op on partly known host values (shape arithmetic)."""
+    simplify: SimplifyRule | None
+    """Finds what makes a node of this op needless or simpler, bit for bit: see `SimplifyContext`."""
     cost: Callable[[Any, Any], float] | None
     """Floating-point operations of one call from (input specs, output specs); None: one an output element."""
     doc: str
@@ -242,6 +284,7 @@ def define_op(
     commutative: bool = False,
     state: Callable[[Any], Any] | None = None,
     value: Callable[[ShapeContext], PartialValue] | None = None,
+    simplify: SimplifyRule | None = None,
     cost: Callable[[Any, Any], float] | None = None,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
@@ -255,7 +298,7 @@ def define_op(
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs), shape, kernel, vjp, jvp, samples,
-        effect, alias, elementwise, commutative, state, value, cost, doc,
+        effect, alias, elementwise, commutative, state, value, simplify, cost, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
     )  # fmt: skip
@@ -286,7 +329,7 @@ def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[A
         is_type_list = bool(star) and not number
         type_attr = element if is_type_list or element in types else None
         dtype = None if type_attr else as_dtype(element)
-        arguments.append(Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host))
+        arguments.append(Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host, bool(star)))
     return tuple(arguments)
 
 

@@ -12,13 +12,13 @@ the producer's program sends, the consumer's receives, and neither knows the oth
 Modules, from pure to thread-safe:
 
     key      `create_key`, `parse_key`, `ParsedKey`: a tensor on an edge, in one iteration of one frame
-    table    `RendezvousTable`: matches sends and receives; returns actions (`Deliver`, `Fail`); no lock, no clock
+    table    `RendezvousTable`: matches sends and receives; returns actions (`Deliver`, `Fail`); no lock
     local    `LocalRendezvous`: the table behind a lock, for programs on several threads
     inline   `InlineRendezvous`: a dict, for programs that take turns on one thread
 
 What always holds (inline, which knows neither waiting nor abort, keeps the first and the last):
 
- - It is recv-driven. `send` never blocks and needs no receiver; a value stays with its producer until asked for.
+ - It is recv-driven: `send` never blocks, needs no receiver, and its value stays until asked for.
  - Per key, values come out as they were sent, each to one receive, and receives are served in order.
  - A key holds values or waiters, never both; whoever comes late does the matching.
  - `abort` wakes all who wait with the first error and sticks: nothing can be sent or received after it.

@@ -157,7 +157,7 @@ def _pop_oldest(channels: dict[Hashable, deque[T]], key: Hashable) -> T:
 
 
 def copy_to_raise(error: OpError) -> OpError:
-    """``error``, its cause and traceback anew: one instance raised in many threads would collect their stacks."""
+    """``error`` anew, with its cause and traceback: one instance raised in two threads mixes them up."""
     fresh = copy.copy(error)
     fresh.__cause__ = error.__cause__
     return fresh.with_traceback(error.__traceback__)

@@ -1,14 +1,14 @@
-"""Convolution of any number of spatial dimensions: Conv2D and Conv3D with their two transposes, and TensorFlow's functions.
+"""The convolution ops: Conv2D and Conv3D, each with the gradients of its input and of its filter as ops.
 
-Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped convolution is
-one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in float32. Convolution is bilinear
-in input and filter, so each of the three ops' gradients are the other two, at any order.
+Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped convolution
+is one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in float32. Convolution is
+bilinear in input and filter, so the gradients of each of the three ops are the other two, at any order.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -31,85 +31,72 @@ from flowrt.graph.op_def import (
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.windows import (
     Axis,
+    Step,
     channels_first,
     channels_last,
-    check_steps,
-    explicit_pairs,
     image_blocks,
-    join_shape,
+    join_layout,
     lay_windows,
     of_rank,
-    output_shape,
-    pad,
+    output_lengths,
     patches,
-    split_shape,
+    split_layout,
+    steps_of,
     taps_of,
 )
-from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
+from flowrt.graph.shapes import Shape, merge, num_elements
 
 # --- geometry
 
 
-def conv_axes(x_shape: Sequence[int], taps: Sequence[int], attrs: dict[str, Any]) -> list[Axis]:
-    """The windows of a convolution along each spatial axis of an input of ``x_shape``."""
-    spatial = split_shape(x_shape, attrs["data_format"])[1]
-    steps = [split_shape(attrs[key], attrs["data_format"])[1] for key in ("strides", "dilations")]
-    pairs = spatial_pairs(attrs)
-    return [
-        lay_windows(length, tap, stride, dilation, attrs["padding"], pair)
-        for length, tap, stride, dilation, pair in zip(spatial, taps, *steps, pairs, strict=True)
-    ]
+def spatial_steps(attrs: Mapping[str, Any]) -> tuple[Step, ...]:
+    """How the windows go along each spatial axis.
 
-
-def spatial_pairs(attrs: dict[str, Any]) -> tuple[tuple[int, int], ...]:
-    """The explicit padding of each spatial axis. Raises `InvalidArgumentError` for padding of batch or channels."""
-    pairs = explicit_pairs(attrs["padding"], attrs.get("explicit_paddings", ()), len(attrs["strides"]))
-    batch, spatial, channels = split_shape(pairs, attrs["data_format"])
-    if any(batch) or any(channels):
-        raise InvalidArgumentError(f"explicit_paddings: expected none of batch and channels; got {batch}, {channels}")
+    Raises `InvalidArgumentError` for attributes that `steps_of` refuses and for steps along batch or channels.
+    """
+    batch, spatial, channels = split_layout(steps_of(attrs), attrs["data_format"])
+    for step in (batch, channels):
+        if (step.stride, step.dilation, step.explicit) != (1, 1, (0, 0)):
+            raise InvalidArgumentError(
+                "expected strides and dilations of 1 and no padding along batch and channels;"
+                f" got strides {list(attrs['strides'])}, dilations {list(attrs['dilations'])}"
+            )
     return spatial
 
 
-def check_conv_attrs(attrs: dict[str, Any]) -> None:
-    """Raise `InvalidArgumentError` unless strides and dilations are positive and 1 along batch and channels."""
-    for key in ("strides", "dilations"):
-        check_steps(key, attrs[key], len(attrs["strides"]))
-        batch, _, channels = split_shape(attrs[key], attrs["data_format"])
-        if (batch, channels) != (1, 1):
-            raise InvalidArgumentError(f"{key}: expected 1 along batch and channels; got {list(attrs[key])}")
+def conv_axes(x_shape: Sequence[int], taps: Sequence[int], attrs: Mapping[str, Any]) -> list[Axis]:
+    """The windows of a convolution along each spatial axis of an input of ``x_shape``."""
+    spatial = split_layout(x_shape, attrs["data_format"])[1]
+    return [lay_windows(*axis) for axis in zip(spatial, taps, spatial_steps(attrs), strict=True)]
 
 
-def _groups(x_channels: int | None, filter_shape: Shape) -> int | None:
-    """How many groups the channels fall into. Raises `InvalidArgumentError` when they do not divide."""
-    assert filter_shape is not None
-    *_, per_group, filters = filter_shape
+def _check_groups(x_channels: int | None, filter: Sequence[int | None]) -> None:
+    """Raise `InvalidArgumentError` when the channels do not fall into groups of the filter's."""
+    *_, per_group, filters = filter
     if x_channels is None or per_group is None or filters is None:
-        return None
-    groups = x_channels // per_group if per_group else 1
+        return
+    groups = x_channels // max(1, per_group)
     if groups * per_group != x_channels or (groups and filters % groups):
         raise InvalidArgumentError(
             f"expected a filter [..., c, f] where c divides the input's {x_channels} channels and their quotient f;"
-            f" got {format_shape(filter_shape)}"
+            f" got {list(filter)}"
         )
-    return groups
 
 
-def _forward_shape(x: Shape, filter: Shape, attrs: dict[str, Any]) -> tuple[int | None, ...]:
-    check_conv_attrs(attrs)
+def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[int | None, ...]:
     layout, rank = attrs["data_format"], len(attrs["strides"])
-    batch, spatial, channels = split_shape(of_rank("input", x, rank), layout)
-    filter = of_rank("filter", filter, rank)
-    _groups(channels, filter)
-    steps = [split_shape(attrs[key], layout)[1] for key in ("strides", "dilations")]
-    outputs = output_shape(spatial, filter[:-2], *steps, attrs["padding"], spatial_pairs(attrs))
-    return join_shape(batch, outputs, filter[-1], layout)
+    steps = spatial_steps(attrs)
+    batch, spatial, channels = split_layout(of_rank("input", x, rank), layout)
+    taps = of_rank("filter", filter, rank)
+    _check_groups(channels, taps)
+    return join_layout(batch, output_lengths(spatial, taps[:-2], steps), taps[-1], layout)
 
 
 def _conv_shape(s: ShapeContext) -> Sequence[Shape]:
-    return [_forward_shape(s.shapes[0], s.shapes[1], dict(s.attrs))]
+    return [_forward_shape(s.shapes[0], s.shapes[1], s.attrs)]
 
 
-def _known_shape(s: ShapeContext, position: int) -> Shape:
+def sizes_shape(s: ShapeContext, position: int) -> Shape:
     """The shape that is the value of host input ``position``."""
     name, value = s.op.inputs[position].name, s.value(position)
     return of_rank(name, value, len(s.attrs["strides"]))
@@ -117,22 +104,22 @@ def _known_shape(s: ShapeContext, position: int) -> Shape:
 
 def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
     """Of BackpropInput: what `input_sizes` says, if convolving that gives the third input's shape."""
-    sizes = _known_shape(s, 0)
-    merge(_forward_shape(sizes, s.shapes[1], dict(s.attrs)), s.shapes[2])
+    sizes = sizes_shape(s, 0)
+    merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
     return [sizes]
 
 
 def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
-    sizes = _known_shape(s, 1)
-    merge(_forward_shape(s.shapes[0], sizes, dict(s.attrs)), s.shapes[2])
+    sizes = sizes_shape(s, 1)
+    merge(_forward_shape(s.shapes[0], sizes, s.attrs), s.shapes[2])
     return [sizes]
 
 
-def _check_gradient(x_shape: Sequence[int], filter_shape: Sequence[int], dy: Any, attrs: dict[str, Any]) -> None:
-    """Raise `InvalidArgumentError` unless ``dy`` has the shape of the convolution (unknown when the graph was built)."""
-    expected = _forward_shape(tuple(x_shape), tuple(filter_shape), attrs)
+def _check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
+    """Raise `InvalidArgumentError` unless ``dy`` has the shape that convolving has: memory is read by it."""
+    expected = _forward_shape(tuple(x), tuple(filter), attrs)
     if dy.shape != expected:
-        raise InvalidArgumentError(f"out_backprop: expected shape {format_shape(expected)}; got {list(dy.shape)}")
+        raise InvalidArgumentError(f"out_backprop: expected shape {list(expected)}; got {list(dy.shape)}")
 
 
 # --- kernels
@@ -170,8 +157,12 @@ def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any) -> Non
 def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any) -> None:
     """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
     if all(a.stride == 1 and (a.taps - 1) * a.dilation >= a.before for a in axes):
-        # Without strides it is itself a convolution: with the filter turned around, and padded by what is left.
-        turned = [Axis(a.outputs, a.taps, 1, a.dilation, (a.taps - 1) * a.dilation - a.before, a.length) for a in axes]
+        # Without strides it is itself a convolution, with the filter turned around and what is left as padding.
+        reach = [(a.taps - 1) * a.dilation for a in axes]
+        turned = [
+            Axis(a.outputs, a.taps, 1, a.dilation, r - a.before, a.length)
+            for a, r in zip(axes, reach, strict=True)
+        ]
         flip = (slice(None, None, -1),) * len(axes)
         _convolve(xp, y, filter[flip].swapaxes(-1, -2), turned, x)
         return
@@ -199,7 +190,7 @@ def _conv(
     xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
     explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
-    attrs = _attrs(strides, padding, data_format, dilations, explicit_paddings)
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     result_shape = _forward_shape(input.shape, filter.shape, attrs)
     out = xp.empty(result_shape, input.dtype) if out is None else out
     if not filter.size:
@@ -216,7 +207,7 @@ def _conv_backprop_input(
     xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
     dilations: Any, explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
-    attrs = _attrs(strides, padding, data_format, dilations, explicit_paddings)
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     _check_gradient(input_sizes, filter.shape, out_backprop, attrs)
     out = xp.empty(input_sizes, filter.dtype) if out is None else out
     if not out_backprop.size or not filter.size:
@@ -233,7 +224,7 @@ def _conv_backprop_filter(
     xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
     dilations: Any, explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
-    attrs = _attrs(strides, padding, data_format, dilations, explicit_paddings)
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     _check_gradient(input.shape, filter_sizes, out_backprop, attrs)
     out = xp.empty(filter_sizes, input.dtype) if out is None else out
     if not out_backprop.size or not input.size:
@@ -246,10 +237,11 @@ def _conv_backprop_filter(
     return out
 
 
-def _attrs(strides: Any, padding: str, data_format: str, dilations: Any, explicit_paddings: Any) -> dict[str, Any]:
-    return dict(
-        strides=strides, padding=padding, data_format=data_format, dilations=dilations, explicit_paddings=explicit_paddings
-    )
+_KEYS = ("strides", "padding", "data_format", "dilations", "explicit_paddings")
+
+
+def conv_attributes(*values: Any) -> dict[str, Any]:
+    return dict(zip(_KEYS, values, strict=True))
 
 
 def forward_cost(inputs: Any, outputs: Any) -> float:
@@ -265,32 +257,32 @@ def backprop_filter_cost(inputs: Any, outputs: Any) -> float:
 
 
 def _multiply_adds(y: TensorSpec, filter: TensorSpec) -> float:
-    """Operations of the three: every output element sees every tap of its group once. 0 if a shape is unknown."""
+    """All three let every output element meet every tap of its group once; 0 if a shape is unknown."""
     return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:-1]) or 0)
 
 
 # --- gradients: each of the three from the other two
 
 
-def conv_attrs(op: Operation) -> dict[str, Any]:
+def attributes_of(op: Operation) -> dict[str, Any]:
     return {key: op.get_attr(key) for key in op.op_def.attrs}
 
 
 def forward_vjp(op: Operation, dy: Tensor, to_input: OpDef, to_filter: OpDef) -> list[Tensor]:
     x, filter = op.inputs
-    attrs = conv_attrs(op)
+    attrs = attributes_of(op)
     return [to_input(shape(x), filter, dy, **attrs), to_filter(x, shape(filter), dy, **attrs)]
 
 
 def backprop_input_vjp(op: Operation, dx: Tensor, forward: OpDef, to_filter: OpDef) -> list[Tensor | None]:
     _, filter, y = op.inputs
-    attrs = conv_attrs(op)
+    attrs = attributes_of(op)
     return [None, to_filter(dx, shape(filter), y, **attrs), forward(dx, filter, **attrs)]
 
 
 def backprop_filter_vjp(op: Operation, df: Tensor, forward: OpDef, to_input: OpDef) -> list[Tensor | None]:
     x, _, y = op.inputs
-    attrs = conv_attrs(op)
+    attrs = attributes_of(op)
     return [to_input(shape(x), df, y, **attrs), None, forward(x, df, **attrs)]
 
 
@@ -324,26 +316,31 @@ def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, 
     for x_shape, filter_shape, attrs, dtype, layout in cases:
         attrs = {"dilations": (1,) * (spatial + 2), **attrs, "data_format": layout}
         if channels_first(layout):
-            x_shape = join_shape(*split_shape(x_shape, last), layout)
+            x_shape = join_layout(*split_layout(x_shape, last), layout)
         y_shape = _forward_shape(x_shape, filter_shape, attrs)
-        yield (*(rng.standard_normal(s).astype(dtype.np) for s in (x_shape, filter_shape, y_shape)), attrs)  # type: ignore[misc, arg-type]
+        x, f, y = (rng.standard_normal(s).astype(dtype.np) for s in (x_shape, filter_shape, y_shape))  # type: ignore[arg-type]
+        yield x, f, y, attrs
 
 
 def _forward_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [sample(x, f, **attrs) for x, f, _, attrs in _arrays(rng, spatial)]
+    return lambda rng: [sample(x, f, **a) for x, f, _, a in _arrays(rng, spatial)]
 
 
 def _input_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [sample(np.array(x.shape, np.int32), f, y, **attrs) for x, f, y, attrs in _arrays(rng, spatial)]
+    return lambda rng: [
+        sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in _arrays(rng, spatial)
+    ]
 
 
 def _filter_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [sample(x, np.array(f.shape, np.int32), y, **attrs) for x, f, y, attrs in _arrays(rng, spatial)]
+    return lambda rng: [
+        sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in _arrays(rng, spatial)
+    ]
 
 
 # --- definitions
 
-_ATTRS_2D = {
+ATTRS_2D = {
     "strides": attr_ints(),
     "use_cudnn_on_gpu": attr_bool(True),
     "padding": attr_string(),
@@ -352,46 +349,46 @@ _ATTRS_2D = {
     "dilations": attr_ints((1, 1, 1, 1)),
 }
 
-_ATTRS_3D = {
+ATTRS_3D = {
     "strides": attr_ints(),
     "padding": attr_string(),
     "data_format": attr_string("NDHWC"),
     "dilations": attr_ints((1, 1, 1, 1, 1)),
 }
 
-conv2d_op = define_op(
+conv2d_op: OpDef = define_op(
     "Conv2D",
     "input: T, filter: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs=_ATTRS_2D,
+    attrs=ATTRS_2D,
     shape=_conv_shape,
     kernel=_conv,
     vjp=lambda op, dy: forward_vjp(op, dy, conv2d_backprop_input_op, conv2d_backprop_filter_op),
     jvp=BY_VJP,
     samples=_forward_samples(2),
     cost=forward_cost,
-    doc="Cross-correlation of images with a filter [kh, kw, c, f]; c fewer channels than the image's make groups.",
+    doc="Cross-correlation of images with a filter [kh, kw, c, f]; groups where c is a part of their channels.",
 )
 
-conv2d_backprop_input_op = define_op(
+conv2d_backprop_input_op: OpDef = define_op(
     "Conv2DBackpropInput",
     "input_sizes: host int32, filter: T, out_backprop: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs=_ATTRS_2D,
+    attrs=ATTRS_2D,
     shape=_transposed_shape,
     kernel=_conv_backprop_input,
     vjp=lambda op, dx: backprop_input_vjp(op, dx, conv2d_op, conv2d_backprop_filter_op),
     jvp=BY_VJP,
     samples=_input_samples(2),
     cost=backprop_input_cost,
-    doc="The gradient of Conv2D with respect to its input, from that of its output: the transposed convolution.",
+    doc="The gradient of Conv2D with respect to its input, from that of its output.",
 )
 
-conv2d_backprop_filter_op = define_op(
+conv2d_backprop_filter_op: OpDef = define_op(
     "Conv2DBackpropFilter",
     "input: T, filter_sizes: host int32, out_backprop: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs=_ATTRS_2D,
+    attrs=ATTRS_2D,
     shape=_filter_shape,
     kernel=_conv_backprop_filter,
     vjp=lambda op, df: backprop_filter_vjp(op, df, conv2d_op, conv2d_backprop_input_op),
@@ -401,11 +398,11 @@ conv2d_backprop_filter_op = define_op(
     doc="The gradient of Conv2D with respect to its filter, from that of its output.",
 )
 
-conv3d_op = define_op(
+conv3d_op: OpDef = define_op(
     "Conv3D",
     "input: T, filter: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs=_ATTRS_3D,
+    attrs=ATTRS_3D,
     shape=_conv_shape,
     kernel=_conv,
     vjp=lambda op, dy: forward_vjp(op, dy, conv3d_backprop_input_op, conv3d_backprop_filter_op),
@@ -415,11 +412,11 @@ conv3d_op = define_op(
     doc="Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
 )
 
-conv3d_backprop_input_op = define_op(
+conv3d_backprop_input_op: OpDef = define_op(
     "Conv3DBackpropInputV2",
     "input_sizes: host Tshape, filter: T, out_backprop: T -> T",
     types={"T": dtypes.FLOATING, "Tshape": dtypes.INDEX},
-    attrs=_ATTRS_3D,
+    attrs=ATTRS_3D,
     shape=_transposed_shape,
     kernel=_conv_backprop_input,
     vjp=lambda op, dx: backprop_input_vjp(op, dx, conv3d_op, conv3d_backprop_filter_op),
@@ -429,11 +426,11 @@ conv3d_backprop_input_op = define_op(
     doc="The gradient of Conv3D with respect to its input, from that of its output.",
 )
 
-conv3d_backprop_filter_op = define_op(
+conv3d_backprop_filter_op: OpDef = define_op(
     "Conv3DBackpropFilterV2",
     "input: T, filter_sizes: host int32, out_backprop: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs=_ATTRS_3D,
+    attrs=ATTRS_3D,
     shape=_filter_shape,
     kernel=_conv_backprop_filter,
     vjp=lambda op, df: backprop_filter_vjp(op, df, conv3d_op, conv3d_backprop_input_op),

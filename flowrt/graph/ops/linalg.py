@@ -1,4 +1,4 @@
-"""Matrix products: matmul with transposes and batches, tensordot, cross; and norms.
+"""Matrix products: matmul with transposes and batches, tensordot, cross.
 
 Rules of this file: transposes are views, which BLAS reads without a copy; float16 and bfloat16 products are
 computed in float32 and rounded once; products in a gradient are matmuls again, so every order of derivative
@@ -18,9 +18,11 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import Sample, ShapeContext, attr_bool, define_op, op_def, sample
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, attr_bool, define_op, sample
 from flowrt.graph.ops.arithmetic import add_v2, conjugated, multiply
-from flowrt.graph.ops.shaping import cast, expand_dims, reshape, shape, squeeze, transpose, unbroadcast
+from flowrt.graph.ops.filling import unbroadcast
+from flowrt.graph.ops.shaping import expand_dims, reshape, shape, squeeze, transpose
+from flowrt.graph.ops.slicing import strided_slice
 from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
 
 _LOW_PRECISION = (dtypes.float16.np, dtypes.bfloat16.np)
@@ -58,7 +60,7 @@ def _product_shape(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> 
             else ""
         )
         raise InvalidArgumentError(
-            f"expected a [m, k] and b [k, n]{asked}; got a {format_shape(a)}, b {format_shape(b)}. Transpose one?"
+            f"expected a [m, k] and b [k, n]{asked}; got {format_shape(a)}, {format_shape(b)}. Transpose one?"
         )
     batch = broadcast(a[:-2], b[:-2])
     assert batch is not None
@@ -132,7 +134,8 @@ matmul_op = define_op(
 
 
 def _batch_matmul_shape(s: ShapeContext) -> Sequence[Shape]:
-    return [_product_shape(*s.shapes, s.attrs["adj_x"], s.attrs["adj_y"])]
+    a, b = s.shapes
+    return [_product_shape(a, b, s.attrs["adj_x"], s.attrs["adj_y"])]
 
 
 def _adjoint(xp: Any, x: Any) -> Any:
@@ -293,9 +296,10 @@ def _sizes(x: Tensor, axes: Iterable[int]) -> list[Any]:
     """The sizes of ``x`` along ``axes``: ints where known, otherwise int32 scalars."""
     dims = x.spec.shape
     assert dims is not None
-    cut = op_def("StridedSlice")
+    known = {i: dims[i] for i in axes}
     return [
-        dims[i] if dims[i] is not None else cut(shape(x), [i], [i + 1], [1], shrink_axis_mask=1) for i in axes
+        strided_slice(shape(x), [i], [i + 1], shrink_axis_mask=1) if dim is None else dim
+        for i, dim in known.items()
     ]
 
 
@@ -317,7 +321,7 @@ def _cross_shape(s: ShapeContext) -> Sequence[Shape]:
     return [dims]
 
 
-cross = define_op(
+cross: OpDef = define_op(
     "Cross",
     "a: T, b: T -> T",
     types={"T": dtypes.REAL},
@@ -333,93 +337,3 @@ cross = define_op(
     ),
     doc="The cross products of vectors of 3 elements in the last dimension.",
 )
-
-
-# --- norms
-
-
-def norm(
-    tensor: Any,
-    ord: Any = "euclidean",
-    axis: Any = None,
-    keepdims: bool | None = None,
-    name: str | None = None,
-    keep_dims: bool | None = None,
-) -> Tensor:
-    """The norm of the vectors along ``axis``, of the matrices in a pair of axes, or of all elements as one
-    vector.
-
-    ``ord``: 'euclidean' (also 'fro', the Frobenius norm), 1, 2 (the largest singular value of a matrix), inf,
-    and for vectors any positive number. The result is real. Raises `InvalidArgumentError` for another ``ord``
-    or ``axis``.
-    """
-    axes = _norm_axes(ord, axis)
-    keep = bool(keep_dims if keepdims is None else keepdims)
-    with get_default_graph().name_scope(name or "norm"):
-        x = convert_to_tensor(tensor)
-        if axes is not None and len(axes) == 2 and ord == 2:
-            return _spectral_norm(x, axes, keep)
-        if ord in ("euclidean", "fro", 2):
-            total = _reduce("Sum", multiply(x, conjugated(x)), axes, keep)
-            root: Tensor = op_def("Sqrt")(total)
-            return cast(root, x.dtype.real_dtype)
-        size = op_def("ComplexAbs")(x, Tout=x.dtype.real_dtype) if x.dtype.is_complex else op_def("Abs")(x)
-        return _absolute_norm(size, ord, axes, keep)
-
-
-def _norm_axes(ord: Any, axis: Any) -> tuple[int, ...] | None:
-    if isinstance(axis, (tuple, list)) and len(axis) == 2 and axis[0] != axis[1]:
-        if ord not in ("euclidean", "fro", 1, 2, np.inf):
-            raise InvalidArgumentError(
-                f"norm: expected ord 'euclidean', 'fro', 1, 2 or inf for matrices; got {ord!r}"
-            )
-        return tuple(axis)
-    if axis is not None and not isinstance(axis, int):
-        raise InvalidArgumentError(
-            f"norm: expected axis to be None, an int or two different ints; got {axis!r}"
-        )
-    if ord != "euclidean" and not (isinstance(ord, (int, float, np.number)) and ord > 0):
-        raise InvalidArgumentError(
-            f"norm: expected ord 'euclidean' or a positive number for vectors; got {ord!r}"
-        )
-    return None if axis is None else (axis,)
-
-
-def _reduce(op: str, x: Tensor, axes: Any, keep: bool) -> Tensor:
-    dims = x.spec.shape
-    if axes is None:
-        axes = op_def("Range")(0, op_def("Rank")(x), 1) if dims is None else list(range(len(dims)))
-    reduced: Tensor = op_def(op)(
-        x, np.array(axes, np.int32) if isinstance(axes, Sequence) else axes, keep_dims=keep
-    )
-    return reduced
-
-
-def _absolute_norm(size: Tensor, ord: Any, axes: tuple[int, ...] | None, keep: bool) -> Tensor:
-    """The norms made of absolute values: of a matrix the largest column (1) or row (inf) sum."""
-    if axes is not None and len(axes) == 2:
-        summed, largest = axes if ord == 1 else axes[::-1]
-        result = _reduce("Max", _reduce("Sum", size, [summed], True), [largest], True)
-        return result if keep else squeeze(result, axes)
-    if ord == np.inf:
-        return _reduce("Max", size, axes, keep)
-    if ord == 1:
-        return _reduce("Sum", size, axes, keep)
-    power = op_def("Pow")
-    result = power(_reduce("Sum", power(size, float(ord)), axes, keep), 1.0 / ord)
-    return result
-
-
-def _spectral_norm(x: Tensor, axes: tuple[int, ...], keep: bool) -> Tensor:
-    if x.spec.shape is None:
-        raise InvalidArgumentError(f"norm: expected a tensor of known rank for a matrix norm; got {x!r}")
-    rank = len(x.spec.shape)
-    rows, columns = (normalize_axis(i, rank) for i in axes)
-    rest = [i for i in range(rank) if i not in (rows, columns)]
-    singular_values = op_def("Svd")(transpose(x, [*rest, rows, columns]), compute_uv=False)[
-        0
-    ]  # a later module's
-    largest = _reduce("Max", cast(singular_values, x.dtype.real_dtype), [-1], False)
-    for axis in sorted((rows, columns)) if keep else ():
-        largest = expand_dims(largest, axis)
-    return largest

@@ -46,9 +46,11 @@ def _padded(sign: int, s: ShapeContext) -> Sequence[Shape]:
     if paddings is None:
         return [None]
     dims = s.shapes[0] or (None,) * len(paddings)
-    return [
-        tuple(None if None in (d, *p) else d + sign * sum(p) for d, p in zip(dims, paddings, strict=True))
-    ]  # type: ignore[operator, arg-type]
+    return [tuple(_moved(d, sign, *pair) for d, pair in zip(dims, paddings, strict=True))]
+
+
+def _moved(dim: int | None, sign: int, before: int | None, after: int | None) -> int | None:
+    return None if dim is None or before is None or after is None else dim + sign * (before + after)
 
 
 def _core(shape: Sequence[int], paddings: Any) -> tuple[builtins.slice, ...]:
@@ -187,7 +189,7 @@ mirror_pad: OpDef = define_op(
         sample(rng.integers(0, 9, (2, 3)), np.array([[0, 0], [0, 2]], np.int32), mode="REFLECT"),
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
-    doc="The input with its own elements mirrored around it: at the edge element (REFLECT) or beside it (SYMMETRIC).",
+    doc="The input with itself mirrored around it: at the edge element (REFLECT) or beside it (SYMMETRIC).",
 )
 
 mirror_pad_grad: OpDef = define_op(
@@ -213,8 +215,8 @@ def pad(
 ) -> Tensor:
     """``tensor`` with a margin: ``paddings[i]`` = (before, after) elements around dimension i.
 
-    ``mode``: CONSTANT puts ``constant_values`` there, REFLECT mirrors at the edge element (at most dim - 1 elements),
-    SYMMETRIC beside it (at most dim). Raises `InvalidArgumentError`.
+    ``mode``: CONSTANT puts ``constant_values`` there, REFLECT mirrors at the edge element (at most dim - 1
+    elements), SYMMETRIC beside it (at most dim). Raises `InvalidArgumentError`.
     """
     kind = mode.upper()
     if kind == "CONSTANT":

@@ -1,13 +1,14 @@
 """Slicing: parts of a tensor by ranges, and ``tensor[...]``.
 
-Two ideas carry this file. A strided slice's begin, end, strides and five masks are NumPy's basic indexing in another
-spelling: `_index` translates them, and kernels and partial values just index. And a slice is a view of its input
-(``alias``); its gradient puts the incoming one back into zeros (StridedSliceGrad).
+Two ideas carry this file. A strided slice's begin, end, strides and five masks are NumPy's basic indexing in
+another spelling: `_index` translates them, and kernels and partial values just index. And a slice is a view
+of its input (``alias``); its gradient puts the incoming one back into zeros (StridedSliceGrad).
 """
 
 from __future__ import annotations
 
 import builtins
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -29,7 +30,8 @@ from flowrt.graph.op_def import (
     op_def,
     sample,
 )
-from flowrt.graph.ops.shaping import cast, shape
+from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.shaping import shape
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape
 
@@ -39,13 +41,15 @@ from flowrt.graph.shapes import Shape, format_shape
 def check_slice(dims: Sequence[int | None], begin: Sequence[int | None], size: Sequence[int | None]) -> None:
     """Refuse a range that leaves its dimension, as far as the numbers are known."""
     if not len(dims) == len(begin) == len(size):
-        message = f"expected one begin and one size for each of {len(dims)} dimensions; got {len(begin)} and {len(size)}"
-        raise InvalidArgumentError(message)
+        counts = f"{len(begin)} and {len(size)}"
+        raise InvalidArgumentError(
+            f"expected one begin and size for each of {len(dims)} dimensions; got {counts}"
+        )
     for axis, (dim, first, count) in enumerate(zip(dims, begin, size, strict=True)):
         if first is not None and (first < 0 or (dim is not None and first > dim)):
             raise InvalidArgumentError(f"begin[{axis}]: expected a position in [0, {dim}]; got {first}")
-        if count is not None and (count < -1 or (None not in (dim, first) and first + count > dim)):  # type: ignore[operator]
-            left = "the dimension's end" if dim is None or first is None else dim - first
+        left = math.inf if dim is None or first is None else dim - first
+        if count is not None and not -1 <= count <= left:
             raise InvalidArgumentError(f"size[{axis}]: expected -1 or a size up to {left}; got {count}")
 
 
@@ -114,8 +118,10 @@ slice_op: OpDef = define_op(
 
 
 def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor:
-    """The block of shape ``size`` that starts at ``begin`` (both vectors, one number a dimension); a size of -1 goes to
-    the end of its dimension. Raises `InvalidArgumentError` for a block that leaves the tensor.
+    """The block of shape ``size`` that starts at ``begin``; both are vectors with one number a dimension.
+
+    A size of -1 goes to the end of its dimension. Raises `InvalidArgumentError` for a block that leaves the
+    tensor.
     """
     result: Tensor = slice_op(input_, begin, size, name=name)
     return result
@@ -173,7 +179,7 @@ _UNKNOWN_RANGE: Any = object()  # a range, of which something is not known yet
 
 
 def _expanded(index: Sequence[Any], rank: int) -> list[Any]:
-    """``index`` with its ellipsis (at the end when there is none) replaced by as many full ranges as ``rank`` asks for."""
+    """``index`` with full ranges in place of its ellipsis (by default at the end), as many as ``rank`` needs."""
     if sum(entry is ... for entry in index) > 1:
         raise InvalidArgumentError("expected at most one ellipsis; got several")
     used = sum(entry is not None and entry is not ... for entry in index)
@@ -208,7 +214,7 @@ def _sliced_dims(dims: Sequence[int | None], index: Sequence[Any]) -> Iterator[i
 
 
 def _spec(s: ShapeContext, first: int) -> tuple[Any, Any, Any] | None:
-    """What is known of begin, end and strides, which are inputs ``first`` and on; None when not even their length is."""
+    """What is known of begin, end and strides (inputs ``first`` and on); None when their length is not."""
     values = [s.value(first + i) for i in range(3)]
     lengths = [len(v) for v in values if v is not None]
     lengths += [
@@ -306,8 +312,9 @@ strided_slice_op: OpDef = define_op(
     samples=_strided_samples,
     alias=True,
     value=_strided_slice_value,
-    doc="The elements from ``begin`` to ``end`` in steps of ``strides``, as Python's slices have it, with five bit masks: "
-    "begin and end entries to ignore, the ellipsis, new axes of length 1, and entries that are one index and drop their axis.",
+    doc="The elements from ``begin`` to ``end`` in steps of ``strides``, as Python's slices have it. Masks say "
+    "which begins and ends to ignore, which entry is the ellipsis, which are new axes of length 1, and which are "
+    "one index that drops its axis.",
 )
 
 
@@ -381,11 +388,11 @@ def strided_slice(
     var: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """The elements of ``input_`` from ``begin`` to ``end`` (without it) in steps of ``strides`` (1 by default).
+    """The elements of ``input_`` from ``begin`` to before ``end`` in steps of ``strides`` (1 by default).
 
-    begin, end and strides are vectors with one entry a dimension, from the first on; bit i of a mask speaks of entry i.
-    Raises `InvalidArgumentError` for a stride of 0, too many entries, or a single index out of bounds. ``var`` was the
-    variable that the slice is of, for assignment to slices, and has no use here: it must be None.
+    All three are vectors with one entry a dimension, from the first on; bit i of a mask speaks of entry i.
+    ``var`` must be None: slices cannot be assigned to. Raises `InvalidArgumentError` for a stride of 0, too
+    many entries, or a single index out of bounds.
     """
     if var is not None:
         raise InvalidArgumentError(
@@ -402,7 +409,7 @@ def strided_slice(
 
 
 def getitem(tensor: Any, key: Any) -> Tensor:
-    """``tensor[key]``: ints, slices, ``...``, None (a new axis) and scalar integer tensors, alone or in a tuple.
+    """``tensor[key]``: ints, slices, ``...``, None (a new axis), scalar integer tensors, or a tuple of these.
 
     Raises `DTypeError` for other keys (lists, masks) and `InvalidArgumentError` for an index out of bounds.
     """

@@ -15,7 +15,7 @@ from flowrt.graph.op_def import (
 
 _ENDS = {"tensor_name": attr_string(), "send_device": attr_string(), "recv_device": attr_string()}
 
-send = define_op(
+send_op = define_op(
     "_Send",
     "tensor: T ->",
     types={"T": dtypes.ANY},
@@ -29,7 +29,7 @@ send = define_op(
     doc="Puts its input into the step's rendezvous, under a key made of both devices and the tensor's name.",
 )
 
-recv = define_op(
+recv_op = define_op(
     "_Recv",
     "-> tensor_type",
     types={"tensor_type": dtypes.ANY},

@@ -1,15 +1,15 @@
-"""Sliding windows: where convolution and pooling look, and copying what they see to where a matrix product can reach it.
+"""Sliding windows: where convolution and pooling look, and copying what they see to where a product can reach it.
 
-An `Axis` says how windows lie along one axis; kernels and shape rules share it, so they cannot disagree. The array part
-works on channels-last arrays ``[n, *spatial, c]`` in blocks of images (or of rows of one image), each small enough that
-the copied patches are still in the cache when they are multiplied: measured for ``[64, 14, 14, 32]`` by 5x5x32x64, the
-whole convolution then costs what the matrix product of all patches at once costs alone.
+An `Axis` says how windows lie along one axis; kernels and shape rules share it, so they cannot disagree. The array
+part works on channels-last arrays ``[n, *spatial, c]`` in blocks of images (or of rows of one image), each so small
+that the copied patches are still in the cache when they are multiplied: measured for ``[64, 14, 14, 32]`` by
+5x5x32x64, a whole convolution then costs what one matrix product over all patches costs alone.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import Any, NamedTuple
 
@@ -17,12 +17,25 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.shapes import Shape, format_shape
 
 WORKSPACE = 4 << 20
-"""Bytes of patches made at once. From 1 to 8 MiB the time is the same within 5 %; above it the cache is left."""
+"""Bytes of patches made at once. From 1 to 8 MiB the time is the same within 5 %; above, the cache is left."""
+
+
+class Step(NamedTuple):
+    """How windows go along one axis: ``stride`` elements apart, their own elements ``dilation`` apart.
+
+    ``padding`` is TensorFlow's: VALID (inside only), SAME (``ceil(length / stride)`` windows, the odd element of
+    padding behind), EXPLICIT (``explicit`` elements before and after).
+    """
+
+    stride: int
+    dilation: int = 1
+    padding: str = "VALID"
+    explicit: tuple[int, int] = (0, 0)
 
 
 class Axis(NamedTuple):
-    """Windows along one axis of ``length`` elements: ``outputs`` of them, ``stride`` apart, of ``taps`` elements each that are
-    ``dilation`` apart; the first begins ``before`` elements ahead of the axis.
+    """Windows along one axis of ``length`` elements: ``outputs`` of them, ``stride`` apart, of ``taps`` elements
+    each that are ``dilation`` apart; the first begins ``before`` elements ahead of the axis.
     """
 
     length: int
@@ -49,42 +62,69 @@ class Axis(NamedTuple):
         return slice(start, start + max(0, (self.outputs - 1) * self.stride + 1), self.stride)
 
 
-def lay_windows(
-    length: int, taps: int, stride: int, dilation: int, padding: str, explicit: tuple[int, int] = (0, 0)
-) -> Axis:
-    """The windows of TensorFlow's ``padding``: VALID (inside only), SAME (``ceil(length / stride)`` of them, the odd
-    element of padding behind), EXPLICIT (``explicit`` elements before and after).
+def lay_windows(length: int, taps: int, step: Step) -> Axis:
+    """The windows of ``taps`` elements along an axis of ``length``.
 
     Raises `InvalidArgumentError` when the window is larger than the padded axis by a stride or more.
     """
+    stride, dilation, padding, explicit = step
     extent = (taps - 1) * dilation + 1
     if padding == "SAME":
         outputs = -(-length // stride)
-        return Axis(length, taps, stride, dilation, max(0, (outputs - 1) * stride + extent - length) // 2, outputs)
+        before = max(0, (outputs - 1) * stride + extent - length) // 2
+        return Axis(length, taps, stride, dilation, before, outputs)
     before, after = explicit if padding == "EXPLICIT" else (0, 0)
     room = length + before + after - extent + stride
     if room <= -stride:
         raise InvalidArgumentError(
-            f"expected a window of at most {length + before + after} elements (the input's {length} and its padding);"
+            f"expected a window of at most {length + before + after} elements, the input's {length} and its padding;"
             f" got {extent}"
         )
     return Axis(length, taps, stride, dilation, before, max(0, room) // stride)
 
 
-def output_shape(
-    lengths: Sequence[int | None], taps: Sequence[int | None], strides: Sequence[int], dilations: Sequence[int],
-    padding: str, explicit: Sequence[tuple[int, int]],
-) -> tuple[int | None, ...]:  # fmt: skip
+def output_lengths(
+    lengths: Sequence[int | None], taps: Sequence[int | None], steps: Sequence[Step]
+) -> tuple[int | None, ...]:
     """How many windows there are along each axis, as far as it is known."""
     return tuple(
-        None if length is None or tap is None else lay_windows(length, tap, *rest).outputs
-        for length, tap, *rest in zip(lengths, taps, strides, dilations, [padding] * len(strides), explicit, strict=True)
+        None if length is None or tap is None else lay_windows(length, tap, step).outputs
+        for length, tap, step in zip(lengths, taps, steps, strict=True)
     )
 
 
 # --- attributes and layouts
 
 PADDINGS = ("SAME", "VALID", "EXPLICIT")
+
+
+def steps_of(attrs: Mapping[str, Any]) -> list[Step]:
+    """The attributes ``strides``, ``dilations``, ``padding`` and ``explicit_paddings`` as one `Step` an axis.
+
+    Raises `InvalidArgumentError` for steps that are not positive, and for an unknown or incomplete padding.
+    """
+    strides, padding = attrs["strides"], attrs["padding"]
+    rank = len(strides)
+    dilations = attrs.get("dilations", (1,) * rank)
+    explicit = attrs.get("explicit_paddings", ())
+    check_positive("strides", strides, rank)
+    check_positive("dilations", dilations, rank)
+    if padding not in PADDINGS:
+        raise InvalidArgumentError(f"padding: expected one of {', '.join(PADDINGS)}; got {padding!r}")
+    if padding != "EXPLICIT":
+        return [Step(s, d, padding) for s, d in zip(strides, dilations, strict=True)]
+    if len(explicit) != 2 * rank or min(explicit) < 0:
+        raise InvalidArgumentError(
+            f"explicit_paddings: expected {2 * rank} numbers of at least 0; got {list(explicit)}"
+        )
+    pairs = zip(explicit[::2], explicit[1::2], strict=True)
+    return [Step(s, d, padding, pair) for s, d, pair in zip(strides, dilations, pairs, strict=True)]
+
+
+def check_positive(name: str, values: Sequence[int], rank: int) -> None:
+    """Raise `InvalidArgumentError` unless ``values`` are ``rank`` positive numbers."""
+    if len(values) != rank or min(values) < 1:
+        raise InvalidArgumentError(f"{name}: expected {rank} numbers of at least 1; got {list(values)}")
 
 
 def channels_first(data_format: str) -> bool:
@@ -96,38 +136,42 @@ def channels_last(xp: Any, array: Any, data_format: str) -> Any:
     return xp.moveaxis(array, 1, -1) if channels_first(data_format) else array
 
 
-def split_shape(shape: Sequence[Any], data_format: str) -> tuple[Any, tuple[Any, ...], Any]:
-    """(batch, spatial dimensions, channels) of a shape, or of strides and dilations, in the order of ``data_format``."""
+def split_layout(values: Sequence[Any], data_format: str) -> tuple[Any, tuple[Any, ...], Any]:
+    """(that of the batch, those of the spatial axes, that of the channels) of one value an axis."""
     if channels_first(data_format):
-        return shape[0], tuple(shape[2:]), shape[1]
-    return shape[0], tuple(shape[1:-1]), shape[-1]
+        return values[0], tuple(values[2:]), values[1]
+    return values[0], tuple(values[1:-1]), values[-1]
 
 
-def join_shape(batch: Any, spatial: Sequence[Any], channels: Any, data_format: str) -> tuple[Any, ...]:
-    """The inverse of `split_shape`."""
+def join_layout(batch: Any, spatial: Sequence[Any], channels: Any, data_format: str) -> tuple[Any, ...]:
+    """The inverse of `split_layout`."""
     return (batch, channels, *spatial) if channels_first(data_format) else (batch, *spatial, channels)
 
 
-def explicit_pairs(padding: str, explicit_paddings: Sequence[int], rank: int) -> list[tuple[int, int]]:
-    """The attribute ``explicit_paddings`` as (before, after) an axis. Raises `InvalidArgumentError`."""
-    if padding not in PADDINGS:
-        raise InvalidArgumentError(f"padding: expected one of {', '.join(PADDINGS)}; got {padding!r}")
-    if padding != "EXPLICIT":
-        return [(0, 0)] * rank
-    if len(explicit_paddings) != 2 * rank or min(explicit_paddings) < 0:
-        message = f"explicit_paddings: expected {2 * rank} numbers of at least 0; got {list(explicit_paddings)}"
-        raise InvalidArgumentError(message)
-    return list(zip(explicit_paddings[::2], explicit_paddings[1::2], strict=True))
+def every_axis(name: str, value: Any, spatial: int, data_format: str) -> tuple[int, ...]:
+    """What users write for ``strides`` or ``ksize`` (one number, one a spatial axis, or one an axis) as one an axis.
+
+    Raises `InvalidArgumentError` for another count.
+    """
+    values = tuple(value) if isinstance(value, Iterable) else (value,)
+    if len(values) == spatial + 2:
+        return values
+    if len(values) not in (1, spatial):
+        raise InvalidArgumentError(
+            f"{name}: expected 1, {spatial} or {spatial + 2} numbers; got {list(values)}"
+        )
+    return join_layout(1, values * (spatial // len(values)), 1, data_format)
 
 
-def check_steps(name: str, values: Sequence[int], rank: int) -> None:
-    """Raise `InvalidArgumentError` unless ``values`` (strides, dilations, window sizes) are ``rank`` positive numbers."""
-    if len(values) != rank or min(values) < 1:
-        raise InvalidArgumentError(f"{name}: expected {rank} numbers of at least 1; got {list(values)}")
+def padding_attrs(padding: Any) -> dict[str, Any]:
+    """What users write for ``padding`` (a name, or a pair an axis) as attributes."""
+    if isinstance(padding, str):
+        return {"padding": padding}
+    return {"padding": "EXPLICIT", "explicit_paddings": [amount for pair in padding for amount in pair]}
 
 
 def of_rank(name: str, shape: Shape, rank: int) -> tuple[int | None, ...]:
-    """``shape`` with ``rank`` dimensions, unknown ones if it is unknown. Raises `InvalidArgumentError`."""
+    """``shape``, with ``rank`` unknown dimensions if it is unknown. Raises `InvalidArgumentError` for another rank."""
     if shape is not None and len(shape) != rank:
         raise InvalidArgumentError(f"{name}: expected rank {rank}; got shape {format_shape(shape)}")
     return (None,) * rank if shape is None else shape
@@ -136,15 +180,17 @@ def of_rank(name: str, shape: Shape, rank: int) -> tuple[int | None, ...]:
 # --- arrays
 
 
-def pad(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any, value: Any = 0) -> Any:
-    """``x`` with each of ``axes`` (its dimensions from 1 on; the rest have no windows) padded with ``value``.
+def pad(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any, value: Any = 0, first: int = 1) -> Any:
+    """``x`` with its dimensions from ``first`` on, those of ``axes``, padded with ``value``.
 
     Returns ``x`` itself where there is nothing to pad or convert.
     """
     if x.dtype == dtype and all(a.padded == a.length for a in axes):
         return x
-    padded = xp.full((x.shape[0], *(a.padded for a in axes), *x.shape[1 + len(axes) :]), value, dtype)
-    padded[(slice(None), *(a.inner for a in axes))] = x
+    padded = xp.full(
+        (*x.shape[:first], *(a.padded for a in axes), *x.shape[first + len(axes) :]), value, dtype
+    )
+    padded[(*[slice(None)] * first, *(a.inner for a in axes))] = x
     return padded
 
 
@@ -162,7 +208,7 @@ def taps_of(axes: Sequence[Axis]) -> Iterator[tuple[tuple[int, ...], tuple[slice
 
 
 def patches(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any) -> Iterator[tuple[tuple[slice, slice], Any]]:
-    """The windows of ``x`` (channels last) as matrices ``[windows, taps * c]`` of ``dtype``, block by block ("im2col").
+    """The windows of ``x`` (channels last) as matrices ``[windows, taps * c]``, block by block ("im2col").
 
     Yields ((images, rows of the first spatial axis), matrix); the matrix is overwritten by the next one.
     """
@@ -178,7 +224,7 @@ def patches(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any) -> Iterator[tuple
     for block in image_blocks(images, row * outputs[0]):
         source = pad(xp, x[block], axes, dtype)
         seen = _windows(xp, source, axes)
-        step = outputs[0] if block.stop - block.start > 1 else max(1, min(outputs[0], WORKSPACE // max(1, row)))
+        step = outputs[0] if block.stop - block.start > 1 else max(1, WORKSPACE // max(1, row))
         for start in range(0, outputs[0], step):
             rows = slice(start, min(start + step, outputs[0]))
             view = seen[:, rows]

@@ -1,14 +1,19 @@
 """Ordering: reads and writes of one resource happen in the order in which the user wrote them.
 
-There are no reference edges in flowrt, so nothing in the data flow says whether ``w.assign(...)`` comes before or after
-another read of ``w``. The order of creation does: a read waits for the last write before it, a write for that write and
-for every read since. Only the resource's own operations are tied; what they feed runs freely.
+There are no reference edges in flowrt, so nothing in the data flow says whether ``w.assign(...)`` comes
+before or after another read of ``w``. The order of creation does: a read waits for the last write before it, a
+write for that write and for every read since. Only the resource's own operations are tied; what they feed runs
+freely.
+
+A read reads the resource that is input 0; a write changes every resource among its inputs (an optimizer's
+update has the variable and its slots).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from flowrt import dtypes
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 
@@ -27,25 +32,28 @@ def order_effects(subgraph: Subgraph) -> Subgraph:
     nodes: list[Node] = []
     changed = False
     for node in subgraph:
-        before = _predecessors(node, histories)
-        added = tuple(name for name in before if name not in node.controls and not _reads_from(node, name))
-        nodes.append(node.replace(controls=node.controls + added) if added else node)
-        changed = changed or bool(added)
+        if node.op.effect is Effect.READ or node.op.effect is Effect.WRITE:
+            before = dict.fromkeys(_predecessors(node, histories))
+            waited = {node.name, *node.controls, *[ref[0] for ref in node.inputs]}
+            added = tuple([name for name in before if name not in waited])
+            if added:
+                node = node.replace(controls=node.controls + added)
+                changed = True
+        nodes.append(node)
     return subgraph.with_nodes(nodes) if changed else subgraph
 
 
 def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
-    effect = node.op.effect
-    if effect not in (Effect.READ, Effect.WRITE) or not node.inputs:
-        return []
-    history = histories.setdefault(node.inputs[0][0], _History())
-    if effect is Effect.READ:
-        history.reads.append(node.name)
-        return [history.write] if history.write else []
-    before = history.reads or ([history.write] if history.write else [])
-    history.write, history.reads = node.name, []
+    """What ``node`` has to wait for; notes it as the last of its resources' operations."""
+    before: list[str] = []
+    for argument, (resource, _) in zip(node.op.inputs, node.inputs, strict=False):
+        if argument.dtype is not dtypes.resource:
+            continue
+        history = histories.setdefault(resource, _History())
+        if node.op.effect is Effect.READ:
+            before += [history.write] if history.write else []
+            history.reads.append(node.name)
+            break
+        before += history.reads or ([history.write] if history.write else [])
+        history.write, history.reads = node.name, []
     return before
-
-
-def _reads_from(node: Node, name: str) -> bool:
-    return any(ref[0] == name for ref in node.inputs)

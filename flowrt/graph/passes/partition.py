@@ -15,6 +15,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
+from flowrt.graph.ops.transfer import recv_op, send_op
 
 MAX_COPIED_BYTES = 1024
 
@@ -99,7 +100,7 @@ class _Partitioner:
         ends = {"tensor_name": f"{producer.name}:{index}", "send_device": producer.device, "recv_device": device}
         send = Node(
             f"{producer.name}/_send_{index}/{_tag(device)}",
-            op_def("_Send"),
+            send_op,
             ((producer.name, index),),
             (),
             {**ends, "T": spec.dtype},
@@ -109,7 +110,7 @@ class _Partitioner:
         )
         recv = Node(
             f"{producer.name}/_recv_{index}/{_tag(device)}",
-            op_def("_Recv"),
+            recv_op,
             (),
             (),
             {**ends, "tensor_type": spec.dtype, "shape": spec.shape},

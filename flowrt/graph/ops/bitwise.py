@@ -1,0 +1,55 @@
+"""Operations on the bits of integers: TensorFlow's ``tf.bitwise``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, define_op, sample, undoes_itself
+from flowrt.graph.ops.comparison import broadcast_shape
+from flowrt.graph.ops.identities import unchanged
+
+
+def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef:
+    return define_op(
+        name,
+        "x: T, y: T -> T",
+        types={"T": dtypes.INTEGER},
+        shape=broadcast_shape,
+        kernel=Ufunc(ufunc),
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (
+            sample(np.array([[5], [-6]], np.int32), np.array([3, 1, 0], np.int32)),
+            sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
+            sample(np.zeros(0, np.int64), np.array(1, np.int64)),
+        ),
+        elementwise=True,
+        doc=doc,
+        **facts,
+    )
+
+
+bitwise_and = _bitwise("BitwiseAnd", "bitwise_and", "The bits that are set in both.", commutative=True)
+bitwise_or = _bitwise("BitwiseOr", "bitwise_or", "The bits that are set in one or both.", commutative=True)
+bitwise_xor = _bitwise("BitwiseXor", "bitwise_xor", "The bits that are set in just one.", commutative=True)
+left_shift = _bitwise("LeftShift", "left_shift", "x * 2**y, for 0 <= y < the number of bits.")
+right_shift = _bitwise(
+    "RightShift", "right_shift", "x / 2**y, rounded down, for 0 <= y < the number of bits."
+)
+
+invert = define_op(
+    "Invert",
+    "x: T -> T",
+    types={"T": dtypes.INTEGER},
+    shape=unchanged,
+    kernel=Ufunc("invert"),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
+    elementwise=True,
+    simplify=undoes_itself,
+    doc="All bits flipped.",
+)

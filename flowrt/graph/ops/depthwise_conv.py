@@ -1,0 +1,236 @@
+"""Depthwise convolution: every channel with filters of its own, and the gradients as ops.
+
+A matrix product a channel would be far too thin for BLAS, so kernels go over the filter's taps and multiply and add
+whole images elementwise. The gradients of each of the three ops are the other two, as in `flowrt.graph.ops.conv`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import TensorSpec
+from flowrt.graph.op_def import BY_VJP, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.ops.conv import (
+    ATTRS_2D,
+    backprop_filter_vjp,
+    backprop_input_vjp,
+    conv_attributes,
+    conv_axes,
+    forward_vjp,
+    sizes_shape,
+    spatial_steps,
+    working_dtype,
+)
+from flowrt.graph.ops.windows import (
+    Axis,
+    channels_last,
+    image_blocks,
+    join_layout,
+    of_rank,
+    output_lengths,
+    pad,
+    split_layout,
+    taps_of,
+)
+from flowrt.graph.shapes import Shape, merge, num_elements
+
+# --- shapes
+
+
+def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[int | None, ...]:
+    layout = attrs["data_format"]
+    steps = spatial_steps(attrs)
+    batch, spatial, channels = split_layout(of_rank("input", x, 4), layout)
+    *taps, depth, multiplier = of_rank("filter", filter, 4)
+    if None not in (channels, depth) and channels != depth:
+        raise InvalidArgumentError(
+            f"expected a filter [kh, kw, {channels}, m]; got {[*taps, depth, multiplier]}"
+        )
+    depth = channels if depth is None else depth
+    filters = None if depth is None or multiplier is None else depth * multiplier
+    return join_layout(batch, output_lengths(spatial, taps, steps), filters, layout)
+
+
+def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
+    sizes = sizes_shape(s, 0)
+    merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
+    return [sizes]
+
+
+def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
+    sizes = sizes_shape(s, 1)
+    merge(_forward_shape(s.shapes[0], sizes, s.attrs), s.shapes[2])
+    return [sizes]
+
+
+def _check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
+    expected = _forward_shape(tuple(x), tuple(filter), attrs)
+    if dy.shape != expected:
+        raise InvalidArgumentError(f"out_backprop: expected shape {list(expected)}; got {list(dy.shape)}")
+
+
+# --- kernels
+
+
+def _blocks(x: Any, axes: Sequence[Axis], y: Any, dtype: Any) -> Iterable[slice]:
+    width = math.prod(a.padded for a in axes) * x.shape[-1] + math.prod(y.shape[1:])
+    return image_blocks(x.shape[0], width * dtype.itemsize * 2)  # 2: each product is a temporary
+
+
+def _by_filter(y: Any, multiplier: int) -> Any:
+    """``[n, *spatial, c * m]`` as ``[n, *spatial, c, m]``."""
+    return y.reshape(*y.shape[:-1], -1, multiplier)
+
+
+def _forward(
+    xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
+    explicit_paddings: Any, out: Any = None,
+) -> Any:  # fmt: skip
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
+    dtype = working_dtype(input.dtype)
+    out_shape = _forward_shape(input.shape, filter.shape, attrs)
+    out = xp.empty(out_shape, input.dtype) if out is None else out
+    axes = conv_axes(input.shape, filter.shape[:-2], attrs)
+    x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
+    filter = filter.astype(dtype, copy=False)
+    outputs = [a.outputs for a in axes]
+    for block in _blocks(x, axes, y, dtype):
+        padded = pad(xp, x[block], axes, dtype)[..., None]
+        total = xp.zeros((padded.shape[0], *outputs, *filter.shape[-2:]), dtype)
+        for tap, where in taps_of(axes):
+            total += padded[(slice(None), *where)] * filter[tap]
+        y[block] = total.reshape(y[block].shape)
+    return out
+
+
+def _backprop_input(
+    xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
+    dilations: Any, explicit_paddings: Any, out: Any = None,
+) -> Any:  # fmt: skip
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
+    _check_gradient(input_sizes, filter.shape, out_backprop, attrs)
+    dtype = working_dtype(filter.dtype)
+    out = xp.empty(input_sizes, filter.dtype) if out is None else out
+    axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
+    x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
+    filter = filter.astype(dtype, copy=False)
+    for block in _blocks(x, axes, y, dtype):
+        dy = _by_filter(xp.ascontiguousarray(y[block], dtype), filter.shape[-1])
+        padded = xp.zeros((dy.shape[0], *(a.padded for a in axes), x.shape[-1]), dtype)
+        for tap, where in taps_of(axes):
+            padded[(slice(None), *where)] += xp.einsum("...cm,cm->...c", dy, filter[tap])
+        x[block] = padded[(slice(None), *(a.inner for a in axes))]
+    return out
+
+
+def _backprop_filter(
+    xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
+    dilations: Any, explicit_paddings: Any, out: Any = None,
+) -> Any:  # fmt: skip
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
+    _check_gradient(input.shape, filter_sizes, out_backprop, attrs)
+    dtype = working_dtype(input.dtype)
+    out = xp.empty(filter_sizes, input.dtype) if out is None else out
+    axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
+    x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
+    channels, multiplier = filter_sizes[-2:]
+    total = xp.zeros(filter_sizes, dtype)
+    for block in _blocks(x, axes, y, dtype):
+        padded = pad(xp, x[block], axes, dtype)
+        dy = xp.ascontiguousarray(y[block], dtype).reshape(-1, channels, multiplier)
+        for tap, where in taps_of(axes):
+            seen = padded[(slice(None), *where)].reshape(-1, channels)
+            total[tap] += xp.einsum("pc,pcm->cm", seen, dy)
+    out[...] = total
+    return out
+
+
+# --- samples
+
+
+def _arrays(rng: np.random.Generator) -> Iterable[tuple[Any, Any, Any, dict[str, Any]]]:
+    """(input, filter, output gradient, attributes)."""
+    cases: list[tuple[Any, ...]] = [
+        ((2, 4, 5, 2), (3, 2, 2, 1), dict(padding="SAME"), dtypes.float64),
+        ((1, 5, 5, 3), (2, 3, 3, 2), dict(padding="VALID", strides=(1, 2, 2, 1)), dtypes.float64),
+        ((1, 6, 5, 2), (2, 2, 2, 2), dict(padding="SAME", dilations=(1, 2, 2, 1)), dtypes.float64),
+        ((1, 2, 4, 4), (2, 2, 2, 1), dict(padding="SAME", data_format="NCHW"), dtypes.float64),
+        (
+            (1, 3, 4, 1),
+            (2, 2, 1, 2),
+            dict(padding="EXPLICIT", explicit_paddings=(0, 0, 1, 0, 0, 2, 0, 0)),
+            dtypes.float64,
+        ),
+        ((0, 4, 5, 2), (3, 2, 2, 1), dict(padding="SAME"), dtypes.float64),
+    ]
+    cases += [((2, 4, 5, 2), (3, 2, 2, 2), dict(padding="SAME"), d) for d in dtypes.FLOATING]
+    for x_shape, filter_shape, given, dtype in cases:
+        attrs = {"strides": (1,) * 4, "dilations": (1,) * 4, "data_format": "NHWC", **given}
+        y_shape = _forward_shape(x_shape, filter_shape, attrs)
+        x, f, y = (rng.standard_normal(s).astype(dtype.np) for s in (x_shape, filter_shape, y_shape))  # type: ignore[arg-type]
+        yield x, f, y, attrs
+
+
+def _samples(
+    choose: Callable[[Any, Any, Any], tuple[Any, ...]],
+) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [sample(*choose(x, f, y), **attrs) for x, f, y, attrs in _arrays(rng)]
+
+
+# --- definitions
+
+_ATTRS = {key: attr for key, attr in ATTRS_2D.items() if key != "use_cudnn_on_gpu"}
+
+
+def _cost(y: TensorSpec, filter: TensorSpec) -> float:
+    """Every output element meets every tap of its filter; 0 if a shape is unknown."""
+    return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:2]) or 0)
+
+
+depthwise_conv2d_op: OpDef = define_op(
+    "DepthwiseConv2dNative",
+    "input: T, filter: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS,
+    shape=lambda s: [_forward_shape(s.shapes[0], s.shapes[1], s.attrs)],
+    kernel=_forward,
+    vjp=lambda op, dy: forward_vjp(op, dy, depthwise_backprop_input_op, depthwise_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_samples(lambda x, f, y: (x, f)),
+    cost=lambda inputs, outputs: _cost(outputs[0], inputs[1]),
+    doc="Cross-correlation of each channel c with its m filters, filter [kh, kw, c, m]: channels c * m + i.",
+)
+
+depthwise_backprop_input_op: OpDef = define_op(
+    "DepthwiseConv2dNativeBackpropInput",
+    "input_sizes: host int32, filter: T, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS,
+    shape=_transposed_shape,
+    kernel=_backprop_input,
+    vjp=lambda op, dx: backprop_input_vjp(op, dx, depthwise_conv2d_op, depthwise_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_samples(lambda x, f, y: (np.array(x.shape, np.int32), f, y)),
+    cost=lambda inputs, outputs: _cost(inputs[2], inputs[1]),
+    doc="The gradient of DepthwiseConv2dNative with respect to its input, from that of its output.",
+)
+
+depthwise_backprop_filter_op: OpDef = define_op(
+    "DepthwiseConv2dNativeBackpropFilter",
+    "input: T, filter_sizes: host int32, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=_ATTRS,
+    shape=_filter_shape,
+    kernel=_backprop_filter,
+    vjp=lambda op, df: backprop_filter_vjp(op, df, depthwise_conv2d_op, depthwise_backprop_input_op),
+    jvp=BY_VJP,
+    samples=_samples(lambda x, f, y: (x, np.array(f.shape, np.int32), y)),
+    cost=lambda inputs, outputs: _cost(inputs[2], outputs[0]),
+    doc="The gradient of DepthwiseConv2dNative with respect to its filter, from that of its output.",
+)

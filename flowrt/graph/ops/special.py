@@ -1,0 +1,121 @@
+"""Special functions: the error function and its kin, and the logarithm of gamma with its derivatives."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.op_def import BY_VJP, Sample, define_op, sample
+from flowrt.graph.ops import special_functions
+from flowrt.graph.ops.arithmetic import add_v2, multiply
+from flowrt.graph.ops.comparison import broadcast_shape
+from flowrt.graph.ops.filling import unbroadcast
+from flowrt.graph.ops.math import exp, neg, number, square, unary_op, unary_samples
+
+BLOCK = 32768
+"""Elements computed at a time: the temporaries stay in a core's cache, which halves the time of a million."""
+
+
+def _blockwise(function: Callable[[Any, Any], Any], narrow: Callable[[Any, Any], Any] | None = None) -> Any:
+    """The kernel that computes ``function`` in float64, or ``narrow`` in float32 for inputs of at most 32 bits."""
+
+    def kernel(xp: Any, x: Any) -> Any:
+        chosen, dtype = (
+            (function, np.float64) if narrow is None or x.dtype.itemsize == 8 else (narrow, np.float32)
+        )
+        flat = x.reshape(-1)
+        result = xp.empty(flat.shape, x.dtype)
+        for start in range(0, flat.size, BLOCK):
+            result[start : start + BLOCK] = chosen(xp, flat[start : start + BLOCK].astype(dtype))
+        return result.reshape(x.shape)
+
+    return kernel
+
+
+def _gauss(d: Tensor, x: Tensor, factor: float, sign: int) -> Tensor:
+    """d * factor * exp(sign * x**2)."""
+    power = square(x)
+    bell = exp(power if sign > 0 else neg(power))
+    result: Tensor = multiply(multiply(d, number(factor, x)), bell)
+    return result
+
+
+erf = unary_op(
+    "Erf",
+    _blockwise(special_functions.erf, special_functions.erf_32),
+    dtypes.FLOATING,
+    lambda d, x, y: _gauss(d, x, 2 / math.sqrt(math.pi), -1),
+    unary_samples(-3, 3),
+    "2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.",
+)
+
+erfc = unary_op(
+    "Erfc",
+    _blockwise(special_functions.erfc),
+    dtypes.FLOATING,
+    lambda d, x, y: _gauss(d, x, -2 / math.sqrt(math.pi), -1),
+    unary_samples(-3, 3),
+    "1 - erf(x), exact for large x.",
+)
+
+erfinv = unary_op(
+    "Erfinv",
+    _blockwise(special_functions.erfinv),
+    dtypes.FLOATING,
+    lambda d, x, y: _gauss(d, y, math.sqrt(math.pi) / 2, 1),
+    unary_samples(-0.95, 0.95),
+    "The inverse of erf on [-1, 1].",
+)
+
+lgamma = unary_op(
+    "Lgamma",
+    _blockwise(special_functions.lgamma),
+    dtypes.FLOATING,
+    lambda d, x, y: multiply(d, digamma(x)),
+    unary_samples(0.5, 5),
+    "The logarithm of abs(gamma(x)).",
+)
+
+digamma = unary_op(
+    "Digamma",
+    _blockwise(special_functions.digamma),
+    dtypes.FLOATING,
+    lambda d, x, y: multiply(d, polygamma(number(1, x), x)),
+    unary_samples(0.5, 5),
+    "The derivative of lgamma.",
+)
+
+
+def _polygamma(xp: Any, a: Any, x: Any) -> Any:
+    return xp.asarray(special_functions.polygamma(xp, a.astype(np.float64), x.astype(np.float64))).astype(
+        x.dtype
+    )
+
+
+def _polygamma_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    a, x = op.inputs
+    return [None, unbroadcast(multiply(dy, polygamma(add_v2(a, number(1, a)), x)), x, a)]
+
+
+def _orders(rng: np.random.Generator) -> Iterable[Sample]:
+    yield sample(np.array([[0.0], [1.0], [2.0]]), rng.uniform(0.5, 5, 3))
+    yield sample(np.array(1, np.float32), np.array([0.5, 2], np.float32))
+
+
+polygamma = define_op(
+    "Polygamma",
+    "a: T, x: T -> T",
+    types={"T": (dtypes.float32, dtypes.float64)},
+    shape=broadcast_shape,
+    kernel=_polygamma,
+    vjp=_polygamma_vjp,
+    jvp=BY_VJP,
+    samples=_orders,
+    elementwise=True,
+    doc="Derivative number a of digamma at x > 0.",
+)

@@ -1,0 +1,198 @@
+"""`Saver`: variables to checkpoints and back.
+
+The files are those of `flowrt.train.checkpoint`: safetensors shards and a JSON manifest with checksums, replaced
+atomically. Nothing is added to the graph: values are taken from and put into the session, so a Saver works on a
+finalized graph, and nothing in a checkpoint can run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.graph.graph import get_default_graph
+from flowrt.graph.op_def import nearest
+from flowrt.train.checkpoint import CheckpointReader, checkpoint_exists, read_checkpoint, remove_checkpoint, write_checkpoint
+from flowrt.train.checkpoint_state import update_checkpoint_state
+from flowrt.variables import GraphKeys, Variable, global_variables
+
+
+class Saver:
+    """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables, or None for all
+    global variables of the default graph at the first use.
+
+    ``max_to_keep`` checkpoints stay (0 or None: all); older ones are removed, but for one in every
+    ``keep_checkpoint_every_n_hours``. With ``pad_step_number`` steps are written with eight digits.
+    ``reshape`` allows a value of another shape with as many elements.
+    """
+
+    def __init__(
+        self,
+        var_list: Any = None,
+        reshape: bool = False,
+        sharded: bool = False,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        restore_sequentially: bool = False,
+        saver_def: Any = None,
+        builder: Any = None,
+        defer_build: bool = False,
+        allow_empty: bool = False,
+        write_version: Any = None,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        filename: str | None = None,
+    ) -> None:
+        self._reshape, self._max_to_keep = reshape, max_to_keep or 0
+        self._keep_every_s = keep_checkpoint_every_n_hours * 3600
+        self._pad, self._allow_empty = pad_step_number, allow_empty
+        self._kept_until = time.time() + self._keep_every_s
+        self._checkpoints: list[tuple[str, float]] = []
+        self._variables: dict[str, Variable] | None = None
+        self._given = var_list
+        if not defer_build:
+            self.build()
+
+    def build(self) -> None:
+        """Fix the list of variables. Raises `InvalidArgumentError` if there are none, or two of one name."""
+        if self._variables is None:
+            given = self._given if self._given is not None else global_variables() + _saveables()
+            self._variables = _by_name(given)
+            if not self._variables and not self._allow_empty:
+                raise InvalidArgumentError("Saver: expected variables to save; got none")
+
+    def _targets(self) -> dict[str, Variable]:
+        self.build()
+        assert self._variables is not None
+        return self._variables
+
+    def save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> str:
+        """Write the variables' values and return the checkpoint's prefix: ``save_path``, or ``save_path-STEP``.
+
+        ``global_step`` is an int, a variable or a tensor. Raises `FailedPreconditionError` for an uninitialized variable and
+        what writing raises; the last checkpoint is untouched then.
+        """
+        targets = self._targets()
+        prefix = os.fspath(save_path)
+        if global_step is not None:
+            step = _step_of(sess, global_step)
+            prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
+        values = sess.variable_values(list(targets.values()))
+        write_checkpoint(prefix, dict(zip(targets, values, strict=True)))
+        if write_state:
+            self._record(prefix)
+            directory = os.path.dirname(prefix) or "."
+            update_checkpoint_state(directory, prefix, self.last_checkpoints, latest_filename)
+            self._remove_old()
+        return prefix
+
+    def _record(self, prefix: str) -> None:
+        self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.time())]
+
+    def _remove_old(self) -> None:
+        while self._max_to_keep and len(self._checkpoints) > self._max_to_keep:
+            prefix, saved = self._checkpoints.pop(0)
+            if saved > self._kept_until:
+                self._kept_until += self._keep_every_s
+            else:
+                remove_checkpoint(prefix)
+
+    def restore(self, sess: Any, save_path: str | None) -> None:
+        """Set the variables from a checkpoint; they need not be initialized.
+
+        Raises `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a variable that is not
+        in it, `InvalidArgumentError` for another shape or dtype (with both), `DataLossError` for damage. No variable has
+        changed then.
+        """
+        if save_path is None:
+            raise InvalidArgumentError("restore: expected a checkpoint's prefix; got None. Was anything saved?")
+        prefix = os.fspath(save_path)
+        if not checkpoint_exists(prefix):
+            raise InvalidArgumentError(f"restore: {prefix!r} is not a checkpoint's prefix: there is no {prefix}.index.json")
+        targets = self._targets()
+        reader = CheckpointReader(prefix)
+        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        for name, variable in targets.items():
+            self._check(prefix, name, variable, shapes, types)
+        stored = read_checkpoint(prefix, list(targets))
+        sess.assign_variables({v: _shaped(stored[name], v) for name, v in targets.items()})
+
+    def _check(
+        self, prefix: str, name: str, variable: Variable, shapes: Mapping[str, Any], types: Mapping[str, Any]
+    ) -> None:
+        if name not in shapes:
+            message = f"checkpoint {prefix!r} has no tensor {name!r}. {nearest(name, shapes)}"
+            raise NotFoundError(message, op=variable.op.name, source=variable.op.source)
+        shape, expected = list(shapes[name]), variable.shape
+        fits = expected.is_compatible_with(shape)
+        same_size = expected.num_elements() == int(np.prod(shape, dtype=np.int64))
+        if not fits and not (self._reshape and same_size):
+            message = f"checkpoint {prefix!r}: variable {name!r} has shape {expected}; its value there has shape {shape}"
+            raise InvalidArgumentError(message, op=variable.op.name, source=variable.op.source)
+        if types[name] != variable.dtype:
+            message = f"checkpoint {prefix!r}: variable {name!r} is {variable.dtype.name}; its value there is {types[name]}"
+            raise DTypeError(message, op=variable.op.name, source=variable.op.source)
+
+    # --- what has been saved
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Prefixes of the checkpoints that are kept, oldest first."""
+        return [prefix for prefix, _ in self._checkpoints]
+
+    def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
+        self._checkpoints = [(prefix, time.time()) for prefix in last_checkpoints]
+
+    def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
+        self._checkpoints = list(last_checkpoints_with_time)
+
+    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
+        """Take over checkpoints of an earlier process, as far as they exist."""
+        self.set_last_checkpoints([p for p in checkpoint_paths if checkpoint_exists(p)])
+
+
+def _saveables() -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.SAVEABLE_OBJECTS)
+
+
+def _by_name(var_list: Any) -> dict[str, Variable]:
+    if isinstance(var_list, Mapping):
+        return dict(var_list)
+    found: dict[str, Variable] = {}
+    for variable in var_list:
+        if not isinstance(variable, Variable):
+            raise DTypeError(f"Saver: expected variables; got {variable!r}")
+        if found.setdefault(variable.op.name, variable) is not variable:
+            raise InvalidArgumentError(f"Saver: expected one variable of each name; got two of {variable.op.name!r}")
+    return found
+
+
+def _step_of(sess: Any, global_step: Any) -> int:
+    if hasattr(global_step, "graph"):
+        global_step = sess.run(global_step)
+    try:
+        return int(global_step)
+    except (TypeError, ValueError):
+        raise DTypeError(f"save: expected global_step as an int, variable or tensor; got {global_step!r}") from None
+
+
+def _shaped(value: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, Any]:
+    shape = variable.shape
+    return value if shape.is_compatible_with(value.shape) else value.reshape(shape.as_list())
