@@ -25,7 +25,7 @@ help:  ## print this list
 		| awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
 demo: $(READY)  ## train a network on real data on two CPU devices
-	@$(PY) examples/digits_mlp.py --devices 2 --out runs/demo
+	@$(PY) examples/digits_cnn.py --out runs/demo
 
 test: $(READY)  ## run the tests, all but the slow ones
 	@$(PY) -m pytest -m "not slow"

@@ -1,0 +1,341 @@
+"""flowrt: a TensorFlow-style dataflow runtime.
+
+A script builds a `Graph` of operations and runs parts of it in a `Session`; the names are those of TensorFlow 1. See
+README.md for a first script and ARCHITECTURE.md for the way of a step through the packages.
+"""
+
+import importlib as _importlib
+from typing import Any as _Any
+
+from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
+from flowrt.device.spec import DeviceSpec
+from flowrt.dtypes import DType, as_dtype, bfloat16, complex64, complex128, float16, float32, float64
+from flowrt.dtypes import bool_ as bool
+from flowrt.dtypes import int8, int16, int32, int64, resource, string, uint8, uint16, uint32, uint64, variant
+from flowrt.errors import OpError
+from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
+from flowrt.executor.fetches import IndexedSlicesValue
+from flowrt.executor.session import InteractiveSession, Session, get_default_session
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.custom_gradient import custom_gradient
+from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradients, hessians
+from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
+from flowrt.graph.import_graph_def import import_graph_def
+from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.op_def import nearest as _nearest
+from flowrt.graph.ops.arithmetic import (
+    accumulate_n,
+    add,
+    add_n,
+    clip_by_value,
+    maximum,
+    minimum,
+    multiply,
+    pow,
+    saturate_cast,
+    scalar_mul,
+    squared_difference,
+    subtract,
+)
+from flowrt.graph.ops.arranging import (
+    depth_to_space,
+    meshgrid,
+    reverse,
+    reverse_sequence,
+    reverse_v2,
+    roll,
+    space_to_depth,
+    tile,
+)
+from flowrt.graph.ops.assertions import (
+    Assert,
+    add_check_numerics_ops,
+    assert_equal,
+    assert_greater,
+    assert_greater_equal,
+    assert_integer,
+    assert_less,
+    assert_less_equal,
+    assert_near,
+    assert_negative,
+    assert_non_negative,
+    assert_non_positive,
+    assert_none_equal,
+    assert_positive,
+    assert_rank,
+    assert_rank_at_least,
+    assert_rank_in,
+    assert_same_float_dtype,
+    assert_scalar,
+    assert_type,
+    check_numerics,
+    is_numeric_tensor,
+)
+from flowrt.graph.ops.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+    where,
+    where_v2,
+)
+from flowrt.graph.ops.complex_parts import abs, angle, complex, conj, imag, real
+from flowrt.graph.ops.constant import constant, placeholder, placeholder_with_default
+from flowrt.graph.ops.counting import bincount, confusion_matrix, histogram_fixed_width
+from flowrt.graph.ops.decompositions import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant,
+    matrix_inverse,
+    matrix_solve,
+    matrix_triangular_solve,
+    qr,
+)
+from flowrt.graph.ops.division import (
+    atan2,
+    div,
+    div_no_nan,
+    divide,
+    floordiv,
+    floormod,
+    mod,
+    realdiv,
+    truediv,
+    truncatediv,
+    truncatemod,
+)
+from flowrt.graph.ops.einsum import einsum
+from flowrt.graph.ops.filling import (
+    broadcast_dynamic_shape,
+    broadcast_static_shape,
+    broadcast_to,
+    fill,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from flowrt.graph.ops.formatting import as_string
+from flowrt.graph.ops.gathering import (
+    batch_gather,
+    gather,
+    gather_nd,
+    scatter_nd,
+    tensor_scatter_add,
+    tensor_scatter_nd_add,
+    tensor_scatter_nd_sub,
+    tensor_scatter_nd_update,
+    tensor_scatter_sub,
+    tensor_scatter_update,
+)
+from flowrt.graph.ops.generating import lin_space, linspace, one_hot, range, sequence_mask
+from flowrt.graph.ops.identities import (
+    cast,
+    ensure_shape,
+    identity,
+    identity_n,
+    stop_gradient,
+    to_bfloat16,
+    to_complex128,
+    to_complex64,
+    to_double,
+    to_float,
+    to_int32,
+    to_int64,
+)
+from flowrt.graph.ops.joining import concat, split, stack, unstack
+from flowrt.graph.ops.linalg import cross, matmul, tensordot
+from flowrt.graph.ops.math import (
+    acos,
+    acosh,
+    asin,
+    asinh,
+    atan,
+    atanh,
+    ceil,
+    cos,
+    cosh,
+    exp,
+    expm1,
+    floor,
+    is_finite,
+    is_inf,
+    is_nan,
+    log,
+    log1p,
+    negative,
+    reciprocal,
+    rint,
+    round,
+    rsqrt,
+    sigmoid,
+    sign,
+    sin,
+    sinh,
+    sqrt,
+    square,
+    tan,
+    tanh,
+)
+from flowrt.graph.ops.matrix_parts import (
+    diag,
+    diag_part,
+    eye,
+    matrix_band_part,
+    matrix_diag,
+    matrix_diag_part,
+    matrix_set_diag,
+    trace,
+)
+from flowrt.graph.ops.norms import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm, norm
+from flowrt.graph.ops.ordering import argsort, searchsorted, setdiff1d, sort, unique, unique_with_counts
+from flowrt.graph.ops.padding import pad
+from flowrt.graph.ops.random import get_seed, random_normal, random_uniform, set_random_seed, truncated_normal
+from flowrt.graph.ops.reductions import (
+    reduce_all,
+    reduce_any,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
+from flowrt.graph.ops.sampling import multinomial, random_crop, random_gamma, random_poisson, random_shuffle
+from flowrt.graph.ops.scans import cumprod, cumsum
+from flowrt.graph.ops.script import Print, group, no_op, numpy_function, py_func, py_function, timestamp
+from flowrt.graph.ops.segments import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
+)
+from flowrt.graph.ops.selecting import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    repeat,
+    sparse_to_dense,
+)
+from flowrt.graph.ops.shaping import (
+    expand_dims,
+    invert_permutation,
+    rank,
+    reshape,
+    shape,
+    size,
+    squeeze,
+    transpose,
+)
+from flowrt.graph.ops.slicing import slice, strided_slice
+from flowrt.graph.ops.special import digamma, erf, erfc, lgamma, polygamma
+from flowrt.graph.ops.spectral import self_adjoint_eig, self_adjoint_eigvals, svd
+from flowrt.graph.ops.statistics import argmax, argmin, count_nonzero, reduce_logsumexp
+from flowrt.graph.ops.strings import (
+    decode_raw,
+    reduce_join,
+    regex_replace,
+    string_join,
+    string_strip,
+    string_to_number,
+    substr,
+)
+from flowrt.graph.ops.script import print_ as print
+from flowrt.graph.ops.script import tuple_ as tuple
+from flowrt.graph.ops import operators as _operators  # Tensor's +, -, [] and so on
+from flowrt.graph.shapes import Dimension, TensorShape
+from flowrt.initializers import (
+    constant_initializer,
+    glorot_normal_initializer,
+    glorot_uniform_initializer,
+    ones_initializer,
+    orthogonal_initializer,
+    random_normal_initializer,
+    random_uniform_initializer,
+    truncated_normal_initializer,
+    uniform_unit_scaling_initializer,
+    variance_scaling_initializer,
+    zeros_initializer,
+)
+from flowrt.scopes import (
+    add_to_collection,
+    add_to_collections,
+    colocate_with,
+    container,
+    control_dependencies,
+    get_collection,
+    get_collection_ref,
+    is_tensor,
+    name_scope,
+    op_scope,
+)
+from flowrt.scopes import device as device  # the function; the package of this name stays importable by its full name
+from flowrt.variable_scope import (
+    AUTO_REUSE,
+    VariableScope,
+    get_variable_scope,
+    no_regularizer,
+    variable_op_scope,
+    variable_scope,
+)
+from flowrt.variables import (
+    GraphKeys,
+    Variable,
+    VariableAggregation,
+    VariableSynchronization,
+    global_variables,
+    global_variables_initializer,
+    is_variable_initialized,
+    local_variables,
+    local_variables_initializer,
+    model_variables,
+    moving_average_variables,
+    report_uninitialized_variables,
+    trainable_variables,
+    variables_initializer,
+)
+
+from flowrt.aliases import *  # noqa: F403
+
+__version__ = "0.1.0"
+newaxis = None
+
+
+
+_LAZY = (
+    "app", "compat", "contrib", "data", "flags", "gfile", "initializers", "layers", "logging", "losses", "metrics",
+    "summary", "test", "train", "viz",
+)  # fmt: skip
+_GRAPH_MESSAGES = ("AttrValue", "GraphDef", "NameAttrList", "NodeDef")
+_EVENT_MESSAGES = ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata")
+
+
+def __getattr__(name: str) -> _Any:
+    """Modules and messages that a first import need not pay for, and a clear word for what flowrt does not have."""
+    if name in _LAZY:
+        return _importlib.import_module(f"flowrt.{name}")
+    if name == "RunMetadata":
+        from flowrt.protos.step_stats_pb2 import RunMetadata
+
+        return RunMetadata
+    if name in _GRAPH_MESSAGES:
+        from flowrt.protos import graph_pb2
+
+        return getattr(graph_pb2, name)
+    if name in _EVENT_MESSAGES:
+        from flowrt.protos import event_pb2
+
+        return getattr(event_pb2, name)
+    raise AttributeError(f"flowrt has no {name!r}. {_nearest(name, globals())}")

@@ -1,7 +1,7 @@
 """`Variable`: a tensor that keeps its value between runs.
 
-A Variable is a handle operation with an initializer. Wherever it is used as a tensor, a new read is added at that point, so
-that reads and writes happen in the order in which the program states them.
+A Variable is a handle operation with an initializer. Wherever it is used as a tensor, a new read is added at
+that point, so that reads and writes happen in the order in which the program states them.
 """
 
 from __future__ import annotations
@@ -13,13 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.op_def import op_def
 from flowrt.graph.ops import state
+from flowrt.graph.ops.operators import overload_operators
 from flowrt.graph.ops.script import group, no_op
 from flowrt.graph.shapes import TensorShape, as_shape, merge
 
@@ -66,13 +67,29 @@ class VariableAggregation(Enum):
     NONE, SUM, MEAN, ONLY_FIRST_REPLICA = range(4)
 
 
+class Reference:
+    """See `Variable.ref`: equal and of one hash for one variable."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        return self._variable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and self._variable is other._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+
 class Variable:
     """A value of the session that operations read and assign.
 
-    ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it. ``trainable``
-    variables are what optimizers train. ``constraint`` maps the value to an allowed one after each optimizer step. With
-    ``validate_shape=False`` the shape may change by assignment. Raises `InvalidArgumentError` for an initial value
-    of unknown shape (unless ``validate_shape`` is False).
+    ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it.
+    ``trainable`` variables are what optimizers train. ``constraint`` maps the value to an allowed one after
+    each optimizer step. With ``validate_shape=False`` the shape may change by assignment. Raises
+    `InvalidArgumentError` for an initial value of unknown shape (unless ``validate_shape`` is False).
     """
 
     __array_priority__ = 100
@@ -98,9 +115,15 @@ class Variable:
     ) -> None:
         if initial_value is None:
             raise InvalidArgumentError("Variable: expected an initial_value; got None")
+        if trainable and synchronization is VariableSynchronization.ON_READ:
+            raise InvalidArgumentError(
+                "Variable: expected trainable=False with synchronization ON_READ; got True"
+            )
         graph = get_default_graph()
         self.synchronization, self.aggregation = synchronization, aggregation
-        self.trainable = synchronization is not VariableSynchronization.ON_READ if trainable is None else bool(trainable)
+        self.trainable = (
+            synchronization is not VariableSynchronization.ON_READ if trainable is None else bool(trainable)
+        )
         self.constraint = constraint
         scope_name = name or "Variable"
         with graph.control_dependencies(None), graph.name_scope(scope_name) as scope:
@@ -109,11 +132,13 @@ class Variable:
                 initial = initial_value() if callable(initial_value) else initial_value
                 initial = initial.initialized_value() if isinstance(initial, Variable) else initial
                 self._initial_value = convert_to_tensor(initial, dtype, "initial_value")
-            known = merge(self._initial_value.spec.shape, as_shape(shape if shape is not None else expected_shape))
+            known = merge(
+                self._initial_value.spec.shape, as_shape(shape if shape is not None else expected_shape)
+            )
             if validate_shape and known is None:
                 raise InvalidArgumentError(
-                    f"Variable {full_name!r}: expected an initial value of known shape; got {self._initial_value!r}. "
-                    "Pass validate_shape=False if its shape may vary"
+                    f"Variable {full_name!r}: expected an initial value of known shape; got "
+                    f"{self._initial_value!r}. Pass validate_shape=False if its shape may vary"
                 )
             handle_shape = known if validate_shape else None
             self._dtype = self._initial_value.dtype
@@ -121,8 +146,12 @@ class Variable:
                 dtype=self._dtype, shape=handle_shape, shared_name=full_name, name=scope
             )
             with self._beside():
-                self._initializer: Operation = state.assign_variable_op(self.handle, self._initial_value, name="Assign")
-                self._is_initialized: Tensor = state.var_is_initialized_op(self.handle, name="IsInitialized")
+                self._initializer: Operation = state.assign_variable_op(
+                    self.handle, self._initial_value, name="Assign"
+                )
+                self._is_initialized: Tensor = state.var_is_initialized_op(
+                    self.handle, name="IsInitialized/VarIsInitializedOp"
+                )
                 self._snapshot: Tensor = state.read_variable_op(
                     self.handle, dtype=self._dtype, name="Read/ReadVariableOp"
                 )
@@ -130,7 +159,6 @@ class Variable:
         if self.trainable and GraphKeys.TRAINABLE_VARIABLES not in keys:
             keys.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(keys, self)
-        self._save_slice_info = None
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
@@ -196,10 +224,14 @@ class Variable:
         with self._beside():
             name = f"{self.op.name}/ReadVariableOp"
             graph = self.graph
-            return state.read_variable_op(self.handle, dtype=self._dtype, name=graph.unique_absolute(name) + "/")  # type: ignore[no-any-return]
+            full_name = f"{graph.unique_absolute(name)}/"
+            read: Tensor = state.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
+            return read
 
     def initialized_value(self) -> Tensor:
-        """The initial value: for the initial values of other variables, in whatever order they are initialized."""
+        """The initial value: for the initial values of other variables, in whatever order they are
+        initialized.
+        """
         return self._initial_value
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
@@ -216,14 +248,20 @@ class Variable:
 
     # --- writing
 
-    def assign(self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+    def assign(
+        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
         """Set the value. Returns the new value as a tensor, or with ``read_value=False`` the operation."""
         return self._write(state.assign_variable_op, (value,), name or "Assign", read_value)
 
-    def assign_add(self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
         return self._write(state.assign_add_variable_op, (delta,), name or "AssignAdd", read_value)
 
-    def assign_sub(self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True) -> Any:
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
         return self._write(state.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
 
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
@@ -239,20 +277,55 @@ class Variable:
         result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
         return result
 
-    def scatter_update(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Tensor:
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         return self._scatter(state.resource_scatter_update, sparse_delta, name)
 
-    def scatter_add(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Tensor:
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         return self._scatter(state.resource_scatter_add, sparse_delta, name)
 
-    def scatter_sub(self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None) -> Tensor:
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
         return self._scatter(state.resource_scatter_sub, sparse_delta, name)
 
-    def set_shape(self, shape: Any) -> None:
-        merge(self.handle.op.get_attr("shape"), as_shape(shape))
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(state.resource_scatter_mul, sparse_delta, name)
 
-    def __getitem__(self, key: Any) -> Tensor:
-        return self.read_value()[key]  # type: ignore[index, no-any-return]
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(state.resource_scatter_div, sparse_delta, name)
+
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(state.resource_scatter_min, sparse_delta, name)
+
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(state.resource_scatter_max, sparse_delta, name)
+
+    def set_shape(self, shape: Any) -> None:
+        """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a
+        contradiction.
+        """
+        op = self.handle.op
+        refined = merge(op.get_attr("shape"), as_shape(shape))
+        if refined != op.get_attr("shape"):
+            op.mutate(attrs={**op.node.attrs, "shape": refined})
+
+    def ref(self) -> Reference:
+        """A hashable stand-in for the variable: `Reference.deref` gives it back."""
+        return Reference(self)
+
+    experimental_ref = ref
 
     def __iter__(self) -> Any:
         return iter(self.read_value())
@@ -267,20 +340,7 @@ def _default_session() -> Any:
     return default_sessions()[-1]
 
 
-def _overload(name: str) -> None:
-    def operator(self: Variable, *args: Any) -> Any:
-        return getattr(self.read_value(), name)(*args)
-
-    operator.__name__ = name
-    setattr(Variable, name, operator)
-
-
-for _name in (
-    "__add__", "__radd__", "__sub__", "__rsub__", "__mul__", "__rmul__", "__truediv__", "__rtruediv__", "__floordiv__",
-    "__rfloordiv__", "__mod__", "__rmod__", "__pow__", "__rpow__", "__matmul__", "__rmatmul__", "__neg__", "__abs__",
-    "__lt__", "__le__", "__gt__", "__ge__", "__and__", "__or__", "__xor__", "__invert__",
-):  # fmt: skip
-    _overload(_name)
+overload_operators(Variable)
 
 
 # --- collections of variables
@@ -337,4 +397,3 @@ def report_uninitialized_variables(
         names = convert_to_tensor([v.op.name for v in variables])
         rows = op_def("Squeeze")(op_def("Where")(missing), squeeze_dims=[1])
         return op_def("GatherV2")(names, rows, 0)  # type: ignore[no-any-return]
-

@@ -81,6 +81,7 @@ class Binder:
         self._places: dict[Ref, Operand] = {}
         self._free: dict[tuple[Any, Any], list[Any]] = {}
         self._buffers: dict[Ref, tuple[tuple[Any, Any], Any]] = {}
+        self._names: dict[int, str] = {}
         self._lines: list[Line] = []
         self._feeds: dict[str, Callable[[Any], None]] = {}
         self._lifetimes = Lifetimes(subgraph)
@@ -125,7 +126,7 @@ class Binder:
         if is_static(shape) and dtype.np != object and not fetched and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED:
             array = self._new_buffer((node.name, 0), node.outputs[0])
             self._feeds[node.name] = functools.partial(array.__setitem__, ...)
-            self._place(node, 0, Operand(array, None, f"b{id(array) % 9973}"))
+            self._place(node, 0, Operand(array, None, self._buffer_name(array)))
             return
         slot = self._new_register(node, 0)
         self._feeds[node.name] = functools.partial(self._registers.__setitem__, slot)
@@ -181,7 +182,7 @@ class Binder:
             self._release_inputs(node, operands, position)
         arrays = [self._new_buffer(ref, spec) for ref, spec in zip(outputs, node.outputs, strict=True)]
         for index, array in enumerate(arrays):
-            self._place(node, index, Operand(array, None, f"b{id(array) % 9973}", True))
+            self._place(node, index, Operand(array, None, self._buffer_name(array), True))
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
@@ -282,6 +283,10 @@ class Binder:
         array = spare.pop() if spare else self._device.empty(spec.shape, spec.dtype.np)
         self._buffers[ref] = (kind, array)
         return array
+
+    def _buffer_name(self, array: Any) -> str:
+        """``b0``, ``b1``, … in the order of allocation: what the program's text calls a buffer."""
+        return self._names.setdefault(id(array), f"b{len(self._names)}")
 
     def _is_fetched(self, ref: Ref) -> bool:
         return self._lifetimes.root(ref) in self._fetched

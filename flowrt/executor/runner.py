@@ -66,7 +66,7 @@ def run_inline(running: Sequence[Running], control: StepControl) -> None:
         still: list[tuple[Running, str | None]] = []
         for program, last in waiting:
             key = next(program, None)
-            progress = progress or key != last or key is PAUSE
+            progress = progress or key is None or key is PAUSE or key != last
             if key is not None:
                 still.append((program, key))
         waiting = still

@@ -308,7 +308,11 @@ class BaseSession:
             for control in list(self._running):
                 control.cancel(CancelledError("the session was closed while this step ran"))
             self._forget_plans()
+            resources = list(self._resources.values())
             self._resources.clear()
+        for resource in resources:  # not under the lock: what a resource waits for may need it
+            if close := getattr(resource, "close", None):
+                close()
 
     def _forget_plans(self) -> None:
         with self._lock:

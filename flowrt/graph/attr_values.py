@@ -23,7 +23,7 @@ from flowrt.graph.tensor_proto import (
 
 
 def attr_kind(op: OpDef, key: str) -> str | None:
-    """The kind of ``op``'s attribute ``key`` ("int", "list(type)", …), or None if it has none of this name."""
+    """The kind of attribute ``key`` of ``op`` ("int", "list(type)", …), or None if it has none."""
     if key in op.attrs:
         return op.attrs[key].kind
     for argument in (*op.inputs, *op.outputs):
@@ -52,7 +52,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
 
 
 def kind_of_value(key: str, value: Any) -> str:
-    """The kind of an attribute that no op defines (``_class``), from its value. Raises `UnimplementedError`."""
+    """The kind of a value, for attributes that no op defines (``_class``). Raises `UnimplementedError`."""
     if isinstance(value, (tuple, list)):
         return f"list({kind_of_value(key, value[0])})" if value else "list(string)"
     for python_type, kind in _KINDS:
@@ -64,8 +64,8 @@ def kind_of_value(key: str, value: Any) -> str:
 def encode_attr(message: Any, key: str, kind: str, value: Any) -> None:
     """Write attribute ``key`` into the AttrValue ``message``.
 
-    Raises `UnimplementedError` for a kind that messages cannot hold, `InvalidArgumentError` for a value that is not
-    of its kind or out of range.
+    Raises `UnimplementedError` for a kind that messages cannot hold, `InvalidArgumentError` for a value
+    that is not of its kind or out of range.
     """
     is_list = kind.startswith("list(")
     codec = _CODECS.get(kind[5:-1] if is_list else kind)

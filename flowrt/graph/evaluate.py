@@ -53,6 +53,8 @@ def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any 
         raise located(node, error) from error.__cause__
     except Exception as error:
         raise located(node, error) from error
+    if not op.outputs:
+        return []
     return list(result) if len(node.outputs) != 1 or op.outputs[0].is_list else [result]
 
 

@@ -20,6 +20,7 @@ from typing import Any, NoReturn, TypeAlias, final
 from flowrt.device.spec import DeviceSpec, format_device, merge_device_names, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.graph.graph_def import nodes_to_graph_def
 from flowrt.graph.node import Node, Ref, Source, TensorSpec
 from flowrt.graph.op_def import OpDef, ShapeContext, nearest
 from flowrt.graph.partial_value import partial_value
@@ -396,6 +397,15 @@ class Graph:
 
     def is_fetchable(self, _: Any) -> bool:
         return True
+
+    def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
+        """The operations as a GraphDef message: all, or those added since ``version`` was ``from_version``.
+
+        ``add_shapes`` adds what is known of the output shapes as attribute "_output_shapes". Raises
+        `UnimplementedError`, which names the operation, for an attribute that a message cannot hold.
+        """
+        nodes = [op.node for op in self.get_operations()[from_version or 0 :]]
+        return nodes_to_graph_def(nodes, add_shapes=add_shapes)
 
     # --- freezing
 

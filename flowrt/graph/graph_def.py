@@ -1,8 +1,9 @@
-"""Nodes to GraphDef and back: the message in which graphs are stored, sent and shown, as TensorFlow writes it.
+"""Nodes to GraphDef and back: the message in which graphs are stored, sent and shown, as TensorFlow writes
+it.
 
-An input is "node:1", or "node" for output 0; control inputs "^node" stand last. Attributes have the kinds of the
-op's definition. Output shapes can be inferred and are stored only when asked for: `read_nodes` gives nodes without
-output specs, which `import_graph_def` finds when it adds them to a graph.
+An input is "node:1", or "node" for output 0; control inputs "^node" stand last. Attributes have the kinds
+of the op's definition. Output shapes can be inferred and are stored only when asked for: `read_nodes` gives
+nodes without output specs, which `import_graph_def` finds when it adds them to a graph.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ VERSION = 2474
 MAX_NODES = 1_000_000
 MAX_NAME_LENGTH = 4096
 MAX_LIST_LENGTH = 65_536
-"""How many outputs an attribute may ask for."""
+"""How many outputs an attribute may ask for, and how many elements an input that says *how* may have."""
 
 OUTPUT_SHAPES = "_output_shapes"
 SOURCE = "_source"
@@ -44,14 +45,14 @@ _RENAMED = {
 }
 _ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|Scatter\w+|(Sparse)?Apply\w+")
 
-# Attributes that TensorFlow's ops have and flowrt's lack, with the values at which they say nothing to flowrt.
-_SAYS_NOTHING: dict[str, tuple[Any, ...]] = {
-    "use_locking": (False, True),  # an update always holds the variable's lock
+# Attributes that only TensorFlow's ops have, with the values (None: all) at which they say nothing to flowrt.
+_SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
+    "use_locking": None,  # an update always holds the variable's lock
+    "debug_name": None,
     "grad_a": (False,),
     "grad_b": (False,),
     "grad_x": (False,),
     "grad_y": (False,),
-    "debug_name": ("",),
     "allowed_devices": ((),),
     "validate_shape": (False,),
     "multiply_linear_by_lr": (False,),
@@ -72,9 +73,9 @@ def nodes_to_graph_def(
 ) -> GraphDef:
     """A GraphDef of ``nodes``.
 
-    ``add_shapes`` puts the known shapes into attribute "_output_shapes", ``with_sources`` the user's "file:line" into
-    "_source". Raises `UnimplementedError` or `InvalidArgumentError`, with the node's name, for an attribute that
-    a message cannot hold.
+    ``add_shapes`` puts the known shapes into attribute "_output_shapes", ``with_sources`` the user's
+    "file:line" into "_source". Raises `UnimplementedError` or `InvalidArgumentError`, with the node's name,
+    for an attribute that a message cannot hold.
     """
     graph_def = protos.graph_pb2.GraphDef()
     graph_def.versions.producer = VERSION
@@ -126,10 +127,11 @@ def read_nodes(
 ) -> dict[str, Node]:
     """The nodes of ``graph_def``, by name and in its order, with ``source`` and without output specs.
 
-    Attributes that the op does not define are left out where ``defaults`` (by op and attribute) holds their value,
-    and so is "_output_shapes" (see `read_output_shapes`). Raises `NotFoundError` for ops that flowrt lacks, all at
-    once; `InvalidArgumentError`, with the node's name, for names, inputs and attributes that are not well formed;
-    for versions that do not fit too; `ResourceExhaustedError` beyond the limits of this file.
+    Attributes that the op does not define are left out where ``defaults`` (by op and attribute) holds their
+    value, and so is "_output_shapes" (see `read_output_shapes`). Raises `NotFoundError` for ops that flowrt
+    lacks, all at once; `InvalidArgumentError`, with the node's name, for names, inputs and attributes that
+    are not well formed; for versions that do not fit too; `ResourceExhaustedError` beyond the limits of
+    this file.
     """
     _check_versions(graph_def.versions)
     if len(graph_def.node) > MAX_NODES:
@@ -253,15 +255,12 @@ def _read_attrs(node_def: NodeDef, op: OpDef, defaults: Mapping[tuple[str, str],
 
 
 def _says_nothing(op: str, key: str, value: Any, defaults: Mapping[tuple[str, str], Any]) -> bool:
-    return value in _SAYS_NOTHING.get(key, ()) or ((op, key) in defaults and defaults[op, key] == value)
+    neutral = _SAYS_NOTHING.get(key, ())
+    return neutral is None or value in neutral or ((op, key) in defaults and defaults[op, key] == value)
 
 
 def _check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
-    """What shape rules rely on: dtypes are allowed ones, lengths are sane, a constant has its declared dtype."""
-    for variable, allowed in op.types.items():
-        if variable in attrs and attrs[variable] not in allowed:
-            names, got = ", ".join(sorted(d.name for d in allowed)), attrs[variable].name
-            raise InvalidArgumentError(f"attribute {variable!r}: expected one of {names}; got {got}")
+    """What shape rules rely on: lengths are sane, a constant has its declared dtype."""
     for argument in (*op.inputs, *op.outputs):
         key = argument.number_attr
         if key is not None and key in attrs and not 0 <= attrs[key] <= MAX_LIST_LENGTH:

@@ -1,8 +1,8 @@
 """GraphDef into the default graph: `import_graph_def`.
 
-The way: read all nodes (`flowrt.graph.graph_def`, which touches no graph), give each its name in the graph, put
-producers first, then add one after the other, so that shapes are inferred and checked as for any operation.
-Whatever goes wrong, the graph is then as it was before.
+The way: read all nodes (`flowrt.graph.graph_def`, which touches no graph), give each its name in the graph,
+put producers first, then add one after the other, so that shapes are inferred and checked as for any
+operation. Whatever goes wrong, the graph is then as it was before.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 
 from flowrt import protos
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, OpError, ResourceExhaustedError
 from flowrt.graph.attr_values import decode_attr
 from flowrt.graph.build import convert_to_tensor, output_dtypes
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, user_source
-from flowrt.graph.graph_def import format_ref, parse_ref, read_nodes, read_output_shapes
+from flowrt.graph.graph_def import MAX_LIST_LENGTH, format_ref, parse_ref, read_nodes, read_output_shapes
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import Argument, OpDef, nearest
 from flowrt.graph.passes.prune import sort_topologically
-from flowrt.graph.shapes import Shape
+from flowrt.graph.shapes import Shape, num_elements
 
 
 def import_graph_def(
@@ -35,12 +35,13 @@ def import_graph_def(
 ) -> list[Any] | None:
     """Add the nodes of ``graph_def`` to the default graph, with ``name/`` ("import/") before their names.
 
-    ``input_map`` replaces tensors of ``graph_def`` ("node:1", "node"; "^node" for control inputs) by tensors of
-    the graph. ``return_elements`` names operations ("node") and tensors ("node:1") of ``graph_def``; they are
-    returned in that order. A name that the graph has already gets a suffix ``_1``, ``_2``, …. ``producer_op_list``
-    (an OpList) tells the defaults of the producer's ops: unknown attributes that have them are dropped. Without
-    ``validate_colocation_constraints`` colocation with nodes that are not in ``graph_def`` is dropped too.
-    ``op_dict`` is not used. The caller's scopes (device, control dependencies) colour the new operations.
+    ``input_map`` replaces tensors of ``graph_def`` ("node:1", "node"; "^node" for control inputs) by
+    tensors of the graph. ``return_elements`` names operations ("node") and tensors ("node:1") of
+    ``graph_def``; they are returned in that order. A name that the graph has already gets a suffix ``_1``,
+    ``_2``, …. ``producer_op_list`` (an OpList) tells the defaults of the producer's ops: unknown attributes
+    that have them are dropped. Without ``validate_colocation_constraints`` colocation with nodes that are
+    not in ``graph_def`` is dropped too. ``op_dict`` is not used. The caller's scopes (device, control
+    dependencies) colour the new operations.
 
     Raises, with the node's name: `NotFoundError` for unknown ops (all at once, with the nearest ones);
     `DTypeError` for dtypes that do not fit; `InvalidArgumentError` for whatever else does not hold together
@@ -90,7 +91,9 @@ class _InputMap:
         self.controls: dict[str, Operation] = {}
         self.used: set[Ref | str] = set()
         for key, value in given.items():
-            ref, is_control = parse_ref(key if isinstance(key, str) else key.decode())
+            if not isinstance(key, str):
+                raise DTypeError(f"input_map: expected names as keys; got {key!r}")
+            ref, is_control = parse_ref(key)
             if is_control:
                 element = graph.as_graph_element(value)
                 self.controls[ref[0]] = element if isinstance(element, Operation) else element.op
@@ -109,8 +112,7 @@ class _InputMap:
 
 
 def _own_tensor(graph: Graph, key: str, value: Any) -> Tensor:
-    with graph.name_scope("_inputs"):
-        tensor = convert_to_tensor(value)
+    tensor = value if isinstance(value, Tensor) else convert_to_tensor(value, name="inputs")
     if tensor.graph is not graph:
         raise InvalidArgumentError(
             f"input_map {key!r}: expected a tensor of the default graph; got {tensor!r}"
@@ -119,7 +121,7 @@ def _own_tensor(graph: Graph, key: str, value: Any) -> Tensor:
 
 
 class _Importer:
-    """One import into ``graph``: ``names`` are the nodes' names there, ``added`` its operations by old name."""
+    """One import: ``names`` are the nodes' names in ``graph``, ``added`` its operations by old name."""
 
     def __init__(self, graph: Graph, nodes: Mapping[str, Node], mapped: _InputMap, scope: str) -> None:
         self.graph, self.nodes, self.mapped = graph, nodes, mapped
@@ -147,8 +149,11 @@ class _Importer:
                 op = self.added[name] = self._add(node)
                 if name in shapes:
                     _merge_shapes(op, shapes[name])
-            except Exception as error:  # also what a shape rule makes of attributes that nobody ever meant
-                raise located(node, error) from error
+            except OpError as error:
+                raise located(node, error) from error.__cause__
+            except Exception as error:  # a shape rule met what no program builds
+                message = f"expected inputs and attributes as the op takes them; got {error!r}"
+                raise located(node, InvalidArgumentError(message)) from error
 
     def _without_mapped(self, node: Node) -> Node:
         tensors, controls = self.mapped.tensors, self.mapped.controls
@@ -222,12 +227,14 @@ def _colocated_with(node: Node) -> list[str]:
 def bind_types(op: OpDef, inputs: Sequence[Tensor], given: Mapping[str, Any]) -> dict[str, Any]:
     """The attributes ``given`` with the type variables that the inputs tell.
 
-    Raises `InvalidArgumentError` for the number of inputs, `DTypeError` for dtypes that the op does not take.
+    Raises `InvalidArgumentError` for the number of inputs, `DTypeError` for dtypes that the op does not take,
+    `ResourceExhaustedError` for an input that must be small and is not.
     """
     attrs = dict(given)
     counts = [_length(argument, attrs) for argument in op.inputs]
     if sum(counts) != len(inputs):
-        names = ", ".join(f"{a.name} * {n}" if a.is_list else a.name for a, n in zip(op.inputs, counts))
+        pairs = zip(op.inputs, counts, strict=True)
+        names = ", ".join(f"{a.name} * {n}" if a.is_list else a.name for a, n in pairs)
         raise InvalidArgumentError(f"expected {sum(counts)} inputs ({names}); got {len(inputs)}")
     places = [(a, i) for a, n in zip(op.inputs, counts, strict=True) for i in range(n)]
     for position, ((argument, offset), tensor) in enumerate(zip(places, inputs, strict=True)):
@@ -235,10 +242,15 @@ def bind_types(op: OpDef, inputs: Sequence[Tensor], given: Mapping[str, Any]) ->
         if dtype is not tensor.dtype:
             got = f"{tensor.name!r} of {tensor.dtype.name}"
             raise DTypeError(f"input {position} ({argument.name}): expected dtype {dtype.name}; got {got}")
+        if argument.on_host and (num_elements(tensor.spec.shape) or 0) > MAX_LIST_LENGTH:
+            expected = f"at most {MAX_LIST_LENGTH} elements"  # shape rules make Python lists of them
+            raise ResourceExhaustedError(f"input {position} ({argument.name}): expected {expected}; got {tensor!r}")
     for variable, allowed in op.types.items():
-        if _required(attrs, variable) not in allowed:
-            names = ", ".join(sorted(d.name for d in allowed))
-            raise DTypeError(f"{variable}: expected one of {names}; got {attrs[variable].name}")
+        bound = _required(attrs, variable)
+        for dtype in bound if isinstance(bound, tuple) else (bound,):
+            if dtype not in allowed:
+                names = ", ".join(sorted(d.name for d in allowed))
+                raise DTypeError(f"{variable}: expected one of {names}; got {dtype.name}")
     for argument in op.outputs:
         _length(argument, attrs)
     return attrs

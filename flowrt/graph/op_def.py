@@ -161,8 +161,9 @@ class ShapeContext:
 class SimplifyContext:
     """What a ``simplify`` rule sees of a node.
 
-    The rule returns one `Ref` an output: earlier tensors that the outputs always equal, bit for bit; or a simpler node
-    of the same name and outputs; or None.
+    The rule returns one `Ref` an output: earlier tensors that the outputs always equal, bit for bit; or a
+    simpler node of the same name and outputs; or None. Inputs that are not needed for the result must be
+    `constant`: anything else may have an effect behind it.
     """
 
     __slots__ = ("_lookup", "node")
@@ -174,7 +175,7 @@ class SimplifyContext:
         return self._lookup(ref[0]).outputs[ref[1]]
 
     def producer(self, ref: Ref) -> Node | None:
-        """The node that makes ``ref``, if it may be bypassed: it is pure and waits for nothing but its inputs."""
+        """The node that makes ``ref``, if it may be bypassed: it is pure and waits for its inputs only."""
         node = self._lookup(ref[0])
         return node if node.op.effect is Effect.PURE and not node.controls else None
 

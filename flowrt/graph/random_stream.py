@@ -26,9 +26,7 @@ class _Engine:
 
     def __init__(self) -> None:
         self.generator = np.random.Generator(np.random.Philox(0))
-        self.state: Any = dict(self.generator.bit_generator.state)
-        self.state["buffer_pos"] = 4  # all four words of the buffer are used: the next draw computes a block
-        self.state["has_uint32"] = 0
+        self.state: Any = dict(self.generator.bit_generator.state)  # fresh: its buffers are empty
         self.counter = np.zeros(4, np.uint64)
 
     def at(self, key: np.ndarray[Any, Any], draw: int) -> np.random.Generator:

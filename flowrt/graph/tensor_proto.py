@@ -72,14 +72,15 @@ def decode_shape(message: Any) -> Shape:
 def encode_tensor(message: Any, array: Array) -> None:
     """Write ``array`` into a TensorProto.
 
-    One value (or one repeated value) and strings go into the field of their dtype, others into tensor_content.
+    One value (or one repeated value) and strings go into the field of their dtype, others into
+    tensor_content.
     """
     dtype = as_dtype(array.dtype)
     message.dtype = dtype.number
     message.tensor_shape.SetInParent()
     encode_shape(message.tensor_shape, array.shape)
     values = _VALUES[dtype]
-    if is_splat(array) or array.size == 1:
+    if is_splat(array) or (array.size == 1 and array == array):  # a NaN keeps its bits in the content only
         getattr(message, values.field).extend(values.encode(first(array)))
     elif dtype is dtypes.string:
         message.string_val.extend(values.encode(array.ravel()))
@@ -89,7 +90,7 @@ def encode_tensor(message: Any, array: Array) -> None:
 
 def first(array: Array) -> Array:
     """The first element of a non-empty array, in an array of shape [1]."""
-    return array[(slice(0, 1),) * array.ndim].reshape(1)
+    return array[(..., *[slice(0, 1)] * array.ndim)].reshape(1)
 
 
 def is_splat(array: Array) -> bool:
@@ -100,9 +101,9 @@ def is_splat(array: Array) -> bool:
 def decode_tensor(message: Any) -> Array:
     """The array in a TensorProto.
 
-    Takes memory in proportion to the size of ``message``, or up to `MAX_FILLED_BYTES`; what only the shape claims is
-    not allocated. Raises `InvalidArgumentError` when parts of ``message`` contradict each other and
-    `ResourceExhaustedError` beyond the limits.
+    Takes memory in proportion to the size of ``message``, or up to `MAX_FILLED_BYTES`; what only the shape
+    claims is not allocated. Raises `InvalidArgumentError` when parts of ``message`` contradict each other
+    and `ResourceExhaustedError` beyond the limits.
     """
     dtype = decode_type(message.dtype)
     values = _VALUES.get(dtype)

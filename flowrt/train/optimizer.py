@@ -1,7 +1,8 @@
 """`Optimizer`: gradients of a loss, and an update of each variable from its gradient.
 
-``minimize`` is ``compute_gradients`` followed by ``apply_gradients``; a script may change the gradients in between. A
-subclass says which slots (variables of a variable's shape) and hyper-parameters it has, and which op updates from them.
+``minimize`` is ``compute_gradients`` followed by ``apply_gradients``; a script may change the gradients in
+between. A subclass says which slots (variables of a variable's shape) and hyper-parameters it has, and how it
+updates from them; the methods to override, and those that make slots, have TensorFlow's names.
 """
 
 from __future__ import annotations
@@ -10,14 +11,16 @@ import contextlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt import dtypes
+from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.gradients import gradients
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.ops.filling import zeros_like
-from flowrt.graph.ops.identities import cast
+from flowrt.graph.op_def import op_def
+from flowrt.graph.ops.filling import zeros, zeros_like
 from flowrt.graph.ops.script import group
+from flowrt.variable_scope import get_variable_scope
 from flowrt.variables import GraphKeys, Variable, trainable_variables
 
 
@@ -27,20 +30,21 @@ class Optimizer:
     GATE_NONE, GATE_OP, GATE_GRAPH = range(3)
 
     _slot_names: ClassVar[Sequence[str]] = ()
+    """Slots that begin as zeros."""
 
     def __init__(self, use_locking: bool, name: str) -> None:
         if not name:
             raise InvalidArgumentError("Optimizer: expected a name; got an empty one")
         self._use_locking, self._name = use_locking, name
         self._slots: dict[str, dict[Variable, Variable]] = {}
-        self._extra: dict[tuple[str, Graph], Variable] = {}
+        self._non_slots: dict[tuple[str, Graph], Variable] = {}
 
     def get_name(self) -> str:
         return self._name
 
     def minimize(
         self,
-        loss: Tensor,
+        loss: Any,
         global_step: Variable | None = None,
         var_list: Iterable[Variable] | None = None,
         gate_gradients: int = GATE_OP,
@@ -49,8 +53,8 @@ class Optimizer:
         name: str | None = None,
         grad_loss: Tensor | None = None,
     ) -> Operation:
-        """An operation that updates ``var_list`` (all trainable variables if None) against the gradient of ``loss``, and
-        adds one to ``global_step``.
+        """An operation that updates ``var_list`` (all trainable variables if None) against the gradient of
+        ``loss``, and adds one to ``global_step``.
 
         Raises `InvalidArgumentError` when no variable has a gradient, naming them.
         """
@@ -59,7 +63,9 @@ class Optimizer:
         )
         if all(g is None for g, _ in pairs):
             names = ", ".join(v.op.name for _, v in pairs)
-            message = f"minimize: expected a loss that depends on a variable; got {loss!r}, which depends on none of {names}"
+            message = (
+                f"minimize: expected a loss that depends on a variable; {loss!r} depends on none of {names}"
+            )
             raise InvalidArgumentError(message)
         return self.apply_gradients(pairs, global_step, name)
 
@@ -72,18 +78,22 @@ class Optimizer:
         colocate_gradients_with_ops: bool = False,
         grad_loss: Tensor | None = None,
     ) -> list[tuple[Any, Variable]]:
-        """``[(gradient, variable)]``; a gradient is a tensor, an `IndexedSlices`, or None where the loss does not depend."""
-        loss = loss() if callable(loss) else loss
-        self._check_loss(loss)
-        if var_list is None:
-            collected = get_default_graph().get_collection("trainable_resource_variables")
-            variables = list(dict.fromkeys([*trainable_variables(), *collected]))
-        else:
-            variables = list(var_list) if isinstance(var_list, Iterable) else [var_list]
+        """``[(gradient, variable)]``; a gradient is a tensor, an `IndexedSlices`, or None where the loss does
+        not depend.
+
+        ``loss`` may be a function without arguments that returns it. Raises `DTypeError` for a loss that is
+        not floating and for things that are not variables, `InvalidArgumentError` when there are no
+        variables.
+        """
+        loss = convert_to_tensor(loss() if callable(loss) else loss)
+        if not loss.dtype.is_floating:
+            raise DTypeError(f"compute_gradients: expected a floating loss; got {loss!r}")
+        chosen: Any = trainable_variables() if var_list is None else var_list
+        variables = [chosen] if isinstance(chosen, Variable) else list(chosen)
         if not variables:
             raise InvalidArgumentError("compute_gradients: expected variables to train; got none")
         for variable in variables:
-            if not hasattr(variable, "handle"):
+            if not isinstance(variable, Variable):
                 raise DTypeError(f"compute_gradients: expected variables; got {variable!r}")
         found = gradients(
             loss,
@@ -95,18 +105,16 @@ class Optimizer:
         )
         return list(zip(found, variables, strict=True))
 
-    def _check_loss(self, loss: Any) -> None:
-        if not isinstance(loss, Tensor):
-            raise DTypeError(f"compute_gradients: expected the loss as a Tensor; got {loss!r}")
-        if not loss.dtype.is_floating:
-            raise DTypeError(f"compute_gradients: expected a floating loss; got {loss!r}")
-
     def apply_gradients(
-        self, grads_and_vars: Iterable[tuple[Any, Variable]], global_step: Variable | None = None, name: str | None = None
+        self,
+        grads_and_vars: Iterable[tuple[Any, Variable]],
+        global_step: Variable | None = None,
+        name: str | None = None,
     ) -> Operation:
         """An operation that updates each variable from its gradient. Pairs without a gradient are left out.
 
-        Raises `InvalidArgumentError` when no pair has a gradient.
+        Raises `InvalidArgumentError` when no pair has a gradient, `DTypeError` for
+        a gradient of another dtype than its variable's.
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
@@ -118,32 +126,37 @@ class Optimizer:
         with graph.name_scope(name or self._name) as scope:
             self._prepare()
             updates = [self._update(gradient, variable) for gradient, variable in pairs]
-            updates += self._finish(updates)
             if global_step is None:
-                train_op: Operation = group(*updates, name=scope)
+                train_op = self._finish(updates, scope)
             else:
-                with graph.control_dependencies(updates):
-                    train_op = _increment(global_step, scope)
-        if train_op not in graph.get_collection_ref(GraphKeys.TRAIN_OP):
-            graph.add_to_collection(GraphKeys.TRAIN_OP, train_op)
+                train_op = _increment(global_step, self._finish(updates, "update"), scope)
+        graph.add_to_collections(GraphKeys.TRAIN_OP, train_op)
         return train_op
 
     def _update(self, gradient: Any, variable: Variable) -> Operation:
         graph = variable.graph
-        if not isinstance(gradient, IndexedSlices):
+        if variable.dtype not in self._valid_dtypes():
+            names = ", ".join(sorted(d.name for d in self._valid_dtypes()))
+            raise DTypeError(f"apply_gradients: expected variables of {names}; got {variable!r}")
+        sparse = isinstance(gradient, IndexedSlices)
+        if not sparse:
             gradient = convert_to_tensor(gradient, variable.dtype)
-        with graph.name_scope(f"update_{variable.op.name.replace('/', '_')}"), on_device_of(variable):
-            if isinstance(gradient, IndexedSlices):
-                update = self._apply_sparse(gradient, variable)
-            else:
-                update = self._apply_dense(gradient, variable)
+        with graph.name_scope(f"update_{variable.op.name}"), on_device_of(variable):
+            update = (
+                self._apply_sparse(gradient, variable) if sparse else self._apply_dense(gradient, variable)
+            )
             if variable.constraint is None:
                 return update
             with graph.control_dependencies([update]):
-                constrained: Operation = variable.assign(variable.constraint(variable.read_value()), read_value=False)
+                value = variable.constraint(variable.read_value())
+                constrained: Operation = variable.assign(value, read_value=False)
                 return constrained
 
     # --- for subclasses
+
+    def _valid_dtypes(self) -> frozenset[dtypes.DType]:
+        """What a variable may be of."""
+        return dtypes.FLOATING
 
     def _create_slots(self, var_list: Sequence[Variable]) -> None:
         for name in self._slot_names:
@@ -154,14 +167,16 @@ class Optimizer:
         """Make tensors of the hyper-parameters, once for all variables."""
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
-        raise NotImplementedError
+        raise UnimplementedError(
+            f"{type(self).__name__}: expected an optimizer with _apply_dense; it has none"
+        )
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
-        return self._apply_dense(convert_to_tensor(grad), var)
+        return self._apply_dense(densified(grad, var), var)
 
-    def _finish(self, updates: Sequence[Operation]) -> list[Operation]:
-        """Further operations of a step, after all updates."""
-        return []
+    def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
+        """The operation called ``name_scope`` that ends a step."""
+        return group(*update_ops, name=name_scope)
 
     # --- slots
 
@@ -173,29 +188,47 @@ class Optimizer:
         return sorted(self._slots)
 
     def variables(self) -> list[Variable]:
-        """All variables the optimizer made for the default graph."""
+        """All variables the optimizer made for the default graph, by name."""
         graph = get_default_graph()
-        own = [v for (_, g), v in self._extra.items() if g is graph]
-        slots = [slot for by_variable in self._slots.values() for slot in by_variable.values() if slot.graph is graph]
-        return sorted(own + slots, key=lambda v: v.name)
+        slots = [slot for by_variable in self._slots.values() for slot in by_variable.values()]
+        return sorted(
+            (v for v in [*self._non_slots.values(), *slots] if v.graph is graph), key=lambda v: v.name
+        )
 
     def _zeros_slot(self, var: Variable, slot_name: str, op_name: str) -> Variable:
-        return self._make_slot(var, lambda: zeros_like(var.initialized_value()), slot_name, op_name)
+        def initial() -> Tensor:
+            shape = var.shape
+            return (
+                zeros(shape, var.dtype) if shape.is_fully_defined() else zeros_like(var.initialized_value())
+            )
 
-    def _make_slot(self, var: Variable, initial: Callable[[], Any], slot_name: str, op_name: str) -> Variable:
+        return self._get_or_make_slot(var, initial, slot_name, op_name)
+
+    def _get_or_make_slot(
+        self, var: Variable, val: Callable[[], Any] | Any, slot_name: str, op_name: str
+    ) -> Variable:
+        """The slot, made when there is none: beside ``var``, called after it and ``op_name`` in the variable
+        scope.
+        """
         slots = self._slots.setdefault(slot_name, {})
         if var not in slots:
-            with on_device_of(var), var.graph.name_scope(None):
-                slots[var] = Variable(initial, trainable=False, name=f"{var.op.name}/{op_name}")
+            name = "/".join(filter(None, (get_variable_scope().name, var.op.name, op_name)))
+            with var.graph.colocate_with(var.op, ignore_existing=True), var.graph.name_scope(None):
+                slots[var] = Variable(
+                    val, trainable=False, name=name, validate_shape=var.shape.is_fully_defined()
+                )
         return slots[var]
 
-    def _scalar(self, name: str, initial: Callable[[], float], beside: Variable) -> Variable:
+    def _create_non_slot_variable(self, initial_value: Any, name: str, colocate_with: Variable) -> Variable:
         """A variable of the optimizer's own, one a graph."""
-        key = (name, beside.graph)
-        if key not in self._extra:
-            with on_device_of(beside), beside.graph.name_scope(None):
-                self._extra[key] = Variable(lambda: convert_to_tensor(initial(), beside.dtype), trainable=False, name=name)
-        return self._extra[key]
+        graph = colocate_with.graph
+        if (name, graph) not in self._non_slots:
+            with graph.colocate_with(colocate_with.op, ignore_existing=True):
+                self._non_slots[name, graph] = Variable(initial_value, trainable=False, name=name)
+        return self._non_slots[name, graph]
+
+    def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Variable:
+        return self._non_slots[name, graph or get_default_graph()]
 
 
 @contextlib.contextmanager
@@ -206,8 +239,17 @@ def on_device_of(variable: Variable) -> Iterator[None]:
         yield
 
 
-def _increment(global_step: Variable, scope: str) -> Operation:
-    with on_device_of(global_step):
-        one = cast(1, global_step.dtype)
+def densified(grad: IndexedSlices, var: Variable) -> Tensor:
+    """A gradient of ``var`` with zeros in the rows that it does not name."""
+    if grad.dense_shape is not None or var.shape.ndims is None or var.shape.as_list()[0] is None:
+        return convert_to_tensor(grad)
+    dense: Tensor = op_def("UnsortedSegmentSum")(grad.values, grad.indices, var.shape.as_list()[0])
+    return dense
+
+
+def _increment(global_step: Variable, after: Operation, scope: str) -> Operation:
+    graph = global_step.graph
+    with graph.control_dependencies([after]), on_device_of(global_step):
+        one = convert_to_tensor(1, global_step.dtype, "one")
         step: Operation = global_step.assign_add(one, read_value=False, name=scope)
         return step

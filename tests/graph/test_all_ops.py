@@ -6,7 +6,6 @@ declared ones; the kernel leaves its inputs alone; the vjp agrees with finite di
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -30,10 +29,12 @@ STEP = 1e-6
 EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv"}
 
 
-def cases() -> Iterator[Any]:
-    for op in registered_ops().values():
-        for position, sample in enumerate(op.samples(np.random.default_rng(0))):
-            yield pytest.param(op, sample, id=f"{op.name}-{position}")
+def cases() -> list[Any]:
+    return [
+        pytest.param(op, sample, id=f"{op.name}-{position}")
+        for op in registered_ops().values()
+        for position, sample in enumerate(op.samples(np.random.default_rng(0)))
+    ]
 
 
 def build(op: OpDef, sample: Sample) -> tuple[Operation, list[Tensor]]:

@@ -1,7 +1,8 @@
 """Activation functions: the relu family, softplus, softsign, and what is made of them; bias, and dropout.
 
-Rules of this file: a gradient is one op of its own, as in TensorFlow (`ReluGrad` and its kin: linear in its first input, the
-gradient), so that a training step runs one kernel for it; every kernel works in its input's dtype, with scalars of it.
+Rules of this file: a gradient is one op of its own, as in TensorFlow (`ReluGrad` and its kin: linear in its
+first input, the gradient), so that a training step runs one kernel for it; every kernel works in its
+input's dtype, with scalars of it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,6 @@ from flowrt.graph.op_def import (
     Sample,
     attr_float,
     define_op,
-    op_def,
     sample,
 )
 from flowrt.graph.ops.arithmetic import add, multiply
@@ -32,13 +32,14 @@ from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.identities import cast, unchanged
 from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.math import abs_op, neg, number, sigmoid, sign, tanh
+from flowrt.graph.ops.special import erf
 from flowrt.graph.shapes import merge
 
 _ALPHA = {"alpha": attr_float(0.2)}
 
 SELU_SCALE = 1.0507009873554805
 SELU_SCALE_ALPHA = 1.7580993408473766
-"""The fixed point of Klambauer et al., "Self-normalizing neural networks" (2017): scale, and scale * alpha."""
+"""Scale and scale * alpha of Klambauer et al., "Self-normalizing neural networks" (2017)."""
 
 Second: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor | None]
 
@@ -86,7 +87,9 @@ def _gradient(
     second: Second | None = None,
     **attrs: Attr,
 ) -> OpDef:
-    """``gradients: T, at: T -> T``; ``second(g, gradients, at)`` is g times its derivative by ``at``, where not 0."""
+    """``gradients: T, at: T -> T``; ``second(g, gradients, at)`` is g times its derivative by ``at``, where
+    not 0.
+    """
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor | None]:
         dy, value = op.inputs
@@ -293,7 +296,7 @@ silu = swish
 
 
 def gelu(features: Any, approximate: bool = False, name: str | None = None) -> Tensor:
-    """``x * P(X <= x)`` for a standard normal X (Hendrycks and Gimpel, 2016), or its approximation by tanh."""
+    """``x * P(X <= x)``, X standard normal (Hendrycks and Gimpel, 2016), or its approximation by tanh."""
     with get_default_graph().name_scope(name or "Gelu") as scope:
         x = convert_to_tensor(features)
         if not x.dtype.is_floating:
@@ -302,12 +305,14 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> T
             cubic = multiply(number(0.044715, x), multiply(multiply(x, x), x))
             bend = tanh(multiply(number(math.sqrt(2 / math.pi), x), add(x, cubic)))
         else:
-            bend = op_def("Erf")(multiply(x, number(math.sqrt(0.5), x)))
+            bend = erf(multiply(x, number(math.sqrt(0.5), x)))
         return multiply(multiply(number(0.5, x), x), add(number(1, x), bend), name=scope)  # type: ignore[no-any-return]
 
 
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
-    """`relu` of ``features`` and of their negative, one behind the other along ``axis`` (Shang et al., 2016)."""
+    """`relu` of ``features`` and of their negative, one behind the other along ``axis`` (Shang et al.,
+    2016).
+    """
     with get_default_graph().name_scope(name or "CRelu") as scope:
         x = convert_to_tensor(features)
         result: Tensor = relu(concat([x, neg(x)], axis), name=scope)

@@ -1,8 +1,10 @@
 """Importing this module defines every op."""
 
-import importlib.util as _u
+import importlib as _i
+import pkgutil as _p
 
-from flowrt.graph.ops import constant
+import flowrt.graph.ops as _ops
 
-for _n in ("shaping","arithmetic","reductions","math","slicing","arranging","gathering","linalg","random","activations","losses","conv","pooling","normalization","state","training","script","operators","transfer","comparison","division","joining","filling","identities","scans","statistics","matrix_parts","einsum","strings","padding","generating","segments","selecting","ordering","counting"):
-    if _u.find_spec("flowrt.graph.ops."+_n): __import__("flowrt.graph.ops."+_n)
+for _m in _p.iter_modules(_ops.__path__):
+    if _m.name != "all":
+        _i.import_module("flowrt.graph.ops." + _m.name)

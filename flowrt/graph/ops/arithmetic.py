@@ -94,9 +94,10 @@ def integer_value(function: Callable[[int, int], int]) -> Callable[[ShapeContext
 
 
 def drops_neutral(is_neutral: Callable[[Any], Any], *positions: int) -> SimplifyRule:
-    """The ``simplify`` rule of ops that return x when input y, at one of ``positions``, has only neutral elements.
+    """The ``simplify`` rule of ops that return x when input y, at one of ``positions``, is all neutral.
 
-    Only where y does not broadcast x to a larger shape. Complex numbers are left alone: 1 * inf is not inf there.
+    Only where y does not broadcast x to a larger shape. Complex numbers are left alone: 1 * inf is not inf
+    there.
     """
 
     def rule(c: SimplifyContext) -> Sequence[Ref] | None:
@@ -303,13 +304,13 @@ def add_n(inputs: Any, name: str | None = None) -> Tensor:
         raise InvalidArgumentError(f"add_n: expected a list of at least one tensor; got {inputs!r}")
     if len(inputs) == 1:
         only = convert_to_tensor(inputs[0])
-        return identity(only, name=name) if name else only  # type: ignore[no-any-return]
+        return identity(only, name=name) if name else only
     total: Tensor = add_n_op(inputs, name=name)
     return total
 
 
 def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Tensor:
-    """`add_n` with the sum's ``shape`` and dtype said beforehand: raises `InvalidArgumentError` if they do not fit."""
+    """`add_n` with the sum's ``shape`` and dtype given: raises `InvalidArgumentError` if they do not fit."""
     if not isinstance(inputs, (list, tuple)) or not inputs:
         raise InvalidArgumentError(f"accumulate_n: expected a list of at least one tensor; got {inputs!r}")
     dtype = None if tensor_dtype is None else as_dtype(tensor_dtype)
@@ -363,7 +364,7 @@ maximum = binary_op(
     "Maximum",
     lambda xp, x, y, out=None: xp.maximum(x, y, out=out),
     dtypes.REAL,
-    vjp=_chosen_vjp(lambda x, y: greater_equal(x, y)),
+    vjp=_chosen_vjp(greater_equal),
     jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
@@ -376,7 +377,7 @@ minimum = binary_op(
     "Minimum",
     lambda xp, x, y, out=None: xp.minimum(x, y, out=out),
     dtypes.REAL,
-    vjp=_chosen_vjp(lambda x, y: less_equal(x, y)),
+    vjp=_chosen_vjp(less_equal),
     jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
@@ -386,7 +387,7 @@ minimum = binary_op(
 
 
 def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
-    """``t`` limited to [clip_value_min, clip_value_max]; the gradient is 0 outside. `IndexedSlices` stay such.
+    """``t`` limited to [clip_value_min, clip_value_max]; the gradient is 0 outside. Slices stay slices.
 
     The bounds are scalars or broadcast to t's shape; raises `InvalidArgumentError` if they would widen it.
     """
@@ -407,27 +408,22 @@ def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
         tensor, target = convert_to_tensor(value), as_dtype(dtype)
         if tensor.dtype.is_complex or not (target.is_integer or target.is_floating):
             raise DTypeError(f"saturate_cast: expected real dtypes; got {tensor.dtype.name} to {target.name}")
-        low, high = _limits_within(tensor.dtype, target)
-        if tensor.dtype.min < target.min:
-            tensor = maximum(tensor, constant(low))
-        if tensor.dtype.max > target.max:
-            tensor = minimum(tensor, constant(high))
+        low, high = _range(target)
+        if _range(tensor.dtype)[0] < low:
+            tensor = maximum(tensor, constant(_within(tensor.dtype, low)))
+        if _range(tensor.dtype)[1] > high:
+            tensor = minimum(tensor, constant(_within(tensor.dtype, high)))
         return cast(tensor, target, name=scope)
 
 
-def _limits_within(source: DType, target: DType) -> tuple[Any, Any]:
-    """The ends of ``target``'s range as ``source``'s nearest values inside it (2**31 - 1 is no float32)."""
-    low, high = (np.array(v).astype(source.np) for v in (target.min, target.max))
-    if source.is_floating and int(high) > target.max:
-        high = np.nextafter(high, source.np.type(0))
-    return low, high
+def _range(dtype: DType) -> tuple[Any, Any]:
+    """The ends of a dtype's range as Python numbers, which compare exactly."""
+    number = int if dtype.is_integer else float
+    return number(dtype.min), number(dtype.max)
 
 
-def __getattr__(name: str) -> Any:  # names that moved to the modules beside this one
-    import importlib
-
-    for module in () if name.startswith("__") else ("comparison", "division", "filling"):
-        found = importlib.import_module(f"flowrt.graph.ops.{module}")
-        if name in vars(found):
-            return vars(found)[name]
-    raise AttributeError(name)
+def _within(dtype: DType, limit: Any) -> Any:
+    """``limit`` in ``dtype``, or the next number of ``dtype`` towards 0: 2**31 - 1 is no float32."""
+    nearest = np.array(limit).astype(dtype.np)
+    beyond = dtype.is_floating and abs(int(nearest)) > abs(int(limit))
+    return np.nextafter(nearest, dtype.np.type(0)) if beyond else nearest

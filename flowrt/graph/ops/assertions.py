@@ -327,14 +327,14 @@ def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
     return tensor
 
 
-check_numerics: OpDef = define_op(
+check_numerics_op: OpDef = define_op(
     "CheckNumerics",
     "tensor: T -> T",
     types={"T": dtypes.FLOATING},
     attrs={"message": attr_string()},
     shape=unchanged,
     kernel=_check_numerics,
-    vjp=lambda op, dy: [check_numerics(dy, message=f"gradient of: {op.get_attr('message')}")],
+    vjp=lambda op, dy: [check_numerics_op(dy, message=f"gradient of: {op.get_attr('message')}")],
     jvp=lambda op, dx: [dx],
     samples=lambda rng: (
         sample(rng.standard_normal((2, 3)), message="here"),
@@ -344,6 +344,12 @@ check_numerics: OpDef = define_op(
     alias=True,
     doc="The input as it is; NaN or infinite elements in it (or in its gradient) are an error.",
 )
+
+
+def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
+    """``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it is not finite."""
+    checked: Tensor = check_numerics_op(tensor, message=message, name=name)
+    return checked
 
 
 def add_check_numerics_ops() -> Operation:

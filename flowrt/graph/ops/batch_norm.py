@@ -1,8 +1,9 @@
 """Batch normalization as one op, and its gradient.
 
-Rules of this file: 16-bit inputs are worked on in float32; a gradient op is an exact function of *its* inputs, so the
-statistics it gets count as variables of their own, and what flows back into the statistics that the forward op gives
-out is added in its vjp. The second order of such a gradient op is the first order of its formula in graph ops.
+Rules of this file: 16-bit inputs are worked on in float32; a gradient op is an exact function of *its*
+inputs, so the statistics it gets count as variables of their own, and what flows back into the statistics
+that the forward op gives out is added in its vjp. The second order of such a gradient op is the first order
+of its formula in graph ops.
 """
 
 from __future__ import annotations
@@ -72,7 +73,8 @@ def _batch_norm_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _batch_norm(
-    xp: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float, exponential_avg_factor: float,
+    xp: Any, x: Any, scale: Any, offset: Any, mean: Any, variance: Any, epsilon: float,
+    exponential_avg_factor: float,
     data_format: str, is_training: bool, out: Any = None,
 ) -> Any:  # fmt: skip
     axes, shape = _layout(x, data_format)
@@ -186,7 +188,9 @@ def _batch_norm_vjp(
 
 
 def _through_statistics(op: Operation, dmean: Any, dvariance: Any, dr1: Any, dr2: Any, layout: str) -> Tensor:
-    """The gradient of x through the statistics that the op gives out: mean, and variance over n and over n - 1."""
+    """The gradient of x through the statistics that the op gives out: mean, and variance over n and over n
+    - 1.
+    """
     x, mean = cast(op.inputs[0], op.outputs[3].dtype), op.outputs[3]
     factor, count, one = number(op.get_attr("exponential_avg_factor"), mean), _count(x, mean), number(1, mean)
     means = [d for d in (dr1, dmean if dmean is None else multiply(dmean, factor)) if d is not None]
@@ -198,7 +202,7 @@ def _through_statistics(op: Operation, dmean: Any, dvariance: Any, dr1: Any, dr2
     if variances:
         twice = multiply(number(2, mean), subtract(x, _channels(mean, x, layout)))
         parts.append(multiply(twice, _channels(add_n(variances), x, layout)))
-    total = parts[0] if len(parts) == 1 else add_n(parts)
+    total = parts[0] if len(parts) == 1 else add(parts[0], parts[1])
     return multiply(realdiv(total, count), ones_like(x))  # type: ignore[no-any-return]
 
 
@@ -218,7 +222,7 @@ def _batch_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
 
 def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterable[Sample]:
     for s in _batch_norm_samples(rng):
-        x, scale, offset, *_ = s.inputs
+        x, scale, *_ = s.inputs
         attrs = {k: v for k, v in s.attrs.items() if k != "exponential_avg_factor"}
         statistics = rng.uniform(0.5, 1, (2, 2)).astype(scale.dtype)
         yield sample(
@@ -249,8 +253,8 @@ batch_norm_op: OpDef = define_op(
     vjp=_batch_norm_vjp,
     jvp=BY_VJP,
     samples=_batch_norm_samples,
-    doc="x less its mean, over its deviation, times scale, plus offset, by channel; the statistics it used are the"
-    " reserve spaces, those for a running average (variance over n - 1) batch_mean and batch_variance.",
+    doc="x less its mean, over its deviation, times scale, plus offset, by channel; what it used"
+    " are the reserve spaces, batch_mean and batch_variance (over n - 1) are for running averages.",
 )
 
 batch_norm_grad_op: OpDef = define_op(
@@ -280,15 +284,18 @@ def fused_batch_norm(
     name: str | None = None,
     exponential_avg_factor: float = 1.0,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Batch normalization by channel of images: (y, mean, variance) with the statistics for a running average.
+    """Batch normalization by channel of images: (y, mean, variance) with the statistics for a running
+    average.
 
-    In training the statistics are the batch's (variance over n - 1), mixed into ``mean`` and ``variance`` with weight
-    ``exponential_avg_factor``; otherwise they are the given ones, which are what x is normalized with. ``epsilon`` is at
-    least 1.001e-5, as in TensorFlow. Raises `InvalidArgumentError` when mean and variance are needed and not given.
+    In training the statistics are the batch's (variance over n - 1), mixed into ``mean`` and ``variance``
+    with weight ``exponential_avg_factor``; otherwise they are the given ones, which are what x is
+    normalized with. ``epsilon`` is at least 1.001e-5, as in TensorFlow. Raises `InvalidArgumentError` when
+    mean and variance are needed and not given.
     """
     if (mean is None or variance is None) and (not is_training or exponential_avg_factor != 1.0):
         raise InvalidArgumentError(
-            "fused_batch_norm: expected mean and variance, as is_training is False or exponential_avg_factor is not 1"
+            "fused_batch_norm: expected mean and variance, as is_training is False or the factor is"
+            f" {exponential_avg_factor}"
         )
     tensor = convert_to_tensor(x)
     statistics_dtype = dtypes.float64 if tensor.dtype is dtypes.float64 else dtypes.float32

@@ -86,7 +86,7 @@ bias_add_op: OpDef = define_op(
         sample(np.ones((0, 3), np.complex64), np.ones(3, np.complex64)),
     ),
     elementwise=True,
-    doc="The value with ``bias[c]`` added to its channel c: the last axis, or in NCHW the one after the batch.",
+    doc="The value with ``bias[c]`` added to channel c: the last axis, or in NCHW the one after the batch.",
 )
 
 bias_add_grad: OpDef = define_op(
@@ -111,9 +111,11 @@ bias_add_grad: OpDef = define_op(
 
 
 def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | None = None) -> Tensor:
-    """``value`` with the vector ``bias`` added along its channels, the last axis, or axis 1 for data formats "NC...".
+    """``value`` with the vector ``bias`` added along its channels, the last axis, or axis 1 for data
+    formats "NC...".
 
-    Raises `InvalidArgumentError` for a value of rank below 2, a bias of another length, or an unknown data format.
+    Raises `InvalidArgumentError` for a value of rank below 2, a bias of another length, or an unknown data
+    format.
     """
     layout = data_format or "NHWC"
     if not (layout.startswith("N") and (layout.startswith("NC") or layout.endswith("C"))):
@@ -148,10 +150,12 @@ def dropout(
     name: str | None = None,
     rate: Any = None,
 ) -> Tensor:
-    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others over ``1 - rate``.
+    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others over ``1
+    - rate``.
 
-    ``noise_shape`` broadcasts to x's shape (None stands for x's own dimension): elements along its ones share one
-    fate. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate outside [0, 1) or none at all.
+    ``noise_shape`` broadcasts to x's shape (None stands for x's own dimension): elements along its ones
+    share one fate. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate outside [0,
+    1) or none at all.
     """
     rate = _drop_rate(keep_prob, rate)
     with get_default_graph().name_scope(name or "dropout") as scope:

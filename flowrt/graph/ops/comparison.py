@@ -55,7 +55,7 @@ def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def pairs(low: float = -3, high: float = 3, *, gap: float = 0.0, dtype: Any = np.int32) -> Samples:
-    """Samples for a binary op: two floats in [low, high] and at least ``gap`` from 0, of shapes that broadcast."""
+    """Samples for a binary op: numbers in [low, high], moved ``gap`` away from 0; shapes that broadcast."""
 
     def samples(rng: np.random.Generator) -> Iterable[Sample]:
         def draw(*shape: int) -> Any:
@@ -282,7 +282,7 @@ select_v2 = define_op(
 
 
 def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
-    """x where ``condition`` holds, else y, which have one shape; the condition has it too, or is a vector over rows.
+    """x where ``condition`` holds, else y, of one shape; the condition has it too, or is a vector over rows.
 
     Without x and y the coordinates of the true elements: int64 of shape ``[n, rank]``.
     """

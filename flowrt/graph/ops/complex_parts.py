@@ -1,6 +1,6 @@
 """Complex numbers and their parts: complex, real, imag, conj, abs, angle.
 
-Rule of this file: a complex gradient is d/dRe + i d/dIm, as in TensorFlow, so that a step against it descends.
+Rule of this file: a complex gradient is d/dRe + i d/dIm, as in TensorFlow: a step against it descends.
 """
 
 from __future__ import annotations
@@ -141,7 +141,9 @@ complex_op = define_op(
     vjp=lambda op, dy: [unbroadcast(real(dy), *op.inputs), unbroadcast(imag(dy), *op.inputs[::-1])],
     jvp=LINEAR,
     samples=lambda rng: (
-        sample(rng.standard_normal((2, 1)), rng.standard_normal(3), Tout=dtypes.complex128),
+        sample(
+            rng.standard_normal((2, 1)), rng.standard_normal(3), Tout=dtypes.complex128, differentiable=False
+        ),
         sample(np.array(1, np.float32), np.array([np.inf], np.float32)),
     ),
     doc="real + i imag.",
@@ -163,7 +165,7 @@ def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
 def real(input: Any, name: str | None = None) -> Tensor:
     """The real part; of a real tensor itself."""
     x = convert_to_tensor(input)
-    return real_op(x, Tout=x.dtype.real_dtype, name=name) if x.dtype.is_complex else x  # type: ignore[no-any-return]
+    return real_op(x, Tout=x.dtype.real_dtype, name=name) if x.dtype.is_complex else x
 
 
 def imag(input: Any, name: str | None = None) -> Tensor:
@@ -176,7 +178,7 @@ def imag(input: Any, name: str | None = None) -> Tensor:
 def conj(x: Any, name: str | None = None) -> Tensor:
     """The complex conjugate; of a real tensor itself."""
     tensor = convert_to_tensor(x)
-    return conj_op(tensor, name=name) if tensor.dtype.is_complex else tensor  # type: ignore[no-any-return]
+    return conj_op(tensor, name=name) if tensor.dtype.is_complex else tensor
 
 
 def abs(x: Any, name: str | None = None) -> Tensor:

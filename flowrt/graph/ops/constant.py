@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,8 @@ from flowrt.graph.shapes import Shape, as_shape, num_elements
 
 def _const_value(s: ShapeContext) -> PartialValue:
     array = s.attrs["value"]
-    if array.size > MAX_ELEMENTS or array.dtype.kind not in "iubf":
+    rows = math.prod(max(dim, 1) for dim in array.shape)  # an empty array may still be a billion empty rows
+    if rows > MAX_ELEMENTS or array.dtype.kind not in "iubf":
         return None
     return as_host_value(array)
 

@@ -1,8 +1,9 @@
 """The convolution ops: Conv2D and Conv3D, each with the gradients of its input and of its filter as ops.
 
-Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped convolution
-is one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in float32. Convolution is
-bilinear in input and filter, so the gradients of each of the three ops are the other two, at any order.
+Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped
+convolution is one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in
+float32. Convolution is bilinear in input and filter, so the gradients of each of the three ops are the
+other two, at any order.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ from flowrt.graph.shapes import Shape, merge, num_elements
 def spatial_steps(attrs: Mapping[str, Any]) -> tuple[Step, ...]:
     """How the windows go along each spatial axis.
 
-    Raises `InvalidArgumentError` for attributes that `steps_of` refuses and for steps along batch or channels.
+    Raises `InvalidArgumentError` for attributes that `steps_of` refuses and for steps along batch or
+    channels.
     """
     batch, spatial, channels = split_layout(steps_of(attrs), attrs["data_format"])
     for step in (batch, channels):
@@ -78,8 +80,8 @@ def _check_groups(x_channels: int | None, filter: Sequence[int | None]) -> None:
     groups = x_channels // max(1, per_group)
     if groups * per_group != x_channels or (groups and filters % groups):
         raise InvalidArgumentError(
-            f"expected a filter [..., c, f] where c divides the input's {x_channels} channels and their quotient f;"
-            f" got {list(filter)}"
+            f"expected a filter [..., c, f] where c divides the input's {x_channels} channels into groups,"
+            f" whose number divides f; got {list(filter)}"
         )
 
 
@@ -157,7 +159,7 @@ def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any) -> Non
 def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any) -> None:
     """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
     if all(a.stride == 1 and (a.taps - 1) * a.dilation >= a.before for a in axes):
-        # Without strides it is itself a convolution, with the filter turned around and what is left as padding.
+        # Without strides it is itself a convolution: the filter turned around, what is left as padding.
         reach = [(a.taps - 1) * a.dilation for a in axes]
         turned = [
             Axis(a.outputs, a.taps, 1, a.dilation, r - a.before, a.length)
@@ -318,7 +320,8 @@ def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, 
         if channels_first(layout):
             x_shape = join_layout(*split_layout(x_shape, last), layout)
         y_shape = _forward_shape(x_shape, filter_shape, attrs)
-        x, f, y = (rng.standard_normal(s).astype(dtype.np) for s in (x_shape, filter_shape, y_shape))  # type: ignore[arg-type]
+        shapes: Any = (x_shape, filter_shape, y_shape)
+        x, f, y = (rng.standard_normal(shape).astype(dtype.np) for shape in shapes)
         yield x, f, y, attrs
 
 
@@ -367,7 +370,7 @@ conv2d_op: OpDef = define_op(
     jvp=BY_VJP,
     samples=_forward_samples(2),
     cost=forward_cost,
-    doc="Cross-correlation of images with a filter [kh, kw, c, f]; groups where c is a part of their channels.",
+    doc="Cross-correlation of images with a filter [kh, kw, c, f]; fewer channels c make groups.",
 )
 
 conv2d_backprop_input_op: OpDef = define_op(

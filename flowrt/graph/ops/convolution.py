@@ -1,7 +1,9 @@
-"""TensorFlow's convolution functions over the ops of `flowrt.graph.ops.conv` and `flowrt.graph.ops.depthwise_conv`.
+"""TensorFlow's convolution functions over the ops of `flowrt.graph.ops.conv` and
+`flowrt.graph.ops.depthwise_conv`.
 
-Everywhere: images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is SAME, VALID, or a
-list of (before, after) pairs, one an axis; shapes and attributes that do not fit raise `InvalidArgumentError`.
+Everywhere: images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is SAME,
+VALID, or a list of (before, after) pairs, one an axis; shapes and attributes that do not fit raise
+`InvalidArgumentError`.
 """
 
 from __future__ import annotations
@@ -39,7 +41,8 @@ def conv2d(
     name: str | None = None,
     filters: Any = None,
 ) -> Tensor:
-    """The cross-correlation of images with a filter; with fewer channels in the filter, one a group of channels.
+    """The cross-correlation of images with a filter; with fewer channels in the filter, one a group of
+    channels.
 
     ``strides`` and ``dilations`` are one number, one a spatial axis, or one an axis.
     """
@@ -93,7 +96,9 @@ def conv2d_transpose(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv2d`: from what it would return to an image of ``output_shape``; filter [kh, kw, out, in]."""
+    """The transpose of `conv2d`: from what it would return to an image of ``output_shape``; filter [kh, kw,
+    out, in].
+    """
     inputs = (
         output_shape,
         renamed_argument("filters", filters, "filter", filter),
@@ -118,7 +123,7 @@ def conv3d(
     name: str | None = None,
     filters: Any = None,
 ) -> Tensor:
-    """The cross-correlation of volumes ``[n, d, h, w, c]`` (or NCDHW) with a filter ``[kd, kh, kw, c, f]``."""
+    """The cross-correlation of volumes ``[n, d, h, w, c]`` (or NCDHW) with filters ``[kd, kh, kw, c, f]``."""
     filter = renamed_argument("filters", filters, "filter", filter)
     return _convolve(conv3d_op, (input, filter), 3, strides, padding, data_format, dilations, name)
 
@@ -205,7 +210,9 @@ def separable_conv2d(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """`depthwise_conv2d`, then a 1x1 convolution with ``pointwise_filter`` [1, 1, c * m, f] that mixes the channels."""
+    """`depthwise_conv2d`, then a 1x1 convolution with ``pointwise_filter`` [1, 1, c * m, f] that mixes the
+    channels.
+    """
     layout = data_format or "NHWC"
     with get_default_graph().name_scope(name or "separable_conv2d") as scope:
         depthwise = depthwise_conv2d(
@@ -225,7 +232,9 @@ def convolution(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The cross-correlation over 1, 2 or 3 spatial dimensions, as many as ``input`` has besides batch and channels."""
+    """The cross-correlation over 1, 2 or 3 spatial dimensions, as many as ``input`` has besides batch and
+    channels.
+    """
     filter = convert_to_tensor(renamed_argument("filters", filters, "filter", filter))
     rates = renamed_argument("dilations", dilations, "dilation_rate", dilation_rate)
     x = convert_to_tensor(input, filter.dtype)

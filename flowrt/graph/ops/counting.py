@@ -23,9 +23,10 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.arithmetic import add, maximum, minimum, multiply
-from flowrt.graph.ops.comparison import less, select_v2
+from flowrt.graph.ops.comparison import equal, less, select_v2
 from flowrt.graph.ops.filling import ones_like
 from flowrt.graph.ops.gathering import gather, scatter_nd
+from flowrt.graph.ops.generating import static_array
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.joining import stack
 from flowrt.graph.ops.reductions import reduce_max
@@ -81,6 +82,16 @@ bincount_op: OpDef = define_op(
 )
 
 
+def _largest_plus_one(numbers: Tensor) -> Tensor:
+    """0 for no numbers; a constant when they are."""
+    known = static_array(numbers)
+    if known is not None:
+        return convert_to_tensor(known.max(initial=-1) + 1, numbers.dtype)
+    zero, one = (np.array(v, numbers.dtype.np) for v in (0, 1))
+    length: Tensor = select_v2(equal(size(numbers), 0), zero, add(reduce_max(reshape(numbers, [-1]), 0), one))
+    return length
+
+
 def bincount(
     arr: Any,
     weights: Any = None,
@@ -97,8 +108,7 @@ def bincount(
     with get_default_graph().name_scope(name or "bincount"):
         numbers = convert_to_tensor(arr, dtypes.int32, name="arr") if not isinstance(arr, Tensor) else arr
         numbers = cast(numbers, dtypes.int32)
-        is_empty = op_def("Equal")(size(numbers), 0)
-        length: Tensor = select_v2(is_empty, 0, add(reduce_max(reshape(numbers, [-1]), 0), 1))
+        length = _largest_plus_one(numbers)
         if minlength is not None:
             length = maximum(cast(convert_to_tensor(minlength), dtypes.int32), length)
         if maxlength is not None:
@@ -172,7 +182,7 @@ def confusion_matrix(
         truth, guess = (cast(convert_to_tensor(v), dtypes.int64) for v in (labels, predictions))
         merge(truth.spec.shape, guess.spec.shape)
         if num_classes is None:
-            num_classes = add(maximum(reduce_max(truth), reduce_max(guess)), np.int64(1))
+            num_classes = maximum(_largest_plus_one(truth), _largest_plus_one(guess))
         classes = cast(convert_to_tensor(num_classes), dtypes.int64)
         kind = as_dtype(dtype)
         amounts = ones_like(truth, dtype=kind)

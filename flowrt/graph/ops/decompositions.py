@@ -99,7 +99,7 @@ def _inverse(xp: Any, input: Any, adjoint: bool) -> Any:
     return _lapack(xp.linalg.inv, _INVERTIBLE)(_adjoint(xp, input) if adjoint else input)
 
 
-matrix_inverse = define_op(
+matrix_inverse_op = define_op(
     "MatrixInverse",
     "input: T -> T",
     types={"T": _TYPES},
@@ -112,6 +112,12 @@ matrix_inverse = define_op(
     cost=lambda inputs, outputs: _cubic(inputs, 2.0),
     doc="The inverses of square matrices, or of their adjoints.",
 )
+
+
+def matrix_inverse(input: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The inverses of square matrices, or of their adjoints; of a singular one an `InvalidArgumentError`."""
+    inverse: Tensor = matrix_inverse_op(input, adjoint=adjoint, name=name)
+    return inverse
 
 
 def _cubic(inputs: Any, factor: float) -> float:
@@ -263,7 +269,7 @@ def _solve_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
     return [unbroadcast(da, matrix), unbroadcast(db, rhs)]
 
 
-matrix_solve = define_op(
+matrix_solve_op = define_op(
     "MatrixSolve",
     "matrix: T, rhs: T -> T",
     types={"T": _TYPES},
@@ -276,6 +282,15 @@ matrix_solve = define_op(
     cost=lambda inputs, outputs: _cubic(inputs, 0.7),
     doc="The X of ``matrix X = rhs``, or of ``matrix**H X = rhs``.",
 )
+
+
+def matrix_solve(matrix: Any, rhs: Any, adjoint: bool = False, name: str | None = None) -> Tensor:
+    """The X of ``matrix X = rhs``, or with ``adjoint`` of ``matrix**H X = rhs``.
+
+    Raises `InvalidArgumentError` for shapes that do not fit and, when run, for a singular matrix.
+    """
+    x: Tensor = matrix_solve_op(matrix, rhs, adjoint=adjoint, name=name)
+    return x
 
 
 def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:

@@ -1,7 +1,8 @@
 """Depthwise convolution: every channel with filters of its own, and the gradients as ops.
 
-A matrix product a channel would be far too thin for BLAS, so kernels go over the filter's taps and multiply and add
-whole images elementwise. The gradients of each of the three ops are the other two, as in `flowrt.graph.ops.conv`.
+A matrix product a channel would be far too thin for BLAS, so kernels go over the filter's taps and multiply
+and add whole images elementwise. The gradients of each of the three ops are the other two, as in
+`flowrt.graph.ops.conv`.
 """
 
 from __future__ import annotations
@@ -173,7 +174,8 @@ def _arrays(rng: np.random.Generator) -> Iterable[tuple[Any, Any, Any, dict[str,
     for x_shape, filter_shape, given, dtype in cases:
         attrs = {"strides": (1,) * 4, "dilations": (1,) * 4, "data_format": "NHWC", **given}
         y_shape = _forward_shape(x_shape, filter_shape, attrs)
-        x, f, y = (rng.standard_normal(s).astype(dtype.np) for s in (x_shape, filter_shape, y_shape))  # type: ignore[arg-type]
+        shapes: Any = (x_shape, filter_shape, y_shape)
+        x, f, y = (rng.standard_normal(shape).astype(dtype.np) for shape in shapes)
         yield x, f, y, attrs
 
 

@@ -1,6 +1,6 @@
 """Quotients and remainders in all the ways to round them, and those that are 0 where a factor is.
 
-Rule of this file: an integer divided by zero is an `InvalidArgumentError`; a float is infinite or not a number.
+Rule of this file: an integer divided by zero is an `InvalidArgumentError`; a float infinite or not a number.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ floormod = binary_op(
     "FloorMod",
     _floor_mod,
     dtypes.REAL,
-    vjp=_mod_vjp(lambda x, y: floor_div(x, y)),
+    vjp=_mod_vjp(floor_div),
     jvp=BY_VJP,
     samples=pairs(gap=0.5),
     value=integer_value(operator.mod),
@@ -167,7 +167,7 @@ truncatemod = binary_op(
     "TruncateMod",
     _truncate_mod,
     dtypes.REAL,
-    vjp=_mod_vjp(lambda x, y: truncatediv(x, y)),
+    vjp=_mod_vjp(truncatediv),
     jvp=BY_VJP,
     samples=pairs(gap=0.5),
     doc="The remainder of x / y that has x's sign.",
@@ -193,7 +193,7 @@ _TRUE_QUOTIENT = {
 
 
 def _operands(x: Any, y: Any, scope: str) -> tuple[Tensor, Tensor]:
-    """Two tensors of one dtype: that of the first that is a tensor already. New constants get names in ``scope``."""
+    """Two tensors of one dtype, the first tensor's; constants get names in ``scope``."""
     if not isinstance(x, Tensor) and isinstance(y, Tensor):
         return convert_to_tensor(x, y.dtype, f"{scope}x/"), y
     x = convert_to_tensor(x, name=f"{scope}x/")

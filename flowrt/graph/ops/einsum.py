@@ -119,7 +119,9 @@ class _Pair(NamedTuple):
     right: tuple[int, ...]  # the right one to [batch, summed, columns]
     batch: int  # how many dimensions each group has
     rows: int
+    summed: int
     columns: int
+    broadcasts: bool  # whether an ellipsis is in both
     result: tuple[int, ...]  # transposes [batch, rows, columns] to the output
 
 
@@ -131,47 +133,73 @@ def _pair(left: Labels, right: Labels, output: Labels) -> _Pair:
     return _Pair(
         tuple(left.index(c) for c in batch + rows + summed),
         tuple(right.index(c) for c in batch + summed + columns),
-        len(batch), len(rows), len(columns),
+        len(batch), len(rows), len(summed), len(columns),
+        any(isinstance(c, int) for c in batch),
         tuple(made.index(c) for c in output),
     )  # fmt: skip
 
 
-_cached_pair = functools.lru_cache(maxsize=1024)(_pair)
+class _Plan(NamedTuple):
+    """What an equation means for tensors of certain ranks."""
+
+    inputs: tuple[Labels, ...]
+    kept: tuple[Labels, ...]  # their labels when diagonals are taken and labels of one input summed
+    pair: _Pair | None  # for two inputs
+    result: tuple[int, ...]  # for one input: transposes it to the output
 
 
-def _simplify(xp: Any, x: Any, labels: Labels, keep: Iterable[Any]) -> tuple[Any, Labels]:
-    """``x`` with repeated labels taken along the diagonal, and labels outside ``keep`` summed."""
+@functools.lru_cache(maxsize=1024)
+def _plan(equation: str, ranks: tuple[int, ...]) -> _Plan:
+    inputs, output = resolve(equation, ranks)
+    if len(inputs) == 1:
+        kept = _kept(inputs[0], output)
+        return _Plan(inputs, (kept,), None, tuple(kept.index(c) for c in output))
+    left = _kept(inputs[0], (*inputs[1], *output))
+    right = _kept(inputs[1], (*left, *output))
+    return _Plan(inputs, (left, right), _pair(left, right, output), ())
+
+
+def _kept(labels: Labels, wanted: Labels) -> Labels:
+    """The labels of ``labels`` in ``wanted``: repeated ones last, where `numpy.diagonal` puts them."""
+    return tuple(sorted((c for c in dict.fromkeys(labels) if c in wanted), key=lambda c: labels.count(c) > 1))
+
+
+def _simplify(xp: Any, x: Any, labels: Labels, kept: Labels) -> Any:
+    """``x`` with repeated labels taken along the diagonal, and labels outside ``kept`` summed."""
+    if labels == kept:
+        return x
     for label in dict.fromkeys(c for c in labels if labels.count(c) > 1):
         while labels.count(label) > 1:
             first = labels.index(label)
             second = labels.index(label, first + 1)
             x = xp.diagonal(x, axis1=first, axis2=second)
             labels = (*(c for i, c in enumerate(labels) if i not in (first, second)), label)
-    if alone := tuple(i for i, c in enumerate(labels) if c not in keep):
-        x = x.sum(axis=alone, dtype=x.dtype)
-        labels = tuple(c for c in labels if c in keep)
-    return x, labels
+    alone = tuple(i for i, c in enumerate(labels) if c not in kept)
+    return x.sum(axis=alone, dtype=x.dtype) if alone else x
 
 
 def _einsum(xp: Any, inputs: Any, equation: str) -> Any:
     dtype = inputs[0].dtype
     if dtype in (dtypes.float16.np, dtypes.bfloat16.np):
         inputs = [x.astype(np.float32) for x in inputs]
-    terms, output = resolve(equation, tuple(x.ndim for x in inputs))
-    if len(inputs) == 1:
-        x, labels = _simplify(xp, inputs[0], terms[0], output)
-        result = xp.transpose(x, [labels.index(c) for c in output])
+    plan = _plan(equation, tuple([x.ndim for x in inputs]))
+    simple = [_simplify(xp, x, *labels) for x, *labels in zip(inputs, plan.inputs, plan.kept, strict=True)]
+    if plan.pair is None:
+        result = xp.transpose(simple[0], plan.result)
     else:
-        x, left = _simplify(xp, inputs[0], terms[0], (*terms[1], *output))
-        y, right = _simplify(xp, inputs[1], terms[1], (*left, *output))
-        result = _contract(xp, x, y, _cached_pair(left, right, output))
+        result = _contract(xp, simple[0], simple[1], plan.pair)
     return result if result.dtype == dtype else result.astype(dtype)
 
 
 def _contract(xp: Any, x: Any, y: Any, pair: _Pair) -> Any:
     x, y = xp.transpose(x, pair.left), xp.transpose(y, pair.right)
-    batch, rows, columns = pair.batch, pair.rows, pair.columns
-    summed = x.ndim - batch - rows
+    batch, rows, summed, columns = pair.batch, pair.rows, pair.summed, pair.columns
+    if x.shape[batch + rows :] != y.shape[batch : batch + summed] or (
+        x.shape[:batch] != y.shape[:batch] and not pair.broadcasts
+    ):
+        raise InvalidArgumentError(f"expected one size of each label; got shapes {x.shape}, {y.shape}")
+    if rows == summed == columns == 1:
+        return xp.transpose(product(xp, x, y), pair.result)
     row_dims, column_dims = x.shape[batch : batch + rows], y.shape[batch + summed :]
     if not summed:
         made = x.reshape(x.shape + (1,) * columns) * y.reshape(y.shape[:batch] + (1,) * rows + column_dims)
@@ -341,7 +369,7 @@ einsum_op = define_op(
 )
 
 
-def einsum(equation: str, *inputs: Any, name: str | None = None, optimize: Any = "greedy") -> Tensor:
+def einsum(equation: str, *inputs: Any, name: str | None = None, optimize: Any = "auto") -> Tensor:
     """The sum of products that ``equation`` describes in Einstein's notation, such as ``"bqd,bkd->bqk"``.
 
     A label not in the output is summed; ``...`` stands for dimensions that broadcast; without ``->`` the

@@ -1,4 +1,4 @@
-"""One value in many places: fill, zeros, ones, broadcast_to, and `unbroadcast`, its transpose, for gradients."""
+"""One value in many places: fill, zeros, ones, broadcast_to, and `unbroadcast`, their transpose."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.build import as_array, convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import (
     LINEAR,
@@ -104,8 +104,8 @@ def _filled(shape: Any, number: int, dtype: DType, name: str) -> Tensor:
     if dims is None or count is None:
         raise InvalidArgumentError(f"{name}: expected a fully defined shape; got {format_shape(dims)}")
     if count < CONSTANT_LIMIT:
-        return constant(np.full(dims, value, dtype.np), name=name)  # type: ignore[arg-type]
-    large: Tensor = fill(np.array(dims, np.int64 if max(dims) >= 2**31 else np.int32), value, name=name)  # type: ignore[operator, type-var]
+        return constant(np.full(dims, value, dtype.np), name=name)
+    large: Tensor = fill(as_array(dims), value, name=name)
     return large
 
 
@@ -161,12 +161,12 @@ ones_like_op = define_op(
 
 
 def zeros_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
-    """Zeros of ``tensor``'s shape and dtype (or ``dtype``); without `shape` at run time if ``optimize`` and it is known."""
+    """Zeros of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known."""
     return _filled_like(tensor, 0, dtype, name or "zeros_like", optimize)
 
 
 def ones_like(tensor: Any, dtype: Any = None, name: str | None = None, optimize: bool = True) -> Tensor:
-    """Ones of ``tensor``'s shape and dtype (or ``dtype``); without `shape` at run time if ``optimize`` and it is known."""
+    """Ones of ``tensor``'s shape and dtype (or ``dtype``); a constant if the shape is known."""
     return _filled_like(tensor, 1, dtype, name or "ones_like", optimize)
 
 
@@ -186,14 +186,14 @@ def _filled_like(tensor: Any, number: int, dtype: Any, name: str, optimize: bool
 
 
 def _broadcast_to_shape(s: ShapeContext) -> Sequence[Shape]:
-    target = target_shape(s, 1)
-    if target is not None and s.shapes[0] is not None:
-        wider = broadcast(s.shapes[0], target)
-        assert wider is not None
-        if len(wider) != len(target) or any(t not in (None, w) for w, t in zip(wider, target, strict=True)):
-            raise InvalidArgumentError(
-                f"expected a shape that {format_shape(s.shapes[0])} widens to; got {list(target)}"
-            )
+    target, own = target_shape(s, 1), s.shapes[0]
+    if target is None or own is None:
+        return [target]
+    tail = target[len(target) - len(own) :]
+    if len(own) > len(target) or not all(
+        d in (1, None, t) or t is None for d, t in zip(own, tail, strict=True)
+    ):
+        raise InvalidArgumentError(f"expected a shape that {format_shape(own)} widens to; got {list(target)}")
     return [target]
 
 
@@ -225,10 +225,10 @@ broadcast_to = define_op(
 
 
 def unbroadcast(gradient: Tensor, like: Tensor, other: Tensor | None = None) -> Tensor:
-    """``gradient``, of the shape that ``like`` was broadcast to, summed over the broadcast axes to ``like``'s shape.
+    """``gradient``, of the shape that ``like`` was broadcast to, summed over those axes to ``like``'s shape.
 
-    ``other`` is the tensor that ``like`` was combined with, when there is just one: it can tell that an unknown
-    dimension was not broadcast. No op is added when nothing was, one when shapes say what was.
+    ``other`` is the tensor that ``like`` was combined with, when there is just one: it can tell that an
+    unknown dimension was not broadcast. No op is added when nothing was, one when shapes say what was.
     """
     axes = _broadcast_axes(gradient.spec.shape, like.spec.shape, None if other is None else other.spec.shape)
     if axes == ():
@@ -241,11 +241,11 @@ def unbroadcast(gradient: Tensor, like: Tensor, other: Tensor | None = None) -> 
     new = len(gradient.spec.shape or ()) - len(like.spec.shape or ())
     keep = new == 0
     total: Tensor = sum_op(gradient, np.array(axes, np.int32), keep_dims=keep)
-    return total if keep or len(axes) == new else reshape(total, shape(like))  # type: ignore[no-any-return]
+    return total if keep or len(axes) == new else reshape(total, shape(like))
 
 
 def _broadcast_axes(wide: Shape, narrow: Shape, other: Shape) -> tuple[int, ...] | None:
-    """The axes of ``wide`` along which ``narrow`` was repeated to fit ``other``, or None when the shapes do not tell."""
+    """The axes of ``wide`` along which ``narrow`` was repeated to fit ``other``; None if unknown."""
     if narrow is None and other == ():
         return ()
     if wide is None or narrow is None:
@@ -275,11 +275,12 @@ def _broadcast_args_value(s: ShapeContext) -> PartialValue:
 
 
 def _repeated_axes(s0: Sequence[int], s1: Sequence[int]) -> tuple[list[int], list[int]]:
-    """For each of two shapes the axes of their broadcast along which it was repeated; all axes that are 1 count."""
+    """For each of two shapes the axes of their broadcast along which it is 1, repeated or not."""
     broadcast(tuple(s0), tuple(s1))
     rank = max(len(s0), len(s1))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in (s0, s1)]
-    return tuple([axis for axis, dim in enumerate(shape) if dim == 1] for shape in padded)  # type: ignore[return-value]
+    first, second = ([axis for axis, dim in enumerate(shape) if dim == 1] for shape in padded)
+    return first, second
 
 
 def _shape_pairs(rng: np.random.Generator) -> Iterable[Sample]:

@@ -50,7 +50,7 @@ def _as_string_shape(s: ShapeContext) -> Sequence[Shape]:
     return unchanged(s)
 
 
-as_string = define_string_op(
+as_string_op = define_string_op(
     "AsString",
     "input: T -> string",
     _as_string,
@@ -72,6 +72,32 @@ as_string = define_string_op(
     ),
     doc="Numbers as decimal strings, true and false as words.",
 )
+
+
+def as_string(
+    input: Any,
+    precision: int = -1,
+    scientific: bool = False,
+    shortest: bool = False,
+    width: int = -1,
+    fill: str = "",
+    name: str | None = None,
+) -> Tensor:
+    """Numbers as decimal strings, true and false as words.
+
+    ``precision`` digits after the point (6 if negative), at least ``width`` characters, padded with ``fill``
+    (blank, "0", or "-" for padding on the right). Raises `InvalidArgumentError` for a longer ``fill``.
+    """
+    texts: Tensor = as_string_op(
+        input,
+        precision=precision,
+        scientific=scientific,
+        shortest=shortest,
+        width=width,
+        fill=fill,
+        name=name,
+    )
+    return texts
 
 
 # --- tensors as text

@@ -93,7 +93,8 @@ def _gather_value(s: ShapeContext) -> PartialValue:
     places = np.array(ids, object)
     if any(i is None or not 0 <= i < len(value) for i in places.reshape(-1)):
         return None
-    return as_host_value(np.array(value, object).take(places.astype(np.int64), axis=0))
+    taken = np.array(value, object).take(places.astype(np.int64), axis=0)
+    return as_host_value(np.array(taken, object))
 
 
 def _gather_vjp(op: Operation, dy: Tensor) -> list[Any]:
@@ -205,8 +206,7 @@ def _places(xp: Any, indices: Any, dims: Sequence[int]) -> tuple[Any, int]:
     depth = indices.shape[-1]
     if depth > len(dims):
         raise InvalidArgumentError(f"indices: expected at most {len(dims)} coordinates a row; got {depth}")
-    for i in range(depth):
-        check_range(xp, "indices", indices[..., i : i + 1], dims[i])
+    check_range(xp, "indices", indices, tuple(dims[:depth]))
     places = xp.zeros(math.prod(indices.shape[:-1]), np.int64)
     for i in range(depth):
         places = places * dims[i] + indices[..., i].reshape(-1)

@@ -27,10 +27,10 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.arithmetic import add, maximum, multiply, subtract
 from flowrt.graph.ops.comparison import less
-from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.identities import cast, static_value
 from flowrt.graph.ops.shaping import expand_dims, reshape
 from flowrt.graph.partial_value import MAX_ELEMENTS
-from flowrt.graph.shapes import Shape, format_shape, normalize_axis
+from flowrt.graph.shapes import Shape, format_shape, is_static, normalize_axis
 
 # --- range
 
@@ -43,9 +43,9 @@ def _range_length(start: Any, limit: Any, delta: Any) -> int:
         raise InvalidArgumentError(
             f"start: expected {below} limit for delta {delta}; got {start} and limit {limit}"
         )
-    if all(isinstance(v, int) for v in (start, limit, delta)):
-        return len(builtins.range(start, limit, delta))
-    return math.ceil(abs((limit - start) / delta))
+    steps = abs(limit - start) / abs(delta)
+    whole = isinstance(start, int) and isinstance(limit, int) and isinstance(delta, int)
+    return len(builtins.range(start, limit, delta)) if whole else math.ceil(steps)
 
 
 def _range_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -291,6 +291,15 @@ def one_hot(
 # --- sequence_mask
 
 
+def static_array(tensor: Tensor) -> Any:
+    """``tensor``'s value where all of it is known while the graph is built, otherwise None."""
+    value, dims = static_value(tensor), tensor.spec.shape
+    array: Any = np.array(value, object)
+    if value is None or not is_static(dims) or any(v is None for v in array.reshape(-1)):
+        return None
+    return array.reshape(dims).astype(tensor.dtype.np)
+
+
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
 ) -> Tensor:
@@ -300,7 +309,10 @@ def sequence_mask(
     """
     with get_default_graph().name_scope(name or "SequenceMask"):
         counts = convert_to_tensor(lengths)
-        if maxlen is None:
+        known = static_array(counts)
+        if maxlen is None and known is not None:
+            maxlen = max(known.max(initial=0), 0)
+        elif maxlen is None:
             maxlen = maximum(op_def("Max")(reshape(counts, [-1]), [0]), np.array(0, counts.dtype.np))
         longest = convert_to_tensor(maxlen, None if isinstance(maxlen, Tensor) else counts.dtype)
         zero, one = (np.array(v, longest.dtype.np) for v in (0, 1))

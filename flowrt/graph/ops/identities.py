@@ -157,7 +157,7 @@ ensure_shape_op = define_op(
 
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
-    """``x`` with the facts of ``shape`` added; a run in which they do not hold raises `InvalidArgumentError`."""
+    """``x`` with the facts of ``shape`` added; a run where they do not hold raises `InvalidArgumentError`."""
     ensured: Tensor = ensure_shape_op(x, shape=as_shape(shape), name=name)
     return ensured
 
@@ -167,7 +167,7 @@ def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
 
 def _cast(xp: Any, x: Any, DstT: DType, out: Any = None) -> Any:
     if x.dtype.kind == "c" and not DstT.is_complex:
-        x = (x != 0) if DstT.is_bool else x.real
+        x = x.real
     if out is None:
         return x.astype(DstT.np)
     xp.copyto(out, x, casting="unsafe")
@@ -225,14 +225,15 @@ cast_op = define_op(
     elementwise=True,
     value=_cast_value,
     simplify=lambda c: c.node.inputs if c.node.attrs["SrcT"] is c.node.attrs["DstT"] else None,
-    doc="The input's elements as another dtype: floats are cut towards zero, complex numbers lose the imaginary part.",
+    doc="The input's elements as another dtype: floats are cut towards zero, complex numbers become real.",
 )
 
 
 def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     """``x`` with elements of ``dtype``; a tensor that has that dtype is returned as it is.
 
-    Floats become integers towards zero, complex numbers real by dropping the imaginary part, numbers bool as ``!= 0``.
+    Floats become integers towards zero, complex numbers real by dropping the imaginary part first,
+    numbers bool as ``!= 0``.
     """
     target = as_dtype(dtype)
     tensor = convert_to_tensor(x)
@@ -295,7 +296,10 @@ def target_shape(s: ShapeContext, position: int) -> Shape:
 
 
 def renamed_argument(name: str, value: Any, old_name: str, old_value: Any) -> Any:
-    """The value of an argument that has a deprecated spelling too. Raises `InvalidArgumentError` when both are given."""
+    """The value of an argument that has a deprecated spelling too.
+
+    Raises `InvalidArgumentError` when both are given.
+    """
     if old_value is None:
         return value
     if value is not None:

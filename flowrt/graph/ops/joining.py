@@ -31,7 +31,7 @@ def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
         return None
     parts: list[Any] = []
     for dims, value in zip(s.shapes, values, strict=False):
-        parts.append(np.array(value, object) if value is not None else _nothing_known(dims))
+        parts.append(_nothing_known(dims) if value is None else np.array(value, object).reshape(dims))
     return as_host_value(join(parts))
 
 

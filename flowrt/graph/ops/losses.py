@@ -1,8 +1,8 @@
 """Losses: the cross-entropies, the squared norm, Poisson; and whether the right class is among the top k.
 
-The two softmax cross-entropies are ops that give the loss and its gradient at once, as in TensorFlow: the forward pass has
-computed most of it. Both outputs are differentiable, so second order is right. float16 and bfloat16 logits are worked on
-in float32.
+The two softmax cross-entropies are ops that give the loss and its gradient at once, as in TensorFlow: the
+forward pass has computed most of it. Both outputs are differentiable, so second order is right. float16 and
+bfloat16 logits are worked on in float32.
 """
 
 from __future__ import annotations
@@ -33,9 +33,8 @@ from flowrt.graph.ops.softmax import (
     shifted,
     softmax,
     softmax_derivative,
-    swapped_with_last,
 )
-from flowrt.graph.shapes import Shape, broadcast, format_shape, merge
+from flowrt.graph.shapes import Shape, broadcast, format_shape, merge, normalize_axis
 
 # --- the fused ops
 
@@ -112,7 +111,9 @@ def _scaled_rows(dloss: Tensor, rows: Tensor) -> Tensor:
 
 
 def _feature_gradient(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> Tensor | None:
-    """Through the loss, whose gradient is the second output, and through that output: softmax less the labels."""
+    """Through the loss, whose gradient is the second output, and through that output: softmax less the
+    labels.
+    """
     first = None if dloss is None else _scaled_rows(dloss, op.outputs[1])
     if dbackprop is None:
         return first
@@ -167,7 +168,8 @@ dense_cross_entropy_op: OpDef = define_op(
     vjp=_dense_vjp,
     jvp=BY_VJP,
     samples=_distributions,
-    doc="Per row -sum(labels * log_softmax(features)), and softmax(features) - labels: its gradient for labels of sum 1.",
+    doc="Per row -sum(labels * log_softmax(features)), and its gradient for labels of sum 1:"
+    " softmax(features) - labels.",
 )
 
 sparse_cross_entropy_op: OpDef = define_op(
@@ -219,21 +221,33 @@ def _leading_shape(x: Tensor) -> Any:
     return strided_slice(shape(x), [0], [-1])
 
 
+def _last(x: Tensor, axis: int) -> list[int]:
+    """The permutation that moves ``axis`` to the end. Raises `InvalidArgumentError` for an axis out of
+    range.
+    """
+    if x.spec.shape is None:
+        raise InvalidArgumentError(f"axis: expected -1 for logits of unknown rank; got {axis}")
+    rank = len(x.spec.shape)
+    axis = normalize_axis(axis, rank)
+    return [*range(axis), *range(axis + 1, rank), axis]
+
+
 def softmax_cross_entropy_with_logits_v2(
     labels: Any, logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
 ) -> Tensor:
-    """The cross-entropy of ``labels``, a distribution along ``axis`` (by default the last), and ``softmax(logits)``.
+    """The cross-entropy of ``labels``, a distribution along ``axis`` (by default the last), and
+    ``softmax(logits)``.
 
-    The result has the shape of ``logits`` without ``axis``; gradients flow into both. Raises `InvalidArgumentError`
-    for shapes that do not fit.
+    The result has the shape of ``logits`` without ``axis``; gradients flow into both. Raises
+    `InvalidArgumentError` for shapes that do not fit.
     """
     _check_named("softmax_cross_entropy_with_logits_v2", None, labels, logits)
     axis = renamed_argument("axis", axis, "dim", dim)
     with get_default_graph().name_scope(name or "softmax_cross_entropy_with_logits") as scope:
         x = convert_to_tensor(logits)
         target = cast(labels, _precise(x).dtype)
-        perm = None if axis is None else swapped_with_last(x, axis)
-        if perm is not None:
+        if axis not in (None, -1):
+            perm = _last(x, axis)
             x, target = transpose(x, perm), transpose(target, perm)
         loss = dense_cross_entropy_op(_flattened(_precise(x)), _flattened(target))[0]
         loss = reshape(loss, _leading_shape(x)) if x.shape.rank != 2 else loss
@@ -260,9 +274,11 @@ def softmax_cross_entropy_with_logits(
 def sparse_softmax_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the classes numbered ``labels`` ``[...]``.
+    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the classes numbered
+    ``labels`` ``[...]``.
 
-    Raises `InvalidArgumentError` for shapes that do not fit, and at run time for a label outside ``[0, classes)``.
+    Raises `InvalidArgumentError` for shapes that do not fit, and at run time for a label outside ``[0,
+    classes)``.
     """
     where = "sparse_softmax_cross_entropy_with_logits"
     _check_named(where, _sentinel, labels, logits)
@@ -286,7 +302,8 @@ def sparse_softmax_cross_entropy_with_logits(
 def sigmoid_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """The cross-entropy of independent classes of probabilities ``labels`` and ``sigmoid(logits)``, elementwise.
+    """The cross-entropy of independent classes of probabilities ``labels`` and ``sigmoid(logits)``,
+    elementwise.
 
     Raises `InvalidArgumentError` unless both have the same shape.
     """
@@ -295,7 +312,8 @@ def sigmoid_cross_entropy_with_logits(
         x = convert_to_tensor(logits)
         z = convert_to_tensor(labels, x.dtype)
         _check_same_shape("sigmoid_cross_entropy_with_logits", z, x)
-        # max(x, 0) - x * z + log(1 + exp(-|x|)), with choices in place of max and abs: their gradients at 0 would be wrong
+        # max(x, 0) - x * z + log(1 + exp(-|x|)), with choices in place of max and abs, whose gradients at 0
+        # would give -z, not 0.5 - z
         zero = number(0, x)
         positive = greater_equal(x, zero)
         linear = subtract(where_v2(positive, x, zero), multiply(x, z))
@@ -331,9 +349,11 @@ def _check_same_shape(where: str, labels: Tensor, logits: Tensor) -> None:
 def log_poisson_loss(
     targets: Any, log_input: Any, compute_full_loss: bool = False, name: str | None = None
 ) -> Tensor:
-    """The negative log-likelihood of counts ``targets`` under a Poisson distribution of log rate ``log_input``.
+    """The negative log-likelihood of counts ``targets`` under a Poisson distribution of log rate
+    ``log_input``.
 
-    Without ``compute_full_loss`` less Stirling's approximation of ``log(targets!)``, which has no gradient in log_input.
+    Without ``compute_full_loss`` less Stirling's approximation of ``log(targets!)``, which has no gradient
+    in log_input.
     """
     with get_default_graph().name_scope(name or "log_poisson_loss") as scope:
         x = convert_to_tensor(log_input)
@@ -414,12 +434,13 @@ in_top_k_op: OpDef = define_op(
         ),
         sample(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.array(1, np.int64)),
     ],
-    doc="Per row whether fewer than k predictions are larger than the target's; False where one is not finite.",
+    doc="Per row whether fewer than k predictions are above the target's; False where one is not finite.",
 )
 
 
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
-    """Whether each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n, classes]``.
+    """Whether each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n,
+    classes]``.
 
     Ties count as in; a target out of range and a row with a value that is not finite are not.
     """

@@ -1,8 +1,9 @@
 """Elementwise functions of one number: exponentials, roots, angles, rounding, complex parts.
 
-Rules of this file: a derivative is written once, as ``slope(d, x, y)`` = d times the derivative at x, where y is the value;
-the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions whose derivative is an expression
-in y have an op of their own for it (`TanhGrad` and its kin, as in TensorFlow), so that a training step runs one op, not four.
+Rules of this file: a derivative is written once, as ``slope(d, x, y)`` = d times the derivative at x, where y
+is the value; the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions whose
+derivative is an expression in y have an op of their own for it (`TanhGrad` and its kin, as in TensorFlow), so
+that a training step runs one op, not four.
 """
 
 from __future__ import annotations
@@ -30,11 +31,10 @@ from flowrt.graph.op_def import (
     undoes_itself,
 )
 from flowrt.graph.ops.arithmetic import add_v2, conjugated, multiply, subtract
-from flowrt.graph.ops.comparison import Samples
 from flowrt.graph.ops.constant import constant
 from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.filling import zeros_like
-from flowrt.graph.ops.identities import unchanged
+from flowrt.graph.ops.identities import Samples, unchanged
 from flowrt.graph.shapes import Shape, merge
 
 Slope: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -48,7 +48,7 @@ def number(value: float, like: Tensor) -> Tensor:
 
 
 def unary_samples(low: float, high: float, *extra: Any) -> Samples:
-    """Samples for a function of one number: floats in [low, high], some other dtypes, and ``extra`` arrays."""
+    """Samples for a function of one number: floats in [low, high] of all dtypes, and ``extra`` arrays."""
 
     def samples(rng: np.random.Generator) -> Iterable[Sample]:
         yield sample(rng.uniform(low, high, (2, 3)))
@@ -92,8 +92,13 @@ def _merged(s: ShapeContext) -> Sequence[Shape]:
     return [merge(s.shapes[0], s.shapes[1])]
 
 
-def _grad_op(name: str, kernel: Any, by_y: Slope, doc: str) -> OpDef:
-    """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y."""
+def _grad_op(
+    name: str, kernel: Any, by_y: Slope, doc: str, types: Iterable[DType] = dtypes.FLOATING
+) -> OpDef:
+    """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
+
+    Not all take complex numbers: some of TensorFlow's conjugate y then, and others do not.
+    """
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor]:
         y, dy = conjugated(op.inputs[0]), conjugated(op.inputs[1])
@@ -102,7 +107,7 @@ def _grad_op(name: str, kernel: Any, by_y: Slope, doc: str) -> OpDef:
     return define_op(
         name,
         "y: T, dy: T -> T",
-        types={"T": dtypes.INEXACT},
+        types={"T": types},
         shape=_merged,
         kernel=kernel,
         vjp=vjp,
@@ -112,11 +117,15 @@ def _grad_op(name: str, kernel: Any, by_y: Slope, doc: str) -> OpDef:
             sample(rng.uniform(0.2, 0.8, ()), rng.standard_normal(())),
             sample(rng.uniform(0.2, 0.8, 3).astype(np.float32), np.ones(3, np.float32)),
             sample(rng.uniform(0.2, 0.8, 3).astype(dtypes.bfloat16.np), np.ones(3, dtypes.bfloat16.np)),
-            sample(np.array([0.5 + 1j], np.complex64), np.array([1j], np.complex64)),
         ),
         elementwise=True,
         doc=doc,
     )
+
+
+def _unless_complex(grad_op: OpDef, general: Callable[[Tensor, Tensor], Tensor]) -> Slope:
+    """The slope ``grad_op(y, d)``, or ``general(d, y)`` for complex dtypes."""
+    return lambda d, x, y: general(d, y) if d.dtype.is_complex else grad_op(y, d)
 
 
 def _scaled(factor: float, *factors: Tensor) -> Tensor:
@@ -131,6 +140,7 @@ tanh_grad = _grad_op(
     lambda xp, y, dy, out=None: xp.multiply(dy, 1 - y * y, out),
     lambda g, y, dy: _scaled(-2, g, y, dy),
     "The gradient of tanh: dy * (1 - y * y).",
+    dtypes.INEXACT,
 )
 
 sigmoid_grad = _grad_op(
@@ -138,6 +148,7 @@ sigmoid_grad = _grad_op(
     lambda xp, y, dy, out=None: xp.multiply(dy, y * (1 - y), out),
     lambda g, y, dy: multiply(multiply(g, dy), subtract(number(1, y), _scaled(2, y))),
     "The gradient of sigmoid: dy * y * (1 - y).",
+    dtypes.INEXACT,
 )
 
 sqrt_grad = _grad_op(
@@ -167,8 +178,10 @@ _COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
 
 
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
-    """1 / (1 + exp(-x)); exp overflows to inf, and the quotient to 0, only where 1 / inf is right to float32's normal
-    range; 16-bit floats, whose range of exp is narrower than that of the result, go through float32."""
+    """1 / (1 + exp(-x)): where exp overflows, 0 is right but for float32's denormal numbers.
+
+    16-bit floats go through float32: float16's exp overflows at 11, where its sigmoid is not nearly 0.
+    """
     if x.dtype.itemsize == 2:
         wide = 1 / (1 + xp.exp(-x.astype(np.float32)))
         if out is None:
@@ -219,7 +232,7 @@ sqrt = unary_op(
     "Sqrt",
     Ufunc("sqrt"),
     dtypes.INEXACT,
-    lambda d, x, y: sqrt_grad(y, d),
+    _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
     unary_samples(0.5, 3, _COMPLEX),
     "The square root.",
 )
@@ -228,7 +241,7 @@ rsqrt = unary_op(
     "Rsqrt",
     lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out), out),
     dtypes.INEXACT,
-    lambda d, x, y: rsqrt_grad(y, d),
+    _unless_complex(rsqrt_grad, lambda d, y: _scaled(-0.5, d, y, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / sqrt(x).",
 )
@@ -246,7 +259,7 @@ reciprocal = unary_op(
     "Reciprocal",
     Ufunc("reciprocal"),
     dtypes.INEXACT,
-    lambda d, x, y: reciprocal_grad(y, d),
+    _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / x.",
 )
@@ -255,7 +268,7 @@ inv = unary_op(
     "Inv",
     Ufunc("reciprocal"),
     dtypes.INEXACT,
-    lambda d, x, y: reciprocal_grad(y, d),
+    _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / x, as older graphs have it.",
 )
@@ -287,7 +300,7 @@ def _angle_op(name: str, ufunc: str, slope: Slope, low: float, high: float, doc:
 
 
 sin = _angle_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.")
-cos = _angle_op("Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.")
+cos: OpDef = _angle_op("Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.")
 tan = _angle_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
 asin = _angle_op(
     "Asin",
@@ -309,7 +322,7 @@ atan = _angle_op(
     "Atan", "arctan", lambda d, x, y: realdiv(d, _one_plus_square(x)), -3, 3, "The angle whose tangent is x."
 )
 sinh = _angle_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
-cosh = _angle_op("Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine.")
+cosh: OpDef = _angle_op("Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine.")
 tanh = _angle_op("Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.")
 asinh = _angle_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), -2, 2, "The inverse of sinh.")
 acosh = _angle_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), 1.5, 3, "The inverse of cosh.")
@@ -319,7 +332,7 @@ atanh = _angle_op(
 
 # --- signs and rounding
 
-neg = define_op(
+neg: OpDef = define_op(
     "Neg",
     "x: T -> T",
     types={"T": _SIGNED},
@@ -344,7 +357,7 @@ abs_op = unary_op(
     "The magnitude of a real x.",
 )
 
-sign = unary_op(
+sign: OpDef = unary_op(
     "Sign",
     Ufunc("sign"),
     _SIGNED,
@@ -376,7 +389,7 @@ round_op = _step_op("Round", "rint", "The nearest integer; the even one of two."
 
 
 def round(x: Any, name: str | None = None) -> Tensor:
-    """The nearest integers, the even one of two that are as near; integer tensors are returned as they are."""
+    """The nearest integers, the even one of two as near; integer tensors are returned as they are."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_integer:
         return tensor

@@ -29,7 +29,8 @@ def moments(
 ) -> tuple[Tensor, Tensor]:
     """(mean, variance) of ``x`` along ``axes``, which are dropped, or kept as 1 with ``keepdims``.
 
-    float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the mean.
+    float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
+    mean.
     """
     keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
     with get_default_graph().name_scope(name or "moments"):
@@ -117,7 +118,8 @@ def batch_normalization(
     variance_epsilon: Any,
     name: str | None = None,
 ) -> Tensor:
-    """``scale * (x - mean) / sqrt(variance + variance_epsilon) + offset``; ``scale`` and ``offset`` may be None.
+    """``scale * (x - mean) / sqrt(variance + variance_epsilon) + offset``; ``scale`` and ``offset`` may be
+    None.
 
     Ioffe and Szegedy, "Batch normalization" (2015), algorithm 2.
     """
@@ -135,7 +137,9 @@ def batch_normalization(
 def l2_normalize(
     x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
 ) -> Tensor:
-    """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least ``sqrt(epsilon)``."""
+    """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least
+    ``sqrt(epsilon)``.
+    """
     axis = renamed_argument("axis", axis, "dim", dim)
     with get_default_graph().name_scope(name or "l2_normalize") as scope:
         tensor = convert_to_tensor(x)

@@ -24,6 +24,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.arithmetic import add, add_n, multiply, power, subtract
+from flowrt.graph.ops.batch_norm import deliver, second_order
 from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.math import number, rsqrt, square
 from flowrt.graph.ops.padding import pad
@@ -43,7 +44,9 @@ def _layer_norm_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _normalized(xp: Any, x: Any, epsilon: float) -> tuple[Any, Any]:
-    """(x less its mean over its deviation, 1 over its deviation), along the last axis, in the dtype to work in."""
+    """(x less its mean over its deviation, 1 over its deviation), along the last axis, in the dtype to work
+    in.
+    """
     wide = x.astype(accumulator(x), copy=False)
     centered = wide - wide.mean(axis=-1, keepdims=True)
     variance = xp.square(centered).mean(axis=-1, keepdims=True)
@@ -133,9 +136,11 @@ layer_norm_grad_op: OpDef = define_op(
 
 
 def layer_norm(x: Any, scale: Any, offset: Any, epsilon: float = 1e-5, name: str | None = None) -> Tensor:
-    """``x`` less its mean along the last axis, over its deviation, times the vector ``scale``, plus the vector ``offset``.
+    """``x`` less its mean along the last axis, over its deviation, times the vector ``scale``, plus the
+    vector ``offset``.
 
-    Ba, Kiros and Hinton, "Layer normalization" (2016). Raises `InvalidArgumentError` for shapes that do not fit.
+    Ba, Kiros and Hinton, "Layer normalization" (2016). Raises `InvalidArgumentError` for shapes that do not
+    fit.
     """
     result: Tensor = layer_norm_op(x, scale, offset, epsilon=epsilon, name=name)
     return result
@@ -162,8 +167,8 @@ def _lrn(xp: Any, input: Any, depth_radius: int, bias: float, alpha: float, beta
 
 
 def _lrn_grad(
-    xp: Any, input_grads: Any, input_image: Any, output_image: Any, depth_radius: int, bias: float, alpha: float,
-    beta: float,
+    xp: Any, input_grads: Any, input_image: Any, output_image: Any, depth_radius: int, bias: float,
+    alpha: float, beta: float,
 ) -> Any:  # fmt: skip
     dy, x, y = (v.astype(accumulator(v), copy=False) for v in (input_grads, input_image, output_image))
     number = x.dtype.type
@@ -249,9 +254,11 @@ def local_response_normalization(
     beta: float = 0.5,
     name: str | None = None,
 ) -> Tensor:
-    """Images divided by ``(bias + alpha * s) ** beta``, s the sum of squares of the channels within ``depth_radius``.
+    """Images divided by ``(bias + alpha * s) ** beta``, s the sum of squares of the channels within
+    ``depth_radius``.
 
-    Krizhevsky, Sutskever and Hinton (2012). Raises `InvalidArgumentError` unless ``input`` is ``[n, h, w, c]``.
+    Krizhevsky, Sutskever and Hinton (2012). Raises `InvalidArgumentError` unless ``input`` is ``[n, h, w,
+    c]``.
     """
     result: Tensor = lrn_op(input, depth_radius=depth_radius, bias=bias, alpha=alpha, beta=beta, name=name)
     return result

@@ -36,12 +36,11 @@ def norm(
     name: str | None = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The norm of the vectors along ``axis``, of the matrices in a pair of axes, or of all elements as one
-    vector.
+    """The norm of the vectors along ``axis``, of the matrices in a pair of axes, or of all elements together.
 
-    ``ord``: 'euclidean' (also 'fro', the Frobenius norm), 1, 2 (the largest singular value of a matrix), inf,
-    and for vectors any positive number. The result is real. Raises `InvalidArgumentError` for another ``ord``
-    or ``axis``.
+    ``ord``: 'euclidean' (of matrices also 'fro', the Frobenius norm), 1, 2 (the largest singular value of a
+    matrix), inf, and for vectors any positive number. Of a complex tensor the Euclidean norm is complex,
+    as in TensorFlow, the others are real. Raises `InvalidArgumentError` for another ``ord`` or ``axis``.
     """
     axes = _norm_axes(ord, axis)
     keep = bool(keep_dims if keepdims is None else keepdims)
@@ -51,7 +50,8 @@ def norm(
             return _spectral_norm(x, axes, keep)
         if ord in ("euclidean", "fro", 2):
             total = reduce_sum(multiply(x, conjugated(x)), axes, keep)
-            return cast(sqrt(total), x.dtype.real_dtype)
+            root: Tensor = sqrt(total)
+            return root
         return _absolute_norm(abs(x), ord, axes, keep)
 
 

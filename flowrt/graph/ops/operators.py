@@ -1,7 +1,7 @@
 """Python's operators on tensors: ``x + y`` adds an operation named "add" to the graph, and so on.
 
-Rules of this file: an operand that is no tensor becomes a constant of the tensor's dtype; ``==`` and ``!=`` compare
-identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values).
+Rules of this file: an operand that is no tensor becomes a constant of the tensor's dtype; ``==`` and ``!=``
+compare identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values).
 """
 
 from __future__ import annotations
@@ -102,7 +102,7 @@ def overload_operators(cls: type[Any]) -> None:
         setattr(cls, method, _forward(function, name, method))
     unary: dict[str, Function] = {
         "__neg__": lambda self: neg(convert_to_tensor(self)),
-        "__abs__": lambda self: absolute(self),
+        "__abs__": absolute,
         "__invert__": _invert,
         "__getitem__": lambda self, key: getitem(convert_to_tensor(self), key),
     }

@@ -93,8 +93,8 @@ top_k_op: OpDef = define_op(
     vjp=_top_k_vjp,
     jvp=BY_VJP,
     samples=lambda rng: (
-        sample(rng.permutation(12.0).reshape(2, 2, 3), np.int32(2)),
-        sample(rng.permutation(4.0), np.int32(4)),
+        sample(rng.permutation(np.arange(12.0)).reshape(2, 2, 3), np.int32(2)),
+        sample(rng.permutation(np.arange(4.0)), np.int32(4)),
         sample(np.array([3, 250, 3, 0], np.uint8), np.int32(3)),
         sample(np.array([[1, 2]], np.float16), np.int64(0), index_type=dtypes.int64),
     ),
@@ -215,7 +215,8 @@ def searchsorted(
 ) -> Tensor:
     """For each of ``values`` ``[*s, m]`` the place in its row of ``sorted_sequence`` that keeps order.
 
-    The rows have shape ``[*s, n]``. ``side`` is the first ("left") or the last ("right") such place. Raises `InvalidArgumentError`.
+    The rows have shape ``[*s, n]``. ``side`` is the first ("left") or the last ("right") such place. Raises
+    `InvalidArgumentError`.
     """
     if side not in ("left", "right"):
         raise InvalidArgumentError(f"side: expected 'left' or 'right'; got {side!r}")

@@ -1,8 +1,9 @@
 """Pooling: the maximum or the mean of every window.
 
-Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is 1), so kernels
-know no data format and no number of dimensions. Maxima and sums go one axis at a time: 3x3 takes 4 passes, not 8. The
-gradient of a maximum goes to the first element of the window that has it, in row-major order.
+Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is
+1), so kernels know no data format and no number of dimensions. Maxima and sums go one axis at a time: 3x3
+takes 4 passes, not 8. The gradient of a maximum goes to the first element of the window that has it, in
+row-major order.
 """
 
 from __future__ import annotations
@@ -74,7 +75,9 @@ def _average_grad_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _axes(x_shape: Sequence[int], *pooled: Any, **attrs: Any) -> list[Axis]:
-    """The windows along every axis. Raises `InvalidArgumentError` unless the ``pooled`` arrays have the pooled shape."""
+    """The windows along every axis. Raises `InvalidArgumentError` unless the ``pooled`` arrays have the
+    pooled shape.
+    """
     expected = _pooled_shape(tuple(x_shape), attrs)
     for array in pooled:
         if array.shape != expected:
@@ -88,7 +91,9 @@ def _axes(x_shape: Sequence[int], *pooled: Any, **attrs: Any) -> list[Axis]:
 
 
 def _fold(xp: Any, function: Any, x: Any, axes: Sequence[Axis], out: Any) -> Any:
-    """``function`` over the elements of every window of the padded ``x``, one axis after the other, into ``out``."""
+    """``function`` over the elements of every window of the padded ``x``, one axis after the other, into
+    ``out``.
+    """
     folded = [d for d, a in enumerate(axes) if a.taps > 1 or a.stride > 1]
     if not folded:
         out[...] = x
@@ -356,8 +361,8 @@ def max_pool(
 ) -> Tensor:
     """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
 
-    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME, VALID, or a list of
-    (before, after) pairs, one an axis. Padding is never the maximum.
+    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME,
+    VALID, or a list of (before, after) pairs, one an axis. Padding is never the maximum.
     """
     value = renamed_argument("input", input, "value", value)
     return _pool_nd(max_pool_op, 2, value, ksize, strides, padding, data_format, name)
@@ -381,7 +386,8 @@ def avg_pool(
 ) -> Tensor:
     """The mean of each window of images ``[n, h, w, c]`` (or NCHW); elements of the padding do not count.
 
-    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME or VALID.
+    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME or
+    VALID.
     """
     value = renamed_argument("input", input, "value", value)
     return _pool_nd(average_pool_op, 2, value, ksize, strides, padding, data_format, name)
@@ -400,7 +406,9 @@ def max_pool3d(
 def avg_pool3d(
     input: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NDHWC", name: str | None = None
 ) -> Tensor:
-    """The mean of each window of volumes ``[n, d, h, w, c]`` (or NCDHW); elements of the padding do not count."""
+    """The mean of each window of volumes ``[n, d, h, w, c]`` (or NCDHW); elements of the padding do not
+    count.
+    """
     return _pool_nd(average_pool3d_op, 3, input, ksize, strides, padding, data_format, name)
 
 
@@ -457,7 +465,8 @@ def pool(
     data_format: str | None = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The maximum (``pooling_type`` MAX) or mean (AVG) of windows of ``window_shape``, of 1 to 3 spatial dimensions.
+    """The maximum (``pooling_type`` MAX) or mean (AVG) of windows of ``window_shape``, of 1 to 3 spatial
+    dimensions.
 
     Raises `UnimplementedError` for dilations other than 1.
     """

@@ -1,7 +1,8 @@
 """Ops that combine elements along axes: sum, mean, product, extremes, all and any.
 
-Rules of this file: axes are a host input (None in the public functions means all); float16 and bfloat16 are summed in
-float32; an empty axis gives the operation's neutral element (0, 1, -inf, NaN for a mean, 0 for an integer one).
+Rules of this file: axes are a host input (None in the public functions means all); float16 and bfloat16 are
+summed in float32; an empty axis gives the operation's neutral element (0, 1, -inf; NaN for a mean, 0 for an
+integer one).
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def reduced_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _axes(op: Operation) -> tuple[int, ...] | None:
-    """The reduced axes in ascending order, counted from the front; None when they or the rank are not known."""
+    """The reduced axes in ascending order, counted from the front; None when they or the rank are unknown."""
     dims, axes = op.inputs[0].spec.shape, static_value(op.inputs[1])
     if dims is None or axes is None:
         return None
@@ -251,7 +252,7 @@ def _extreme_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 
 def _prod_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    """Each element's factor is the product of those before and those behind it, right where elements are 0 too."""
+    """Each element's factor is the product of those before and behind it: right where elements are 0 too."""
     x, axes = op.inputs[0], _axes(op)
     dims = x.spec.shape
     if axes is None or dims is None:
@@ -395,7 +396,7 @@ def reduce_sum(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """The sum along ``axis`` (an int, several, or None for all), which is dropped, or kept as 1 with ``keepdims``.
+    """The sum along ``axis`` (an int, several, or None for all), which is dropped, or with ``keepdims`` 1.
 
     Raises `InvalidArgumentError` for an axis that is out of range or named twice. So do all reductions.
     """
@@ -472,13 +473,3 @@ def reduce_any(
 ) -> Tensor:
     """Whether an element along ``axis`` holds."""
     return reduce(any_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
-
-
-def __getattr__(name: str) -> Any:  # names that moved to the modules beside this one
-    import importlib
-
-    for module in () if name.startswith("__") else ("scans", "statistics"):
-        found = importlib.import_module(f"flowrt.graph.ops.{module}")
-        if name in vars(found):
-            return vars(found)[name]
-    raise AttributeError(name)

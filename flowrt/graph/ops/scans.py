@@ -97,7 +97,7 @@ def _cumprod_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 
 def _signed_scan(op: Operation, signed: Tensor, weight: Tensor, factor: Tensor, reverse: bool) -> Tensor:
-    """exp(factor) * the running totals of ``signed * exp(weight)``: positive and negative parts each as a logarithm."""
+    """exp(factor) * the running totals of ``signed * exp(weight)``, through logarithms, by sign."""
     parts = []
     for part in (signed, op_def("Neg")(signed)):
         one, lowest = np.ones((), part.dtype.np), np.array(part.dtype.min, part.dtype.np)
@@ -125,7 +125,7 @@ def _cumulative_logsumexp_jvp(op: Operation, dx: Tensor, _: Any) -> list[Tensor]
 
 
 def _scan_samples(low: float, dtype: Any) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    """Samples for a scan; without an integer ``dtype`` those whose empty sum is infinite are not differentiated."""
+    """Samples for a scan; without a ``dtype`` those with infinite totals are not differentiated."""
     finite = dtype is not None
 
     def samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -195,7 +195,7 @@ cumulative_logsumexp_op = _scan_op(
 def cumsum(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """Sums along ``axis`` of the elements up to each, without it if ``exclusive``, from behind if ``reverse``."""
+    """Sums along ``axis`` of the elements to each, without it if ``exclusive``, backwards if ``reverse``."""
     total: Tensor = cumsum_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
     return total
 
@@ -203,7 +203,7 @@ def cumsum(
 def cumprod(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
-    """Products along ``axis`` of the elements up to each, without it if ``exclusive``, from behind if ``reverse``."""
+    """Products along ``axis`` of the elements up to each, otherwise as `cumsum`."""
     total: Tensor = cumprod_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
     return total
 

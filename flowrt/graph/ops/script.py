@@ -184,7 +184,7 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
     except Exception as error:  # whatever the user's code raises becomes the step's error, with its traceback
         kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), UnknownError)
         raise kind(f"{state.name} raised {type(error).__name__}: {error}") from error
-    several = isinstance(result, (list, tuple)) and (len(Tout) != 1 or len(result) == 1)
+    several = isinstance(result, (list, tuple))
     results = list(result) if several else [] if result is None and not Tout else [result]
     if len(results) != len(Tout):
         wanted = ", ".join(d.name for d in Tout) or "nothing"
@@ -243,8 +243,8 @@ def py_func(
 ) -> Any:
     """What ``func`` returns for the values of ``inp``, when the graph runs.
 
-    ``func`` gets one read-only array an input, and returns one array (or number, string, list of them) for
-    each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list of tensors, or for an
+    ``func`` gets one read-only array an input, and returns one array (or number or string) for each
+    dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list of tensors, or for an
     empty list the operation. With ``stateful=False`` the call may be merged with an equal one, folded or left
     out. No gradient flows. When run, raises `DTypeError` or `InvalidArgumentError` if ``func`` returns
     something else, and the error that stands for what ``func`` raises, with that as its cause.
@@ -255,9 +255,11 @@ def py_func(
         raise DTypeError(f"py_func: expected a function; got {func!r}")
     token, function = f"pyfunc_{next(_tokens)}", _PythonFunction(func)
     call = py_func_op if stateful else py_func_stateless
-    results = call(list(inp), token=token, Tout=wanted, name=name or call.name)
-    get_default_graph().python_functions[token] = _functions[token] = function
-    return results[0] if single else results
+    graph = get_default_graph()
+    full_name = graph.operation_name(name or call.name)
+    results = call(list(inp), token=token, Tout=wanted, name=f"{full_name}/")
+    graph.python_functions[token] = _functions[token] = function
+    return graph.get_operation_by_name(full_name) if not wanted else results[0] if single else results
 
 
 def py_function(func: Callable[..., Any], inp: Sequence[Any], Tout: Any, name: str | None = None) -> Any:

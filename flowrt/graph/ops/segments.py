@@ -42,13 +42,14 @@ def fold_rows(xp: Any, ufunc: str, target: Any, ids: Any, rows: Any) -> None:
     getattr(xp, ufunc).at(target.reshape(-1), places.reshape(-1), rows.reshape(-1))
 
 
-def check_range(xp: Any, name: str, indices: Any, limit: int) -> None:
-    """Refuse indices outside ``[0, limit)``; names the first one."""
-    if indices.size and (indices.min() < 0 or indices.max() >= limit):
-        first = tuple(xp.argwhere((indices < 0) | (indices >= limit))[0].tolist())
-        raise InvalidArgumentError(
-            f"{name}{list(first) or ''}: expected an index in [0, {limit}); got {indices[first]}"
-        )
+def check_range(xp: Any, name: str, indices: Any, limit: int | Sequence[int]) -> None:
+    """Refuse indices outside ``[0, limit)`` (one limit, or one a column); names the first such index."""
+    outside = (indices < 0) | (indices >= xp.asarray(limit))
+    if outside.any():
+        first = tuple(xp.argwhere(outside)[0].tolist())
+        where = f"{name}{list(first)}" if first else name
+        bound = limit if isinstance(limit, int) else limit[first[-1]]
+        raise InvalidArgumentError(f"{where}: expected an index in [0, {bound}); got {indices[first]}")
 
 
 def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit) -> Any:
@@ -244,7 +245,7 @@ def _sorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Samp
 
 def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sample]]:
     return lambda rng: (
-        sample(rng.uniform(low, 3, (4, 2)), np.array([2, 0, 2, -1], np.int32), np.int32(4)),
+        sample(rng.uniform(low, 3, (5, 2)), np.array([2, 0, 2, -1, 1], np.int32), np.int32(3)),
         sample(rng.uniform(low, 3, (2, 2, 3)), np.array([[1, 0], [1, 1]]), np.int64(2)),
         sample(rng.uniform(low, 3, 3), np.array([1, 1, 0], np.int32), np.int32(2)),
         sample(rng.integers(1, 5, 3), np.array([1, 1, 0], np.int32), np.int32(3)),

@@ -32,7 +32,7 @@ from flowrt.graph.ops.division import floordiv, floormod, truediv
 from flowrt.graph.ops.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.gathering import gather, gather_nd_op
 from flowrt.graph.ops.generating import range as range_
-from flowrt.graph.ops.generating import sequence_mask
+from flowrt.graph.ops.generating import sequence_mask, static_array
 from flowrt.graph.ops.identities import cast, target_shape
 from flowrt.graph.ops.joining import concat, stack
 from flowrt.graph.ops.segments import check_range
@@ -102,6 +102,9 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
             raise InvalidArgumentError(f"repeat: expected an input of known rank; got {values!r}")
         axis = normalize_axis(axis, len(dims))
         length = getitem(shape(values), axis) if dims[axis] is None else dims[axis]
+        known = static_array(counts)
+        if known is not None and isinstance(length, int):
+            return gather(values, np.repeat(np.arange(length, dtype=np.int32), known), axis=axis)
         slices = expand_dims(range_(length), 1)
         if counts.spec.shape in ((), (1,)):
             grid = broadcast_to(slices, stack([length, cast(reshape(counts, []), dtypes.int32)]))
@@ -248,8 +251,8 @@ def _sparse_to_dense(
     if rows.shape[1] != len(output_shape):
         raise InvalidArgumentError(f"expected {len(output_shape)} coordinates a value; got {rows.shape[1]}")
     places = xp.zeros(len(rows), np.int64)
+    check_range(xp, "sparse_indices", rows, output_shape)
     for i, dim in enumerate(output_shape):
-        check_range(xp, "sparse_indices", rows[:, i], dim)
         places = places * dim + rows[:, i]
     if validate_indices and (places[1:] <= places[:-1]).any():
         raise InvalidArgumentError("sparse_indices: expected them in ascending order, without repetition")

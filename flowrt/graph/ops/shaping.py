@@ -1,8 +1,8 @@
-"""Ops that keep every element and change the view: shape, size, rank, reshape, expand_dims, squeeze, transpose.
+"""Ops that keep elements and change the view: shape, size, rank, reshape, expand_dims, squeeze, transpose.
 
-Rules of this file: a static shape becomes a constant when the graph is built (`shape`, `size`, `rank`), so that gradients
-written with these functions cost nothing at run time when shapes are known; views say ``alias``; what takes part in shape
-arithmetic has a ``value`` rule.
+Rules of this file: a static shape becomes a constant when the graph is built (`shape`, `size`, `rank`), so
+that gradients written with these functions cost nothing at run time when shapes are known; views say
+``alias``; what takes part in shape arithmetic has a ``value`` rule.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    OpDef,
     PartialValue,
     Sample,
     ShapeContext,
@@ -170,21 +171,25 @@ def _leaves(value: PartialValue) -> Iterator[Any]:
 
 
 def _simplify_reshape(c: SimplifyContext) -> Node | Sequence[Ref] | None:
-    """Of ops that keep the elements' order: read what the ones before them read, and go if the shape is the same."""
+    """Of ops that keep the elements' order: read what those before them read; go if the shape is the same."""
     source = c.node.inputs[0]
     while (inner := c.producer(source)) is not None and inner.op in (reshape, expand_dims_op, squeeze_op):
-        if not is_static(c.spec(inner.inputs[0]).shape):
-            break  # `inner` may have an error to raise
+        if not is_static(c.spec(inner.inputs[0]).shape) or not _has_constant_shape(c, inner):
+            break  # it may have an error to raise, or an effect behind its shape
         source = inner.inputs[0]
     dims = c.spec(source).shape
-    if is_static(dims) and dims == c.node.outputs[0].shape:
+    if is_static(dims) and dims == c.node.outputs[0].shape and _has_constant_shape(c, c.node):
         return (source,)
     if c.node.op is not reshape or source == c.node.inputs[0]:
         return None
     return c.node.replace(inputs=(source, c.node.inputs[1]))
 
 
-reshape = define_op(
+def _has_constant_shape(c: SimplifyContext, node: Node) -> bool:
+    return all(c.constant(ref) is not None for ref in node.inputs[1:])
+
+
+reshape: OpDef = define_op(
     "Reshape",
     "tensor: T, shape: host Tshape -> T",
     types={"T": dtypes.ANY, "Tshape": dtypes.INDEX},
@@ -346,7 +351,7 @@ def _simplify_transpose(c: SimplifyContext) -> Sequence[Ref] | None:
     return inner.inputs[:1] if undone else None
 
 
-transpose_op = define_op(
+transpose_op: OpDef = define_op(
     "Transpose",
     "x: T, perm: host Tperm -> T",
     types={"T": dtypes.ANY, "Tperm": dtypes.INDEX},
@@ -361,7 +366,7 @@ transpose_op = define_op(
 )
 
 
-conjugate_transpose = define_op(
+conjugate_transpose: OpDef = define_op(
     "ConjugateTranspose",
     "x: T, perm: host Tperm -> T",
     types={"T": dtypes.NUMERIC, "Tperm": dtypes.INDEX},
@@ -375,7 +380,7 @@ conjugate_transpose = define_op(
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
-    """``a`` with its dimensions in the order ``perm`` (reversed by default), conjugated if asked and complex."""
+    """``a`` with its dimensions in the order ``perm`` (reversed by default), conjugated if asked."""
     tensor = convert_to_tensor(a)
     if perm is None:
         perm = _reversed_axes(tensor)
@@ -392,7 +397,10 @@ def _reversed_axes(tensor: Tensor) -> Any:
 
 
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
-    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, conjugated if asked. Raises `InvalidArgumentError` below rank 2."""
+    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, conjugated if asked.
+
+    Raises `InvalidArgumentError` below rank 2.
+    """
     tensor = convert_to_tensor(a)
     dims = tensor.spec.shape
     with get_default_graph().name_scope(name):
@@ -434,13 +442,3 @@ invert_permutation = define_op(
     samples=lambda rng: (sample(np.array([2, 0, 1], np.int32)), sample(np.zeros(0, np.int64))),
     doc="The vector y with ``y[x[i]] == i``.",
 )
-
-
-def __getattr__(name: str) -> Any:  # names that moved to the modules beside this one
-    import importlib
-
-    for module in () if name.startswith("__") else ("identities", "filling"):
-        found = importlib.import_module(f"flowrt.graph.ops.{module}")
-        if name in vars(found):
-            return vars(found)[name]
-    raise AttributeError(name)

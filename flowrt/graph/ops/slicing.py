@@ -8,7 +8,9 @@ of its input (``alias``); its gradient puts the incoming one back into zeros (St
 from __future__ import annotations
 
 import builtins
+import contextlib
 import math
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -30,10 +32,11 @@ from flowrt.graph.op_def import (
     op_def,
     sample,
 )
+from flowrt.graph.ops.filling import ones_like
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.partial_value import as_host_value
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.shapes import Shape, format_shape, is_static
 
 # --- slice: begin and size
 
@@ -83,7 +86,13 @@ def _slice_value(s: ShapeContext) -> PartialValue:
     value, begin, size = s.value(0), s.value(1), s.value(2)
     if value is None or not _known(begin) or not _known(size):
         return None
-    return as_host_value(_slice(np, np.array(value, object), begin, size))
+    return as_host_value(_slice(np, _known_array(value, s.shapes[0]), begin, size))
+
+
+def _known_array(value: PartialValue, dims: Shape) -> Any:
+    """A partial value as an array; its shape is what a nested tuple without elements cannot say."""
+    array = np.array(value, object)
+    return array.reshape(dims) if is_static(dims) else array
 
 
 def _known(value: PartialValue) -> bool:
@@ -93,8 +102,8 @@ def _known(value: PartialValue) -> bool:
 def _slice_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     x, begin, _ = op.inputs
     end = op_def("AddV2")(begin, shape(dy, out_type=begin.dtype))
-    ones = op_def("OnesLike")(begin)
-    return [strided_slice_grad(shape(x, out_type=begin.dtype), begin, end, ones, dy), None, None]
+    dims = shape(x, out_type=begin.dtype)
+    return [strided_slice_grad(dims, begin, end, ones_like(begin), dy), None, None]
 
 
 slice_op: OpDef = define_op(
@@ -179,7 +188,7 @@ _UNKNOWN_RANGE: Any = object()  # a range, of which something is not known yet
 
 
 def _expanded(index: Sequence[Any], rank: int) -> list[Any]:
-    """``index`` with full ranges in place of its ellipsis (by default at the end), as many as ``rank`` needs."""
+    """``index`` with as many full ranges as ``rank`` needs in place of its ellipsis (or at the end)."""
     if sum(entry is ... for entry in index) > 1:
         raise InvalidArgumentError("expected at most one ellipsis; got several")
     used = sum(entry is not None and entry is not ... for entry in index)
@@ -268,7 +277,7 @@ def _strided_slice_value(s: ShapeContext) -> PartialValue:
     index = tuple(_index(*spec, _masks(s.attrs)))
     if any(entry is _UNKNOWN or entry is _UNKNOWN_RANGE for entry in index):
         return None
-    return as_host_value(_view(np.array(value, object), index))
+    return as_host_value(_view(_known_array(value, s.shapes[0]), index))
 
 
 def _strided_slice_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -312,9 +321,9 @@ strided_slice_op: OpDef = define_op(
     samples=_strided_samples,
     alias=True,
     value=_strided_slice_value,
-    doc="The elements from ``begin`` to ``end`` in steps of ``strides``, as Python's slices have it. Masks say "
-    "which begins and ends to ignore, which entry is the ellipsis, which are new axes of length 1, and which are "
-    "one index that drops its axis.",
+    doc="The elements from ``begin`` to ``end`` in steps of ``strides``, as Python's slices have it. Masks "
+    "say which begins and ends to ignore, which entry is the ellipsis, which are new axes of length 1, and "
+    "which are one index that drops its axis.",
 )
 
 
@@ -399,7 +408,7 @@ def strided_slice(
             f"strided_slice: expected no var (slices cannot be assigned to); got {var!r}"
         )
     if strides is None:
-        strides = op_def("OnesLike")(begin)
+        strides = ones_like(begin)
     masks = _Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
     result: Tensor = strided_slice_op(input_, begin, end, strides, name=name, **masks._asdict())
     return result
@@ -457,16 +466,11 @@ def _index_value(entry: Any) -> Any:
     """An int, or a scalar int32 or int64 tensor."""
     if isinstance(entry, Tensor) or hasattr(entry, "__flowrt_tensor__"):
         return _index_tensor(convert_to_tensor(entry))
-    if not hasattr(entry, "__index__") or isinstance(entry, (bool, np.bool_)):
-        hint = (
-            "Use boolean_mask() or gather()" if isinstance(entry, (list, np.ndarray, bool, np.bool_)) else ""
-        )
-        kinds = "ints, slices, '...', None and scalar integer tensors"
-        raise DTypeError(f"expected {kinds} as indices; got {entry!r}. {hint}".rstrip())
-    try:
-        return entry.__index__()
-    except TypeError:
-        raise DTypeError(f"expected a scalar as an index; got {entry!r}. Use gather()") from None
+    if not isinstance(entry, (bool, np.bool_)):
+        with contextlib.suppress(TypeError):
+            return operator.index(entry)
+    kinds = "ints, slices, '...', None and scalar integer tensors"
+    raise DTypeError(f"expected {kinds} as indices; got {entry!r}. See also gather() and boolean_mask()")
 
 
 def _index_tensor(tensor: Tensor) -> Tensor:

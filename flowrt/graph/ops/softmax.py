@@ -1,7 +1,7 @@
 """Softmax and its logarithm, along any axis.
 
-The ops work along the last axis, on inputs shifted by their maximum, so that nothing overflows; other axes are moved there
-and back. float16 and bfloat16 are worked on in float32.
+The ops work along the last axis, on inputs shifted by their maximum, so that nothing overflows; other axes
+are moved there and back. float16 and bfloat16 are worked on in float32.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _vector_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def softmax_derivative(y: Tensor, d: Tensor) -> Tensor:
-    """softmax's derivative where its value is ``y``, times ``d``: the matrix is symmetric, so forwards and backwards."""
+    """softmax's derivative where its value is ``y``, times ``d``: the matrix is symmetric, so forwards and
+    backwards.
+    """
     product = multiply(d, y)
     return subtract(product, multiply(reduce_sum(product, -1, keepdims=True), y))  # type: ignore[no-any-return]
 
@@ -123,7 +125,7 @@ def log_softmax(
 
 def _along(op: OpDef, logits: Any, axis: int | None, name: str | None) -> Tensor:
     x = convert_to_tensor(logits)
-    perm = None if axis is None else swapped_with_last(x, axis)
+    perm = None if axis is None else _swapped_with_last(x, axis)
     if perm is None:
         last: Tensor = op(x, name=name)
         return last
@@ -131,10 +133,11 @@ def _along(op: OpDef, logits: Any, axis: int | None, name: str | None) -> Tensor
         return transpose(op(transpose(x, perm)), perm, name=scope)
 
 
-def swapped_with_last(x: Tensor, axis: int) -> list[int] | None:
+def _swapped_with_last(x: Tensor, axis: int) -> list[int] | None:
     """The permutation that swaps ``axis`` and the last, or None where they are the same.
 
-    Raises `InvalidArgumentError` for an axis out of range, and when it takes the rank, which is unknown, to tell.
+    Raises `InvalidArgumentError` for an axis out of range, and when it takes the rank, which is unknown, to
+    tell.
     """
     if x.spec.shape is None:
         if axis == -1:

@@ -1,7 +1,7 @@
-"""erf, erfc, erfinv, lgamma, digamma, polygamma on float64 arrays, from the array module's elementary functions.
+"""erf, erfc, erfinv, lgamma, digamma, polygamma on float64 arrays, from elementary functions.
 
-NumPy has none of them. Each docstring states the largest relative error found against 40-digit values. Polynomials are
-written highest power first; those without another source are Chebyshev fits computed to 40 digits.
+NumPy has none of them. Each docstring states the largest relative error found against 40-digit values.
+Polynomials are written highest power first; those without another source are Chebyshev fits to 40 digits.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ _LGAMMA = (
 """lgamma(x) / ((x - 1) (x - 2)) in t = x - 3/2, for 1 <= x <= 2; error 1e-17."""
 
 _ERF_32 = (
-    7.875875062685488e-05, -0.000801686428716587, 0.005189087423433974, -0.026854212010626412, 0.11283594715160218,
-    -0.37612626666720334, 1.1283791658483509,
+    7.875875062685488e-05, -0.000801686428716587, 0.005189087423433974, -0.026854212010626412,
+    0.11283594715160218, -0.37612626666720334, 1.1283791658483509,
 )  # fmt: skip
 """As `_ERF` for float32; relative error 1.2e-9."""
 
@@ -77,10 +77,10 @@ _QUANTILE_FAR_TAIL = (
         0.014875361290850615, 0.1369298809227358, 0.599832206555888, 1.0,
     ),
 )  # fmt: skip
-"""Numerators, denominators of the normal quantile: M. J. Wichura, Algorithm AS 241, Applied Statistics 37 (1988)."""
+"""The normal quantile: M. J. Wichura, Algorithm AS 241, Applied Statistics 37 (1988)."""
 
 _STIRLING = (-3617 / 122400, 1 / 156, -691 / 360360, 1 / 1188, -1 / 1680, 1 / 1260, -1 / 360, 1 / 12)
-"""B[2k] / (2k (2k - 1)), k = 8 to 1: Stirling's series of lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2."""
+"""B[2k] / (2k (2k - 1)), k = 8 to 1: the series of lgamma(x) - (x - 1/2) log(x) + x - log(2 pi) / 2."""
 
 _DIGAMMA = (-3617 / 8160, 1 / 12, -691 / 32760, 1 / 132, -1 / 240, 1 / 252, -1 / 120, 1 / 12)
 """B[2k] / 2k, k = 8 to 1: the series of log(x) - 1 / 2x - digamma(x) in 1 / x**2."""
@@ -150,14 +150,14 @@ def _ratio(coefficients: tuple[tuple[float, ...], tuple[float, ...]], x: Any) ->
 
 
 def lgamma(xp: Any, x: Any) -> Any:
-    """log(abs(gamma(x))); infinite at 0 and the negative integers; error 5.4e-15, except near negative roots."""
+    """log(abs(gamma(x))); infinite at 0, -1, -2 ...; error 5.4e-15, except near negative roots."""
     positive = _lgamma_positive(xp, xp.where(x <= 0, 1 - x, x))
     reflected = math.log(math.pi) - xp.log(xp.sin(math.pi * (x - xp.floor(x)))) - positive
     return xp.where(xp.isinf(x), xp.inf, xp.where(x <= 0, reflected, positive))
 
 
 def _lgamma_positive(xp: Any, x: Any) -> Any:
-    """To 3 by a step of the recurrence to [1, 2], so that the zeros at 1 and 2 keep their relative accuracy."""
+    """To 3 by a step of the recurrence to [1, 2]: near the zeros 1 and 2 the relative error stays small."""
     step = xp.where(x < 1, -1.0, xp.where(x > 2, 1.0, 0.0))
     near = x - step  # in [1, 2]
     centre = (x - (1 + step)) * (x - (2 + step)) * _polynomial(_LGAMMA, xp.minimum(near, 2) - 1.5)
@@ -172,10 +172,10 @@ def _lgamma_positive(xp: Any, x: Any) -> Any:
 
 
 def digamma(xp: Any, x: Any) -> Any:
-    """The derivative of lgamma; -inf at 0, NaN at the negative integers; error 1.1e-14, except near roots."""
+    """The derivative of lgamma; NaN at 0, -1, -2 ...; error 1.1e-14, except near roots."""
     fraction = x - xp.floor(x)
     value = _digamma_positive(xp, xp.where(x <= 0, 1 - x, x))
-    reflected = xp.where((fraction == 0) & (x < 0), xp.nan, value - math.pi / xp.tan(math.pi * fraction))
+    reflected = xp.where(fraction == 0, xp.nan, value - math.pi / xp.tan(math.pi * fraction))
     return xp.where(x <= 0, reflected, value)
 
 
@@ -189,14 +189,14 @@ def _digamma_positive(xp: Any, x: Any) -> Any:
 
 
 def polygamma(xp: Any, n: Any, x: Any) -> Any:
-    """Derivative number n (whole) of digamma, for x > 0; NaN for x < 0 unless n is 0; error 1.9e-15 to n = 5."""
+    """Derivative n of digamma, for x > 0; NaN for x < 0 unless n is 0; error 1.9e-15 for n to 5."""
     sign = 1 - 2 * xp.remainder(n + 1, 2)
     higher = sign * xp.exp(lgamma(xp, n + 1)) * _hurwitz_zeta(xp, n + 1, x)
     return xp.where(n == 0, digamma(xp, x), xp.where(x < 0, xp.nan, higher))
 
 
 def _hurwitz_zeta(xp: Any, s: Any, q: Any) -> Any:
-    """The sum of (q + k)**-s over k >= 0, for q > 0 and s > 1: terms, an integral, Euler-Maclaurin corrections."""
+    """The sum of (q + k)**-s over k >= 0, q > 0, s > 1: terms, an integral, Euler-Maclaurin corrections."""
     total = q**-s
     for k in range(1, SHIFT):
         total = total + (q + k) ** -s

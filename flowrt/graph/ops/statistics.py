@@ -204,7 +204,7 @@ def argmax(
     dimension: Any = None,
     output_type: Any = dtypes.int64,
 ) -> Tensor:
-    """The index of the largest element along ``axis`` (0 by default), the first of equals, as ``output_type``.
+    """The index of the largest element along ``axis`` (default 0), the first of equals, as ``output_type``.
 
     Raises `InvalidArgumentError` for an axis out of range or without elements.
     """

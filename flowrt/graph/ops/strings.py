@@ -90,12 +90,25 @@ def _upper(text: bytes, encoding: str) -> bytes:
     return text.decode(encoding).upper().encode(encoding) if encoding else text.upper()
 
 
-string_lower = _define_case(
+string_lower_op = _define_case(
     "StringLower", _lower, "Lower case: of ASCII letters, or of all with encoding 'utf-8'."
 )
-string_upper = _define_case(
+string_upper_op = _define_case(
     "StringUpper", _upper, "Upper case: of ASCII letters, or of all with encoding 'utf-8'."
 )
+
+
+def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
+    """Strings in lower case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
+    lower: Tensor = string_lower_op(input, encoding=encoding, name=name)
+    return lower
+
+
+def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
+    """Strings in upper case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
+    upper: Tensor = string_upper_op(input, encoding=encoding, name=name)
+    return upper
+
 
 string_strip = define_string_op(
     "StringStrip",
@@ -164,7 +177,7 @@ def _regex_replace(xp: Any, input: Any, pattern: str, rewrite: str, replace_glob
     return each_string(lambda s: expression.sub(text, s, count=0 if replace_global else 1), input)
 
 
-regex_replace = define_string_op(
+regex_replace_op = define_string_op(
     "StaticRegexReplace",
     "input: string -> string",
     _regex_replace,
@@ -173,6 +186,17 @@ regex_replace = define_string_op(
     samples=lambda rng: (sample(words([b"hello", b"w"]), pattern="l+", rewrite=r"<\0>"),),
     doc="Strings with what matches ``pattern`` replaced by ``rewrite``, in which \\\\1 is the first group.",
 )
+
+
+def regex_replace(
+    input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
+) -> Tensor:
+    """Strings with matches of ``pattern`` (all, or the first) replaced by ``rewrite`` (\\1: a group)."""
+    replaced: Tensor = regex_replace_op(
+        input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name
+    )
+    return replaced
+
 
 # --- joining
 
@@ -211,7 +235,7 @@ def _reduce_join(xp: Any, inputs: Any, reduction_indices: Any, keep_dims: bool, 
         raise InvalidArgumentError(f"expected different axes of a rank-{texts.ndim} tensor; got {list(axes)}")
     order = [a % texts.ndim for a in axes]
     kept = [i for i in range(texts.ndim) if i not in order]
-    moved = texts.transpose(kept + order)
+    moved = texts.transpose(kept + order[::-1])
     rows = moved.reshape(int(np.prod(moved.shape[: len(kept)])), -1)
     shape = tuple(1 if i in order else d for i, d in enumerate(texts.shape) if keep_dims or i not in order)
     return string_array((separator.encode().join(row) for row in rows), shape)
@@ -228,7 +252,7 @@ reduce_join_op = define_string_op(
         sample(words([b"a", b"b"], [b"c", b"d"]), np.array([1, 0], np.int32), keep_dims=True),
         sample(words([b"a", b"b"]), np.array(-1, np.int32)),
     ),
-    doc="Strings joined along axes, in the order of the axes.",
+    doc="Strings joined along axes, the first of them innermost.",
 )
 
 
@@ -241,12 +265,12 @@ def reduce_join(
     reduction_indices: Any = None,
     keepdims: bool | None = None,
 ) -> Tensor:
-    """Strings joined along ``axis`` (all by default), in the order in which the axes are given."""
+    """Strings joined along ``axis``, an int or several, the first innermost; by default all, row by row."""
     tensor = convert_to_tensor(inputs, dtypes.string)
     axis = reduction_indices if axis is None else axis
     if axis is None and tensor.spec.shape is None:
         raise InvalidArgumentError("reduce_join: expected axis, as the rank is unknown; got None")
-    axes = list(range(len(tensor.spec.shape or ()))) if axis is None else axis
+    axes = list(range(len(tensor.spec.shape or ())))[::-1] if axis is None else axis
     keep = bool(keep_dims if keepdims is None else keepdims)
     joined: Tensor = reduce_join_op(
         tensor, np.array(axes, np.int32), keep_dims=keep, separator=separator, name=name
@@ -263,6 +287,8 @@ def _string_to_number(xp: Any, string_tensor: Any, out_type: DType) -> Any:
     flat = made.reshape(-1)
     for i, text in enumerate(texts.ravel()):
         try:
+            if b"_" in text:
+                raise ValueError  # Python reads 1_000, C does not
             flat[i] = int(text) if out_type.is_integer else float(text)
         except (ValueError, OverflowError):
             raise InvalidArgumentError(

@@ -1,15 +1,17 @@
 """Optimizer updates: one op a rule and kind of gradient, in place on the variable and its slots.
 
-Each rule is one function over arrays, ``update(xp, grad, scratch, var, *slots, **hypers)``. Dense gradients run it in chunks
-that stay in the cache; sparse ones run it on the rows that the gradient names, after adding up equal indices. The
-rules are TensorFlow's, equation by equation; their sources stand with the optimizers in `flowrt.train`.
+Each rule is one function over arrays, ``update(xp, grad, scratch, var, *slots, **numbers)``. Dense gradients
+run it in chunks that stay in the cache; sparse ones run it on the rows that the gradient names, after adding
+up equal indices. The rules are TensorFlow's, equation by equation; their sources stand with the optimizers in
+`flowrt.train.optimizers`. Everything is checked before anything is written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, final
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
@@ -19,122 +21,162 @@ from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
 CHUNK = 16384
-"""Elements: 64 KiB of float32, so that a variable's, two slots', the gradient's and the scratch's chunks fit a 512 KiB
-second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time."""
+"""Elements: 64 KiB of float32, so that a variable's, two slots', the gradient's and the scratch's chunks fit
+a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
+"""
 
-Update = Callable[..., None]
+_USE_LOCKING = {
+    "use_locking": attr_bool(False)
+}  # of TensorFlow's ops; an update is whole here, whatever it says
 
 
-def define_update(name: str, order: str, update: Update, doc: str, attrs: dict[str, Attr] | None = None) -> tuple[OpDef, OpDef]:
-    """The dense op ``Resource<name>`` and the sparse one, which takes ``indices`` last.
+@final
+@dataclass(frozen=True)
+class UpdateRule:
+    """A rule, from which `dense` and `sparse` define an op each.
 
-    ``order`` is the inputs' order: ``var``, slots in capitals, hyper-parameters (scalars) in small letters, ``grad``.
+    ``order`` is the inputs' order: ``var``, slots in capitals, numbers (scalars) in small letters, ``grad``.
     """
-    names = order.split()
-    resources = [n for n in names if n == "var" or n.isupper()]
-    hypers = [n for n in names if n not in resources and n != "grad"]
-    inputs = ", ".join(f"{n.lower()}: {'resource' if n in resources else 'T'}" for n in names)
 
-    def run(xp: Any, values: Sequence[Any], indices: Any, options: dict[str, Any]) -> None:
-        given = dict(zip(names, values, strict=True))
-        numbers = {h: given[h] for h in hypers}
-        with ExitStack() as stack:
-            for r in dict.fromkeys(given[n] for n in resources):
-                stack.enter_context(r.lock)
-            arrays = [_checked(given[n], given["var"], n) for n in resources]
-            apply = _dense if indices is None else _sparse
-            apply(xp, update, given["grad"], indices, arrays, {**numbers, **options})
+    name: str
+    order: str
+    update: Callable[..., None]
+    doc: str
+    attrs: Mapping[str, Attr]
 
-    def dense_shape(s: ShapeContext) -> list[Shape]:
-        expected, got = variable_shape(s), s.shapes[names.index("grad")]
-        if not compatible(expected, got):
+    @property
+    def names(self) -> list[str]:
+        return self.order.split()
+
+    def dense(self) -> OpDef:
+        """``Resource<name>``."""
+        return self._define(
+            f"Resource{self.name}", self._arguments(), self._dense_shape, self._kernel(_dense)
+        )
+
+    def sparse(self) -> OpDef:
+        """``ResourceSparse<name>``, which takes the rows' ``indices`` after the gradient."""
+        inputs = self._arguments()
+        inputs.insert(self.names.index("grad") + 1, "indices: Tindices")
+        name = f"Resource{self.name.replace('Apply', 'SparseApply')}"
+        return self._define(name, inputs, self._sparse_shape, self._kernel(_sparse, "indices"))
+
+    def _arguments(self) -> list[str]:
+        return [f"{n.lower()}: {'resource' if _is_resource(n) else 'T'}" for n in self.names]
+
+    def _define(self, name: str, inputs: list[str], shape: Any, kernel: Any) -> OpDef:
+        types = {
+            "T": dtypes.FLOATING,
+            **({"Tindices": dtypes.INDEX} if "indices: Tindices" in inputs else {}),
+        }
+        return define_op(
+            name,
+            f"{', '.join(inputs)} ->",
+            types=types,
+            attrs={**_USE_LOCKING, **self.attrs},
+            shape=shape,
+            kernel=kernel,
+            vjp=NONDIFFERENTIABLE,
+            jvp=NONDIFFERENTIABLE,
+            samples=lambda rng: (),
+            effect=Effect.WRITE,
+            doc=self.doc,
+        )
+
+    def _dense_shape(self, s: ShapeContext) -> list[Shape]:
+        return _check_gradient(variable_shape(s), s.shapes[self.names.index("grad")])
+
+    def _sparse_shape(self, s: ShapeContext) -> list[Shape]:
+        whole, position = variable_shape(s), self.names.index("grad")
+        return _check_gradient(
+            concat([s.shapes[position + 1], None if whole is None else whole[1:]]), s.shapes[position]
+        )
+
+    def _kernel(self, apply: Callable[..., None], *extra: str) -> Callable[..., None]:
+        names = self.names
+        position = names.index("grad") + 1
+        inputs = [*names[:position], *extra, *names[position:]]
+
+        def kernel(
+            xp: Any,
+            *values: Any,
+            use_nesterov: bool = False,
+            update_slots: bool = True,
+            multiply_linear_by_lr: bool = False,
+        ) -> None:
+            options = {
+                "use_nesterov": use_nesterov,
+                "update_slots": update_slots,
+                "multiply_linear_by_lr": multiply_linear_by_lr,
+            }
+            given = dict(zip(inputs, values, strict=True))
+            resources = [given.pop(n) for n in names if _is_resource(n)]
+            gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
+            numbers = {**given, **{key: options[key] for key in self.attrs}}
+            with ExitStack() as stack:
+                for resource in sorted(
+                    set(resources), key=id
+                ):  # one order for all, so that no two wait for each other
+                    stack.enter_context(resource.lock)
+                apply(xp, self.update, *gradient, _arrays(resources), numbers)
+
+        return kernel
+
+
+def _is_resource(name: str) -> bool:
+    return name == "var" or name.isupper()
+
+
+def _check_gradient(expected: Shape, got: Shape) -> list[Shape]:
+    if not compatible(expected, got):
+        message = (
+            f"expected a gradient of shape {format_shape(expected)}, as the variable; got {format_shape(got)}"
+        )
+        raise InvalidArgumentError(message)
+    return []
+
+
+def _arrays(resources: Sequence[VariableResource]) -> list[Any]:
+    """The variable's and the slots' arrays. Raises `InvalidArgumentError` unless all have one shape."""
+    arrays = [r.read() for r in resources]
+    for resource, array in zip(resources, arrays, strict=True):
+        if array.shape != arrays[0].shape:
+            expected, got = list(arrays[0].shape), list(array.shape)
             raise InvalidArgumentError(
-                f"expected a gradient of the variable's shape {format_shape(expected)}; got {format_shape(got)}"
+                f"slot {resource.name!r}: expected the variable's shape {expected}; got {got}"
             )
-        return []
-
-    def sparse_shape(s: ShapeContext) -> list[Shape]:
-        whole, got = variable_shape(s), s.shapes[names.index("grad")]
-        expected = concat([s.shapes[-1], None if whole is None else whole[1:]])
-        if not compatible(expected, got):
-            message = f"expected gradient rows of shape {format_shape(expected)}; got {format_shape(got)}"
-            raise InvalidArgumentError(message)
-        return []
-
-    count = len(names)
-    return (
-        _define(f"Resource{name}", f"{inputs} ->", dense_shape, _dense_kernel(run, attrs), doc, attrs, False),
-        _define(
-            f"Resource{name.replace('Apply', 'SparseApply')}", f"{inputs}, indices: Tindices ->", sparse_shape,
-            _sparse_kernel(run, attrs, count), doc, attrs, True,
-        ),
-    )  # fmt: skip
+    return arrays
 
 
-def _dense_kernel(run: Any, attrs: dict[str, Attr] | None) -> Any:
-    if attrs:
-        return lambda xp, *values, use_nesterov: run(xp, values, None, {"use_nesterov": use_nesterov})
-    return lambda xp, *values: run(xp, values, None, {})
-
-
-def _sparse_kernel(run: Any, attrs: dict[str, Attr] | None, count: int) -> Any:
-    if attrs:
-        return lambda xp, *values, use_nesterov: run(xp, values[:count], values[count], {"use_nesterov": use_nesterov})
-    return lambda xp, *values: run(xp, values[:count], values[count], {})
-
-
-def _define(
-    name: str, signature: str, shape: Any, kernel: Any, doc: str, attrs: dict[str, Attr] | None, sparse: bool
-) -> OpDef:
-    types = {"T": dtypes.INEXACT, **({"Tindices": dtypes.INDEX} if sparse else {})}
-    return define_op(
-        name,
-        signature,
-        types=types,
-        attrs=attrs or {},
-        shape=shape,
-        kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
-        effect=Effect.WRITE,
-        doc=doc,
-    )
-
-
-def _checked(resource: VariableResource, variable: VariableResource, name: str) -> Any:
-    array = resource.read()
-    if array.shape != variable.read().shape:
-        expected = list(variable.read().shape)
-        raise InvalidArgumentError(f"{name.lower()}: expected the variable's shape {expected}; got {list(array.shape)}")
-    return array
-
-
-def _dense(xp: Any, update: Update, grad: Any, _: Any, arrays: list[Any], options: dict[str, Any]) -> None:
+def _dense(xp: Any, update: Any, grad: Any, arrays: list[Any], numbers: Mapping[str, Any]) -> None:
     if grad.shape != arrays[0].shape:
-        expected, got = list(arrays[0].shape), list(grad.shape)
-        raise InvalidArgumentError(f"expected a gradient of the variable's shape {expected}; got {got}")
+        _check_gradient(arrays[0].shape, grad.shape)
     flat = [a.reshape(-1) for a in arrays]
     gradient = grad.reshape(-1)
     scratch = xp.empty((2, min(CHUNK, gradient.size)), gradient.dtype)
     for start in range(0, gradient.size, CHUNK):
         end = min(start + CHUNK, gradient.size)
-        update(xp, gradient[start:end], scratch[:, : end - start], *[a[start:end] for a in flat], **options)
+        update(xp, gradient[start:end], scratch[:, : end - start], *[a[start:end] for a in flat], **numbers)
 
 
-def _sparse(xp: Any, update: Update, grad: Any, indices: Any, arrays: list[Any], options: dict[str, Any]) -> None:
+def _sparse(
+    xp: Any, update: Any, grad: Any, indices: Any, arrays: list[Any], numbers: Mapping[str, Any]
+) -> None:
+    row = arrays[0].shape[1:]
+    _check_gradient(indices.shape + row, grad.shape)
     check_indices(xp, indices, arrays[0].shape[0])
     rows, position = xp.unique(indices, return_inverse=True)
-    summed = xp.zeros((rows.size, *arrays[0].shape[1:]), grad.dtype)
-    xp.add.at(summed, position.reshape(-1), grad.reshape(-1, *arrays[0].shape[1:]))
+    summed = xp.zeros((rows.size, *row), grad.dtype)
+    xp.add.at(summed, position.reshape(-1), grad.reshape(-1, *row))
     touched = [a[rows] for a in arrays]
     scratch = xp.empty((2, *summed.shape), summed.dtype)
-    update(xp, summed, scratch, *touched, **options)
+    update(xp, summed, scratch, *touched, **numbers)
     for array, values in zip(arrays, touched, strict=True):
         array[rows] = values
 
 
-# --- the rules. s and t are scratch arrays of the gradient's shape.
+# --- the rules. s and t are scratch arrays of the gradient's shape. The variable is written last, as the gradient
+# --- may be a view of it.
 
 
 def _gradient_descent(xp: Any, grad: Any, scratch: Any, var: Any, *, alpha: Any) -> None:
@@ -157,10 +199,11 @@ def _momentum(
     xp.subtract(var, s, out=var)
 
 
-def _adagrad(xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, *, lr: Any) -> None:
+def _adagrad(xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, *, lr: Any, update_slots: bool) -> None:
     s = scratch[0]
-    xp.multiply(grad, grad, out=s)
-    xp.add(accum, s, out=accum)
+    if update_slots:
+        xp.multiply(grad, grad, out=s)
+        xp.add(accum, s, out=accum)
     xp.sqrt(accum, out=s)
     xp.divide(grad, s, out=s)
     xp.multiply(s, lr, out=s)
@@ -175,7 +218,16 @@ def _decay(xp: Any, mean: Any, value: Any, rho: Any, s: Any) -> None:
 
 
 def _adadelta(
-    xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, accum_update: Any, *, lr: Any, rho: Any, epsilon: Any
+    xp: Any,
+    grad: Any,
+    scratch: Any,
+    var: Any,
+    accum: Any,
+    accum_update: Any,
+    *,
+    lr: Any,
+    rho: Any,
+    epsilon: Any,
 ) -> None:
     s, t = scratch
     xp.multiply(grad, grad, out=t)
@@ -184,15 +236,27 @@ def _adadelta(
     xp.add(accum_update, epsilon, out=t)
     xp.divide(t, s, out=t)
     xp.sqrt(t, out=t)
-    xp.multiply(t, grad, out=t)
-    xp.multiply(t, lr, out=s)
-    xp.subtract(var, s, out=var)
-    xp.multiply(t, t, out=t)
-    _decay(xp, accum_update, t, rho, s)
+    xp.multiply(t, grad, out=t)  # the step, before the learning rate
+    xp.multiply(t, t, out=s)
+    xp.subtract(s, accum_update, out=s)
+    xp.multiply(s, accum_update.dtype.type(1) - rho, out=s)
+    xp.add(accum_update, s, out=accum_update)
+    xp.multiply(t, lr, out=t)
+    xp.subtract(var, t, out=var)
 
 
 def _rmsprop(
-    xp: Any, grad: Any, scratch: Any, var: Any, ms: Any, mom: Any, *, lr: Any, rho: Any, momentum: Any, epsilon: Any
+    xp: Any,
+    grad: Any,
+    scratch: Any,
+    var: Any,
+    ms: Any,
+    mom: Any,
+    *,
+    lr: Any,
+    rho: Any,
+    momentum: Any,
+    epsilon: Any,
 ) -> None:
     s, t = scratch
     xp.multiply(grad, grad, out=t)
@@ -202,8 +266,9 @@ def _rmsprop(
 
 
 def _centered_rmsprop(
-    xp: Any, grad: Any, scratch: Any, var: Any, mg: Any, ms: Any, mom: Any, *, lr: Any, rho: Any, momentum: Any, epsilon: Any
-) -> None:
+    xp: Any, grad: Any, scratch: Any, var: Any, mg: Any, ms: Any, mom: Any, *,
+    lr: Any, rho: Any, momentum: Any, epsilon: Any,
+) -> None:  # fmt: skip
     s, t = scratch
     xp.multiply(grad, grad, out=t)
     _decay(xp, ms, t, rho, s)
@@ -247,45 +312,84 @@ def _adam(
 
 
 def _ftrl(
-    xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, linear: Any, *, lr: Any, l1: Any, l2: Any, lr_power: Any
-) -> None:
+    xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, linear: Any, *,
+    lr: Any, l1: Any, l2: Any, lr_power: Any, multiply_linear_by_lr: bool,
+) -> None:  # fmt: skip
+    """With ``multiply_linear_by_lr`` the slot ``linear`` holds lr times what it holds otherwise."""
+    scale = lr if multiply_linear_by_lr else var.dtype.type(1)
     new = accum + grad * grad
-    power = -lr_power
-    linear += grad - (new**power - accum**power) / lr * var
-    quadratic = new**power / lr + 2 * l2
-    shrunk = (xp.sign(linear) * l1 - linear) / quadratic
-    xp.copyto(var, xp.where(xp.abs(linear) > l1, shrunk, xp.zeros_like(shrunk)))
-    xp.copyto(accum, new)
+    root, old_root = new**-lr_power, accum**-lr_power
+    linear += grad * scale - (root - old_root) * (scale / lr) * var
+    quadratic = root * (scale / lr) + l2 * scale + l2 * scale
+    shrunk = (xp.sign(linear) * (l1 * scale) - linear) / quadratic
+    accum[...] = new
+    var[...] = xp.where(xp.abs(linear) > l1 * scale, shrunk, xp.zeros_like(shrunk))
 
 
 _NESTEROV = {"use_nesterov": attr_bool(False)}
 
-apply_gradient_descent, sparse_apply_gradient_descent = define_update(
-    "ApplyGradientDescent", "var alpha grad", _gradient_descent, "var -= alpha * grad"
+apply_gradient_descent = UpdateRule(
+    "ApplyGradientDescent", "var alpha grad", _gradient_descent, "var -= alpha * grad", {}
+).dense()
+
+_MOMENTUM = UpdateRule(
+    "ApplyMomentum",
+    "var ACCUM lr grad momentum",
+    _momentum,
+    "accum = momentum * accum + grad; var -= lr * accum",
+    _NESTEROV,
 )
-apply_momentum, sparse_apply_momentum = define_update(
-    "ApplyMomentum", "var ACCUM lr grad momentum", _momentum,
-    "accum = momentum * accum + grad; var -= lr * accum", _NESTEROV,
-)  # fmt: skip
-apply_adagrad, sparse_apply_adagrad = define_update(
-    "ApplyAdagrad", "var ACCUM lr grad", _adagrad, "accum += grad^2; var -= lr * grad / sqrt(accum)"
+apply_momentum, sparse_apply_momentum = _MOMENTUM.dense(), _MOMENTUM.sparse()
+
+_ADAGRAD = UpdateRule(
+    "ApplyAdagrad",
+    "var ACCUM lr grad",
+    _adagrad,
+    "accum += grad^2; var -= lr * grad / sqrt(accum)",
+    {"update_slots": attr_bool(True)},
 )
-apply_adadelta, sparse_apply_adadelta = define_update(
-    "ApplyAdadelta", "var ACCUM ACCUM_UPDATE lr rho epsilon grad", _adadelta,
+apply_adagrad, sparse_apply_adagrad = _ADAGRAD.dense(), _ADAGRAD.sparse()
+
+_ADADELTA = UpdateRule(
+    "ApplyAdadelta",
+    "var ACCUM ACCUM_UPDATE lr rho epsilon grad",
+    _adadelta,
     "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with decaying means of squares",
-)  # fmt: skip
-apply_rmsprop, sparse_apply_rmsprop = define_update(
-    "ApplyRMSProp", "var MS MOM lr rho momentum epsilon grad", _rmsprop,
-    "mom = momentum * mom + lr * grad / sqrt(ms + epsilon); var -= mom",
-)  # fmt: skip
-apply_centered_rmsprop, sparse_apply_centered_rmsprop = define_update(
-    "ApplyCenteredRMSProp", "var MG MS MOM lr rho momentum epsilon grad", _centered_rmsprop,
-    "as ApplyRMSProp with the variance ms - mg^2 in place of ms",
-)  # fmt: skip
-apply_adam, sparse_apply_adam = define_update(
-    "ApplyAdam", "var M V beta1_power beta2_power lr beta1 beta2 epsilon grad", _adam,
-    "var -= lr * sqrt(1 - beta2_power) / (1 - beta1_power) * m / (sqrt(v) + epsilon)", _NESTEROV,
-)  # fmt: skip
-apply_ftrl, sparse_apply_ftrl = define_update(
-    "ApplyFtrl", "var ACCUM LINEAR grad lr l1 l2 lr_power", _ftrl, "Follow-the-regularised-leader, proximal."
+    {},
 )
+apply_adadelta, sparse_apply_adadelta = _ADADELTA.dense(), _ADADELTA.sparse()
+
+_RMSPROP = UpdateRule(
+    "ApplyRMSProp",
+    "var MS MOM lr rho momentum epsilon grad",
+    _rmsprop,
+    "mom = momentum * mom + lr * grad / sqrt(ms + epsilon); var -= mom",
+    {},
+)
+apply_rmsprop, sparse_apply_rmsprop = _RMSPROP.dense(), _RMSPROP.sparse()
+
+_CENTERED_RMSPROP = UpdateRule(
+    "ApplyCenteredRMSProp",
+    "var MG MS MOM lr rho momentum epsilon grad",
+    _centered_rmsprop,
+    "as ApplyRMSProp with the variance ms - mg^2 in place of ms",
+    {},
+)
+apply_centered_rmsprop, sparse_apply_centered_rmsprop = _CENTERED_RMSPROP.dense(), _CENTERED_RMSPROP.sparse()
+
+apply_adam = UpdateRule(
+    "ApplyAdam",
+    "var M V beta1_power beta2_power lr beta1 beta2 epsilon grad",
+    _adam,
+    "var -= lr * sqrt(1 - beta2_power) / (1 - beta1_power) * m / (sqrt(v) + epsilon)",
+    _NESTEROV,
+).dense()
+
+_FTRL = UpdateRule(
+    "ApplyFtrl",
+    "var ACCUM LINEAR grad lr l1 l2 lr_power",
+    _ftrl,
+    "Follow-the-regularised-leader, proximal.",
+    {"multiply_linear_by_lr": attr_bool(False)},
+)
+apply_ftrl, sparse_apply_ftrl = _FTRL.dense(), _FTRL.sparse()

@@ -16,7 +16,7 @@ touches the world outside, the constant waits for that input's producer instead 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -28,6 +28,7 @@ from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, PartialValue, Rule, ShapeContext, op_def
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
+from flowrt.graph.passes.order_effects import effectful_nodes
 from flowrt.graph.passes.prune import prune
 from flowrt.graph.shapes import compatible, num_elements
 
@@ -37,8 +38,6 @@ MAX_BYTES = 10 << 20
 SMALL_BYTES = 1024
 
 MAX_GROWTH = 4
-
-_EFFECTS = (Effect.WRITE, Effect.STATEFUL)
 
 _Array = np.ndarray[Any, Any]
 
@@ -62,8 +61,7 @@ class _Folder:
         self._arrays: dict[Ref, _Array] = {}
         self._values: dict[Ref, PartialValue] = {}
         """Integers and bools as far as they are known."""
-        self._effectful: set[str] = set()
-        """The nodes that have an effect, or depend on one that has."""
+        self._effectful = effectful_nodes(subgraph)
         self._reads: set[Ref] | None = None
 
     def run(self) -> bool:
@@ -90,13 +88,11 @@ class _Folder:
         return changed
 
     def _keep(self, node: Node) -> None:
-        redirected, effectful = self.redirected, self._effectful
+        redirected = self.redirected
         if redirected:
             inputs = tuple([redirected.get(ref, ref) for ref in node.inputs])
             node = node if inputs == node.inputs else node.replace(inputs=inputs)
         self.nodes[node.name] = node
-        if node.op.effect in _EFFECTS or (effectful and not effectful.isdisjoint(_predecessors(node))):
-            effectful.add(node.name)
 
     def _replace(self, node: Node, arrays: Sequence[_Array]) -> bool:
         """Put constants in place of ``node``; false if nobody reads its outputs."""
@@ -113,7 +109,7 @@ class _Folder:
         return bool(read)
 
     def _add_constant(self, node: Node, name: str, index: int, array: _Array) -> None:
-        waits = [ref[0] for ref in node.inputs if ref[0] in self._effectful]
+        waits = [self._current(ref)[0] for ref in node.inputs if self._must_precede(ref)]
         controls = tuple(dict.fromkeys([*node.controls, *waits]))
         attrs: dict[str, Any] = {"value": array, "dtype": node.outputs[index].dtype}
         if "_class" in node.attrs:
@@ -121,6 +117,11 @@ class _Folder:
         spec = TensorSpec(node.outputs[index].dtype, array.shape)
         self._arrays[name, 0] = array
         self._keep(Node(name, op_def("Const"), (), controls, attrs, node.device, node.source, (spec,)))
+
+    def _must_precede(self, ref: Ref) -> bool:
+        """Whether who no longer reads ``ref`` has to wait for it instead."""
+        producer = self.nodes[self._current(ref)[0]]
+        return ref[0] in self._effectful or (bool(producer.controls) and producer.op.name == "Const")
 
     def _by_kernel(self, node: Node) -> Sequence[_Array] | None:
         """The outputs, if the kernel may and can be run now."""
@@ -156,16 +157,15 @@ class _Folder:
     def _partial_value(self, node: Node, dtype: DType) -> PartialValue:
         assert node.op.value is not None
         inputs = node.inputs
-        specs = [self.nodes[name].outputs[i] for name, i in self._current(inputs)]
+        specs = [self.nodes[name].outputs[i] for name, i in map(self._current, inputs)]
         shapes, kinds = [s[1] for s in specs], [s[0] for s in specs]
         context = ShapeContext(node.op, node.attrs, shapes, kinds, lambda i: self._known(inputs[i]))
         try:
             value = node.op.value(context)
         except (ArithmeticError, ValueError, TypeError, IndexError):
             return None
-        return (
-            value if _in_range(value, *_limits(dtype)) else None
-        )  # a kernel wraps around, Python's ints do not
+        # A kernel wraps around at the dtype's limits, Python's ints do not.
+        return value if _in_range(value, *_limits(dtype)) else None
 
     def _known(self, ref: Ref) -> PartialValue:
         if ref not in self._values and ref in self._arrays:
@@ -174,8 +174,8 @@ class _Folder:
             self._values[ref] = as_host_value(array) if usable else None
         return self._values.get(ref)
 
-    def _current(self, refs: Iterable[Ref]) -> list[Ref]:
-        return [self.redirected.get(ref, ref) for ref in refs]
+    def _current(self, ref: Ref) -> Ref:
+        return self.redirected.get(ref, ref)
 
     def _read_refs(self) -> set[Ref]:
         if self._reads is None:
@@ -190,10 +190,6 @@ class _Folder:
             count += 1
             unique = f"{name}_{count}"
         return unique
-
-
-def _predecessors(node: Node) -> list[str]:
-    return [ref[0] for ref in node.inputs] + list(node.controls)
 
 
 def _allowed_bytes(inputs: Sequence[_Array]) -> int:

@@ -10,12 +10,12 @@ nodes without outputs are left to `clean_dependencies`.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Any
 
 import numpy as np
 
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, OpDef
 
 MAX_KEY_BYTES = 4096
@@ -32,16 +32,21 @@ def eliminate_common_subexpressions(subgraph: Subgraph) -> Subgraph:
     targets = set(subgraph.targets)
     merged: dict[str, str] = {}
     first: dict[Hashable, str] = {}
-    plain: dict[OpDef, bool] = {}
+    keys: dict[OpDef, Callable[[Node], Hashable]] = {}
     nodes: list[Node] = []
     for node in subgraph:
         if merged:
             node = _with_merged_inputs(node, merged)
         op = node.op
         if (op.effect is Effect.PURE or op.effect is Effect.READ) and node.outputs:
-            if op not in plain:
-                plain[op] = all(attr.kind in _VALUE_KINDS for attr in op.attrs.values())
-            same = first.setdefault(_key(node, plain[op]), node.name)
+            if op not in keys:
+                keys[op] = _attribute_key(op)
+            inputs = node.inputs
+            if op.commutative:
+                inputs = tuple(sorted(inputs))
+            controls = frozenset(node.controls) if node.controls else None
+            key = (op, inputs, controls, node.device, keys[op](node))
+            same = first.setdefault(key, node.name)
             if same != node.name and node.name not in targets:
                 merged[node.name] = same
                 continue
@@ -64,17 +69,22 @@ def _with_merged_inputs(node: Node, merged: dict[str, str]) -> Node:
     return node.replace(inputs=inputs, controls=controls)
 
 
-def _key(node: Node, plain: bool) -> Hashable:
-    inputs: tuple[Ref, ...] = tuple(sorted(node.inputs)) if node.op.commutative else node.inputs
-    controls = frozenset(node.controls) if node.controls else None
-    attrs = tuple(node.attrs.items()) if plain else _frozen(node.attrs)
-    return node.op, inputs, controls, node.device, attrs
+def _attribute_key(op: OpDef) -> Callable[[Node], Hashable]:
+    """What makes of a node of this op a key that is equal only for attributes that compute the same."""
+    if not all(attr.kind in _VALUE_KINDS for attr in op.attrs.values()):
+        return lambda node: _frozen(node.attrs)
+    variables = {a.type_attr for a in op.inputs} | {a.number_attr for a in op.inputs}
+    implied = variables - {None}
+    if op.attrs or not op.types.keys() <= implied:
+        return lambda node: tuple(node.attrs.items())
+    count = len(implied)  # all its attributes are counts and dtypes of its inputs
+    return lambda node: None if len(node.attrs) == count else tuple(node.attrs.items())
 
 
 def _frozen(value: Any) -> Hashable:
     """``value`` as something that is equal only to what computes the same."""
     if isinstance(value, np.ndarray):
-        return value.dtype.str, value.dtype.name, value.shape, _content(value)
+        return value.dtype, value.shape, _content(value)
     if isinstance(value, dict):
         return tuple([(key, _frozen(item)) for key, item in value.items()])
     if isinstance(value, (list, tuple)):

@@ -1,9 +1,9 @@
 """Ordering: reads and writes of one resource happen in the order in which the user wrote them.
 
 There are no reference edges in flowrt, so nothing in the data flow says whether ``w.assign(...)`` comes
-before or after another read of ``w``. The order of creation does: a read waits for the last write before it, a
-write for that write and for every read since. Only the resource's own operations are tied; what they feed runs
-freely.
+before or after another read of ``w``. The order of creation does: a read waits for the last write before it,
+a write for that write and for every read since. Only the resource's own operations are tied; what they feed
+runs freely.
 
 A read reads the resource that is input 0; a write changes every resource among its inputs (an optimizer's
 update has the variable and its slots).
@@ -16,6 +16,8 @@ from dataclasses import dataclass, field
 from flowrt import dtypes
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+
+_EFFECTS = (Effect.WRITE, Effect.STATEFUL)
 
 
 @dataclass(slots=True)
@@ -57,3 +59,13 @@ def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
         before += history.reads or ([history.write] if history.write else [])
         history.write, history.reads = node.name, []
     return before
+
+
+def effectful_nodes(subgraph: Subgraph) -> set[str]:
+    """The nodes that change a resource or touch the world outside, or come after one that does."""
+    found: set[str] = set()
+    for node in subgraph:
+        before = [ref[0] for ref in node.inputs]
+        if node.op.effect in _EFFECTS or not (found.isdisjoint(before) and found.isdisjoint(node.controls)):
+            found.add(node.name)
+    return found

@@ -10,10 +10,11 @@ for. Who waited for it then waits for that tensor's producer. A target keeps its
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import SimplifyContext
+from flowrt.graph.passes.order_effects import effectful_nodes
 from flowrt.graph.passes.prune import prune
 
 
@@ -22,6 +23,7 @@ def simplify(subgraph: Subgraph) -> Subgraph:
     nodes: dict[str, Node] = {}
     same: dict[Ref, Ref] = {}
     instead: dict[str, tuple[str, ...]] = {}
+    effectful = effectful_nodes(subgraph)
     changed = False
     for original in subgraph:
         node = _redirected(original, same, instead) if same else original
@@ -29,7 +31,7 @@ def simplify(subgraph: Subgraph) -> Subgraph:
         found = None if rule is None else rule(SimplifyContext(node, nodes.__getitem__))
         if isinstance(found, Node):
             node = found
-        elif found is not None and _may_bypass(node, found, nodes):
+        elif found is not None and _may_bypass(node, found, nodes, effectful):
             for index, ref in enumerate(found):
                 same[node.name, index] = ref
             instead[node.name] = tuple(dict.fromkeys([ref[0] for ref in found]))
@@ -41,8 +43,14 @@ def simplify(subgraph: Subgraph) -> Subgraph:
     return prune(subgraph.replace(nodes=nodes, fetches=fetches))
 
 
-def _may_bypass(node: Node, refs: Sequence[Ref], nodes: Mapping[str, Node]) -> bool:
-    return not node.controls and all(not node.device or nodes[name].device == node.device for name, _ in refs)
+def _may_bypass(
+    node: Node, refs: Sequence[Ref], nodes: Mapping[str, Node], effectful: Collection[str]
+) -> bool:
+    if node.controls:
+        return False
+    if len(refs) > 1 and any(name in effectful for name, _ in refs):
+        return False  # who reads one of the outputs gets the effects behind all of them
+    return not node.device or all(nodes[name].device == node.device for name, _ in refs)
 
 
 def _redirected(node: Node, same: Mapping[Ref, Ref], instead: Mapping[str, tuple[str, ...]]) -> Node:

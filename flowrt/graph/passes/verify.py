@@ -15,7 +15,7 @@ def verify_subgraph(subgraph: Subgraph) -> None:
     """Raises `InternalError`, naming the first bad node, unless
 
     nodes stand under their own names, after all they read and wait for; inputs and controls exist, each
-    control once; input and output dtypes are those of the op's signature; and feeds, fetches and targets exist.
+    control once; input and output dtypes are those of the op's signature; feeds, fetches and targets exist.
     """
     seen: dict[str, Node] = {}
     for name, node in subgraph.nodes.items():

@@ -1,4 +1,4 @@
-"""What the tests of the passes share: from tensors to a subgraph, from a subgraph to lines, and runs to compare."""
+"""What the tests of the passes share: subgraphs from tensors, lines from subgraphs, and runs to compare."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def outcome(subgraph: Subgraph, feeds: Mapping[str, Any] = {}, initial: Mapping[
     """Dtype, shape and bytes of every fetch, and of every variable afterwards."""
     resources = Resources(initial)
     fetched = evaluate(subgraph, feeds, resources)
-    left = [(name, as_bytes(r.array)) for name, r in sorted(resources.made.items()) if name in initial]
-    return [*map(as_bytes, fetched), left]
+    left = {name: resources.made[name].array if name in resources.made else initial[name] for name in initial}
+    return [*map(as_bytes, fetched), {name: as_bytes(array) for name, array in left.items()}]
 
 
 def as_bytes(array: Any) -> tuple[Any, ...]:

@@ -96,10 +96,18 @@ def test_random_nodes_are_not_folded():
 
 
 def test_a_folded_node_keeps_its_control_inputs():
+    x, c = placeholder("float32", [], name="x"), constant(1.0)
+    with get_default_graph().control_dependencies([x]):
+        y = op("Neg", c, name="y")
+    assert lines(folded(y, feeds=[x])) == ["x = _Feed()", "y = Const(-1.0) ^x"]
+
+
+def test_a_folded_node_waits_for_an_input_that_waited():
     x = placeholder("float32", [], name="x")
     with get_default_graph().control_dependencies([x]):
-        y = op("Neg", constant(1.0), name="y")
-    assert lines(folded(y, feeds=[x])) == ["x = _Feed()", "y = Const(-1.0) ^x"]
+        c = constant(1.0, name="c")
+    y = op("Neg", c, name="y")
+    assert lines(folded(y, feeds=[x])) == ["x = _Feed()", "c = Const(1.0) ^x", "y = Const(-1.0) ^c"]
 
 
 def test_a_folded_node_keeps_its_device_and_colocation():
@@ -114,30 +122,27 @@ def test_an_effect_behind_a_folded_shape_still_happens():
     handle = op("VarHandleOp", dtype="float32", shape=[], name="v")
     assign = op("AssignVariableOp", handle, constant(5.0), name="assign")
     with get_default_graph().control_dependencies([assign]):
-        late = op("Identity", constant([1.0, 2.0]), name="late")
-    assert lines(folded(op("Shape", op("Neg", op("Neg", late)), name="y")))[-1] == "y = Const([2]) ^assign"
-    after = folded(op("Shape", op("Neg", op("ReadVariableOp", handle, dtype="float32")), name="z"))
-    assert lines(after) == ["z = Const([])"]
+        read = op("ReadVariableOp", handle, dtype="float32")
+    after = folded(op("Shape", op("Neg", read, name="negative"), name="y"))
+    assert lines(after)[-1] == "y = Const([]) ^negative"
+    left = outcome(after, {}, {"v": np.zeros((), np.float32)})[-1]
+    assert left["v"] == ("float32", (), np.float32(5).tobytes())
 
 
-def test_an_effect_behind_a_value_still_happens():
-    handle = op("VarHandleOp", dtype="float32", shape=[2], name="v")
-    assign = op("AssignVariableOp", handle, constant([5.0, 6.0]), name="assign")
-    with get_default_graph().control_dependencies([assign]):
-        read = op("ReadVariableOp", handle, dtype="float32", name="read")
-    after = folded(op("Size", read, name="y"))
-    assert lines(after)[-1] == "y = Const(2) ^read"
-    assert outcome(after, {}, {"v": np.zeros(2, np.float32)})[-1][0][1][2] == np.float32([5, 6]).tobytes()
+def test_a_folded_shape_does_not_keep_what_has_no_effect():
+    handle = op("VarHandleOp", dtype="float32", shape=[2])
+    read = op("ReadVariableOp", handle, dtype="float32")
+    assert lines(folded(op("Shape", op("Neg", read), name="y"))) == ["y = Const([2])"]
 
 
 def test_each_output_of_a_folded_node_that_is_read_becomes_a_constant():
-    a, b, c = op("Unpack", constant([1.0, 2.0, 3.0]), num=3, name="u")
+    a, _, c = op("Unpack", constant([1.0, 2.0, 3.0]), num=3, name="u")
     x = placeholder("float32", [], name="x")
     after = folded(op("AddV2", x, c, name="y"), a, feeds=[x])
     assert lines(after) == [
-        "x = _Feed()",
         "u/folded_0 = Const(1.0)",
         "u/folded_2 = Const(3.0)",
+        "x = _Feed()",
         "y = AddV2(x, u/folded_2)",
     ]
     assert after.fetches == (("y", 0), ("u/folded_0", 0))

@@ -1,0 +1,18 @@
+"""``flowrt.app``: ``app.run()`` reads the flags and calls the script's ``main``."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+from flowrt import flags
+
+__all__ = ["flags", "run"]
+
+
+def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None = None) -> NoReturn:
+    """Call ``main(argv)`` with what the flags left over (the script's own ``main`` if None) and exit with its result."""
+    rest = flags.FLAGS(argv)
+    function = main if main is not None else sys.modules["__main__"].main
+    sys.exit(function(rest))

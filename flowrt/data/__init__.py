@@ -1,0 +1,18 @@
+"""Input pipelines: a `Dataset` describes elements, an `Iterator` hands them to the graph.
+
+    dataset.py   Dataset's methods build a tree of nodes                         what TensorFlow's users see
+    traced.py    the functions given to map, filter, flat_map: graphs of their own
+    iterator.py  the tree behind a resource of the session, get_next in the graph
+    node.py      what a node is; sources, pipeline, batching: the nodes          host only: no graph below this line
+    background.py the two places with threads; spec, structure: what elements look like
+
+Nothing is read before a session asks an iterator for its first element.
+"""
+
+from flowrt.data import experimental as experimental
+from flowrt.data.dataset import Dataset as Dataset
+from flowrt.data.dataset import TextLineDataset as TextLineDataset
+from flowrt.data.iterator import Iterator as Iterator
+from flowrt.data.iterator import make_initializable_iterator as make_initializable_iterator
+from flowrt.data.iterator import make_one_shot_iterator as make_one_shot_iterator
+from flowrt.data.pipeline import AUTOTUNE as AUTOTUNE

@@ -1,0 +1,350 @@
+"""`Dataset`: a pipeline of elements, TensorFlow 1's interface on the trees of `flowrt.data.node`.
+
+An element is a structure of components: a tensor, or tuples, named tuples and dicts of them; a list becomes one tensor.
+A method adds one node to the tree and returns a new dataset; nothing is read before an iterator begins. Arguments may be
+tensors of the graph: their values are taken when the iterator is initialized.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.data.batching import Batch, PaddedBatch, Unbatch
+from flowrt.data.iterator import (
+    Iterator,
+    classes_of,
+    make_initializable_iterator,
+    make_one_shot_iterator,
+    shapes_of,
+    types_of,
+)
+from flowrt.data.node import Node
+from flowrt.data.pipeline import (
+    AUTOTUNE,
+    Cache,
+    Concatenate,
+    Filter,
+    Interleave,
+    Map,
+    Prefetch,
+    Repeat,
+    Shard,
+    Shuffle,
+    Skip,
+    Take,
+    Zip,
+)
+from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
+from flowrt.data.spec import TensorSpec, spec_of
+from flowrt.data.structure import Structure, flatten, flatten_up_to, map_structure
+from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
+from flowrt.dtypes import as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from flowrt.graph.build import as_array, convert_to_tensor
+from flowrt.graph.graph import Tensor
+from flowrt.graph.ops.random import get_seed
+from flowrt.graph.shapes import TensorShape, as_shape
+
+_INT64_MAX = 2**63 - 1
+
+
+class Dataset:
+    """See the module. ``node`` is the tree; users begin with one of the static methods."""
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+
+    # --- sources
+
+    @staticmethod
+    def from_tensors(tensors: Structure) -> Dataset:
+        """One element: ``tensors``."""
+        return Dataset(Tensors(_components(tensors)))
+
+    @staticmethod
+    def from_tensor_slices(tensors: Structure) -> Dataset:
+        """One element a row of ``tensors``, which have equally many.
+
+        Raises `InvalidArgumentError` for scalars and differing row counts.
+        """
+        return Dataset(TensorSlices(_components(tensors)))
+
+    @staticmethod
+    def from_generator(
+        generator: Callable[..., Iterable[Any]],
+        output_types: Structure,
+        output_shapes: Structure = None,
+        args: Sequence[Any] | None = None,
+    ) -> Dataset:
+        """What ``generator(*args)`` yields, checked against ``output_types`` and ``output_shapes`` (unknown if None).
+
+        ``args`` reach it as arrays. It is called anew for each pass over the data. When run, raises `DTypeError` or
+        `InvalidArgumentError` for an element that does not fit.
+        """
+        if not callable(generator):
+            raise DTypeError(f"from_generator: expected a function that returns an iterable; got {generator!r}")
+        shapes = output_shapes if output_shapes is not None else map_structure(lambda _: None, output_types)
+        pair = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
+        spec = map_structure(pair, output_types, shapes)
+        return Dataset(FromGenerator(generator, spec, tuple(_component(arg) for arg in args or ())))
+
+    @staticmethod
+    def range(*args: Any) -> Dataset:
+        """int64 scalars: ``range(stop)``, ``range(start, stop)`` or ``range(start, stop, step)``."""
+        if not 1 <= len(args) <= 3:
+            raise InvalidArgumentError(f"range: expected 1 to 3 arguments; got {len(args)}")
+        numbers = [_integer("range", arg) for arg in args]
+        return Dataset(Range(0, *numbers) if len(numbers) == 1 else Range(*numbers))
+
+    @staticmethod
+    def zip(datasets: Structure) -> Dataset:
+        """Elements of a structure of datasets side by side; the shortest ends it."""
+        return Dataset(Zip(map_structure(lambda dataset: _node("zip", dataset), datasets)))
+
+    # --- transformations
+
+    def batch(self, batch_size: Any, drop_remainder: Any = False) -> Dataset:
+        """``batch_size`` elements stacked along a new first dimension; the last batch may be smaller."""
+        return Dataset(Batch(self.node, _integer("batch: batch_size", batch_size), drop_remainder))
+
+    def padded_batch(
+        self,
+        batch_size: Any,
+        padded_shapes: Structure = None,
+        padding_values: Structure = None,
+        drop_remainder: Any = False,
+    ) -> Dataset:
+        """As `batch`, each component padded at its end to its padded shape.
+
+        A dimension that is None or -1 is padded to the batch's largest; without ``padded_shapes`` all unknown ones are.
+        ``padding_values``: a structure of scalars, or one for all; None pads with 0 or the empty string. Raises
+        `InvalidArgumentError` for shapes of another rank.
+        """
+        spec = self.node.spec
+        shapes = shapes_of(spec) if padded_shapes is None else padded_shapes
+        return Dataset(
+            PaddedBatch(
+                self.node,
+                _integer("padded_batch: batch_size", batch_size),
+                tuple(_padded_shape(shape) for shape in flatten_up_to(spec, shapes)),
+                _padding(spec, padding_values),
+                drop_remainder,
+            )
+        )
+
+    def unbatch(self) -> Dataset:
+        """The rows of every element as elements."""
+        return Dataset(Unbatch(self.node))
+
+    def map(
+        self, map_func: Callable[..., Any], num_parallel_calls: Any = None, deterministic: bool | None = None
+    ) -> Dataset:
+        """``map_func`` of every element.
+
+        The function gets tensors (the items of a plain tuple as separate arguments) and returns a structure of tensors;
+        it is called once, to build a graph. With ``num_parallel_calls`` that graph runs on as many threads; the order
+        of the elements always stays. Raises what ``map_func`` raises, and `UnimplementedError` if it uses tensors or
+        variables of the graph around it.
+        """
+        function, result = trace("map_func", map_func, self.node.spec, _traced_components)
+        calls = None if num_parallel_calls is None else _integer("map: num_parallel_calls", num_parallel_calls)
+        return Dataset(Map(self.node, function, spec_of(result), calls))  # type: ignore[arg-type]  # bound when opened
+
+    def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
+        """The elements of the datasets that ``map_func`` returns, one dataset after the other."""
+        return self._interleave("flat_map", map_func, 1, 1)
+
+    def interleave(
+        self,
+        map_func: Callable[..., Dataset],
+        cycle_length: Any = None,
+        block_length: Any = None,
+        num_parallel_calls: Any = None,
+        deterministic: bool | None = None,
+    ) -> Dataset:
+        """The elements of the datasets that ``map_func`` returns, ``block_length`` of each of ``cycle_length`` in turn.
+
+        ``cycle_length`` is the number of cores when None or AUTOTUNE. The datasets are read one at a time, whatever
+        ``num_parallel_calls`` says.
+        """
+        automatic = cycle_length is None or (isinstance(cycle_length, int) and cycle_length == AUTOTUNE)
+        cycle = os.cpu_count() or 1 if automatic else _integer("interleave: cycle_length", cycle_length)
+        block = 1 if block_length is None else _integer("interleave: block_length", block_length)
+        return self._interleave("interleave", map_func, cycle, block)
+
+    def _interleave(self, what: str, map_func: Callable[..., Dataset], cycle: Any, block: Any) -> Dataset:
+        def convert(result: Any) -> tuple[tuple[Tensor, ...], Node]:
+            node = _node(f"{what}: map_func's result", result)
+            return tensors_in(node), node
+
+        tensors, node = trace("map_func", map_func, self.node.spec, convert)
+        function: Any = TracedDataset(tensors, node)
+        return Dataset(Interleave(self.node, function, node.spec, cycle, block))
+
+    def filter(self, predicate: Callable[..., Any]) -> Dataset:
+        """The elements for which ``predicate``, a function of tensors as in `map`, returns a true bool scalar."""
+        function, result = trace("predicate", predicate, self.node.spec, _traced_components)
+        spec = spec_of(result)
+        if not isinstance(spec, TensorSpec) or spec.dtype is not as_dtype(bool) or spec.shape not in ((), None):
+            raise DTypeError(f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}")
+        return Dataset(Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
+
+    def shuffle(
+        self, buffer_size: Any, seed: int | None = None, reshuffle_each_iteration: bool | None = None
+    ) -> Dataset:
+        """The elements in random order, drawn from a buffer of ``buffer_size``.
+
+        With ``seed``, or a graph-level seed, each run of the iterator gives the same orders. Every pass of an enclosing
+        `repeat` has its own unless ``reshuffle_each_iteration`` is False.
+        """
+        seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
+        size = _integer("shuffle: buffer_size", buffer_size)
+        return Dataset(Shuffle(self.node, size, seeds, reshuffle_each_iteration is not False))  # type: ignore[arg-type]
+
+    def repeat(self, count: Any = None) -> Dataset:
+        """The elements ``count`` times; without end when None or -1."""
+        return Dataset(Repeat(self.node, None if count is None else _integer("repeat: count", count)))
+
+    def take(self, count: Any) -> Dataset:
+        """The first ``count`` elements; all when -1."""
+        return Dataset(Take(self.node, _integer("take: count", count)))
+
+    def skip(self, count: Any) -> Dataset:
+        """All but the first ``count`` elements; none when -1."""
+        return Dataset(Skip(self.node, _integer("skip: count", count)))
+
+    def shard(self, num_shards: Any, index: Any) -> Dataset:
+        """Every ``num_shards``-th element, from number ``index`` on. Raises `InvalidArgumentError` for a bad index."""
+        return Dataset(Shard(self.node, _integer("shard: num_shards", num_shards), _integer("shard: index", index)))
+
+    def concatenate(self, dataset: Dataset) -> Dataset:
+        """These elements, then those of ``dataset``, which must have the same structure and dtypes."""
+        return Dataset(Concatenate(self.node, _node("concatenate", dataset)))
+
+    def enumerate(self, start: Any = 0) -> Dataset:
+        """``(number, element)``, the numbers int64 from ``start`` on."""
+        return Dataset.zip((Dataset.range(start, _INT64_MAX), self))
+
+    def cache(self, filename: str = "") -> Dataset:
+        """The elements, kept in memory once a pass over them has ended.
+
+        Raises `UnimplementedError` for a ``filename``.
+        """
+        if filename:
+            raise UnimplementedError(f"cache: expected no filename; got {filename!r}. Elements are cached in memory")
+        return Dataset(Cache(self.node))
+
+    def prefetch(self, buffer_size: Any) -> Dataset:
+        """The elements, computed ahead by a thread, ``buffer_size`` of them at most."""
+        return Dataset(Prefetch(self.node, _integer("prefetch: buffer_size", buffer_size)))
+
+    def apply(self, transformation_func: Callable[[Dataset], Dataset]) -> Dataset:
+        """``transformation_func(self)``."""
+        return Dataset(_node("apply: transformation_func's result", transformation_func(self)))
+
+    # --- iterators and what is known of the elements
+
+    def make_one_shot_iterator(self) -> Iterator:
+        """See `flowrt.data.make_one_shot_iterator`."""
+        return make_one_shot_iterator(self)
+
+    def make_initializable_iterator(self, shared_name: str | None = None) -> Iterator:
+        """See `flowrt.data.make_initializable_iterator`."""
+        return make_initializable_iterator(self, shared_name)
+
+    @property
+    def element_spec(self) -> Structure:
+        return self.node.spec
+
+    @property
+    def output_types(self) -> Structure:
+        return types_of(self.node.spec)
+
+    @property
+    def output_shapes(self) -> Structure:
+        return shapes_of(self.node.spec)
+
+    @property
+    def output_classes(self) -> Structure:
+        return classes_of(self.node.spec)
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {map_structure(str, self.node.spec)}>"
+
+
+class TextLineDataset(Dataset):
+    """The lines of text files, string scalars without line ends.
+
+    ``filenames`` is one or several; ``compression_type`` "" or "GZIP". ``buffer_size`` and ``num_parallel_reads`` are
+    accepted: files are read one after the other.
+    """
+
+    def __init__(
+        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+    ) -> None:
+        names = _component(os.fspath(filenames) if isinstance(filenames, os.PathLike) else filenames)
+        if as_dtype(names.dtype) is not as_dtype("string"):
+            raise DTypeError(f"TextLineDataset: expected filenames; got {filenames!r}")
+        super().__init__(TextLines(names, compression_type or ""))
+
+
+# --- arguments
+
+
+def _is_list(structure: Structure) -> bool:
+    return isinstance(structure, list)
+
+
+def _components(tensors: Structure) -> Structure:
+    return map_structure(_component, tensors, is_leaf=_is_list)
+
+
+def _component(value: Any) -> Any:
+    """``value`` as an array, or as a tensor when it is or contains one."""
+    leaves = flatten(value) if isinstance(value, list) else [value]
+    symbolic = any(isinstance(leaf, Tensor) or hasattr(leaf, "__flowrt_tensor__") for leaf in leaves)
+    return convert_to_tensor(value) if symbolic else as_array(value)
+
+
+def _traced_components(result: Any) -> tuple[list[Tensor], Structure]:
+    tensors = map_structure(convert_to_tensor, result, is_leaf=_is_list)
+    return flatten(tensors), tensors
+
+
+def _integer(where: str, value: Any) -> Any:
+    """``value`` as an int, or as an integer tensor."""
+    if hasattr(value, "__flowrt_tensor__"):
+        value = convert_to_tensor(value)
+    if isinstance(value, Tensor) and value.dtype.is_integer:
+        return value
+    try:
+        return operator.index(value)
+    except TypeError:
+        raise DTypeError(f"{where}: expected an integer; got {value!r}") from None
+
+
+def _node(where: str, dataset: Any) -> Node:
+    if not isinstance(dataset, Dataset):
+        raise DTypeError(f"{where}: expected a Dataset; got {dataset!r}")
+    return dataset.node
+
+
+def _padded_shape(shape: Any) -> tuple[int | None, ...]:
+    dims = as_shape(shape.tolist() if isinstance(shape, np.ndarray) else shape)
+    if dims is None:
+        raise InvalidArgumentError("padded_batch: expected padded_shapes of known rank; got an unknown one")
+    return dims
+
+
+def _padding(spec: Structure, values: Structure) -> tuple[Any, ...]:
+    leaves = flatten(spec)
+    single = values is None or np.isscalar(values)
+    given = [values] * len(leaves) if single else flatten_up_to(spec, values)
+    return tuple(
+        None if value is None else as_array(value, leaf.dtype) for value, leaf in zip(given, leaves, strict=True)
+    )

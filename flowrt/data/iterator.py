@@ -1,0 +1,196 @@
+"""`Iterator`: a dataset's elements as tensors, a new element in every step that asks for one.
+
+An iterator is an op that names a resource of the session. A *one-shot* iterator begins by itself, once. An *initializable*
+one begins, and begins again, when its initializer runs; the tensors among the dataset's sources are read then. A
+*reinitializable* one (`Iterator.from_structure`) has an initializer for each dataset of its structure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.data.node import Element, ElementIterator, Node
+from flowrt.data.spec import TensorSpec
+from flowrt.data.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
+from flowrt.data.traced import open_tree, tensors_in
+from flowrt.dtypes import as_dtype
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
+from flowrt.graph.evaluate import evaluate, located
+from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.node import Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.iterators import Elements, Open, iterator_get_next, iterator_op, make_iterator, one_shot_iterator
+from flowrt.graph.passes.prune import extract
+from flowrt.graph.shapes import TensorShape, as_shape, compatible
+
+_HOST = "/device:CPU:0"
+
+
+class Iterator:
+    """Elements of ``spec`` (a structure of `TensorSpec`) through the handle ``resource``."""
+
+    def __init__(self, resource: Tensor, initializer: Operation | None, spec: Structure) -> None:
+        self._resource, self._initializer, self._spec = resource, initializer, spec
+
+    @staticmethod
+    def from_structure(
+        output_types: Structure, output_shapes: Structure = None, shared_name: str | None = None
+    ) -> Iterator:
+        """An iterator without a dataset: `make_initializer` gives it one, and then another.
+
+        Without ``output_shapes`` the shapes are unknown.
+        """
+        if output_shapes is None:
+            spec = map_structure(lambda dtype: TensorSpec(None, as_dtype(dtype)), output_types)
+        else:
+            pairs = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
+            spec = map_structure(pairs, output_types, output_shapes)
+        return Iterator(_new_handle(spec, shared_name), None, spec)
+
+    @property
+    def initializer(self) -> Operation:
+        """The operation that begins the iterator. Raises `FailedPreconditionError` for iterators without one."""
+        if self._initializer is None:
+            raise FailedPreconditionError(
+                "initializer: expected an iterator of make_initializable_iterator(); this one has none. "
+                "For from_structure() use make_initializer(dataset)"
+            )
+        return self._initializer
+
+    def make_initializer(self, dataset: Any, name: str | None = None) -> Operation:
+        """An operation that lets this iterator begin with ``dataset``.
+
+        Raises `InvalidArgumentError` or `DTypeError` unless its elements fit the iterator's structure.
+        """
+        node: Node = dataset.node
+        _check_fits(self._spec, node.spec)
+        with get_default_graph().name_scope(name or "make_initializer"):
+            operation: Operation = make_iterator(self._resource, tensors_in(node), _opening(node, tensors_in(node)))
+            return operation
+
+    def get_next(self, name: str | None = None) -> Structure:
+        """The next element: one tensor a component. One call in the script serves all steps.
+
+        When run, raises `OutOfRangeError` at the end and `FailedPreconditionError` before the initializer has run.
+        """
+        return pack_as(self._spec, iterator_get_next(self._resource, name))
+
+    @property
+    def element_spec(self) -> Structure:
+        return self._spec
+
+    @property
+    def output_types(self) -> Structure:
+        return types_of(self._spec)
+
+    @property
+    def output_shapes(self) -> Structure:
+        return shapes_of(self._spec)
+
+    @property
+    def output_classes(self) -> Structure:
+        return classes_of(self._spec)
+
+
+def types_of(spec: Structure) -> Structure:
+    return map_structure(lambda leaf: leaf.dtype, spec)
+
+
+def shapes_of(spec: Structure) -> Structure:
+    return map_structure(lambda leaf: TensorShape(leaf.shape), spec)
+
+
+def classes_of(spec: Structure) -> Structure:
+    return map_structure(lambda _: Tensor, spec)
+
+
+def make_one_shot_iterator(dataset: Any) -> Iterator:
+    """An iterator over ``dataset`` that needs no initializer and ends for good.
+
+    Tensors among the dataset's sources are computed when it begins. Raises `InvalidArgumentError` if they depend on a
+    placeholder, a variable or other state: that takes `make_initializable_iterator`.
+    """
+    node: Node = dataset.node
+    sources = _pure_sources(tensors_in(node))
+    opening = _opening(node, tensors_in(node))
+
+    def open(_: Sequence[Any]) -> Elements:
+        return opening(evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful)))
+
+    with get_default_graph().device(_HOST):
+        resource = one_shot_iterator(open, **_element_attrs(node.spec))
+    return Iterator(resource, None, node.spec)
+
+
+def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Iterator:
+    """An iterator over ``dataset`` that begins, and begins again, when its ``initializer`` runs."""
+    node: Node = dataset.node
+    resource = _new_handle(node.spec, shared_name)
+    opening = _opening(node, tensors_in(node))
+    return Iterator(resource, make_iterator(resource, tensors_in(node), opening), node.spec)
+
+
+def _new_handle(spec: Structure, shared_name: str | None) -> Tensor:
+    with get_default_graph().device(_HOST):
+        handle: Tensor = iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
+        return handle
+
+
+def _element_attrs(spec: Structure) -> dict[str, Any]:
+    leaves = flatten(spec)
+    return {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
+
+
+def _check_fits(expected: Structure, got: Structure) -> None:
+    if not same_structure(expected, got):
+        raise InvalidArgumentError(
+            f"make_initializer: expected elements of the iterator's structure {types_of(expected)}; got {types_of(got)}"
+        )
+    for path, ours, theirs in zip(leaf_paths(expected), flatten(expected), flatten(got), strict=True):
+        if ours.dtype is not theirs.dtype or not compatible(ours.shape, theirs.shape):
+            kind = InvalidArgumentError if ours.dtype is theirs.dtype else DTypeError
+            raise kind(f"make_initializer: component{path}: expected {ours}; got {theirs}")
+
+
+def _pure_sources(tensors: Sequence[Tensor]) -> Subgraph:
+    """What computes ``tensors`` without a session. Raises `InvalidArgumentError` when something needs one."""
+    subgraph = extract(get_default_graph(), tensors, (), {})
+    for node in subgraph:
+        if node.op.effect not in (Effect.PURE, Effect.RANDOM):
+            message = "a one-shot iterator cannot depend on this. Use make_initializable_iterator()"
+            raise located(node, InvalidArgumentError(message))
+    return subgraph
+
+
+# --- running
+
+
+def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
+    """How a session begins a run over ``node``, given the values of ``tensors``."""
+
+    def open(values: Sequence[Any]) -> Elements:
+        copies = [np.array(value, t.dtype.np) for t, value in zip(tensors, values, strict=True)]  # a step's buffers
+        return _Run(node, dict(zip(tensors, copies, strict=True)))
+
+    return open
+
+
+@final
+class _Run:
+    """A run over a dataset, with the sessions of its functions."""
+
+    def __init__(self, node: Node, values: dict[Tensor, Any]) -> None:
+        with ExitStack() as stack:
+            self._elements = ElementIterator(open_tree(node, values, stack))
+            self._stack = stack.pop_all()
+
+    def __next__(self) -> Element:
+        return self._elements.__next__()
+
+    def close(self) -> None:
+        self._elements.close()
+        self._stack.close()

@@ -1,0 +1,26 @@
+"""``flowrt.debugging``: TensorFlow's names of this namespace."""
+
+from flowrt.graph.ops.assertions import (
+    Assert,
+    assert_equal,
+    assert_greater,
+    assert_greater_equal,
+    assert_integer,
+    assert_less,
+    assert_less_equal,
+    assert_near,
+    assert_negative,
+    assert_non_negative,
+    assert_non_positive,
+    assert_none_equal,
+    assert_positive,
+    assert_rank,
+    assert_rank_at_least,
+    assert_rank_in,
+    assert_same_float_dtype,
+    assert_scalar,
+    assert_type,
+    check_numerics,
+    is_numeric_tensor,
+)
+from flowrt.graph.ops.math import is_finite, is_inf, is_nan

@@ -1,0 +1,93 @@
+"""``flowrt.gfile``: TensorFlow 1's file functions, on local files.
+
+Raises `NotFoundError`, `AlreadyExistsError`, `PermissionDeniedError` or `FailedPreconditionError` as TensorFlow does.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any
+
+from flowrt.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, PermissionDeniedError
+
+
+@contextmanager
+def _typed_errors(path: Any) -> Iterator[None]:
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise NotFoundError(f"{path}: no such file or directory") from error
+    except FileExistsError as error:
+        raise AlreadyExistsError(f"{path}: exists already") from error
+    except PermissionError as error:
+        raise PermissionDeniedError(f"{path}: permission denied") from error
+    except (IsADirectoryError, NotADirectoryError, OSError) as error:
+        raise FailedPreconditionError(f"{path}: {error.strerror}") from error
+
+
+def GFile(name: Any, mode: str = "r") -> IO[Any]:
+    """Open a file. Text modes are UTF-8."""
+    with _typed_errors(name):
+        return open(name, mode, encoding=None if "b" in mode else "utf-8")
+
+
+Open = FastGFile = GFile
+
+
+def Exists(path: Any) -> bool:
+    return os.path.exists(path)
+
+
+def IsDirectory(dirname: Any) -> bool:
+    return os.path.isdir(dirname)
+
+
+def MakeDirs(dirname: Any) -> None:
+    with _typed_errors(dirname):
+        os.makedirs(dirname, exist_ok=True)
+
+
+def MkDir(dirname: Any) -> None:
+    with _typed_errors(dirname):
+        os.mkdir(dirname)
+
+
+def Remove(filename: Any) -> None:
+    with _typed_errors(filename):
+        os.remove(filename)
+
+
+def DeleteRecursively(dirname: Any) -> None:
+    with _typed_errors(dirname):
+        shutil.rmtree(dirname)
+
+
+def ListDirectory(dirname: Any) -> list[str]:
+    with _typed_errors(dirname):
+        return sorted(os.listdir(dirname))
+
+
+def Glob(filename: Any) -> list[str]:
+    return sorted(glob.glob(os.fspath(filename)))
+
+
+def Copy(oldpath: Any, newpath: Any, overwrite: bool = False) -> None:
+    if not overwrite and os.path.exists(newpath):
+        raise AlreadyExistsError(f"{newpath}: exists already; pass overwrite=True to replace it")
+    with _typed_errors(oldpath):
+        shutil.copyfile(oldpath, newpath)
+
+
+def Rename(oldname: Any, newname: Any, overwrite: bool = False) -> None:
+    if not overwrite and os.path.exists(newname):
+        raise AlreadyExistsError(f"{newname}: exists already; pass overwrite=True to replace it")
+    with _typed_errors(oldname):
+        os.replace(oldname, newname)
+
+
+def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
+    return os.walk(top, topdown=in_order)

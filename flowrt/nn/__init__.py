@@ -1,0 +1,66 @@
+"""``flowrt.nn``: TensorFlow's names of this namespace."""
+
+from flowrt.graph.ops.activations import (
+    crelu,
+    elu,
+    gelu,
+    leaky_relu,
+    relu,
+    relu6,
+    selu,
+    silu,
+    softplus,
+    softsign,
+    swish,
+)
+from flowrt.graph.ops.arranging import depth_to_space, space_to_depth
+from flowrt.graph.ops.batch_norm import fused_batch_norm
+from flowrt.graph.ops.bias import bias_add, dropout, relu_layer, xw_plus_b
+from flowrt.graph.ops.convolution import (
+    atrous_conv2d,
+    conv1d,
+    conv2d,
+    conv2d_backprop_filter,
+    conv2d_backprop_input,
+    conv2d_transpose,
+    conv3d,
+    conv3d_transpose,
+    convolution,
+    depthwise_conv2d,
+    separable_conv2d,
+)
+from flowrt.graph.ops.losses import (
+    in_top_k,
+    l2_loss,
+    log_poisson_loss,
+    sigmoid_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits,
+    softmax_cross_entropy_with_logits_v2,
+    sparse_softmax_cross_entropy_with_logits,
+    weighted_cross_entropy_with_logits,
+)
+from flowrt.graph.ops.math import sigmoid, tanh
+from flowrt.graph.ops.moments import (
+    batch_normalization,
+    l2_normalize,
+    moments,
+    normalize_moments,
+    sufficient_statistics,
+    weighted_moments,
+    zero_fraction,
+)
+from flowrt.graph.ops.normalization import layer_norm, local_response_normalization, lrn
+from flowrt.graph.ops.ordering import top_k
+from flowrt.graph.ops.pooling import (
+    avg_pool,
+    avg_pool1d,
+    avg_pool2d,
+    avg_pool3d,
+    max_pool,
+    max_pool1d,
+    max_pool2d,
+    max_pool3d,
+    pool,
+)
+from flowrt.graph.ops.selecting import embedding_lookup
+from flowrt.graph.ops.softmax import log_softmax, softmax
