@@ -20,8 +20,12 @@ PEER = "tensorflow.compat.v1"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all if none is named")
-    parser.add_argument("--peers", type=Path, help="an environment (folder or interpreter) that has TensorFlow")
+    parser.add_argument(
+        "cases", nargs="*", metavar="case", help=f"of {', '.join(CASES)}; all if none is named"
+    )
+    parser.add_argument(
+        "--peers", type=Path, help="an environment (folder or interpreter) that has TensorFlow"
+    )
     parser.add_argument("--rounds", type=int, default=2, help="runs of each side (default 2)")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.cases if name not in CASES]

@@ -147,7 +147,9 @@ def lenet_sgd(tf: Any) -> dict[str, float]:
         x, labels = tf.placeholder(tf.float32, [64, 28, 28, 1]), tf.placeholder(tf.int64, [64])
         h = x
         for shape in ([5, 5, 1, 32], [5, 5, 32, 64]):
-            h = tf.nn.relu(tf.nn.conv2d(h, tf.Variable(_floats(*shape, scale=0.1)), strides=[1, 1, 1, 1], padding="SAME"))
+            h = tf.nn.relu(
+                tf.nn.conv2d(h, tf.Variable(_floats(*shape, scale=0.1)), strides=[1, 1, 1, 1], padding="SAME")
+            )
             h = tf.nn.max_pool(h, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID")
         h = tf.reshape(h, [64, 3136])
         h = tf.nn.relu(tf.matmul(h, tf.Variable(_floats(3136, 256, scale=0.02))))

@@ -53,10 +53,20 @@ def main(out: Path, steps: int) -> float:
     tf.set_random_seed(3)
     network = Network()
     dataset = tf.data.Dataset.from_tensor_slices((digits.images, digits.labels))
-    next_batch = dataset.shuffle(len(digits.labels), seed=3).repeat().batch(BATCH).prefetch(2).make_one_shot_iterator().get_next()
+    next_batch = (
+        dataset.shuffle(len(digits.labels), seed=3)
+        .repeat()
+        .batch(BATCH)
+        .prefetch(2)
+        .make_one_shot_iterator()
+        .get_next()
+    )
     saver = tf.train.Saver()
     out.mkdir(parents=True, exist_ok=True)
-    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session, tf.summary.FileWriter(str(out)) as events:
+    with (
+        tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session,
+        tf.summary.FileWriter(str(out)) as events,
+    ):
         session.run(tf.global_variables_initializer())
         start = time.perf_counter()
         for step in range(1, steps + 1):
@@ -87,7 +97,9 @@ def show_progress(step: int, steps: int, loss: float, seconds: float) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--out", type=Path, default=Path("runs/digits_cnn"), help="where checkpoint, events and picture go")
+    parser.add_argument(
+        "--out", type=Path, default=Path("runs/digits_cnn"), help="where checkpoint, events and picture go"
+    )
     parser.add_argument("--steps", type=int, default=500)
     arguments = parser.parse_args()
     main(arguments.out, arguments.steps)

@@ -28,7 +28,12 @@ def main(devices: int, steps: int) -> float:
     train = tf.train.AdamOptimizer(2e-3).minimize(loss, colocate_gradients_with_ops=True)
     accuracy = tf.reduce_mean(tf.to_float(tf.equal(tf.argmax(logits, 1), labels)))
 
-    batches = tf.data.Dataset.from_tensor_slices((digits.images, digits.labels)).shuffle(1500, seed=1).repeat().batch(64)
+    batches = (
+        tf.data.Dataset.from_tensor_slices((digits.images, digits.labels))
+        .shuffle(1500, seed=1)
+        .repeat()
+        .batch(64)
+    )
     next_batch = batches.make_one_shot_iterator().get_next()
     with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
         session.run(tf.global_variables_initializer())

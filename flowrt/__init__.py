@@ -281,7 +281,9 @@ from flowrt.scopes import (
     name_scope,
     op_scope,
 )
-from flowrt.scopes import device as device  # the function; the package of this name stays importable by its full name
+from flowrt.scopes import (
+    device as device,
+)  # the function; the package of this name stays importable by its full name
 from flowrt.variable_scope import (
     AUTO_REUSE,
     VariableScope,
@@ -311,7 +313,6 @@ from flowrt.aliases import *  # noqa: F403
 
 __version__ = "0.1.0"
 newaxis = None
-
 
 
 _LAZY = (

@@ -15,7 +15,12 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.ops.script import no_op
-from flowrt.graph.ops.state import resource_scatter_div, resource_scatter_max, resource_scatter_min, resource_scatter_mul
+from flowrt.graph.ops.state import (
+    resource_scatter_div,
+    resource_scatter_max,
+    resource_scatter_min,
+    resource_scatter_mul,
+)
 from flowrt.graph.ops.statistics import argmax as arg_max
 from flowrt.graph.ops.statistics import argmin as arg_min
 from flowrt.graph.partial_value import partial_value
@@ -33,7 +38,11 @@ class AggregationMethod:
 
 
 def assign(
-    ref: Variable, value: Any, validate_shape: bool | None = None, use_locking: bool | None = None, name: str | None = None
+    ref: Variable,
+    value: Any,
+    validate_shape: bool | None = None,
+    use_locking: bool | None = None,
+    name: str | None = None,
 ) -> Tensor:
     """See `Variable.assign`."""
     return ref.assign(value, name=name)  # type: ignore[no-any-return]
@@ -47,32 +56,46 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
     return ref.assign_sub(value, name=name)  # type: ignore[no-any-return]
 
 
-def scatter_update(ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None) -> Tensor:
+def scatter_update(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
+) -> Tensor:
     """Set rows of ``ref``; returns the new value."""
     return ref.scatter_update(_slices(ref, indices, updates), name=name)
 
 
-def scatter_add(ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Tensor:
+def scatter_add(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+) -> Tensor:
     return ref.scatter_add(_slices(ref, indices, updates), name=name)
 
 
-def scatter_sub(ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Tensor:
+def scatter_sub(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+) -> Tensor:
     return ref.scatter_sub(_slices(ref, indices, updates), name=name)
 
 
-def scatter_mul(ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Tensor:
+def scatter_mul(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+) -> Tensor:
     return ref._scatter(resource_scatter_mul, _slices(ref, indices, updates), name)
 
 
-def scatter_div(ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Tensor:
+def scatter_div(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+) -> Tensor:
     return ref._scatter(resource_scatter_div, _slices(ref, indices, updates), name)
 
 
-def scatter_min(ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Tensor:
+def scatter_min(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+) -> Tensor:
     return ref._scatter(resource_scatter_min, _slices(ref, indices, updates), name)
 
 
-def scatter_max(ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None) -> Tensor:
+def scatter_max(
+    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
+) -> Tensor:
     return ref._scatter(resource_scatter_max, _slices(ref, indices, updates), name)
 
 

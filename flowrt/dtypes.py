@@ -52,12 +52,12 @@ class DType:
 
     @property
     def is_unsigned(self) -> bool:
-        return self.np.kind == "u"
+        return bool(self.np.kind == "u")
 
     @property
     def size(self) -> int:
         """Bytes an element; of a pointer for string, resource and variant."""
-        return self.np.itemsize
+        return int(self.np.itemsize)
 
     @property
     def min(self) -> Any:
@@ -71,7 +71,7 @@ class DType:
         if self.is_integer:
             return np.iinfo(self.np)
         if self.is_floating:
-            return ml_dtypes.finfo(self.np)
+            return ml_dtypes.finfo(self.np)  # type: ignore[no-untyped-call]
         raise DTypeError(f"dtype {self.name} has no limits: expected an integer or floating type")
 
     def is_compatible_with(self, other: Any) -> bool:
@@ -144,7 +144,14 @@ def as_dtype(value: Any) -> DType:
         return _BY_NAME[value]
     if isinstance(value, int) and not isinstance(value, bool) and value in BY_NUMBER:
         return BY_NUMBER[value]
-    python_types: dict[Any, DType] = {float: float32, int: int32, bool: bool_, str: string, bytes: string, object: string}
+    python_types: dict[Any, DType] = {
+        float: float32,
+        int: int32,
+        bool: bool_,
+        str: string,
+        bytes: string,
+        object: string,
+    }
     if isinstance(value, type) and value in python_types:
         return python_types[value]
     try:

@@ -39,7 +39,9 @@ class FlagValues:
         options: dict[str, Any] = {"dest": name, "default": argparse.SUPPRESS, "help": help, "type": kind}
         if kind is _boolean:
             options |= {"nargs": "?", "const": True}
-            self._parser.add_argument(f"--no{name}", dest=name, action="store_const", const=False, default=argparse.SUPPRESS)
+            self._parser.add_argument(
+                f"--no{name}", dest=name, action="store_const", const=False, default=argparse.SUPPRESS
+            )
         self._parser.add_argument(*names, choices=choices, **options)
 
     def __call__(self, argv: list[str] | None = None, known_only: bool = True) -> list[str]:
@@ -48,7 +50,9 @@ class FlagValues:
         self._values.update(vars(values))
         self.__dict__["_parsed"] = True
         if rest and not known_only:
-            raise InvalidArgumentError(f"unknown flags {' '.join(rest)}. {nearest(rest[0].lstrip('-'), self._values)}")
+            raise InvalidArgumentError(
+                f"unknown flags {' '.join(rest)}. {nearest(rest[0].lstrip('-'), self._values)}"
+            )
         return arguments[:1] + rest
 
     def is_parsed(self) -> bool:
@@ -92,7 +96,9 @@ def DEFINE_boolean(flag_name: str, default_value: bool | None, docstring: str = 
 DEFINE_bool = DEFINE_boolean
 
 
-def DEFINE_enum(flag_name: str, default_value: str | None, enum_values: list[str], docstring: str = "") -> None:
+def DEFINE_enum(
+    flag_name: str, default_value: str | None, enum_values: list[str], docstring: str = ""
+) -> None:
     FLAGS.define(flag_name, default_value, docstring, str, enum_values)
 
 

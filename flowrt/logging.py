@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import logging as _logging
 
-DEBUG, INFO, WARN, ERROR, FATAL = _logging.DEBUG, _logging.INFO, _logging.WARNING, _logging.ERROR, _logging.CRITICAL
+DEBUG, INFO, WARN, ERROR, FATAL = (
+    _logging.DEBUG,
+    _logging.INFO,
+    _logging.WARNING,
+    _logging.ERROR,
+    _logging.CRITICAL,
+)
 
 _logger = _logging.getLogger("flowrt")
 

@@ -53,7 +53,9 @@ def compute_weighted_loss(
     Raises `InvalidArgumentError` for an unknown reduction.
     """
     if reduction not in Reduction.all():
-        raise InvalidArgumentError(f"reduction: expected one of {', '.join(Reduction.all())}; got {reduction!r}")
+        raise InvalidArgumentError(
+            f"reduction: expected one of {', '.join(Reduction.all())}; got {reduction!r}"
+        )
     with get_default_graph().name_scope(scope or "weighted_loss"):
         losses = convert_to_tensor(losses)
         dtype = losses.dtype
@@ -86,7 +88,9 @@ def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
     predictions = convert_to_tensor(predictions)
     labels = cast(convert_to_tensor(labels), predictions.dtype)
     if not compatible(labels.spec.shape, predictions.spec.shape):
-        raise InvalidArgumentError(f"{what}: expected labels of the shape {predictions.shape}; got {labels.shape}")
+        raise InvalidArgumentError(
+            f"{what}: expected labels of the shape {predictions.shape}; got {labels.shape}"
+        )
     return labels, predictions
 
 
@@ -97,7 +101,9 @@ def absolute_difference(
     """The mean of ``|labels - predictions|``."""
     labels, predictions = _pair(labels, predictions, "absolute_difference")
     with get_default_graph().name_scope(scope or "absolute_difference") as name:
-        return compute_weighted_loss(absolute(subtract(predictions, labels)), weights, name, loss_collection, reduction)
+        return compute_weighted_loss(
+            absolute(subtract(predictions, labels)), weights, name, loss_collection, reduction
+        )
 
 
 def mean_squared_error(
@@ -107,7 +113,9 @@ def mean_squared_error(
     """The mean of ``(labels - predictions)^2``."""
     labels, predictions = _pair(labels, predictions, "mean_squared_error")
     with get_default_graph().name_scope(scope or "mean_squared_error") as name:
-        return compute_weighted_loss(squared_difference(predictions, labels), weights, name, loss_collection, reduction)
+        return compute_weighted_loss(
+            squared_difference(predictions, labels), weights, name, loss_collection, reduction
+        )
 
 
 def log_loss(
@@ -216,12 +224,12 @@ def get_regularization_loss(scope: str | None = None, name: str = "total_regular
     return total
 
 
-def get_total_loss(add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None) -> Tensor:
+def get_total_loss(
+    add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
+) -> Tensor:
     """The sum of all losses of the default graph. Raises `InvalidArgumentError` if there are none."""
     found = get_losses(scope) + (get_regularization_losses(scope) if add_regularization_losses else [])
     if not found:
         raise InvalidArgumentError("get_total_loss: expected losses in the collection; got none")
     total: Tensor = add_n(found, name=name)
     return total
-
-

@@ -27,12 +27,20 @@ def _total(name: str) -> Variable:
 
 
 def mean(
-    values: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None, name: str | None = None
+    values: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor]:
     """The weighted mean of all values seen since the local variables were initialized."""
     with get_default_graph().name_scope(name or "mean"):
         values = cast(convert_to_tensor(values), float32)
-        spread = ones_like(values) if weights is None else ones_like(values) * cast(convert_to_tensor(weights), float32)
+        spread = (
+            ones_like(values)
+            if weights is None
+            else ones_like(values) * cast(convert_to_tensor(weights), float32)
+        )
         sums, counts = reduce_sum(values * spread), reduce_sum(spread)
         return _ratio(sums, counts, metrics_collections, updates_collections)
 
@@ -56,9 +64,15 @@ def accuracy(
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """How often ``predictions`` equal ``labels``."""
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)
-    if predictions.shape.rank is not None and labels.shape.rank is not None and predictions.shape.rank != labels.shape.rank:
+    if (
+        predictions.shape.rank is not None
+        and labels.shape.rank is not None
+        and predictions.shape.rank != labels.shape.rank
+    ):
         if predictions.shape.num_elements() not in (None, labels.shape.num_elements()):
-            raise InvalidArgumentError(f"accuracy: expected predictions of shape {labels.shape}; got {predictions.shape}")
+            raise InvalidArgumentError(
+                f"accuracy: expected predictions of shape {labels.shape}; got {predictions.shape}"
+            )
         predictions = reshape(predictions, labels.shape.as_list())
     hits = cast(equal(cast(predictions, labels.dtype), labels), float32)
     return mean(hits, weights, metrics_collections, updates_collections, name or "accuracy")
@@ -89,7 +103,11 @@ def root_mean_squared_error(
     with get_default_graph().name_scope(name or "root_mean_squared_error"):
         predictions = cast(convert_to_tensor(predictions), float32)
         errors = squared_difference(predictions, cast(convert_to_tensor(labels), float32))
-        spread = ones_like(errors) if weights is None else ones_like(errors) * cast(convert_to_tensor(weights), float32)
+        spread = (
+            ones_like(errors)
+            if weights is None
+            else ones_like(errors) * cast(convert_to_tensor(weights), float32)
+        )
         sums, counts = reduce_sum(errors * spread), reduce_sum(spread)
         return _ratio(sums, counts, metrics_collections, updates_collections, sqrt)
 
@@ -120,5 +138,3 @@ def recall(
     with get_default_graph().name_scope(name or "recall"):
         both, count = _hits(labels, predictions, weights, "actual")
         return _ratio(both, count, metrics_collections, updates_collections)
-
-

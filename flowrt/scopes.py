@@ -20,7 +20,9 @@ class name_scope:
     def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
         if name is None and values is not None and default_name is None:
             raise InvalidArgumentError("name_scope: expected a name or a default_name; got neither")
-        self._scope: AbstractContextManager[str] = get_default_graph().name_scope(default_name if name is None else name)
+        self._scope: AbstractContextManager[str] = get_default_graph().name_scope(
+            default_name if name is None else name
+        )
         self._name = default_name if name is None else name
 
     @property
@@ -30,7 +32,9 @@ class name_scope:
     def __enter__(self) -> str:
         return self._scope.__enter__()
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self._scope.__exit__(kind, error, trace)
 
 

@@ -1,8 +1,8 @@
 """`Dataset`: a pipeline of elements, TensorFlow 1's interface on the trees of `flowrt.data.node`.
 
-An element is a structure of components: a tensor, or tuples, named tuples and dicts of them; a list becomes one tensor.
-A method adds one node to the tree and returns a new dataset; nothing is read before an iterator begins. Arguments may be
-tensors of the graph: their values are taken when the iterator is initialized.
+An element is a structure of components: a tensor, or tuples, named tuples and dicts of them; a list becomes
+one tensor. A method adds one node to the tree and returns a new dataset; nothing is read before an iterator
+begins. Arguments may be tensors of the graph: their values are taken when the iterator is initialized.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.build import as_array, convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.random import get_seed
-from flowrt.graph.shapes import TensorShape, as_shape
+from flowrt.graph.shapes import as_shape
 
 _INT64_MAX = 2**63 - 1
 
@@ -81,13 +81,16 @@ class Dataset:
         output_shapes: Structure = None,
         args: Sequence[Any] | None = None,
     ) -> Dataset:
-        """What ``generator(*args)`` yields, checked against ``output_types`` and ``output_shapes`` (unknown if None).
+        """What ``generator(*args)`` yields, checked against ``output_types`` and ``output_shapes`` (unknown
+        if None).
 
-        ``args`` reach it as arrays. It is called anew for each pass over the data. When run, raises `DTypeError` or
-        `InvalidArgumentError` for an element that does not fit.
+        ``args`` reach it as arrays. It is called anew for each pass over the data. When run, raises
+        `DTypeError` or `InvalidArgumentError` for an element that does not fit.
         """
         if not callable(generator):
-            raise DTypeError(f"from_generator: expected a function that returns an iterable; got {generator!r}")
+            raise DTypeError(
+                f"from_generator: expected a function that returns an iterable; got {generator!r}"
+            )
         shapes = output_shapes if output_shapes is not None else map_structure(lambda _: None, output_types)
         pair = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
         spec = map_structure(pair, output_types, shapes)
@@ -121,9 +124,9 @@ class Dataset:
     ) -> Dataset:
         """As `batch`, each component padded at its end to its padded shape.
 
-        A dimension that is None or -1 is padded to the batch's largest; without ``padded_shapes`` all unknown ones are.
-        ``padding_values``: a structure of scalars, or one for all; None pads with 0 or the empty string. Raises
-        `InvalidArgumentError` for shapes of another rank.
+        A dimension that is None or -1 is padded to the batch's largest; without ``padded_shapes`` all unknown
+        ones are. ``padding_values``: a structure of scalars, or one for all; None pads with 0 or the empty
+        string. Raises `InvalidArgumentError` for shapes of another rank.
         """
         spec = self.node.spec
         shapes = shapes_of(spec) if padded_shapes is None else padded_shapes
@@ -146,13 +149,15 @@ class Dataset:
     ) -> Dataset:
         """``map_func`` of every element.
 
-        The function gets tensors (the items of a plain tuple as separate arguments) and returns a structure of tensors;
-        it is called once, to build a graph. With ``num_parallel_calls`` that graph runs on as many threads; the order
-        of the elements always stays. Raises what ``map_func`` raises, and `UnimplementedError` if it uses tensors or
-        variables of the graph around it.
+        The function gets tensors (the items of a plain tuple as separate arguments) and returns a structure
+        of tensors; it is called once, to build a graph. With ``num_parallel_calls`` that graph runs on as
+        many threads; the order of the elements always stays. Raises what ``map_func`` raises, and
+        `UnimplementedError` if it uses tensors or variables of the graph around it.
         """
         function, result = trace("map_func", map_func, self.node.spec, _traced_components)
-        calls = None if num_parallel_calls is None else _integer("map: num_parallel_calls", num_parallel_calls)
+        calls = (
+            None if num_parallel_calls is None else _integer("map: num_parallel_calls", num_parallel_calls)
+        )
         return Dataset(Map(self.node, function, spec_of(result), calls))  # type: ignore[arg-type]  # bound when opened
 
     def flat_map(self, map_func: Callable[..., Dataset]) -> Dataset:
@@ -167,10 +172,11 @@ class Dataset:
         num_parallel_calls: Any = None,
         deterministic: bool | None = None,
     ) -> Dataset:
-        """The elements of the datasets that ``map_func`` returns, ``block_length`` of each of ``cycle_length`` in turn.
+        """The elements of the datasets that ``map_func`` returns, ``block_length`` of each of
+        ``cycle_length`` in turn.
 
-        ``cycle_length`` is the number of cores when None or AUTOTUNE. The datasets are read one at a time, whatever
-        ``num_parallel_calls`` says.
+        ``cycle_length`` is the number of cores when None or AUTOTUNE. The datasets are read one at a time,
+        whatever ``num_parallel_calls`` says.
         """
         automatic = cycle_length is None or (isinstance(cycle_length, int) and cycle_length == AUTOTUNE)
         cycle = os.cpu_count() or 1 if automatic else _integer("interleave: cycle_length", cycle_length)
@@ -187,11 +193,19 @@ class Dataset:
         return Dataset(Interleave(self.node, function, node.spec, cycle, block))
 
     def filter(self, predicate: Callable[..., Any]) -> Dataset:
-        """The elements for which ``predicate``, a function of tensors as in `map`, returns a true bool scalar."""
+        """The elements for which ``predicate``, a function of tensors as in `map`, returns a true bool
+        scalar.
+        """
         function, result = trace("predicate", predicate, self.node.spec, _traced_components)
         spec = spec_of(result)
-        if not isinstance(spec, TensorSpec) or spec.dtype is not as_dtype(bool) or spec.shape not in ((), None):
-            raise DTypeError(f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}")
+        if (
+            not isinstance(spec, TensorSpec)
+            or spec.dtype is not as_dtype(bool)
+            or spec.shape not in ((), None)
+        ):
+            raise DTypeError(
+                f"filter: expected predicate to return a bool scalar; got {map_structure(str, spec)}"
+            )
         return Dataset(Filter(self.node, TracedPredicate(function)))  # type: ignore[arg-type]  # bound when opened
 
     def shuffle(
@@ -199,8 +213,8 @@ class Dataset:
     ) -> Dataset:
         """The elements in random order, drawn from a buffer of ``buffer_size``.
 
-        With ``seed``, or a graph-level seed, each run of the iterator gives the same orders. Every pass of an enclosing
-        `repeat` has its own unless ``reshuffle_each_iteration`` is False.
+        With ``seed``, or a graph-level seed, each run of the iterator gives the same orders. Every pass of an
+        enclosing `repeat` has its own unless ``reshuffle_each_iteration`` is False.
         """
         seeds = tuple(FRESH_SEED if part is None else part for part in get_seed(seed))
         size = _integer("shuffle: buffer_size", buffer_size)
@@ -219,8 +233,13 @@ class Dataset:
         return Dataset(Skip(self.node, _integer("skip: count", count)))
 
     def shard(self, num_shards: Any, index: Any) -> Dataset:
-        """Every ``num_shards``-th element, from number ``index`` on. Raises `InvalidArgumentError` for a bad index."""
-        return Dataset(Shard(self.node, _integer("shard: num_shards", num_shards), _integer("shard: index", index)))
+        """Every ``num_shards``-th element, from number ``index`` on.
+
+        Raises `InvalidArgumentError` for a bad index.
+        """
+        return Dataset(
+            Shard(self.node, _integer("shard: num_shards", num_shards), _integer("shard: index", index))
+        )
 
     def concatenate(self, dataset: Dataset) -> Dataset:
         """These elements, then those of ``dataset``, which must have the same structure and dtypes."""
@@ -236,7 +255,9 @@ class Dataset:
         Raises `UnimplementedError` for a ``filename``.
         """
         if filename:
-            raise UnimplementedError(f"cache: expected no filename; got {filename!r}. Elements are cached in memory")
+            raise UnimplementedError(
+                f"cache: expected no filename; got {filename!r}. Elements are cached in memory"
+            )
         return Dataset(Cache(self.node))
 
     def prefetch(self, buffer_size: Any) -> Dataset:
@@ -280,12 +301,16 @@ class Dataset:
 class TextLineDataset(Dataset):
     """The lines of text files, string scalars without line ends.
 
-    ``filenames`` is one or several; ``compression_type`` "" or "GZIP". ``buffer_size`` and ``num_parallel_reads`` are
-    accepted: files are read one after the other.
+    ``filenames`` is one or several; ``compression_type`` "" or "GZIP". ``buffer_size`` and
+    ``num_parallel_reads`` are accepted: files are read one after the other.
     """
 
     def __init__(
-        self, filenames: Any, compression_type: Any = None, buffer_size: Any = None, num_parallel_reads: Any = None
+        self,
+        filenames: Any,
+        compression_type: Any = None,
+        buffer_size: Any = None,
+        num_parallel_reads: Any = None,
     ) -> None:
         names = _component(os.fspath(filenames) if isinstance(filenames, os.PathLike) else filenames)
         if as_dtype(names.dtype) is not as_dtype("string"):
@@ -346,5 +371,6 @@ def _padding(spec: Structure, values: Structure) -> tuple[Any, ...]:
     single = values is None or np.isscalar(values)
     given = [values] * len(leaves) if single else flatten_up_to(spec, values)
     return tuple(
-        None if value is None else as_array(value, leaf.dtype) for value, leaf in zip(given, leaves, strict=True)
+        None if value is None else as_array(value, leaf.dtype)
+        for value, leaf in zip(given, leaves, strict=True)
     )

@@ -1,3 +1,5 @@
 """Names that scripts take from ``data.experimental``."""
 
-from flowrt.data.pipeline import AUTOTUNE as AUTOTUNE
+from flowrt.data.pipeline import AUTOTUNE
+
+__all__ = ["AUTOTUNE"]

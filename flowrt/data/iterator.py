@@ -1,8 +1,9 @@
 """`Iterator`: a dataset's elements as tensors, a new element in every step that asks for one.
 
-An iterator is an op that names a resource of the session. A *one-shot* iterator begins by itself, once. An *initializable*
-one begins, and begins again, when its initializer runs; the tensors among the dataset's sources are read then. A
-*reinitializable* one (`Iterator.from_structure`) has an initializer for each dataset of its structure.
+An iterator is an op that names a resource of the session. A *one-shot* iterator begins by itself, once. An
+*initializable* one begins, and begins again, when its initializer runs; the tensors among the dataset's
+sources are read then. A *reinitializable* one (`Iterator.from_structure`) has an initializer for each dataset
+of its structure.
 """
 
 from __future__ import annotations
@@ -23,7 +24,14 @@ from flowrt.graph.evaluate import evaluate, located
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.iterators import Elements, Open, iterator_get_next, iterator_op, make_iterator, one_shot_iterator
+from flowrt.graph.ops.iterators import (
+    Elements,
+    Open,
+    iterator_get_next,
+    iterator_op,
+    make_iterator,
+    one_shot_iterator,
+)
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import TensorShape, as_shape, compatible
 
@@ -53,7 +61,10 @@ class Iterator:
 
     @property
     def initializer(self) -> Operation:
-        """The operation that begins the iterator. Raises `FailedPreconditionError` for iterators without one."""
+        """The operation that begins the iterator.
+
+        Raises `FailedPreconditionError` for iterators without one.
+        """
         if self._initializer is None:
             raise FailedPreconditionError(
                 "initializer: expected an iterator of make_initializable_iterator(); this one has none. "
@@ -69,13 +80,16 @@ class Iterator:
         node: Node = dataset.node
         _check_fits(self._spec, node.spec)
         with get_default_graph().name_scope(name or "make_initializer"):
-            operation: Operation = make_iterator(self._resource, tensors_in(node), _opening(node, tensors_in(node)))
+            operation: Operation = make_iterator(
+                self._resource, tensors_in(node), _opening(node, tensors_in(node))
+            )
             return operation
 
     def get_next(self, name: str | None = None) -> Structure:
         """The next element: one tensor a component. One call in the script serves all steps.
 
-        When run, raises `OutOfRangeError` at the end and `FailedPreconditionError` before the initializer has run.
+        When run, raises `OutOfRangeError` at the end and `FailedPreconditionError` before the initializer has
+        run.
         """
         return pack_as(self._spec, iterator_get_next(self._resource, name))
 
@@ -108,18 +122,35 @@ def classes_of(spec: Structure) -> Structure:
     return map_structure(lambda _: Tensor, spec)
 
 
+def get_output_types(dataset_or_iterator: Any) -> Structure:
+    """The dtypes of the elements' components, in their structure."""
+    return types_of(dataset_or_iterator.element_spec)
+
+
+def get_output_shapes(dataset_or_iterator: Any) -> Structure:
+    """The shapes of the elements' components, as far as they are known, in their structure."""
+    return shapes_of(dataset_or_iterator.element_spec)
+
+
+def get_output_classes(dataset_or_iterator: Any) -> Structure:
+    """`Tensor` for each component, in their structure."""
+    return classes_of(dataset_or_iterator.element_spec)
+
+
 def make_one_shot_iterator(dataset: Any) -> Iterator:
     """An iterator over ``dataset`` that needs no initializer and ends for good.
 
-    Tensors among the dataset's sources are computed when it begins. Raises `InvalidArgumentError` if they depend on a
-    placeholder, a variable or other state: that takes `make_initializable_iterator`.
+    Tensors among the dataset's sources are computed when it begins. Raises `InvalidArgumentError` if they
+    depend on a placeholder, a variable or other state: that takes `make_initializable_iterator`.
     """
     node: Node = dataset.node
     sources = _pure_sources(tensors_in(node))
     opening = _opening(node, tensors_in(node))
 
     def open(_: Sequence[Any]) -> Elements:
-        return opening(evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful)))
+        return opening(
+            evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful))
+        )
 
     with get_default_graph().device(_HOST):
         resource = one_shot_iterator(open, **_element_attrs(node.spec))
@@ -148,7 +179,8 @@ def _element_attrs(spec: Structure) -> dict[str, Any]:
 def _check_fits(expected: Structure, got: Structure) -> None:
     if not same_structure(expected, got):
         raise InvalidArgumentError(
-            f"make_initializer: expected elements of the iterator's structure {types_of(expected)}; got {types_of(got)}"
+            f"make_initializer: expected elements of the iterator's structure {types_of(expected)}; "
+            f"got {types_of(got)}"
         )
     for path, ours, theirs in zip(leaf_paths(expected), flatten(expected), flatten(got), strict=True):
         if ours.dtype is not theirs.dtype or not compatible(ours.shape, theirs.shape):
@@ -173,7 +205,9 @@ def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
     """How a session begins a run over ``node``, given the values of ``tensors``."""
 
     def open(values: Sequence[Any]) -> Elements:
-        copies = [np.array(value, t.dtype.np) for t, value in zip(tensors, values, strict=True)]  # a step's buffers
+        copies = [
+            np.array(value, t.dtype.np) for t, value in zip(tensors, values, strict=True)
+        ]  # a step's buffers
         return _Run(node, dict(zip(tensors, copies, strict=True)))
 
     return open

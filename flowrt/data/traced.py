@@ -1,8 +1,8 @@
 """A user's function of tensors inside a dataset (``map_func``, ``predicate``): a small graph of its own.
 
 The function is called once, with placeholders for the components of an element, in a new graph with the outer
-graph's seed. Each run of an iterator compiles that graph in a session of its own, which ends with the run; so random
-ops draw afresh for each element, and equal seeds draw the same again in the next run.
+graph's seed. Each run of an iterator compiles that graph in a session of its own, which ends with the run; so
+random ops draw afresh for each element, and equal seeds draw the same again in the next run.
 """
 
 from __future__ import annotations
@@ -78,7 +78,9 @@ class TracedPredicate(Traced):
 @final
 @dataclass(frozen=True, eq=False)
 class TracedDataset(Traced):
-    """A function of an element's components whose result is a dataset: a tree with tensors of its graph as leaves."""
+    """A function of an element's components whose result is a dataset: a tree with tensors of its graph as
+    leaves.
+    """
 
     tensors: TracedFunction
     node: Node
@@ -123,13 +125,16 @@ def tensors_in(node: Node) -> tuple[Tensor, ...]:
 
 
 def trace(
-    what: str, func: Callable[..., Any], spec: Structure, convert: Callable[[Any], tuple[Sequence[Tensor], Any]]
+    what: str,
+    func: Callable[..., Any],
+    spec: Structure,
+    convert: Callable[[Any], tuple[Sequence[Tensor], Any]],
 ) -> tuple[TracedFunction, Any]:
     """The graph of ``func``, called as a dataset with elements of ``spec`` calls it.
 
-    ``convert`` runs in that graph too: it takes what ``func`` returned and gives the output tensors and anything else,
-    which is returned beside the function. Raises what ``func`` raises, and `UnimplementedError` if it reads a tensor or
-    a variable of the graph around it.
+    ``convert`` runs in that graph too: it takes what ``func`` returned and gives the output tensors and
+    anything else, which is returned beside the function. Raises what ``func`` raises, and
+    `UnimplementedError` if it reads a tensor or a variable of the graph around it.
     """
     graph = Graph()
     graph.seed = get_default_graph().seed
@@ -157,7 +162,7 @@ def _explained(what: str, error: InvalidArgumentError) -> Exception:
 
 def _captured(what: str, found: str) -> UnimplementedError:
     return UnimplementedError(
-        f"{what}: expected a function of its arguments, NumPy arrays and Python values only; it reads a tensor or variable "
-        f"of the graph around it ({found}). Make that a component of the dataset: Dataset.zip((dataset, "
-        "Dataset.from_tensors(x).repeat()))"
+        f"{what}: expected a function of its arguments, NumPy arrays and Python values only; it reads a "
+        f"tensor or variable of the graph around it ({found}). Make that a component of the dataset: "
+        "Dataset.zip((dataset, Dataset.from_tensors(x).repeat()))"
     )

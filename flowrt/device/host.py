@@ -31,7 +31,8 @@ class HostDevice:
             count *= dim
         raw = np.empty(count * dtype.itemsize + ALIGNMENT, np.uint8)
         start = -raw.ctypes.data % ALIGNMENT
-        return raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+        array: np.ndarray[Any, Any] = raw[start : start + count * dtype.itemsize].view(dtype).reshape(shape)
+        return array
 
     def __repr__(self) -> str:
         return f"<HostDevice {self.name}>"

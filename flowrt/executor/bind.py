@@ -123,7 +123,12 @@ class Binder:
     def _bind_feed(self, node: Node, position: int) -> None:
         dtype, shape = node.outputs[0]
         fetched = self._is_fetched((node.name, 0))
-        if is_static(shape) and dtype.np != object and not fetched and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED:
+        if (
+            is_static(shape)
+            and dtype.np != object
+            and not fetched
+            and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED
+        ):
             array = self._new_buffer((node.name, 0), node.outputs[0])
             self._feeds[node.name] = functools.partial(array.__setitem__, ...)
             self._place(node, 0, Operand(array, None, self._buffer_name(array)))
@@ -145,7 +150,9 @@ class Binder:
 
     def _key(self, node: Node) -> str:
         ends = node.attrs
-        return create_key(ends["send_device"], self._incarnation, ends["recv_device"], ends["tensor_name"], 0, 0)
+        return create_key(
+            ends["send_device"], self._incarnation, ends["recv_device"], ends["tensor_name"], 0, 0
+        )
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = [self._places[ref] for ref in node.inputs]
@@ -154,7 +161,9 @@ class Binder:
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         fetched = any(self._is_fetched(ref) for ref in outputs)
         static = all(is_static(spec[1]) and spec[0].np != object for spec in node.outputs)
-        large_send = self._lifetimes.is_sent(outputs) and any(_nbytes(s) > MAX_PINNED_SEND for s in node.outputs)
+        large_send = self._lifetimes.is_sent(outputs) and any(
+            _nbytes(s) > MAX_PINNED_SEND for s in node.outputs
+        )
         if node.op.takes_out and outputs and static and not fetched and not large_send:
             self._bind_into_buffers(node, operands, outputs, position)
         else:
@@ -167,7 +176,11 @@ class Binder:
             return False
         if node.op.effect is Effect.READ:
             array = source.value.array
-            if array is None or not is_static(node.outputs[0].shape) or self._lifetimes.is_overwritten(node, position):
+            if (
+                array is None
+                or not is_static(node.outputs[0].shape)
+                or self._lifetimes.is_overwritten(node, position)
+            ):
                 return False
         else:
             array = self._call(node, operands)
@@ -177,7 +190,9 @@ class Binder:
         self._place(node, 0, Operand(array, None, source.text, exact))
         return True
 
-    def _bind_into_buffers(self, node: Node, operands: list[Operand], outputs: list[Ref], position: int) -> None:
+    def _bind_into_buffers(
+        self, node: Node, operands: list[Operand], outputs: list[Ref], position: int
+    ) -> None:
         if node.op.elementwise:
             self._release_inputs(node, operands, position)
         arrays = [self._new_buffer(ref, spec) for ref, spec in zip(outputs, node.outputs, strict=True)]
@@ -256,7 +271,9 @@ class Binder:
         call = _late_call(self._registers, function, arguments)
         self._emit(node, (lambda: store(call())) if returns else call, (), operands, result)
 
-    def _emit(self, node: Node, function: Any, arguments: tuple[Any, ...], operands: Sequence[Operand], text: str) -> None:
+    def _emit(
+        self, node: Node, function: Any, arguments: tuple[Any, ...], operands: Sequence[Operand], text: str
+    ) -> None:
         self._instructions.append((function, arguments))
         self._nodes.append(node)
         self._lines.append(Line(node, tuple(o.text for o in operands), text))
@@ -337,7 +354,10 @@ class _Later(NamedTuple):
     def read(self, registers: list[Any]) -> Any:
         items = [v if s is None else registers[s] for s, v in zip(self.slots, self.values, strict=True)]
         if self.on_host:
-            items = [as_host_value(np.asarray(i)) if s is not None else i for s, i in zip(self.slots, items, strict=True)]
+            items = [
+                as_host_value(np.asarray(i)) if s is not None else i
+                for s, i in zip(self.slots, items, strict=True)
+            ]
         return tuple(items) if self.is_list else items[0]
 
 

@@ -29,7 +29,9 @@ class _Record:
         if name not in self._defaults:
             hint = nearest(name, self._defaults)
             known = ", ".join(self._defaults)
-            raise InvalidArgumentError(f"{type(self).__name__}: expected a field among {known}; got {name!r}. {hint}")
+            raise InvalidArgumentError(
+                f"{type(self).__name__}: expected a field among {known}; got {name!r}. {hint}"
+            )
         object.__setattr__(self, name, value)
 
     def __repr__(self) -> str:

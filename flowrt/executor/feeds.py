@@ -18,7 +18,9 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
     """The tensor that a key of ``feed_dict`` means. Raises `DTypeError` or `InvalidArgumentError`."""
     tensor: Tensor = graph.as_graph_element(key, allow_operation=False)
     if not graph.is_feedable(tensor) or tensor.dtype in (dtypes.resource, dtypes.variant):
-        raise InvalidArgumentError(f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed")
+        raise InvalidArgumentError(
+            f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed"
+        )
     return tensor
 
 
@@ -59,11 +61,15 @@ def _convert(tensor: Tensor, value: Any) -> Any:
         raise tensor.op.error(InvalidArgumentError, message) from None
     wanted = tensor.dtype.np
     if given.dtype.kind in "OSU" or (given.dtype.kind == "c" and wanted.kind != "c"):
-        message = f"feed_dict: expected {tensor.dtype.name}; got {type(value).__name__} of dtype {given.dtype}"
+        message = (
+            f"feed_dict: expected {tensor.dtype.name}; got {type(value).__name__} of dtype {given.dtype}"
+        )
         raise tensor.op.error(DTypeError, message)
     with np.errstate(all="ignore"):
         array = given.astype(wanted)
     if tensor.dtype.is_integer and given.dtype != wanted and not np.array_equal(array, given):
-        message = f"feed_dict: expected {tensor.dtype.name}; got values of dtype {given.dtype} that it cannot hold"
+        message = (
+            f"feed_dict: expected {tensor.dtype.name}; got values of dtype {given.dtype} that it cannot hold"
+        )
         raise tensor.op.error(DTypeError, message)
     return array

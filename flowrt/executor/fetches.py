@@ -55,9 +55,15 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             if hasattr(item, "_fields"):
                 return lambda values: kind(*[r(values) for r in several])
             return lambda values: kind([r(values) for r in several])
-        raise DTypeError(f"{path}: expected a Tensor, Operation, variable, name or a structure of them; got {item!r}")
+        raise DTypeError(
+            f"{path}: expected a Tensor, Operation, variable, name or a structure of them; got {item!r}"
+        )
 
-    if type(fetches) is list and all(type(f) is Tensor for f in fetches) and len(set(fetches)) == len(fetches):
+    if (
+        type(fetches) is list
+        and all(type(f) is Tensor for f in fetches)
+        and len(set(fetches)) == len(fetches)
+    ):
         for f in fetches:
             parse(f, "fetches")
         return Fetches(tuple(tensors), (), list)

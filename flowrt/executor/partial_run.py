@@ -45,7 +45,11 @@ class PartialRun:
             wanted = [t for t in parsed.tensors if t not in known]
             targets = [op for op in parsed.targets if op not in self._done]
             values, extra, _ = self._session.run((wanted, kept, targets), self._used(new, known))
-            self._known = {**known, **dict(zip(wanted, values, strict=True)), **dict(zip(kept, extra, strict=True))}
+            self._known = {
+                **known,
+                **dict(zip(wanted, values, strict=True)),
+                **dict(zip(kept, extra, strict=True)),
+            }
             self._done |= new
             self._pending -= {*parsed.tensors, *parsed.targets}
             self._feeds -= set(given)
@@ -67,12 +71,16 @@ class PartialRun:
         for op in new:
             for tensor in op.inputs:
                 if tensor in self._feeds and tensor not in known:
-                    raise InvalidArgumentError(f"partial_run: {op.name!r} needs {tensor.name!r}, which has not been fed")
+                    raise InvalidArgumentError(
+                        f"partial_run: {op.name!r} needs {tensor.name!r}, which has not been fed"
+                    )
 
     def _kept(self, new: set[Operation]) -> list[Tensor]:
         """What ``new`` computes and operations of later calls read."""
         later = self._needed - self._done - new
-        return list(dict.fromkeys(t for op in later for t in op.inputs if t.op in new and t.dtype.name != "resource"))
+        return list(
+            dict.fromkeys(t for op in later for t in op.inputs if t.op in new and t.dtype.name != "resource")
+        )
 
     def _used(self, new: set[Operation], known: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
         return {t: known[t] for op in new for t in op.inputs if t in known}

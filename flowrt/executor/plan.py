@@ -60,7 +60,9 @@ class Plan:
         self.is_straight = len(programs) == 1 and programs[0].is_straight and seed is None
         """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
 
-    def run(self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None) -> list[Any]:
+    def run(
+        self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None
+    ) -> list[Any]:
         """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside."""
         try:
             instance = self._idle.pop()
@@ -141,7 +143,9 @@ class Instance:
             run_inline(running, control)
             return
         if self._pool is None:
-            self._pool = ThreadPoolExecutor(max(1, len(self.programs) - 1), thread_name_prefix="flowrt-device")
+            self._pool = ThreadPoolExecutor(
+                max(1, len(self.programs) - 1), thread_name_prefix="flowrt-device"
+            )
         run_threaded(running, control, self._rendezvous, self._pool)
 
     def reset(self) -> None:

@@ -120,7 +120,9 @@ class Program:
                 yield PAUSE
             yield from self._wait(segment)
 
-    def run_traced(self, clock: Callable[[], int], record: Callable[[Node, int, int], None]) -> Generator[str, Any, None]:
+    def run_traced(
+        self, clock: Callable[[], int], record: Callable[[Node, int, int], None]
+    ) -> Generator[str, Any, None]:
         """As `run`; ``record(node, start, end)`` is called for each instruction with the ``clock``'s nanoseconds."""
         for segment in self.segments:
             for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):

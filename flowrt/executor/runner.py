@@ -72,7 +72,9 @@ def run_inline(running: Sequence[Running], control: StepControl) -> None:
         waiting = still
         control.check()
         if not progress:
-            raise InternalError(f"the step cannot go on: nobody sends {', '.join(str(k) for _, k in waiting)}")
+            raise InternalError(
+                f"the step cannot go on: nobody sends {', '.join(str(k) for _, k in waiting)}"
+            )
 
 
 def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> None:
@@ -93,7 +95,9 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
         else:
             last[program] = key
         if last and len(stuck) == len(last):
-            raise InternalError(f"the step cannot go on: nobody sends {', '.join(str(k) for k in last.values())}")
+            raise InternalError(
+                f"the step cannot go on: nobody sends {', '.join(str(k) for k in last.values())}"
+            )
 
 
 def run_threaded(
@@ -125,7 +129,9 @@ def _drive(program: Running, control: StepControl, rendezvous: LocalRendezvous) 
                 raise control.too_late() from error
             key = _send(program, value)
     except BaseException as error:
-        rendezvous.abort(error if isinstance(error, OpError) else AbortedError(f"another device failed: {error}"))
+        rendezvous.abort(
+            error if isinstance(error, OpError) else AbortedError(f"another device failed: {error}")
+        )
         return error
     return None
 

@@ -64,10 +64,17 @@ class BaseSession:
     """See `Session`. ``seed`` makes every run interleave its devices' instructions in an order drawn from it."""
 
     def __init__(
-        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None, *, seed: int | None = None
+        self,
+        target: str = "",
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        seed: int | None = None,
     ) -> None:
         if target:
-            raise InvalidArgumentError(f"Session: expected the target ''; got {target!r}: this build has no cluster")
+            raise InvalidArgumentError(
+                f"Session: expected the target ''; got {target!r}: this build has no cluster"
+            )
         self._graph = graph if graph is not None else get_default_graph()
         self._config = config if config is not None else ConfigProto()
         self._seed = seed
@@ -138,9 +145,7 @@ class BaseSession:
             self._requests[key] = request
         return request
 
-    def _execute(
-        self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any
-    ) -> Any:
+    def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
         arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
         plan = self._plan(request, tuple([a.shape for a in arrays]))
         if options is None and run_metadata is None and plan.is_straight:
@@ -202,7 +207,9 @@ class BaseSession:
                 self._resources[key] = node.op.state(node)
             return self._resources[key]
 
-    def _describe(self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions) -> None:
+    def _describe(
+        self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions
+    ) -> None:
         if recorder is not None:
             recorder.fill(run_metadata.step_stats)
         if options.output_partition_graphs or recorder is not None:
@@ -270,7 +277,9 @@ class BaseSession:
         given = [resolve_feed(self._graph, f) for f in feeds or ()]
         return PartialRun(self, self._graph, [*parsed.tensors, *parsed.targets], given)
 
-    def partial_run(self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None) -> Any:
+    def partial_run(
+        self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
+    ) -> Any:
         """Continue a step: each feed may be given once and each operation runs at most once in the whole step.
 
         Raises `InvalidArgumentError` for fetches or feeds that were not announced or come twice, and for a fetch that
@@ -351,7 +360,9 @@ class Session(BaseSession):
         default_sessions().append(self)
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         default_sessions().remove(self)
         self._graph.__exit__(kind, error, trace)
         self.close()
@@ -360,7 +371,9 @@ class Session(BaseSession):
 class InteractiveSession(BaseSession):
     """A session that is the default one, with its graph, from its creation until `close`."""
 
-    def __init__(self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None) -> None:
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
         super().__init__(target, graph, config)
         self._graph.__enter__()
         default_sessions().append(self)
@@ -381,7 +394,9 @@ def get_default_session() -> Any:
 def _make_devices(config: ConfigProto) -> list[HostDevice]:
     unknown = set(config.device_count) - {"CPU", "GPU"}
     if unknown:
-        raise InvalidArgumentError(f"device_count: expected the types CPU and GPU; got {', '.join(sorted(unknown))}")
+        raise InvalidArgumentError(
+            f"device_count: expected the types CPU and GPU; got {', '.join(sorted(unknown))}"
+        )
     count = config.device_count.get("CPU", 1)
     if not isinstance(count, int) or count < 1:
         raise InvalidArgumentError(f"device_count: expected at least one CPU; got {count!r}")

@@ -52,7 +52,9 @@ def _describe(description: Any, spec: Any) -> None:
         description.allocation_description.requested_bytes = count * spec.dtype.size
 
 
-def fill_partition_graphs(run_metadata: Any, partitions: Mapping[str, Subgraph], to_graph_def: Callable[[Subgraph], Any]) -> None:
+def fill_partition_graphs(
+    run_metadata: Any, partitions: Mapping[str, Subgraph], to_graph_def: Callable[[Subgraph], Any]
+) -> None:
     """Add one GraphDef a device."""
     for subgraph in partitions.values():
         run_metadata.partition_graphs.add().CopyFrom(to_graph_def(subgraph))

@@ -60,12 +60,14 @@ def _input_values(op: OpDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> S
     if len(args) == len(op.inputs):
         return args
     if len(args) > len(op.inputs):
-        message = f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}. Attributes are given by name"
+        message = f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}"
         raise InvalidArgumentError(message, source=_where())
     values = list(args)
     for argument in op.inputs[len(args) :]:
         if argument.name not in kwargs:
-            message = f"{op.name}: expected inputs {', '.join(a.name for a in op.inputs)}; got no {argument.name}"
+            message = (
+                f"{op.name}: expected inputs {', '.join(a.name for a in op.inputs)}; got no {argument.name}"
+            )
             raise InvalidArgumentError(message, source=_where())
         values.append(kwargs.pop(argument.name))
     return values
@@ -115,7 +117,9 @@ def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
     if variable is None:
         if dtype is not argument.dtype:
             expected = "?" if argument.dtype is None else argument.dtype.name
-            raise DTypeError(f"input {argument.name!r}: expected dtype {expected}; got {dtype.name}. Use flowrt.cast()")
+            raise DTypeError(
+                f"input {argument.name!r}: expected dtype {expected}; got {dtype.name}. Use flowrt.cast()"
+            )
     elif types.setdefault(variable, dtype) is not dtype:
         raise DTypeError(
             f"input {argument.name!r}: expected dtype {types[variable].name}, as the inputs before it; "
@@ -123,7 +127,9 @@ def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
         )
 
 
-def _convert_input(op: OpDef, argument: Argument, value: Any, types: dict[str, DType], full_name: str) -> Tensor:
+def _convert_input(
+    op: OpDef, argument: Argument, value: Any, types: dict[str, DType], full_name: str
+) -> Tensor:
     if type(value) is Tensor:
         return value
     variable = argument.type_attr
@@ -165,7 +171,7 @@ def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> Mapping
     """The attributes; one shared mapping for all operations that have a single type and nothing else."""
     if len(types) != 1 or given or op.attrs:
         return _new_attrs(op, types, given)
-    key = (op, *types.values())
+    key = (op, next(iter(types.values())))
     if key not in _plain_attrs:
         _plain_attrs[key] = _new_attrs(op, types, given)
     return _plain_attrs[key]
@@ -204,7 +210,9 @@ def _attr_value(key: str, attr: Attr, value: Any) -> Any:
     try:
         return _ATTR_FORMS[attr.kind](value)
     except (TypeError, ValueError, KeyError) as error:
-        raise InvalidArgumentError(f"attribute {key!r}: expected {attr.kind}; got {value!r} ({error})") from None
+        raise InvalidArgumentError(
+            f"attribute {key!r}: expected {attr.kind}; got {value!r} ({error})"
+        ) from None
 
 
 def _strict_int(value: Any) -> int:
@@ -238,7 +246,7 @@ def output_dtypes(op: OpDef, attrs: Mapping[str, Any]) -> list[DType]:
     """The dtypes of all outputs of an operation with these ``attrs``."""
     found: list[DType] = []
     for output in op.outputs:
-        dtype = attrs[output.type_attr] if output.type_attr else output.dtype
+        dtype: Any = attrs[output.type_attr] if output.type_attr else output.dtype
         if output.is_type_list:
             found += dtype
         else:
@@ -324,7 +332,7 @@ def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
     if value is None:
         raise DTypeError("expected a value that can become a tensor; got None")
     if type(value) in _NUMBERS and dtype in dtypes.FLOATING:
-        return np.array(value, dtype.np)  # type: ignore[union-attr]  # the common case, without the checks below
+        return np.array(value, dtype.np)  # the common case, without the checks below
     if isinstance(value, (Operation, Graph)):
         raise DTypeError(f"expected a value that can become a tensor; got {value!r}")
     if isinstance(value, DType):
@@ -358,7 +366,9 @@ def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
     try:
         array = np.array(value)
     except ValueError as error:
-        raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)} ({error})") from None
+        raise InvalidArgumentError(
+            f"expected a rectangular nested sequence; got {_brief(value)} ({error})"
+        ) from None
     except OverflowError:
         raise InvalidArgumentError(f"expected numbers of at most 64 bits; got {_brief(value)}") from None
     if array.dtype.kind == "O" and any(isinstance(v, Dimension) for v in array.ravel()):
@@ -382,7 +392,9 @@ def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
 
 def _cast_in_range(array: np.ndarray[Any, Any], dtype: DType, value: Any) -> np.ndarray[Any, Any]:
     if dtype.is_integer and array.size and not (dtype.min <= array.min() and array.max() <= dtype.max):
-        raise InvalidArgumentError(f"expected {dtype.name}, from {dtype.min} to {dtype.max}; got {_brief(value)}")
+        raise InvalidArgumentError(
+            f"expected {dtype.name}, from {dtype.min} to {dtype.max}; got {_brief(value)}"
+        )
     with np.errstate(over="ignore"):
         return array.astype(dtype.np)
 
@@ -411,7 +423,9 @@ def _strings(array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any
     flat = result.reshape(-1)
     for i, item in enumerate(array.reshape(-1)):
         if not isinstance(item, (str, bytes)):
-            raise DTypeError(f"expected a value that can become a tensor; got {_brief(item)} of {type(item).__name__}")
+            raise DTypeError(
+                f"expected a value that can become a tensor; got {_brief(item)} of {type(item).__name__}"
+            )
         flat[i] = item.encode() if isinstance(item, str) else bytes(item)
     return result
 

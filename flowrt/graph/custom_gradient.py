@@ -24,7 +24,9 @@ def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
         xs = [convert_to_tensor(x) for x in args]
         result = f(*xs, **kwargs)
         if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
-            raise InvalidArgumentError(f"custom_gradient: expected {f.__name__} to return (ys, grad_fn); got {result!r}")
+            raise InvalidArgumentError(
+                f"custom_gradient: expected {f.__name__} to return (ys, grad_fn); got {result!r}"
+            )
         value, grad_fn = result
         single = not isinstance(value, (list, tuple))
         ys = [convert_to_tensor(y) for y in ([value] if single else value)]

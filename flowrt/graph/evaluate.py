@@ -26,7 +26,8 @@ def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any])
             arguments.append(as_host_value(np.asarray(value)) if argument.on_host else value)
             position += 1
             continue
-        count = attrs[argument.number_attr] if argument.number_attr else len(attrs[argument.type_attr])
+        key = argument.number_attr or argument.type_attr or ""
+        count = attrs[key] if argument.number_attr else len(attrs[key])
         items = tuple(values[position : position + count])
         arguments.append(tuple(as_host_value(np.asarray(v)) for v in items) if argument.on_host else items)
         position += count
@@ -71,13 +72,17 @@ def located(node: Node, error: Exception, inputs: str = "") -> OpError:
     return UnknownError(text, op=node.name, op_type=node.op.name, source=source)
 
 
-def evaluate(subgraph: Subgraph, feeds: Mapping[str, Any], state: Callable[[Node], Any] | None = None) -> list[Any]:
+def evaluate(
+    subgraph: Subgraph, feeds: Mapping[str, Any], state: Callable[[Node], Any] | None = None
+) -> list[Any]:
     """The fetches of ``subgraph``; ``feeds`` gives the values of source nodes by name, ``state`` their resources."""
     values: dict[Ref, Any] = {(name, 0): np.asarray(value) for name, value in feeds.items()}
     for node in subgraph:
         if node.name not in feeds:
             resource = state(node) if state is not None and node.op.state is not None else None
             for index, value in enumerate(evaluate_node(node, [values[r] for r in node.inputs], resource)):
-                is_live = node.op.effect is Effect.READ  # the resource's own memory, which a later node may change
+                is_live = (
+                    node.op.effect is Effect.READ
+                )  # the resource's own memory, which a later node may change
                 values[node.name, index] = np.array(value) if is_live else value
     return [values[ref] for ref in subgraph.fetches]

@@ -53,7 +53,9 @@ def gradients(
         return [None] * len(xs)
     grads = _as_list(grad_ys) if grad_ys is not None else [None] * len(ys)
     if len(grads) != len(ys):
-        raise InvalidArgumentError(f"gradients: expected one grad_y for each of {len(ys)} ys; got {len(grads)}")
+        raise InvalidArgumentError(
+            f"gradients: expected one grad_y for each of {len(ys)} ys; got {len(grads)}"
+        )
     stops = {t.ref for t in _tensors(stop_gradients or [])}
     graph = ys[0].graph
     with graph.name_scope(name):
@@ -69,7 +71,10 @@ def _as_list(value: Any) -> list[Any]:
 
 def _tensors(values: Any) -> list[Tensor]:
     """Tensors as they are; variables as their handles, whose gradient is that of every read."""
-    return [v if isinstance(v, Tensor) else v.handle if hasattr(v, "handle") else convert_to_tensor(v) for v in _as_list(values)]
+    return [
+        v if isinstance(v, Tensor) else v.handle if hasattr(v, "handle") else convert_to_tensor(v)
+        for v in _as_list(values)
+    ]
 
 
 def _zeros(x: Tensor) -> Tensor:
@@ -94,7 +99,12 @@ def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
 
 
 def _backpropagate(
-    graph: Graph, ys: list[Tensor], seeds: list[GradientTensor], xs: list[Tensor], stops: set[Any], colocate: bool
+    graph: Graph,
+    ys: list[Tensor],
+    seeds: list[GradientTensor],
+    xs: list[Tensor],
+    stops: set[Any],
+    colocate: bool,
 ) -> dict[Any, list[GradientTensor]]:
     """All shares of the gradient by tensor, for the tensors between ``xs`` and ``ys``."""
     order = _topological([y.op for y in ys])
@@ -146,7 +156,7 @@ def _reached_from(xs: list[Tensor], order: list[Operation], stops: set[Any]) -> 
     sources = {x.ref for x in xs}
     active: set[Operation] = set()
     for op in order:
-        through = any(t.ref not in stops and (t.op in active or t.ref in sources) for t in op.inputs)
+        through = any(t.ref in sources or (t.op in active and t.ref not in stops) for t in op.inputs)
         if through and _vjp_rule(op) is not Rule.NONDIFFERENTIABLE:
             active.add(op)
     return active | {x.op for x in xs if x.op in active}
@@ -159,7 +169,9 @@ def _vjp_rule(op: Operation) -> Any:
     if override in op.graph.gradient_functions:
         return op.graph.gradient_functions[override]
     if override not in _registered:
-        raise NotFoundError(f"gradient {override!r}: no RegisterGradient has this name. {nearest(override, _registered)}")
+        raise NotFoundError(
+            f"gradient {override!r}: no RegisterGradient has this name. {nearest(override, _registered)}"
+        )
     return _registered[override]
 
 
@@ -176,7 +188,11 @@ def apply_vjp(op: Operation, dys: Sequence[GradientTensor | None]) -> list[Gradi
 
 
 def _check_shape(op: Operation, tensor: Tensor, dx: GradientTensor) -> None:
-    if isinstance(dx, Tensor) and not compatible(dx.spec.shape, tensor.spec.shape) and tensor.dtype.name != "resource":
+    if (
+        isinstance(dx, Tensor)
+        and not compatible(dx.spec.shape, tensor.spec.shape)
+        and tensor.dtype.name != "resource"
+    ):
         message = f"gradient of {tensor.name!r}: expected shape {tensor.shape}; got {dx.shape}"
         raise op.error(InvalidArgumentError, message)
 
@@ -240,7 +256,12 @@ def hessians(ys: Any, xs: Any, name: str = "hessians", **options: Any) -> list[T
             flat = reshape(gradient, [-1])
             zeros = UnconnectedGradients.ZERO
             rows = [
-                gradients(strided(flat, [i], [i + 1], [1], shrink_axis_mask=1), x, unconnected_gradients=zeros, **options)[0]
+                gradients(
+                    strided(flat, [i], [i + 1], [1], shrink_axis_mask=1),
+                    x,
+                    unconnected_gradients=zeros,
+                    **options,
+                )[0]
                 for i in range(count)
             ]
             found.append(reshape(pack(rows), x.shape.as_list() * 2))

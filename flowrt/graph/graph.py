@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
 
 from flowrt.device.spec import DeviceSpec, format_device, merge_device_names, parse_device
 from flowrt.dtypes import DType
@@ -65,7 +65,7 @@ def _one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
 class Tensor:
     """One output of an operation: symbolic, without a value until a session runs it.
 
-    Python's operators and indexing add operations to the tensor's graph (see `flowrt.graph.operators`).
+    Python's operators and indexing add operations to the tensor's graph (see `flowrt.graph.ops.operators`).
     """
 
     __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
@@ -125,11 +125,47 @@ class Tensor:
         """
         return _session_for(session, "eval()").run(self, feed_dict)
 
+    if TYPE_CHECKING:  # set by flowrt.graph.ops.operators once the ops exist
+        def __add__(self, other: Any, /) -> Any: ...
+        def __radd__(self, other: Any, /) -> Any: ...
+        def __sub__(self, other: Any, /) -> Any: ...
+        def __rsub__(self, other: Any, /) -> Any: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: Any, /) -> Any: ...
+        def __rtruediv__(self, other: Any, /) -> Any: ...
+        def __floordiv__(self, other: Any, /) -> Any: ...
+        def __rfloordiv__(self, other: Any, /) -> Any: ...
+        def __mod__(self, other: Any, /) -> Any: ...
+        def __rmod__(self, other: Any, /) -> Any: ...
+        def __pow__(self, other: Any, /) -> Any: ...
+        def __rpow__(self, other: Any, /) -> Any: ...
+        def __matmul__(self, other: Any, /) -> Any: ...
+        def __rmatmul__(self, other: Any, /) -> Any: ...
+        def __and__(self, other: Any, /) -> Any: ...
+        def __rand__(self, other: Any, /) -> Any: ...
+        def __or__(self, other: Any, /) -> Any: ...
+        def __ror__(self, other: Any, /) -> Any: ...
+        def __xor__(self, other: Any, /) -> Any: ...
+        def __rxor__(self, other: Any, /) -> Any: ...
+        def __lt__(self, other: Any, /) -> Any: ...
+        def __le__(self, other: Any, /) -> Any: ...
+        def __gt__(self, other: Any, /) -> Any: ...
+        def __ge__(self, other: Any, /) -> Any: ...
+        def __getitem__(self, other: Any, /) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __abs__(self) -> Any: ...
+        def __invert__(self) -> Any: ...
+
     def __iter__(self) -> NoReturn:
-        raise DTypeError(f"Tensor {self.name!r} cannot be iterated: the graph has no values yet. Use flowrt.unstack()")
+        raise DTypeError(
+            f"Tensor {self.name!r} cannot be iterated: the graph has no values yet. Use flowrt.unstack()"
+        )
 
     def __len__(self) -> NoReturn:
-        raise DTypeError(f"Tensor {self.name!r} has no len(): use .shape, or flowrt.shape() for the run-time value")
+        raise DTypeError(
+            f"Tensor {self.name!r} has no len(): use .shape, or flowrt.shape() for the run-time value"
+        )
 
     def __bool__(self) -> NoReturn:
         raise DTypeError(
@@ -138,7 +174,9 @@ class Tensor:
         )
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise DTypeError(f"Tensor {self.name!r} has no value yet: expected an array. Run it in a session first")
+        raise DTypeError(
+            f"Tensor {self.name!r} has no value yet: expected an array. Run it in a session first"
+        )
 
     def __repr__(self) -> str:
         return f"<flowrt.Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
@@ -204,7 +242,9 @@ class Operation:
         if op.graph is not self.graph:
             raise self.error(InvalidArgumentError, f"control input {op.name!r} is of another graph")
         if depends_on(op, self):
-            raise self.error(InvalidArgumentError, f"control input {op.name!r} depends on this operation: a cycle")
+            raise self.error(
+                InvalidArgumentError, f"control input {op.name!r} depends on this operation: a cycle"
+            )
         self.control_inputs += (op,)
         self.mutate(controls=(*self.node.controls, op.name))
 
@@ -214,7 +254,7 @@ class Operation:
         """Run it in ``session`` or the default session."""
         _session_for(session, "run()").run(self, feed_dict)
 
-    def error(self, cls: type[Any], message: str) -> Any:
+    def error(self, cls: Any, message: str) -> Any:
         """An error of class ``cls`` that says where: this operation, its type and the user's line."""
         return cls(message, op=self.name, op_type=self.type, source=self.source)
 
@@ -251,7 +291,9 @@ class _Scopes(threading.local):
     def __init__(self) -> None:
         self.name = ""
         self.device: str = ""
-        self.device_functions: tuple[DeviceFunction | str, ...] = ()  # used instead of `device` when non-empty
+        self.device_functions: tuple[
+            DeviceFunction | str, ...
+        ] = ()  # used instead of `device` when non-empty
         self.controllers: tuple[_Controller, ...] = ()
         self.colocation: tuple[str, ...] = ()
         self.gradient_overrides: dict[str, str] = {}
@@ -282,7 +324,12 @@ class Graph:
     # --- operations
 
     def add(
-        self, op_def: OpDef, name: str, inputs: Sequence[Tensor], attrs: Mapping[str, Any], dtypes: Sequence[DType]
+        self,
+        op_def: OpDef,
+        name: str,
+        inputs: Sequence[Tensor],
+        attrs: Mapping[str, Any],
+        dtypes: Sequence[DType],
     ) -> Operation:
         """Append an operation under the (already unique) ``name``, coloured by the thread's scopes.
 
@@ -300,7 +347,9 @@ class Graph:
                 attrs = {**attrs, "_class": scopes.colocation}
             if scopes.gradient_overrides and op_def.name in scopes.gradient_overrides:
                 attrs = {**attrs, "_gradient_op_type": scopes.gradient_overrides[op_def.name]}
-            node = Node(name, op_def, refs, tuple([c.name for c in controls]), attrs, scopes.device, source, outputs)
+            node = Node(
+                name, op_def, refs, tuple([c.name for c in controls]), attrs, scopes.device, source, outputs
+            )
             op = Operation(self, node, tuple(inputs), controls)
             if scopes.device_functions:
                 op.node = node.replace(device=_apply_device_functions(op, scopes.device_functions))
@@ -321,7 +370,11 @@ class Graph:
     ) -> tuple[TensorSpec, ...]:
         specs = [t.op.node.outputs[t.index] for t in inputs]
         context = ShapeContext(
-            op_def, attrs, [s[1] for s in specs], [s[0] for s in specs], lambda i: partial_value(self.node, refs[i])
+            op_def,
+            attrs,
+            [s[1] for s in specs],
+            [s[0] for s in specs],
+            lambda i: partial_value(self.node, refs[i]),
         )
         try:
             shapes = op_def.shape(context)
@@ -468,7 +521,9 @@ class Graph:
             return full
         if name not in self._valid_names:
             if not _VALID_NAME.fullmatch(name):
-                raise InvalidArgumentError(f"operation name: expected letters, digits and _.\\->/ ; got {name!r}")
+                raise InvalidArgumentError(
+                    f"operation name: expected letters, digits and _.\\->/ ; got {name!r}"
+                )
             self._valid_names.add(name)
         return self.unique_name(name)
 
@@ -612,7 +667,9 @@ class Graph:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if not _defaults.stack or _defaults.stack[-1] is not self:
-            raise FailedPreconditionError("default graphs: expected scopes to be left in the order they were entered")
+            raise FailedPreconditionError(
+                "default graphs: expected scopes to be left in the order they were entered"
+            )
         _defaults.stack.pop()
 
 
@@ -675,7 +732,9 @@ def get_default_graph() -> Graph:
 def reset_default_graph() -> None:
     """Replace the global default graph by an empty one. Raises `FailedPreconditionError` inside a ``with graph``."""
     if _defaults.stack:
-        raise FailedPreconditionError("reset_default_graph(): expected no graph's 'with' block around the call")
+        raise FailedPreconditionError(
+            "reset_default_graph(): expected no graph's 'with' block around the call"
+        )
     _global_default[:] = [Graph()]
 
 
@@ -686,5 +745,7 @@ def default_sessions() -> list[Any]:
 
 def _session_for(session: Any, what: str) -> Any:
     if session is None and not _defaults.sessions:
-        raise FailedPreconditionError(f"{what}: expected a session; got none. Pass session=, or use 'with Session():'")
+        raise FailedPreconditionError(
+            f"{what}: expected a session; got none. Pass session=, or use 'with Session():'"
+        )
     return session if session is not None else _defaults.sessions[-1]

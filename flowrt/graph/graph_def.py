@@ -37,12 +37,7 @@ _NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _INPUT = re.compile(r"(?P<control>\^)?(?P<name>[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(:(?P<index>\d{1,6}))?")
 
 # TensorFlow's older names for ops whose behaviour did not change, and its ops on reference variables.
-_RENAMED = {
-    "Add": "AddV2",
-    "BatchMatMul": "BatchMatMulV2",
-    "Inv": "Reciprocal",
-    "PlaceholderV2": "Placeholder",
-}
+_RENAMED = {"BatchMatMul": "BatchMatMulV2", "PlaceholderV2": "Placeholder"}
 _ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|Scatter\w+|(Sparse)?Apply\w+")
 
 # Attributes that only TensorFlow's ops have, with the values (None: all) at which they say nothing to flowrt.

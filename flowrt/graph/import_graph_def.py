@@ -8,6 +8,7 @@ operation. Whatever goes wrong, the graph is then as it was before.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from typing import Any
 
 from flowrt import protos
@@ -170,9 +171,12 @@ class _Importer:
         if "_class" in attrs:
             near = [self.names[name] for name in _colocated_with(node) if name in self.names]
             attrs["_class"] = tuple(f"loc:@{name}" for name in near)
-        dtypes = output_dtypes(node.op, attrs)
-        with self.graph.device(node.device), self.graph.control_dependencies(self._controls(node)):
-            return self.graph.add(node.op, self.names[node.name], inputs, attrs, dtypes)
+        place = self.graph.device(node.device) if node.device else nullcontext()
+        order = self.graph.control_dependencies(self._controls(node)) if node.controls else nullcontext()
+        with place, order:
+            return self.graph.add(
+                node.op, self.names[node.name], inputs, attrs, output_dtypes(node.op, attrs)
+            )
 
     def _controls(self, node: Node) -> list[Operation]:
         self.mapped.used.update(name for name in node.controls if name in self.mapped.controls)
@@ -183,9 +187,7 @@ class _Importer:
         if ref in self.mapped.tensors:
             self.mapped.used.add(ref)
             return self.mapped.tensors[ref]
-        op = self.added.get(ref[0])
-        if op is None:
-            raise InvalidArgumentError(f"expected a tensor of the GraphDef; got {format_ref(ref)!r}")
+        op = self.added[ref[0]]
         if ref[1] >= len(op.outputs):
             message = f"{op.type} {ref[0]!r} has {len(op.outputs)} outputs; got its output {ref[1]}"
             raise InvalidArgumentError(f"expected an output that exists: {message}")
@@ -198,7 +200,8 @@ class _Importer:
         found: list[Any] = []
         for name in names:
             ref, is_control = parse_ref(name)
-            if is_control or (":" not in name and name not in self.added):
+            is_known = ref[0] in self.added or (":" in name and ref in self.mapped.tensors)
+            if is_control or not is_known:
                 hint = nearest(name, self.added)
                 message = f"return_elements: expected names of the GraphDef; got {name!r}. {hint}"
                 raise InvalidArgumentError(message)
@@ -244,7 +247,9 @@ def bind_types(op: OpDef, inputs: Sequence[Tensor], given: Mapping[str, Any]) ->
             raise DTypeError(f"input {position} ({argument.name}): expected dtype {dtype.name}; got {got}")
         if argument.on_host and (num_elements(tensor.spec.shape) or 0) > MAX_LIST_LENGTH:
             expected = f"at most {MAX_LIST_LENGTH} elements"  # shape rules make Python lists of them
-            raise ResourceExhaustedError(f"input {position} ({argument.name}): expected {expected}; got {tensor!r}")
+            raise ResourceExhaustedError(
+                f"input {position} ({argument.name}): expected {expected}; got {tensor!r}"
+            )
     for variable, allowed in op.types.items():
         bound = _required(attrs, variable)
         for dtype in bound if isinstance(bound, tuple) else (bound,):

@@ -51,7 +51,9 @@ class IndexedSlices:
 
     def __flowrt_tensor__(self) -> Tensor:
         if self.dense_shape is None:
-            raise self.op.error(InvalidArgumentError, "IndexedSlices without dense_shape cannot become a dense tensor")
+            raise self.op.error(
+                InvalidArgumentError, "IndexedSlices without dense_shape cannot become a dense tensor"
+            )
         dense: Tensor = op_def("UnsortedSegmentSum")(self.values, self.indices, self._rows(self.dense_shape))
         return dense
 

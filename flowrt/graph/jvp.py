@@ -34,7 +34,11 @@ def _apply_linear(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tens
     for argument in op.op_def.inputs:
         count = 1
         if argument.is_list:
-            count = op.get_attr(argument.number_attr) if argument.number_attr else len(op.get_attr(argument.type_attr or ""))
+            count = (
+                op.get_attr(argument.number_attr)
+                if argument.number_attr
+                else len(op.get_attr(argument.type_attr or ""))
+            )
         taken, inputs = inputs[:count], inputs[count:]
         arguments.append(taken if argument.is_list else taken[0])
     attrs = {key: op.node.attrs[key] for key in op.op_def.attrs}
@@ -47,7 +51,11 @@ def _transpose_twice(op: Operation, tangents: Sequence[Tensor | None]) -> list[T
     differentiable = [y.dtype.is_floating or y.dtype.is_complex for y in op.outputs]
     dummies = [op_def("ZerosLike")(y) if d else None for y, d in zip(op.outputs, differentiable, strict=True)]
     dxs = apply_vjp(op, dummies)
-    pairs = [(convert_to_tensor(dx), t) for dx, t in zip(dxs, tangents, strict=True) if dx is not None and t is not None]
+    pairs = [
+        (convert_to_tensor(dx), t)
+        for dx, t in zip(dxs, tangents, strict=True)
+        if dx is not None and t is not None
+    ]
     if not pairs:
         return [None] * len(op.outputs)
     wanted = [v for v in dummies if v is not None]

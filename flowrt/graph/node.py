@@ -79,7 +79,9 @@ class Node:
 
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""
-        take = changes.pop  # spelled out: passes make a copy of most nodes, and a loop over the slots takes 4 us
+        take = (
+            changes.pop
+        )  # spelled out: passes make a copy of most nodes, and a loop over the slots takes 4 us
         copy = Node(
             take("name", self.name), take("op", self.op), take("inputs", self.inputs), take("controls", self.controls),
             take("attrs", self.attrs), take("device", self.device), take("source", self.source),

@@ -252,7 +252,25 @@ class OpDef:
 
     def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
         """Add one operation. Returns its output, a list of outputs, or the operation when it has none."""
+        if len(args) > len(self.inputs):
+            args, name = self._take_extra(args, name, kwargs)
         return _builders[0](self, args, name, kwargs)
+
+    def _take_extra(
+        self, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], str | None]:
+        """Positional arguments behind the inputs are the attributes in order, then the name, as in TensorFlow."""
+        count = len(self.inputs)
+        inferred = {a.type_attr for a in (*self.inputs, *self.outputs)}
+        order = [*(key for key in self.attrs if key not in inferred and not key.startswith("_")), "name"]
+        if len(args) > count + len(order):
+            return args, name  # the builder says what is wrong
+        for key, value in zip(order, args[count:], strict=False):
+            if key == "name":
+                name = value
+            else:
+                kwargs[key] = value
+        return args[:count], name
 
     def __repr__(self) -> str:
         return f"<OpDef {self.name}>"
@@ -330,7 +348,9 @@ def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[A
         is_type_list = bool(star) and not number
         type_attr = element if is_type_list or element in types else None
         dtype = None if type_attr else as_dtype(element)
-        arguments.append(Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host, bool(star)))
+        arguments.append(
+            Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host, bool(star))
+        )
     return tuple(arguments)
 
 
@@ -350,4 +370,3 @@ def nearest(name: str, names: Iterable[str]) -> str:
     """``Nearest: a, b`` or the empty string."""
     found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
     return f"Nearest: {', '.join(found)}" if found else ""
-

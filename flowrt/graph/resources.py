@@ -38,7 +38,9 @@ class VariableResource:
         """Set the value (copied). Raises `InvalidArgumentError` for a value of another shape; nothing changes then."""
         if not compatible(value.shape, self.shape):
             expected, got = format_shape(self.shape), format_shape(value.shape)
-            raise InvalidArgumentError(f"variable {self.name!r}: expected a value of shape {expected}; got {got}")
+            raise InvalidArgumentError(
+                f"variable {self.name!r}: expected a value of shape {expected}; got {got}"
+            )
         with self.lock:
             if self.array is None or not is_static(self.shape):
                 self.array = xp.array(value)

@@ -43,7 +43,9 @@ def merge(a: Shape, b: Shape) -> Shape:
     if a is None:
         return b
     if not compatible(a, b):
-        raise InvalidArgumentError(f"expected two shapes that fit; got {format_shape(a)} and {format_shape(b)}")
+        raise InvalidArgumentError(
+            f"expected two shapes that fit; got {format_shape(a)} and {format_shape(b)}"
+        )
     return tuple(y if x is None else x for x, y in zip(a, b, strict=True))
 
 
@@ -75,7 +77,9 @@ def _broadcast_dim(x: int | None, y: int | None, a: Shape, b: Shape) -> int | No
         return y  # it has to be y or 1
     if y is None:
         return x
-    raise InvalidArgumentError(f"expected shapes that broadcast together; got {format_shape(a)} and {format_shape(b)}")
+    raise InvalidArgumentError(
+        f"expected shapes that broadcast together; got {format_shape(a)} and {format_shape(b)}"
+    )
 
 
 def normalize_axis(axis: int, rank: int) -> int:
@@ -109,7 +113,13 @@ def as_shape(value: Any) -> Shape:
 def _as_dim(value: Any) -> int | None:
     if value is None or (isinstance(value, Dimension) and value.value is None):
         return None
-    dim = value.value if isinstance(value, Dimension) else value.__index__() if hasattr(value, "__index__") else None
+    dim = (
+        value.value
+        if isinstance(value, Dimension)
+        else value.__index__()
+        if hasattr(value, "__index__")
+        else None
+    )
     if dim is None or dim < -1:
         raise InvalidArgumentError(f"expected a dimension of at least 0, -1 or None; got {value!r}")
     return None if dim == -1 else int(dim)
@@ -125,14 +135,18 @@ class Dimension:
     __slots__ = ("value",)
 
     def __init__(self, value: Any) -> None:
-        self.value: int | None = value.value if isinstance(value, Dimension) else None if value is None else int(value)
+        self.value: int | None = (
+            value.value if isinstance(value, Dimension) else None if value is None else int(value)
+        )
 
     def __index__(self) -> int:
         return self.__int__()
 
     def __int__(self) -> int:
         if self.value is None:
-            raise InvalidArgumentError("expected a known dimension; got an unknown one. Feed it, or use flowrt.shape()")
+            raise InvalidArgumentError(
+                "expected a known dimension; got an unknown one. Feed it, or use flowrt.shape()"
+            )
         return self.value
 
     def _combine(self, other: Any, operation: str) -> Dimension:

@@ -29,4 +29,6 @@ class InlineRendezvous:
     def check_empty(self) -> None:
         """Raises `InternalError`, which lists what was sent and never received."""
         if self._values:
-            raise InternalError(f"rendezvous: expected no value left at the end of a step; got {', '.join(self._values)}")
+            raise InternalError(
+                f"rendezvous: expected no value left at the end of a step; got {', '.join(self._values)}"
+            )

@@ -1,8 +1,8 @@
 """``flowrt.train``: optimizers, schedules, moving averages, checkpoints.
 
-    optimizer, optimizers   gradients of a loss, and the update of each variable (the rules are ops: graph/ops/training)
-    saver                   variables to checkpoints and back
-    checkpoint*             the files: safetensors shards, a JSON manifest with checksums, atomic replacement
+optimizer, optimizers   gradients of a loss, and the update of each variable (the rules are ops: graph/ops/training)
+saver                   variables to checkpoints and back
+checkpoint*             the files: safetensors shards, a JSON manifest with checksums, atomic replacement
 """
 
 from flowrt.train.checkpoint import CheckpointReader as NewCheckpointReader

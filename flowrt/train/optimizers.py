@@ -135,9 +135,9 @@ class AdagradOptimizer(_RuleOptimizer):
 def _constant_like(var: Variable, value: float) -> Callable[[], Tensor]:
     def initial() -> Tensor:
         if not var.shape.is_fully_defined():
-            scaled: Tensor = multiply(ones_like(var.initialized_value()), cast(value, var.dtype))
+            scaled: Tensor = multiply(ones_like(var.initialized_value()), value)
             return scaled
-        filled: Tensor = fill(var.shape.as_list(), cast(value, var.dtype))
+        filled: Tensor = fill(var.shape.as_list(), convert_to_tensor(value, var.dtype))
         return filled
 
     return initial

@@ -17,7 +17,13 @@ import numpy as np
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.graph.graph import get_default_graph
 from flowrt.graph.op_def import nearest
-from flowrt.train.checkpoint import CheckpointReader, checkpoint_exists, read_checkpoint, remove_checkpoint, write_checkpoint
+from flowrt.train.checkpoint import (
+    CheckpointReader,
+    checkpoint_exists,
+    read_checkpoint,
+    remove_checkpoint,
+    write_checkpoint,
+)
 from flowrt.train.checkpoint_state import update_checkpoint_state
 from flowrt.variables import GraphKeys, Variable, global_variables
 
@@ -122,10 +128,14 @@ class Saver:
         changed then.
         """
         if save_path is None:
-            raise InvalidArgumentError("restore: expected a checkpoint's prefix; got None. Was anything saved?")
+            raise InvalidArgumentError(
+                "restore: expected a checkpoint's prefix; got None. Was anything saved?"
+            )
         prefix = os.fspath(save_path)
         if not checkpoint_exists(prefix):
-            raise InvalidArgumentError(f"restore: {prefix!r} is not a checkpoint's prefix: there is no {prefix}.index.json")
+            raise InvalidArgumentError(
+                f"restore: {prefix!r} is not a checkpoint's prefix: there is no {prefix}.index.json"
+            )
         targets = self._targets()
         reader = CheckpointReader(prefix)
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -180,7 +190,9 @@ def _by_name(var_list: Any) -> dict[str, Variable]:
         if not isinstance(variable, Variable):
             raise DTypeError(f"Saver: expected variables; got {variable!r}")
         if found.setdefault(variable.op.name, variable) is not variable:
-            raise InvalidArgumentError(f"Saver: expected one variable of each name; got two of {variable.op.name!r}")
+            raise InvalidArgumentError(
+                f"Saver: expected one variable of each name; got two of {variable.op.name!r}"
+            )
     return found
 
 
@@ -190,7 +202,9 @@ def _step_of(sess: Any, global_step: Any) -> int:
     try:
         return int(global_step)
     except (TypeError, ValueError):
-        raise DTypeError(f"save: expected global_step as an int, variable or tensor; got {global_step!r}") from None
+        raise DTypeError(
+            f"save: expected global_step as an int, variable or tensor; got {global_step!r}"
+        ) from None
 
 
 def _shaped(value: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, Any]:

@@ -6,12 +6,13 @@ declared ones; the kernel leaves its inputs alone; the vjp agrees with finite di
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.all
 from flowrt.dtypes import as_dtype
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.gradients import apply_vjp, gradients
@@ -47,7 +48,9 @@ def build(op: OpDef, sample: Sample) -> tuple[Operation, list[Tensor]]:
         flat += tensors
         arguments.append(tensors if argument.is_list else tensors[0])
     result = op(*arguments, **sample.attrs)
-    operation = result if isinstance(result, Operation) else (result[0] if isinstance(result, list) else result).op
+    operation = (
+        result if isinstance(result, Operation) else (result[0] if isinstance(result, list) else result).op
+    )
     return operation, flat
 
 
@@ -108,7 +111,9 @@ def differentiable(op: OpDef, sample: Sample) -> bool:
     if op.vjp is NONDIFFERENTIABLE or not sample.differentiable or op.effect is not Effect.PURE:
         return False
     arrays = [np.asarray(v) for v in flat_inputs(op, sample)]
-    return any(a.dtype == np.float64 and a.size for a in arrays) and not any(a.dtype.kind == "c" for a in arrays)
+    return any(a.dtype == np.float64 and a.size for a in arrays) and not any(
+        a.dtype.kind == "c" for a in arrays
+    )
 
 
 def inexact(tensor: Tensor) -> bool:
@@ -130,14 +135,18 @@ def test_gradients_agree_with_finite_differences_and_with_the_jvp(op: OpDef, sam
         directions = [rng.standard_normal(v.shape) if v.dtype == np.float64 and t in feeds else None
                       for t, v in zip(flat, values, strict=True)]  # fmt: skip
         weight_of = dict(zip(outputs, weights, strict=True))
-        dxs = apply_vjp(operation, [constant(weight_of[t]) if t in weight_of else None for t in operation.outputs])
+        dxs = apply_vjp(
+            operation, [constant(weight_of[t]) if t in weight_of else None for t in operation.outputs]
+        )
         used = [d if dx is not None else None for d, dx in zip(directions, dxs, strict=True)]
         reverse = 0.0
         for dx, tensor, direction in zip(dxs, flat, used, strict=True):
             if dx is None or direction is None:
                 continue
             value = np.asarray(value_of(dx, feeds))
-            assert value.shape == np.asarray(feeds[tensor]).shape, f"gradient of {tensor} has shape {value.shape}"
+            assert value.shape == np.asarray(feeds[tensor]).shape, (
+                f"gradient of {tensor} has shape {value.shape}"
+            )
             reverse += float(np.sum(value * direction))
 
         def along(step: float) -> float:
@@ -149,7 +158,9 @@ def test_gradients_agree_with_finite_differences_and_with_the_jvp(op: OpDef, sam
             return float(sum(np.sum(np.asarray(r) * w) for r, w in zip(results, weights, strict=True)))
 
         numeric = (along(STEP) - along(-STEP)) / (2 * STEP)
-        np.testing.assert_allclose(reverse, numeric, rtol=2e-5, atol=2e-6, err_msg="vjp against finite differences")
+        np.testing.assert_allclose(
+            reverse, numeric, rtol=2e-5, atol=2e-6, err_msg="vjp against finite differences"
+        )
 
         tangents = [None if d is None else constant(d) for d in used]
         forward = 0.0
@@ -172,7 +183,11 @@ def test_second_derivatives_agree_with_differences_of_the_first(op: OpDef, sampl
         weights = [constant(rng.standard_normal(np.asarray(v).shape)) for v in values_of(ys, feeds)]
         xs = [t for t in flat if inexact(t) and t in feeds]
         first = gradients(ys, xs, weights)
-        pairs = [(x, g if isinstance(g, Tensor) else g.__flowrt_tensor__()) for x, g in zip(xs, first, strict=True) if g is not None]
+        pairs = [
+            (x, g if isinstance(g, Tensor) else g.__flowrt_tensor__())
+            for x, g in zip(xs, first, strict=True)
+            if g is not None
+        ]
         directions = {x: rng.standard_normal(feeds[x].shape) for x, _ in pairs}
         second = gradients([g for _, g in pairs], xs, [constant(directions[x]) for x, _ in pairs])
         sweep = {x: rng.standard_normal(feeds[x].shape) for x in xs}
@@ -184,7 +199,9 @@ def test_second_derivatives_agree_with_differences_of_the_first(op: OpDef, sampl
         def slope(step: float) -> float:
             moved = {t: v + step * sweep[t] if t in sweep else v for t, v in feeds.items()}
             results = values_of([g for _, g in pairs], moved)
-            return float(sum(np.sum(np.asarray(r) * directions[x]) for r, (x, _) in zip(results, pairs, strict=True)))
+            return float(
+                sum(np.sum(np.asarray(r) * directions[x]) for r, (x, _) in zip(results, pairs, strict=True))
+            )
 
         numeric = (slope(STEP) - slope(-STEP)) / (2 * STEP)
         np.testing.assert_allclose(exact, numeric, rtol=1e-4, atol=1e-5)
@@ -199,3 +216,9 @@ def test_every_op_has_samples_or_is_an_executor_op() -> None:
 def test_the_list_of_executor_ops_is_closed() -> None:
     assert {o.name for o in registered_ops().values() if o.kernel is BY_EXECUTOR} <= EXECUTOR_OPS
     assert not any(isinstance(o.shape, Rule) for o in registered_ops().values())
+
+
+def test_every_module_of_ops_is_loaded_by_all() -> None:
+    folder = Path(all_ops.__file__).parent
+    modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "all"}
+    assert modules == {name for name in vars(all_ops) if not name.startswith("_")}

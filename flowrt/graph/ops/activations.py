@@ -1,4 +1,4 @@
-"""Activation functions: the relu family, softplus, softsign, and what is made of them; bias, and dropout.
+"""Activation functions: the relu family, softplus, softsign, and what is made of them.
 
 Rules of this file: a gradient is one op of its own, as in TensorFlow (`ReluGrad` and its kin: linear in its
 first input, the gradient), so that a training step runs one kernel for it; every kernel works in its
@@ -34,8 +34,6 @@ from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.math import abs_op, neg, number, sigmoid, sign, tanh
 from flowrt.graph.ops.special import erf
 from flowrt.graph.shapes import merge
-
-_ALPHA = {"alpha": attr_float(0.2)}
 
 SELU_SCALE = 1.0507009873554805
 SELU_SCALE_ALPHA = 1.7580993408473766
@@ -87,9 +85,7 @@ def _gradient(
     second: Second | None = None,
     **attrs: Attr,
 ) -> OpDef:
-    """``gradients: T, at: T -> T``; ``second(g, gradients, at)`` is g times its derivative by ``at``, where
-    not 0.
-    """
+    """``gradients: T, at: T -> T``; ``second(g, gradients, at)`` is g times its slope in ``at`` if not 0."""
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor | None]:
         dy, value = op.inputs

@@ -1,10 +1,58 @@
 """Importing this module defines every op."""
 
-import importlib as _i
-import pkgutil as _p
-
-import flowrt.graph.ops as _ops
-
-for _m in _p.iter_modules(_ops.__path__):
-    if _m.name != "all":
-        _i.import_module("flowrt.graph.ops." + _m.name)
+from flowrt.graph.ops import (  # noqa: F401
+    activations,
+    arithmetic,
+    arranging,
+    assertions,
+    batch_norm,
+    bias,
+    bitwise,
+    comparison,
+    complex_parts,
+    constant,
+    conv,
+    convolution,
+    counting,
+    decompositions,
+    depthwise_conv,
+    division,
+    einsum,
+    filling,
+    formatting,
+    gathering,
+    generating,
+    identities,
+    iterators,
+    joining,
+    linalg,
+    losses,
+    math,
+    matrix_parts,
+    moments,
+    normalization,
+    norms,
+    operators,
+    ordering,
+    padding,
+    pooling,
+    random,
+    reductions,
+    sampling,
+    scans,
+    script,
+    segments,
+    selecting,
+    shaping,
+    slicing,
+    softmax,
+    special,
+    special_functions,
+    spectral,
+    state,
+    statistics,
+    strings,
+    training,
+    transfer,
+    windows,
+)

@@ -50,7 +50,9 @@ const = define_op(
 )
 
 
-def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False) -> Tensor:
+def constant(
+    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Tensor:
     """A constant tensor.
 
     With ``shape`` the values are laid out in it row by row, the last one repeated as often as needed.
@@ -58,7 +60,9 @@ def constant(value: Any, dtype: Any = None, shape: Any = None, name: str = "Cons
     ``shape`` holds, or with ``verify_shape`` when the shapes differ.
     """
     array = as_array(value, None if dtype is None else as_dtype(dtype))
-    return constant_tensor(array if shape is None else _fill_shape(array, as_shape(shape), verify_shape), name)
+    return constant_tensor(
+        array if shape is None else _fill_shape(array, as_shape(shape), verify_shape), name
+    )
 
 
 def _fill_shape(array: np.ndarray[Any, Any], shape: Shape, verify_shape: bool) -> np.ndarray[Any, Any]:
@@ -68,12 +72,14 @@ def _fill_shape(array: np.ndarray[Any, Any], shape: Shape, verify_shape: bool) -
     if array.shape == shape:
         return array
     if verify_shape or array.size > count or (array.size == 0 and count > 0):
-        raise InvalidArgumentError(f"constant: expected values of shape {list(shape)}; got shape {list(array.shape)}")
+        raise InvalidArgumentError(
+            f"constant: expected values of shape {list(shape)}; got shape {list(array.shape)}"
+        )
     flat = np.empty(count, array.dtype)
     flat[: array.size] = array.ravel()
     if array.size < count:
         flat[array.size :] = array.ravel()[-1]
-    return flat.reshape(shape)  # type: ignore[arg-type]
+    return flat.reshape(shape)
 
 
 placeholder_op = define_op(
@@ -135,4 +141,3 @@ feed_op = define_op(
     effect=Effect.SOURCE,
     doc="Stands in a step's subgraph for a tensor that the caller feeds. Made by the compiler only.",
 )
-

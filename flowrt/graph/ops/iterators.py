@@ -1,11 +1,11 @@
 """Iterators' ops: a handle for elements that come from outside the graph, and the op that takes the next one.
 
-What makes the elements is Python (`flowrt.data` builds it): the graph keeps an `Open` function alive and its nodes name it
-by token, as with ``py_func``. A session's `IteratorResource` opens it, hands out one element at a time, and closes
-it, which ends its threads, when it is initialized again or the session is closed.
+What makes the elements is Python (`flowrt.data` builds it): the graph keeps an `Open` function alive and its
+nodes name it by token, as with ``py_func``. A session's `IteratorResource` opens it, hands out one element at
+a time, and closes it, which ends its threads, when it is initialized again or the session is closed.
 
-Initializing an iterator and taking an element both change it, so they are WRITE ops: they run in the order of creation,
-each once a step.
+Initializing an iterator and taking an element both change it, so they are WRITE ops: they run in the order of
+creation, each once a step.
 """
 
 from __future__ import annotations
@@ -26,7 +26,10 @@ from flowrt.graph.shapes import Shape, compatible, format_shape
 
 
 class Elements(Protocol):
-    """A run over some elements: each a flat tuple of arrays. `StopIteration` is the end; any thread may close it."""
+    """A run over some elements: each a flat tuple of arrays.
+
+    `StopIteration` is the end; any thread may close it.
+    """
 
     def __next__(self) -> tuple[Any, ...]: ...
 
@@ -39,7 +42,10 @@ Open: TypeAlias = Callable[[Sequence[Any]], Elements]
 
 @final
 class IteratorResource:
-    """A session's iterator. ``open_first``, if there is one, makes its elements when the first is asked for."""
+    """A session's iterator.
+
+    ``open_first``, if there is one, makes its elements when the first is asked for.
+    """
 
     __slots__ = ("_closed", "_elements", "_lock", "_name", "_open_first")
 
@@ -57,7 +63,10 @@ class IteratorResource:
             old.close()
 
     def next(self) -> tuple[Any, ...]:
-        """The next element. Raises `OutOfRangeError` at the end, `FailedPreconditionError` when never initialized."""
+        """The next element.
+
+        Raises `OutOfRangeError` at the end, `FailedPreconditionError` when never initialized.
+        """
         elements = self._elements
         if elements is None:
             elements = self._first()
@@ -72,7 +81,7 @@ class IteratorResource:
                 raise CancelledError(f"iterator {self._name!r}: its session was closed")
             if self._elements is None:
                 if self._open_first is None:
-                    message = f"iterator {self._name!r} is not initialized: expected a run of its initializer before"
+                    message = f"iterator {self._name!r} is not initialized: run its initializer first"
                     raise FailedPreconditionError(message)
                 self._elements = self._open_first(())
             return self._elements
@@ -112,7 +121,7 @@ def _register(open: Open) -> str:
 def _open_of(node: Node) -> Open:
     source = _sources.get(node.attrs["token"])
     if source is None:
-        message = f"expected the dataset {node.attrs['token']!r} in this process; it is gone, or the graph is from a file"
+        message = f"expected the dataset {node.attrs['token']!r}; it is gone, or the graph is from a file"
         raise located(node, FailedPreconditionError(message))
     return source.open
 

@@ -54,7 +54,10 @@ var_handle_op = define_op(
     samples=lambda rng: (),
     effect=Effect.HANDLE,
     state=_new_resource,
-    value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # what is known of a handle: the variable's dtype and shape
+    value=lambda s: (
+        s.attrs["dtype"],
+        s.attrs["shape"],
+    ),  # what is known of a handle: the variable's dtype and shape
     doc="The handle of a variable of the session.",
 )
 
@@ -108,7 +111,9 @@ def current_value(resource: VariableResource, value: Any) -> Any:
     """The variable's array, if ``value`` has its shape; to be called under the lock, before an update writes."""
     array = resource.read()
     if value.shape != array.shape:
-        raise InvalidArgumentError(f"expected an update of shape {list(array.shape)}; got {list(value.shape)}")
+        raise InvalidArgumentError(
+            f"expected an update of shape {list(array.shape)}; got {list(value.shape)}"
+        )
     return array
 
 
@@ -128,7 +133,9 @@ assign_variable_op = _define_assign(
     "AssignVariableOp", lambda xp, resource, value: resource.assign(xp, value), "Sets a variable."
 )
 assign_add_variable_op = _define_assign("AssignAddVariableOp", _add, "Adds to a variable, in place.")
-assign_sub_variable_op = _define_assign("AssignSubVariableOp", _subtract, "Subtracts from a variable, in place.")
+assign_sub_variable_op = _define_assign(
+    "AssignSubVariableOp", _subtract, "Subtracts from a variable, in place."
+)
 
 var_is_initialized_op = define_op(
     "VarIsInitializedOp",
@@ -159,7 +166,9 @@ def check_indices(xp: Any, indices: Any, rows: int) -> None:
     if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= rows):
         flat = indices.ravel()
         position = int(xp.argmax((flat < 0) | (flat >= rows)))
-        raise InvalidArgumentError(f"indices[{position}]: expected an index in [0, {rows}); got {int(flat[position])}")
+        raise InvalidArgumentError(
+            f"indices[{position}]: expected an index in [0, {rows}); got {int(flat[position])}"
+        )
 
 
 def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int) -> Any:
@@ -199,7 +208,9 @@ def _check_scatter(s: ShapeContext) -> list[Shape]:
     shape = variable_shape(s)
     expected = concat([s.shapes[1], None if shape is None else shape[1:]])
     if not compatible(expected, s.shapes[2]) and s.shapes[2] != ():
-        raise InvalidArgumentError(f"expected updates of shape {format_shape(expected)}; got {format_shape(s.shapes[2])}")
+        raise InvalidArgumentError(
+            f"expected updates of shape {format_shape(expected)}; got {format_shape(s.shapes[2])}"
+        )
     return []
 
 

@@ -114,9 +114,8 @@ class UpdateRule:
             gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
             numbers = {**given, **{key: options[key] for key in self.attrs}}
             with ExitStack() as stack:
-                for resource in sorted(
-                    set(resources), key=id
-                ):  # one order for all, so that no two wait for each other
+                # one order for all, so that no two updates wait for each other
+                for resource in sorted(set(resources), key=id):
                     stack.enter_context(resource.lock)
                 apply(xp, self.update, *gradient, _arrays(resources), numbers)
 

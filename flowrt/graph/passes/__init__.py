@@ -27,7 +27,12 @@ from flowrt.graph.passes.simplify import simplify
 
 Pass: TypeAlias = Callable[[Subgraph], Subgraph]
 
-OPTIMISATIONS: tuple[Pass, ...] = (fold_constants, simplify, eliminate_common_subexpressions, clean_dependencies)
+OPTIMISATIONS: tuple[Pass, ...] = (
+    fold_constants,
+    simplify,
+    eliminate_common_subexpressions,
+    clean_dependencies,
+)
 
 MAX_ROUNDS = 2
 """A second round picks up what the first uncovered; a third found nothing on any of the example graphs."""

@@ -64,7 +64,9 @@ class _Partitioner:
             return ref
         key = (ref, device)
         if key not in self._received:
-            self._received[key] = self._copy(producer, device) if _is_small_constant(producer) else self._pair(ref, device)
+            self._received[key] = (
+                self._copy(producer, device) if _is_small_constant(producer) else self._pair(ref, device)
+            )
         return self._received[key]
 
     def _local_control(self, name: str, device: str) -> str:
@@ -97,7 +99,11 @@ class _Partitioner:
 
     def _send(self, producer: Node, index: int, device: str) -> Ref:
         spec = producer.outputs[index]
-        ends = {"tensor_name": f"{producer.name}:{index}", "send_device": producer.device, "recv_device": device}
+        ends = {
+            "tensor_name": f"{producer.name}:{index}",
+            "send_device": producer.device,
+            "recv_device": device,
+        }
         send = Node(
             f"{producer.name}/_send_{index}/{_tag(device)}",
             send_op,

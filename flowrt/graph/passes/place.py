@@ -49,7 +49,7 @@ def place(
 
 
 def supports(node: Node, device_type: str) -> bool:
-    """Whether a device of this type can run ``node``: strings, Python and the world outside are the host's."""
+    """Whether a device of this type can run ``node``: strings, Python, the world outside are the host's."""
     if device_type == "CPU":
         return True
     if node.op.effect is Effect.STATEFUL or (node.op.is_pure and node.op.state is not None):
@@ -87,37 +87,48 @@ class _Placer:
         for group in _groups(self._subgraph):
             placed.update(dict.fromkeys(group, self._choose(group)))
         sources: dict[str, Node] = {}
+        readers: list[Node] = []
         for node in self._subgraph:
             name = node.name
             if name in placed:
                 continue
-            is_free = not node.device and name not in self._assigned
-            if is_free and not node.inputs and node.op.effect in (Effect.PURE, Effect.SOURCE):
-                sources[name] = node
-            describes = is_free and _is_metadata(node)
-            followed = placed[node.inputs[0][0]] if describes else None
-            placed[name] = self._follow(node, followed)
+            if not node.device and name not in self._assigned:
+                if _is_metadata(node):
+                    readers.append(node)
+                    continue
+                if not node.inputs and node.op.effect in (Effect.PURE, Effect.SOURCE):
+                    sources[name] = node
+            placed[name] = self._choose_for(node)
         self._move_sources(sources, placed)
+        for node in readers:
+            placed[node.name] = self._follow(node, placed[node.inputs[0][0]])
         return placed
 
     def _move_sources(self, sources: Mapping[str, Node], placed: dict[str, str]) -> None:
-        """Move ``sources`` to their consumers."""
+        """Move ``sources`` to those of their consumers that are placed."""
         if not sources or len(set(placed.values())) < 2:
             return
         first: dict[str, str] = {}
         scattered: set[str] = set()
         for node in self._subgraph:
+            device = placed.get(node.name)
+            if device is None:
+                continue
             for name, _ in node.inputs:
-                if name in sources and first.setdefault(name, placed[node.name]) != placed[node.name]:
+                if name in sources and first.setdefault(name, device) != device:
                     scattered.add(name)
         for name, device in first.items():
             if name not in scattered or sources[name].op.effect is Effect.SOURCE:
                 placed[name] = self._follow(sources[name], device)
 
-    def _follow(self, node: Node, device: str | None) -> str:
-        """``device``, if there is one and the node's kernel allows it; otherwise the best device."""
-        if device is not None and self._kernels(node) >> self._names.index(device) & 1:
+    def _follow(self, node: Node, device: str) -> str:
+        """``device``, if the node's kernel allows it; otherwise the best."""
+        if self._kernels(node) >> self._names.index(device) & 1:
             return device
+        return self._choose_for(node)
+
+    def _choose_for(self, node: Node) -> str:
+        """The best device for ``node`` alone."""
         mask = self._request(node.device, False) & self._kernels(node)
         if not mask or node.name in self._assigned:
             return self._choose((node.name,))

@@ -105,7 +105,9 @@ def _raise_cycle(nodes: Mapping[str, Node], ordered: Collection[str]) -> None:
         node = nodes[name]
         name = next(p for p in [ref[0] for ref in node.inputs] + list(node.controls) if p not in ordered)
     cycle = path[path.index(name) :] + [name]
-    raise located(nodes[name], InvalidArgumentError(f"expected a graph without cycles; got {' <- '.join(cycle)}"))
+    raise located(
+        nodes[name], InvalidArgumentError(f"expected a graph without cycles; got {' <- '.join(cycle)}")
+    )
 
 
 def prune(subgraph: Subgraph) -> Subgraph:
@@ -124,7 +126,9 @@ def prune(subgraph: Subgraph) -> Subgraph:
     return subgraph.with_nodes(node for node in subgraph if node.name in needed)
 
 
-def redirect(subgraph: Subgraph, replacement: Mapping[Ref, Ref], nodes: Iterable[Node] | None = None) -> Subgraph:
+def redirect(
+    subgraph: Subgraph, replacement: Mapping[Ref, Ref], nodes: Iterable[Node] | None = None
+) -> Subgraph:
     """``subgraph`` (with ``nodes``) where each reader of a tensor in ``replacement`` reads the other tensor instead."""
     if not replacement:
         return subgraph if nodes is None else subgraph.with_nodes(nodes)

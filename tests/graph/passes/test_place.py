@@ -208,6 +208,14 @@ def test_a_feed_follows_its_first_consumer(x):
     assert placed(first, on("/cpu:0", lambda: op("Neg", x)), feeds=[x])["x"] == CPU_1
 
 
+def test_a_feed_does_not_follow_who_reads_its_shape_only():
+    x = placeholder("float32", [None], name="x")
+    shape = op("Shape", x, name="shape")
+    y = on("/cpu:1", lambda: op("Exp", x))
+    found = placed(shape, y, feeds=[x])
+    assert (found["x"], found["shape"]) == (CPU_1, CPU_1)
+
+
 def test_a_string_does_not_follow_to_a_gpu():
     s = op("Const", value=np.array([b"a"], object), dtype="string", name="s")
     y = on("/gpu:0", lambda: op("Shape", s, name="y"))

@@ -53,7 +53,9 @@ def test_a_control_input_given_twice_is_refused(good):
 def test_an_input_of_another_dtype_is_refused(good):
     c = constant(1)
     node = c.op.node.replace(name="c")
-    assert_refused(good.replace(nodes={**good.nodes, "c": node}), "'y'", "inputs of dtypes (float32, float32)")
+    assert_refused(
+        good.replace(nodes={**good.nodes, "c": node}), "'y'", "inputs of dtypes (float32, float32)"
+    )
 
 
 def test_outputs_that_are_not_the_signatures_are_refused(good):
