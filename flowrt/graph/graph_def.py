@@ -245,7 +245,7 @@ def _read_attrs(node_def: NodeDef, op: OpDef, defaults: Mapping[tuple[str, str],
             if attr.required:
                 raise InvalidArgumentError(f"attribute {key!r} ({attr.kind}): expected a value; got none")
             attrs[key] = attr.default
-    _check_attrs(op, attrs)
+    check_attrs(op, attrs)
     return attrs
 
 
@@ -254,8 +254,11 @@ def _says_nothing(op: str, key: str, value: Any, defaults: Mapping[tuple[str, st
     return neutral is None or value in neutral or ((op, key) in defaults and defaults[op, key] == value)
 
 
-def _check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
-    """What shape rules rely on: lengths are sane, a constant has its declared dtype."""
+def check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
+    """What shape rules rely on: lengths are sane, a constant has its declared dtype.
+
+    Raises `InvalidArgumentError`.
+    """
     for argument in (*op.inputs, *op.outputs):
         key = argument.number_attr
         if key is not None and key in attrs and not 0 <= attrs[key] <= MAX_LIST_LENGTH:

@@ -19,10 +19,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from flowrt.dtypes import DType
-from flowrt.errors import NotFoundError, OpError
+from flowrt.errors import InvalidArgumentError, NotFoundError, OpError
 from flowrt.graph.attr_values import attr_kind, attr_names, kind_of_value
 from flowrt.graph.build import output_dtypes
 from flowrt.graph.evaluate import located
+from flowrt.graph.graph_def import check_attrs
 from flowrt.graph.node import Node, Ref, Source, Subgraph, TensorSpec
 from flowrt.graph.op_def import Argument, OpDef, nearest, op_def
 from flowrt.graph.text_literals import (
@@ -282,6 +283,10 @@ def _complete_attrs(
     for key in attr_names(op):
         if key not in attrs:
             line.fail_at(column, f"expected a value of attribute {key!r}; got none")
+    try:
+        check_attrs(op, attrs)
+    except InvalidArgumentError as error:
+        line.fail_at(column, error.message)
     for argument, group in zip(op.inputs, inputs, strict=True):
         wanted = _expected_dtypes(argument, len(group), attrs)
         if list(group) != wanted:

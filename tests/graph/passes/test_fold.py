@@ -62,11 +62,9 @@ def test_a_shape_that_is_known_in_part_is_not_folded():
 
 
 def test_shape_arithmetic_that_overflows_is_left_to_the_kernel():
-    x = placeholder("float32", [2**16], name="x")
-    size = op("Size", x)
-    square = op("FloorDiv", op("Mul", size, size), constant(7), name="y")
-    after = folded(square, feeds=[x])
-    assert after.nodes["y"].attrs["value"] == 0  # 2**32 wraps around to 0 in int32
+    x = placeholder("float32", [2**16, 2**16])
+    before = subgraph_of([op("Size", x)], feeds=[x])
+    assert fold_constants(before) is before
 
 
 def test_a_node_whose_kernel_raises_is_left_to_run_time():
@@ -92,6 +90,11 @@ def test_a_result_beyond_the_limit_is_not_folded():
 
 def test_random_nodes_are_not_folded():
     before = subgraph_of([op("RandomUniform", constant([2]), seed=1, seed2=2)])
+    assert fold_constants(before) is before
+
+
+def test_a_node_that_touches_the_world_is_not_folded():
+    before = subgraph_of([op("Timestamp")])
     assert fold_constants(before) is before
 
 
@@ -156,9 +159,8 @@ def test_a_target_with_several_outputs_keeps_its_node():
 
 
 def test_a_name_that_is_taken_is_not_used_for_a_folded_output():
-    constant(7.0, name="u/folded_0")
     a, _ = op("Unpack", constant([1.0, 2.0]), num=2, name="u")
-    taken = get_default_graph().get_tensor_by_name("u/folded_0:0")
+    taken = constant(7.0, name="u/folded_0")
     after = folded(a, taken)
     assert after.fetches == (("u/folded_0_1", 0), ("u/folded_0", 0))
 

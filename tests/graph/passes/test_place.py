@@ -245,6 +245,12 @@ def test_soft_placement_leaves_requests_that_can_be_met(x):
     assert placed(y, feeds=[x], soft=True)["y"] == CPU_1
 
 
+def test_soft_placement_leaves_the_requests_of_a_group_that_can_be_met(x):
+    y = on("/cpu:1", lambda: op("Exp", x, name="y"))
+    z = op("Neg", x, name="z", _class=("loc:@y",))
+    assert placed(y, z, feeds=[x], soft=True)["z"] == CPU_1
+
+
 def test_soft_placement_joins_a_group_whose_requests_differ_in_the_index(x):
     y = on("/cpu:0", lambda: op("Exp", x, name="y"))
     z = on("/cpu:1", lambda: op("Neg", x, name="z", _class=("loc:@y",)))
@@ -271,11 +277,12 @@ def test_a_missing_kernel_is_refused_with_the_types_that_have_one():
 
 def test_the_error_names_the_smallest_conflicting_set(x):
     group = ("loc:@g",)
-    nodes = [op_def("Exp")(x, name=f"bystander_{i}", _class=group) for i in range(3)]
+    nodes = [op_def("Exp")(x, name="bystander", _class=group)]
+    nodes.append(on("/job:localhost", lambda: op_def("Exp")(x, name="bystander", _class=group)))
     nodes.append(on("/cpu:1", lambda: op_def("Exp")(x, name="right", _class=group)))
     nodes.append(on("/cpu:1", lambda: op_def("Exp")(x, name="right_too", _class=group)))
     nodes.append(on("/cpu:0", lambda: op_def("Exp")(x, name="left", _class=group)))
-    message = error(*nodes, feeds=[x])
+    message = error(*nodes, feeds=[x], on=(PS_0, CPU_0, CPU_1))
     assert sorted(re.findall(r"Exp '(\w+)' \(.*test_place.py:\d+\) asks for", message)) == ["left", "right"]
     assert "bystander" not in message
 

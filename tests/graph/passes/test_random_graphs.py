@@ -1,4 +1,4 @@
-"""Random graphs give bitwise the same fetches and variables with each pass on and off, and with all of them."""
+"""Random graphs give bitwise the same fetches and variables with each pass on and off, and with all."""
 
 from __future__ import annotations
 
@@ -160,8 +160,9 @@ class RandomGraph:
 
 CALLS: list[Callable[[RandomGraph], Any]] = [
     RandomGraph.binary, RandomGraph.binary, RandomGraph.binary, RandomGraph.unary, RandomGraph.unary,
-    RandomGraph.wide, RandomGraph.draw, RandomGraph.read, RandomGraph.read, RandomGraph.write, RandomGraph.group,
-    RandomGraph.convert, RandomGraph.reshape, RandomGraph.transpose, RandomGraph.unpack, RandomGraph.pack,
+    RandomGraph.wide, RandomGraph.draw, RandomGraph.read, RandomGraph.read, RandomGraph.write,
+    RandomGraph.group, RandomGraph.convert, RandomGraph.reshape, RandomGraph.transpose, RandomGraph.unpack,
+    RandomGraph.pack,
 ]  # fmt: skip
 
 

@@ -50,6 +50,14 @@ def test_each_output_of_several_identities_is_its_input(x, n):
     assert after.fetches == (("x", 0), ("n", 0))
 
 
+def test_several_identities_with_an_effect_behind_one_stay(x):
+    handle = op("VarHandleOp", dtype="float32", shape=[])
+    assign = op("AssignVariableOp", handle, constant(1.0))
+    with get_default_graph().control_dependencies([assign]):
+        read = op("ReadVariableOp", handle, dtype="float32")
+    assert not is_simplified(op("IdentityN", [x, read])[0], feeds=[x])
+
+
 def test_an_identity_with_control_inputs_stays(x, n):
     with get_default_graph().control_dependencies([n]):
         y = op("Identity", x)

@@ -1,0 +1,21 @@
+"""Summaries: ops that describe a step, and the writer that puts them into files for TensorBoard.
+
+    flowrt/graph/ops/summaries.py   scalar, histogram, image, text, merge: ops whose values are encoded messages
+    writer.py                       FileWriter: messages with step and time
+    event_file.py, crc32c.py        the file format
+
+Importing this package imports protobuf, so `import flowrt` leaves it until it is asked for.
+"""
+
+from flowrt.graph.ops.summaries import histogram as histogram
+from flowrt.graph.ops.summaries import image as image
+from flowrt.graph.ops.summaries import merge as merge
+from flowrt.graph.ops.summaries import merge_all as merge_all
+from flowrt.graph.ops.summaries import scalar as scalar
+from flowrt.graph.ops.summaries import text as text
+from flowrt.protos.event_pb2 import Event as Event
+from flowrt.protos.event_pb2 import SessionLog as SessionLog
+from flowrt.protos.event_pb2 import Summary as Summary
+from flowrt.protos.event_pb2 import TaggedRunMetadata as TaggedRunMetadata
+from flowrt.summary.writer import FileWriter as FileWriter
+from flowrt.summary.writer import FileWriterCache as FileWriterCache
