@@ -191,6 +191,6 @@ def compile_subgraphs(
     """The placed subgraph of one run, and its partitions by device."""
     subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds)))
     if optimisations:
-        subgraph = optimise(subgraph)
+        subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
     placed = place(subgraph, [d.spec for d in devices], assigned=assigned, soft=soft_placement)
     return placed, partition(placed)

@@ -7,6 +7,7 @@ operation. Whatever goes wrong, the graph is then as it was before.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from typing import Any
@@ -22,7 +23,7 @@ from flowrt.graph.graph_def import MAX_LIST_LENGTH, format_ref, parse_ref, read_
 from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import Argument, OpDef, nearest
 from flowrt.graph.passes.prune import sort_topologically
-from flowrt.graph.shapes import Shape, num_elements
+from flowrt.graph.shapes import Shape
 
 
 def import_graph_def(
@@ -245,10 +246,10 @@ def bind_types(op: OpDef, inputs: Sequence[Tensor], given: Mapping[str, Any]) ->
         if dtype is not tensor.dtype:
             got = f"{tensor.name!r} of {tensor.dtype.name}"
             raise DTypeError(f"input {position} ({argument.name}): expected dtype {dtype.name}; got {got}")
-        if argument.on_host and (num_elements(tensor.spec.shape) or 0) > MAX_LIST_LENGTH:
-            expected = f"at most {MAX_LIST_LENGTH} elements"  # shape rules make Python lists of them
+        if argument.on_host and math.prod(max(d or 1, 1) for d in tensor.spec.shape or ()) > MAX_LIST_LENGTH:
+            where = f"input {position} ({argument.name})"  # shape rules make Python lists of these
             raise ResourceExhaustedError(
-                f"input {position} ({argument.name}): expected {expected}; got {tensor!r}"
+                f"{where}: expected {MAX_LIST_LENGTH} elements at most; got {tensor!r}"
             )
     for variable, allowed in op.types.items():
         bound = _required(attrs, variable)

@@ -15,14 +15,25 @@ from flowrt.graph.op_def import PartialValue, ShapeContext
 MAX_ELEMENTS = 1024
 """Larger constants are data, not shapes; the largest rank is 32."""
 
+MAX_DEPTH = 64
+"""Levels of arithmetic that are followed: five Python frames each."""
 
-def partial_value(lookup: Callable[[str], Node], ref: Ref, depth: int = 0) -> PartialValue:
+
+def partial_value(lookup: Callable[[str], Node], ref: Ref) -> PartialValue:
     """What is known of the value of ``ref``: an int, bool or float, a nested tuple of them with None for unknown
-    elements, or None. ``lookup`` finds a node by name. Gives up below 64 levels of arithmetic.
+    elements, or None. ``lookup`` finds a node by name. Each node is evaluated once; gives up below `MAX_DEPTH`.
     """
+    return _evaluate(lookup, ref, {}, 0)
+
+
+def _evaluate(
+    lookup: Callable[[str], Node], ref: Ref, known: dict[Ref, PartialValue], depth: int
+) -> PartialValue:
+    if ref in known:
+        return known[ref]
     node = lookup(ref[0])
     rule = node.op.value
-    if rule is None or ref[1] != 0 or depth > 64:
+    if rule is None or ref[1] != 0 or depth > MAX_DEPTH:
         return None
     specs = [lookup(name).outputs[index] for name, index in node.inputs]
     inputs = node.inputs
@@ -31,9 +42,10 @@ def partial_value(lookup: Callable[[str], Node], ref: Ref, depth: int = 0) -> Pa
         node.attrs,
         [s[1] for s in specs],
         [s[0] for s in specs],
-        lambda i: partial_value(lookup, inputs[i], depth + 1),
+        lambda i: _evaluate(lookup, inputs[i], known, depth + 1),
     )
-    return rule(context)
+    known[ref] = rule(context)
+    return known[ref]
 
 
 def as_host_value(array: Any) -> Any:

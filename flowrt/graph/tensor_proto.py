@@ -90,7 +90,9 @@ def encode_tensor(message: Any, array: Array) -> None:
 
 def first(array: Array) -> Array:
     """The first element of a non-empty array, in an array of shape [1]."""
-    return array[(..., *[slice(0, 1)] * array.ndim)].reshape(1)
+    index: Any = (..., *[slice(0, 1)] * array.ndim)  # the dots keep an array of rank 0 one
+    flat: Array = array[index].reshape(1)
+    return flat
 
 
 def is_splat(array: Array) -> bool:

@@ -14,8 +14,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flowrt import dtypes
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.prune import redirect
 
 _EFFECTS = (Effect.WRITE, Effect.STATEFUL)
 
@@ -30,6 +31,7 @@ class _History:
 
 def order_effects(subgraph: Subgraph) -> Subgraph:
     """Add the control edges that the order of creation implies."""
+    subgraph = _with_plain_handles(subgraph)
     histories: dict[str, _History] = {}
     nodes: list[Node] = []
     changed = False
@@ -43,6 +45,16 @@ def order_effects(subgraph: Subgraph) -> Subgraph:
                 changed = True
         nodes.append(node)
     return subgraph.with_nodes(nodes) if changed else subgraph
+
+
+def _with_plain_handles(subgraph: Subgraph) -> Subgraph:
+    """Readers of a handle that went through an Identity read the handle itself: one resource, one name."""
+    handles: dict[Ref, Ref] = {}
+    for node in subgraph:
+        if node.op.alias and node.op.is_pure and node.outputs[0].dtype is dtypes.resource:
+            source = node.inputs[0]
+            handles[node.name, 0] = handles.get(source, source)
+    return redirect(subgraph, handles)
 
 
 def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:

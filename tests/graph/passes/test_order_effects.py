@@ -71,3 +71,11 @@ def test_what_comes_after_an_effect_has_it_behind_itself(v):
         y = op("Neg", x, name="y")
     subgraph = subgraph_of([op("Exp", y, name="z"), op("Exp", x, name="free")], feeds=[x])
     assert effectful_nodes(subgraph) == {"w", "y", "z"}
+
+
+def test_a_handle_that_went_through_an_identity_is_still_the_same_variable(v):
+    passed = op("Identity", v, name="passed")
+    write = op("AssignVariableOp", passed, 1.0, name="write")
+    after = order_effects(subgraph_of([read(v, "read")], [write]))
+    assert after.nodes["read"].controls == ("write",)
+    assert after.nodes["write"].inputs[0] == ("v", 0)
