@@ -385,6 +385,12 @@ class Graph:
             described = ", ".join(str(s) for s in specs)
             message = f"{error.message}; inputs are ({described})"
             raise type(error)(message, op=name, op_type=op_def.name, source=where) from None
+        except (TypeError, ValueError, IndexError) as error:  # a host input of a rank the rule did not expect
+            described = ", ".join(f"{spec}={context.value(i)}" for i, spec in enumerate(specs))
+            message = f"expected inputs of other shapes or values; got ({described}): {error}"
+            raise InvalidArgumentError(
+                message, op=name, op_type=op_def.name, source=None if source is None else str(source)
+            ) from error
         if len(dtypes) == 1:
             return _one_output(dtypes[0], shapes[0])
         return tuple([TensorSpec(d, s) for d, s in zip(dtypes, shapes, strict=True)])

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from types import TracebackType
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from google.protobuf.message import DecodeError
@@ -20,9 +20,9 @@ from flowrt.summary.event_file import EventFileWriter
 class FileWriter:
     """Writes to a new event file in ``logdir``, which is made if need be, for TensorBoard to read.
 
-    ``graph`` is added at once. Up to ``max_queue`` events wait in memory, ``flush_secs`` seconds at most while others
-    come; see `EventFileWriter`. Any thread may call any method. Raises `PermissionDeniedError` or
-    `FailedPreconditionError` when no file can be created.
+    ``graph`` is added at once. Up to ``max_queue`` events wait in memory, ``flush_secs`` seconds at most
+    while others come; see `EventFileWriter`. Any thread may call any method. Raises `PermissionDeniedError`
+    or `FailedPreconditionError` when no file can be created.
     """
 
     def __init__(
@@ -36,7 +36,9 @@ class FileWriter:
         session: Any = None,
     ) -> None:
         if session is not None:
-            raise InvalidArgumentError("FileWriter: expected no session; got one: summaries are given to add_summary()")
+            raise InvalidArgumentError(
+                "FileWriter: expected no session; got one: summaries are given to add_summary()"
+            )
         self.event_writer = EventFileWriter(logdir, max_queue, flush_secs, filename_suffix)
         self._lock = threading.Lock()
         self._described: set[str] = set()
@@ -56,8 +58,8 @@ class FileWriter:
         return self.event_writer.get_logdir()
 
     def add_summary(self, summary: Any, global_step: Any = None) -> None:
-        """Add a fetched summary (bytes) or a `Summary` message. Raises `DTypeError` or `InvalidArgumentError` for
-        anything else.
+        """Add a fetched summary (bytes) or a `Summary` message. Raises `DTypeError` or `InvalidArgumentError`
+        for anything else.
         """
         own = _decode_summary(summary)
         with self._lock:
@@ -83,7 +85,10 @@ class FileWriter:
         self._add(Event(graph_def=graph_def.SerializeToString()), global_step)
 
     def add_run_metadata(self, run_metadata: Any, tag: str, global_step: Any = None) -> None:
-        """Add a `RunMetadata` that a run has filled. Raises `AlreadyExistsError` for a ``tag`` that was used before."""
+        """Add a `RunMetadata` that a run has filled.
+
+        Raises `AlreadyExistsError` for a ``tag`` that was used before.
+        """
         with self._lock:
             if tag in self._traced:
                 raise AlreadyExistsError(f"add_run_metadata: expected a new tag; got {tag!r} again")
@@ -100,7 +105,10 @@ class FileWriter:
         self.event_writer.flush()
 
     def close(self) -> None:
-        """Flush and close the file. Adding to it raises `FailedPreconditionError` then; `reopen` begins a new one."""
+        """Flush and close the file.
+
+        Adding to it raises `FailedPreconditionError` then; `reopen` begins a new one.
+        """
         self.event_writer.close()
 
     def reopen(self) -> None:
@@ -131,7 +139,7 @@ def _decode_summary(summary: Any) -> Summary:
 class FileWriterCache:
     """One writer a directory."""
 
-    _writers: dict[str, FileWriter] = {}
+    _writers: ClassVar[dict[str, FileWriter]] = {}
     _lock = threading.Lock()
 
     @staticmethod

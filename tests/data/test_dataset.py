@@ -559,3 +559,12 @@ def test_casts_in_a_map_change_the_declared_type():
     )
     assert dataset.output_types is dtypes.float32
     assert elements(dataset)[2] == 1.0
+
+
+def test_a_graph_with_iterators_can_be_exported(graph):
+    iterator = Dataset.from_tensor_slices(([1, 2], [[0.5], [1.5]])).make_initializable_iterator()
+    iterator.get_next()
+    Dataset.range(3).make_one_shot_iterator().get_next()
+    exported = {node.name: node for node in graph.as_graph_def(add_shapes=True).node}
+    shapes = exported["IteratorGetNext"].attr["output_shapes"].list.shape
+    assert [[dim.size for dim in shape.dim] for shape in shapes] == [[], [1]]

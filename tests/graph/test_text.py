@@ -177,6 +177,13 @@ def test_every_bit_of_a_constant_comes_back(
     check_round_trip(whole(graph))
 
 
+@pytest.mark.parametrize("bits", [0x7FC00001, 0xFFC00000, 0x7F800001])
+def test_a_nan_keeps_its_sign_and_payload(bits: int) -> None:
+    with Graph() as graph:
+        constant(np.array([bits, 0], np.uint32).view(np.float32), name="x")
+    assert "base64" in check_round_trip(whole(graph))
+
+
 ATTRS = st.one_of(
     st.booleans(),
     st.integers(),

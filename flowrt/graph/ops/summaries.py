@@ -1,8 +1,8 @@
 """Summaries: what a step reports for TensorBoard, as strings that hold encoded Summary messages.
 
-They are host ops without effect: nothing is written before somebody fetches one and gives it to a `FileWriter`. A
-summary's tag is its operation's name, so tags nest as name scopes do. The messages' classes are imported at the first
-run, because importing protobuf takes 30 ms.
+They are host ops without effect: nothing is written before somebody fetches one and gives it to a
+`FileWriter`. A summary's tag is its operation's name, so tags nest as name scopes do. The messages' classes
+are imported at the first run, because importing protobuf takes 30 ms.
 """
 
 from __future__ import annotations
@@ -91,8 +91,9 @@ def scalar(
 ) -> Tensor:
     """A summary of one number.
 
-    ``name`` is the tag, in the current name scope; characters that names may not have become ``_``. ``family``
-    prefixes it, which groups the summary with others. ``collections`` it joins: by default the one of `merge_all`.
+    ``name`` is the tag, in the current name scope; characters that names may not have become ``_``.
+    ``family`` prefixes it, which groups the summary with others. ``collections`` it joins: by default the one
+    of `merge_all`.
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(scalar_summary(tag, tensor, name=scope), collections)
@@ -103,7 +104,9 @@ def scalar(
 
 @cache
 def bucket_limits() -> Array:
-    """The upper ends of TensorFlow's buckets: 1e-12 and up in steps of 10 %, their negatives, 0, and the largest."""
+    """The upper ends of TensorFlow's buckets: 1e-12 and up in steps of 10 %, their negatives, 0, and the
+    largest.
+    """
     positive, limit = [], 1e-12
     while limit < 1e20:
         positive.append(limit)
@@ -113,11 +116,16 @@ def bucket_limits() -> Array:
 
 
 def fill_histogram(message: Any, values: Array) -> None:
-    """Write the histogram of finite float64 ``values`` into a HistogramProto. Empty buckets in a row become one."""
+    """Write the histogram of finite float64 ``values`` into a HistogramProto.
+
+    Empty buckets in a row become one.
+    """
     limits = bucket_limits()
     counts = np.bincount(np.searchsorted(limits, values, side="right"), minlength=len(limits))[: len(limits)]
     full = counts > 0
-    ends_run = np.append(full[1:], True) if len(full) else full  # an empty bucket before a full one, or the last
+    ends_run = (
+        np.append(full[1:], True) if len(full) else full
+    )  # an empty bucket before a full one, or the last
     kept = full | ends_run
     message.min, message.max = values.min(initial=limits[-1]), values.max(initial=limits[0])
     message.num, message.sum, message.sum_squares = values.size, values.sum(), np.square(values).sum()
@@ -189,7 +197,10 @@ _TEXT_METADATA = b"\x0a\x06\x0a\x04text"  # SummaryMetadata(plugin_data=PluginDa
 
 
 def text(name: str, tensor: Any, collections: Sequence[str] | None = None) -> Tensor:
-    """A summary of strings, a scalar or a table; TensorBoard shows them as Markdown. Arguments as for `scalar`."""
+    """A summary of strings, a scalar or a table; TensorBoard shows them as Markdown.
+
+    Arguments as for `scalar`.
+    """
     with _tagged(name, None) as (scope, tag):
         strings = convert_to_tensor(tensor)
         if strings.dtype is not dtypes.string:
@@ -277,8 +288,9 @@ def image(
 ) -> Tensor:
     """A summary of the first ``max_outputs`` of ``tensor``, [batch, height, width, 1, 3 or 4], as images.
 
-    uint8 values are taken as they are. Floats are scaled, each image by itself: its largest value becomes 255, and
-    if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments as for `scalar`.
+    uint8 values are taken as they are. Floats are scaled, each image by itself: its largest value becomes
+    255, and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments
+    as for `scalar`.
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(image_summary(tag, tensor, max_images=max_outputs, name=scope), collections)
@@ -320,7 +332,9 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
 
 
 def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """All summaries of the collection ``key`` (whose names begin with ``scope``) in one; None if there are none."""
+    """All summaries of the collection ``key`` (whose names begin with ``scope``) in one; None if there are
+    none.
+    """
     summaries = get_default_graph().get_collection(key, scope)
     return merge(summaries, name=name) if summaries else None
 
@@ -334,7 +348,10 @@ def _tagged(name: str, family: str | None) -> Iterator[tuple[str, str]]:
     prefix = _clean(family) if family else None
     with get_default_graph().name_scope(f"{prefix}/{_clean(name)}" if prefix else _clean(name)) as scope:
         tag = scope.rstrip("/")
-        yield scope, f"{prefix}/{tag}" if prefix else tag  # twice, as in TensorFlow: a name scope may come first
+        yield (
+            scope,
+            f"{prefix}/{tag}" if prefix else tag,
+        )  # twice, as in TensorFlow: a name scope may come first
 
 
 def _clean(name: str) -> str:

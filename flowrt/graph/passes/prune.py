@@ -13,6 +13,10 @@ from flowrt.graph.op_def import op_def
 from flowrt.graph.shapes import Shape
 
 
+MAX_SHOWN = 12
+"""Nodes of a cycle that its error names."""
+
+
 def extract(
     graph: Graph, fetches: Sequence[Tensor], targets: Sequence[Operation], feeds: Mapping[Tensor, Shape]
 ) -> Subgraph:
@@ -99,12 +103,15 @@ def _sorted(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
 
 def _raise_cycle(nodes: Mapping[str, Node], ordered: Collection[str]) -> None:
     name = next(n for n in nodes if n not in ordered)
-    path: list[str] = []
-    while name not in path:
-        path.append(name)
+    seen: dict[str, None] = {}
+    while name not in seen:
+        seen[name] = None
         node = nodes[name]
         name = next(p for p in [ref[0] for ref in node.inputs] + list(node.controls) if p not in ordered)
+    path = list(seen)
     cycle = path[path.index(name) :] + [name]
+    if len(cycle) > MAX_SHOWN:
+        cycle = [*cycle[: MAX_SHOWN - 1], f"... ({len(cycle) - MAX_SHOWN} more)", name]
     raise located(
         nodes[name], InvalidArgumentError(f"expected a graph without cycles; got {' <- '.join(cycle)}")
     )

@@ -1,0 +1,231 @@
+"""`Layer`: a function of tensors with variables of its own, made at its first call and shared at later ones.
+
+A layer has a variable scope: ``name``, or a default one made unique ("dense", "dense_1", ...), captured at
+its first call. Its variables are `get_variable` variables there, so that an enclosing ``variable_scope(...,
+reuse=...)`` shares them. A subclass has ``build(input_shape)``, which makes variables with `add_weight`, and
+``call(inputs)``.
+"""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.get_variable import get_variable
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.shapes import TensorShape
+from flowrt.variable_scope import VariableScope, variable_scope
+from flowrt.variables import GraphKeys, Variable
+
+
+class Layer:
+    """Base of the layers.
+
+    ``trainable`` says whether its variables are trained, ``dtype`` is theirs (None: the input's). ``_scope``
+    (a name that is not made unique) and ``_reuse`` are what the functions of `flowrt.layers` give.
+    Attributes: ``built``, ``losses`` (regularization losses) and ``updates`` (operations that training has to
+    run).
+    """
+
+    rank: ClassVar[int | None] = None
+    """The rank that inputs must have."""
+
+    def __init__(
+        self,
+        trainable: bool = True,
+        name: str | None = None,
+        dtype: Any = None,
+        activity_regularizer: Callable[[Tensor], Any] | None = None,
+        _scope: str | VariableScope | None = None,
+        _reuse: Any = None,
+    ) -> None:
+        self.trainable, self.built, self.activity_regularizer = trainable, False, activity_regularizer
+        self.dtype: DType | None = None if dtype is None else as_dtype(dtype)
+        self.losses: list[Tensor] = []
+        self.updates: list[Operation] = []
+        self._name, self._reuse = name or _snake_case(type(self).__name__), _reuse
+        self._weights: list[Variable] = []
+        self._scope: VariableScope | None = None
+        if _scope is not None:
+            with variable_scope(_scope) as captured:
+                self._scope = captured
+
+    # --- for subclasses
+
+    def build(self, input_shape: TensorShape) -> None:
+        """Make the variables; called once, in the layer's scope."""
+
+    def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """The output for ``inputs``."""
+        return inputs
+
+    def add_weight(
+        self,
+        name: str,
+        shape: Any,
+        dtype: Any = None,
+        initializer: Any = None,
+        regularizer: Any = None,
+        trainable: bool = True,
+        constraint: Any = None,
+    ) -> Variable:
+        """The layer's variable ``name``: a new one, or with reuse the existing one."""
+        collected = get_default_graph().get_collection_ref(GraphKeys.REGULARIZATION_LOSSES)
+        before = len(collected)
+        weight = get_variable(
+            name,
+            shape,
+            self.dtype if dtype is None else dtype,
+            initializer,
+            regularizer,
+            trainable and self.trainable,
+            constraint=constraint,
+        )
+        self.losses += collected[before:]
+        self._weights.append(weight)
+        return weight
+
+    add_variable = add_weight
+
+    def add_update(self, updates: Any, inputs: Any = None) -> None:
+        """Note operations that training has to run besides the training operation (collection UPDATE_OPS)."""
+        for update in updates if isinstance(updates, (list, tuple)) else [updates]:
+            self.updates.append(update)
+            get_default_graph().add_to_collections(GraphKeys.UPDATE_OPS, update)
+
+    def add_loss(self, losses: Any, inputs: Any = None) -> None:
+        """Note losses to add to the training loss (collection REGULARIZATION_LOSSES)."""
+        for loss in losses if isinstance(losses, (list, tuple)) else [losses]:
+            self.losses.append(loss)
+            get_default_graph().add_to_collections(GraphKeys.REGULARIZATION_LOSSES, loss)
+
+    # --- calling
+
+    def __call__(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+        """Apply the layer; at the first call make its variables, for the inputs' last known shape.
+
+        Raises `InvalidArgumentError` for inputs of the wrong rank or of too little known shape, `DTypeError`
+        for a dtype that is not floating.
+        """
+        tensor = convert_to_tensor(inputs)
+        with self._entered() as scope, tensor.graph.name_scope(scope.original_name_scope):
+            if not self.built:
+                self._check(tensor)
+                self.dtype = self.dtype or tensor.dtype
+                self.build(tensor.shape)
+                self.built = True
+            outputs = self.call(tensor, *args, **kwargs)
+            if self.activity_regularizer is not None:
+                with tensor.graph.name_scope("ActivityRegularizer"):
+                    self.add_loss(self.activity_regularizer(outputs))
+        return outputs
+
+    apply = __call__
+
+    def _entered(self) -> Any:
+        """The layer's variable scope, which its first call captures."""
+        if self._scope is None:
+            asked = self._name if self._reuse else None
+            with variable_scope(asked, default_name=self._name) as captured:
+                self._scope = captured
+        return variable_scope(
+            self._scope, reuse=True if self.built else self._reuse, auxiliary_name_scope=False
+        )
+
+    def _check(self, tensor: Tensor) -> None:
+        if self.rank is not None and tensor.shape.ndims not in (None, self.rank):
+            raise self._error(InvalidArgumentError, f"expected inputs of rank {self.rank}; got {tensor!r}")
+
+    def _error(self, cls: type[Any], message: str) -> Any:
+        return cls(f"layer {self.name!r}: {message}")
+
+    def _known(self, shape: TensorShape, axis: int, floating: bool = True) -> int:
+        """The dimension ``axis`` of the inputs, which the variables depend on."""
+        assert self.dtype is not None
+        if floating and not (self.dtype.is_floating or self.dtype.is_complex):
+            raise self._error(DTypeError, f"expected inputs of a floating dtype; got {self.dtype.name}")
+        size = None if shape.ndims is None else shape.as_list()[axis]
+        if size is None:
+            raise self._error(
+                InvalidArgumentError, f"expected dimension {axis} of the inputs to be known; got {shape}"
+            )
+        return int(size)
+
+    # --- what it has
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    @property
+    def scope_name(self) -> str:
+        """The name of its variable scope. Raises `InvalidArgumentError` before the first call."""
+        if self._scope is None:
+            raise self._error(InvalidArgumentError, "has no scope before its first call")
+        return self._scope.name
+
+    @property
+    def graph(self) -> Graph:
+        return self._weights[0].graph if self._weights else get_default_graph()
+
+    @property
+    def weights(self) -> list[Variable]:
+        """Its variables, the trainable ones first."""
+        return self.trainable_weights + self.non_trainable_weights
+
+    @property
+    def trainable_weights(self) -> list[Variable]:
+        return [w for w in self._weights if w.trainable and self.trainable]
+
+    @property
+    def non_trainable_weights(self) -> list[Variable]:
+        return [w for w in self._weights if not (w.trainable and self.trainable)]
+
+    @property
+    def variables(self) -> list[Variable]:
+        return self.weights
+
+    @property
+    def trainable_variables(self) -> list[Variable]:
+        return self.trainable_weights
+
+    @property
+    def non_trainable_variables(self) -> list[Variable]:
+        return self.non_trainable_weights
+
+    def count_params(self) -> int:
+        """How many numbers its variables hold."""
+        return sum(w.shape.num_elements() or 0 for w in self._weights)
+
+    def __repr__(self) -> str:
+        return f"<flowrt.layers.{type(self).__name__} {self.name!r}>"
+
+
+def _snake_case(name: str) -> str:
+    """``MaxPooling2D`` -> ``max_pooling2d``."""
+    parts = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
+    return re.sub(r"([a-z])([A-Z])", r"\1_\2", parts).lower()
+
+
+def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., Tensor]:
+    """The function that makes a ``layer`` and applies it: ``inputs``, the layer's arguments, ``reuse``."""
+    own = [p for p in inspect.signature(layer).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
+    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+    ends = [inspect.Parameter("reuse", kind, default=None)] if has_reuse else []
+    signature = inspect.Signature([inspect.Parameter("inputs", kind), *own, *ends])
+
+    def function(*args: Any, **kwargs: Any) -> Tensor:
+        given = signature.bind(*args, **kwargs).arguments
+        inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
+        outputs: Tensor = layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs)
+        return outputs
+
+    function.__name__ = function.__qualname__ = _snake_case(layer.__name__)
+    function.__doc__ = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"
+    function.__signature__ = signature  # type: ignore[attr-defined]
+    return function

@@ -1,0 +1,154 @@
+"""Dense, Dropout and Flatten."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.graph.graph import Tensor
+from flowrt.graph.ops.bias import bias_add
+from flowrt.graph.ops.bias import dropout as nn_dropout
+from flowrt.graph.ops.comparison import where
+from flowrt.graph.ops.identities import identity
+from flowrt.graph.ops.linalg import matmul, tensordot
+from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
+from flowrt.graph.shapes import TensorShape
+from flowrt.initializers import Zeros
+from flowrt.layers.base import Layer, layer_function
+from flowrt.variables import Variable
+
+
+class Dense(Layer):
+    """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[...,
+    units]``.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        activation: Any = None,
+        use_bias: bool = True,
+        kernel_initializer: Any = None,
+        bias_initializer: Any = Zeros(),  # noqa: B008  immutable
+        kernel_regularizer: Any = None,
+        bias_regularizer: Any = None,
+        activity_regularizer: Any = None,
+        kernel_constraint: Any = None,
+        bias_constraint: Any = None,
+        trainable: bool = True,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
+        self.units, self.activation, self.use_bias = int(units), activation, use_bias
+        self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
+        self.kernel_regularizer, self.bias_regularizer = kernel_regularizer, bias_regularizer
+        self.kernel_constraint, self.bias_constraint = kernel_constraint, bias_constraint
+        self.kernel: Variable | None = None
+        self.bias: Variable | None = None
+
+    def build(self, input_shape: TensorShape) -> None:
+        self.kernel = self.add_weight(
+            "kernel",
+            [self._known(input_shape, -1), self.units],
+            initializer=self.kernel_initializer,
+            regularizer=self.kernel_regularizer,
+            constraint=self.kernel_constraint,
+        )
+        if self.use_bias:
+            self.bias = self.add_weight(
+                "bias",
+                [self.units],
+                initializer=self.bias_initializer,
+                regularizer=self.bias_regularizer,
+                constraint=self.bias_constraint,
+            )
+
+    def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        rank = inputs.shape.ndims
+        outputs: Tensor = (
+            matmul(inputs, self.kernel)
+            if rank == 2
+            else tensordot(inputs, self.kernel, [[(rank or 1) - 1], [0]])
+        )
+        if self.bias is not None:
+            outputs = bias_add(outputs, self.bias)
+        return outputs if self.activation is None else self.activation(outputs)
+
+
+class Dropout(Layer):
+    """Zeroes a share ``rate`` of the inputs, drawn anew at each step, and scales up the rest; without
+    ``training`` nothing.
+
+    ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
+    """
+
+    def __init__(
+        self,
+        rate: Any = 0.5,
+        noise_shape: Any = None,
+        seed: int | None = None,
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(name=name, **options)
+        self.rate, self.noise_shape, self.seed = rate, noise_shape, seed
+
+    def call(self, inputs: Tensor, *args: Any, training: Any = False, **kwargs: Any) -> Tensor:
+        if not is_symbolic(training) and not training:
+            return identity(inputs)
+        dropped = nn_dropout(inputs, noise_shape=self.noise_shape, seed=self.seed, rate=self.rate)
+        chosen: Tensor = where(training, dropped, inputs) if is_symbolic(training) else dropped
+        return chosen
+
+
+def is_symbolic(training: Any) -> bool:
+    """Whether ``training`` is known at run time only."""
+    return isinstance(training, (Tensor, Variable))
+
+
+class Flatten(Layer):
+    """``[n, ...]`` to ``[n, m]`` (``[n]`` to ``[n, 1]``); "channels_first" inputs are turned to channels last
+    before.
+    """
+
+    def __init__(self, data_format: str | None = None, name: str | None = None, **options: Any) -> None:
+        super().__init__(name=name, **options)
+        self.data_format = data_format or "channels_last"
+
+    def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        dims = inputs.shape.as_list()
+        if len(dims) == 1:
+            column: Tensor = expand_dims(inputs, -1)
+            return column
+        if self.data_format == "channels_first" and len(dims) > 2:
+            order = [0, *range(2, len(dims)), 1]
+            inputs, dims = transpose(inputs, order), [dims[i] for i in order]
+        size = TensorShape(dims[1:]).num_elements()
+        rows: Any = dims[0]
+        if rows is None:
+            rows = -1 if size else shape(inputs)[0]
+        flat = reshape(inputs, [rows, -1 if size is None else size])
+        flat.set_shape([dims[0], size])
+        return flat
+
+
+dense = layer_function(Dense)
+
+
+def dropout(
+    inputs: Any,
+    rate: Any = 0.5,
+    noise_shape: Any = None,
+    seed: int | None = None,
+    training: Any = False,
+    name: str | None = None,
+) -> Tensor:
+    """See `Dropout`."""
+    outputs: Tensor = Dropout(rate, noise_shape, seed, name, _scope=name)(inputs, training=training)
+    return outputs
+
+
+def flatten(inputs: Any, name: str | None = None, data_format: str = "channels_last") -> Tensor:
+    """See `Flatten`."""
+    outputs: Tensor = Flatten(data_format, name, _scope=name)(inputs)
+    return outputs

@@ -1,0 +1,46 @@
+"""What the layers with windows share: sizes given as one number or one a dimension, paddings, data formats,
+lengths.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+
+_LAST = {1: "NWC", 2: "NHWC", 3: "NDHWC"}
+_FIRST = {1: "NCW", 2: "NCHW", 3: "NCDHW"}
+
+
+def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
+    """``value``, one positive number or one a spatial dimension, as a tuple. Raises
+    `InvalidArgumentError`.
+    """
+    given = tuple(value) if isinstance(value, (list, tuple)) else (value,) * rank
+    if len(given) != rank or not all(isinstance(v, int) and v > 0 for v in given):
+        raise InvalidArgumentError(f"{name}: expected a positive number or {rank} of them; got {value!r}")
+    return given
+
+
+def padding_mode(value: Any, causal: bool = False) -> str:
+    """ "VALID", "SAME" or, where it is allowed, "CAUSAL". Raises `InvalidArgumentError`."""
+    allowed = ("VALID", "SAME", "CAUSAL") if causal else ("VALID", "SAME")
+    mode = str(value).upper()
+    if mode not in allowed:
+        raise InvalidArgumentError(f"padding: expected {' or '.join(allowed).lower()}; got {value!r}")
+    return mode
+
+
+def layout(data_format: str, rank: int) -> str:
+    """The layout's letters, for instance "NHWC". Raises `InvalidArgumentError`."""
+    if data_format not in ("channels_last", "channels_first"):
+        raise InvalidArgumentError(
+            f"data_format: expected channels_last or channels_first; got {data_format!r}"
+        )
+    return (_LAST if data_format == "channels_last" else _FIRST)[rank]
+
+
+def transposed_length(length: Any, kernel: int, stride: int, padding: str) -> Any:
+    """The length that a transposed convolution makes of ``length`` (an int or a tensor)."""
+    extra = max(kernel - stride, 0) if padding == "VALID" else 0
+    return length * stride + extra if extra else length * stride

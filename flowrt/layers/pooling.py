@@ -1,0 +1,87 @@
+"""Pooling as layers."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from flowrt.graph.graph import Tensor
+from flowrt.graph.ops import pooling as ops
+from flowrt.layers.base import Layer, layer_function
+from flowrt.layers.geometry import layout, padding_mode, sizes
+
+
+class _Pooling(Layer):
+    """What pooling layers share. ``strides`` None stands for the window's size."""
+
+    spatial: ClassVar[int]
+    _op: ClassVar[Any]
+
+    def __init__(
+        self,
+        pool_size: Any,
+        strides: Any,
+        padding: str = "valid",
+        data_format: str = "channels_last",
+        name: str | None = None,
+        **options: Any,
+    ) -> None:
+        super().__init__(name=name, **options)
+        self.pool_size = sizes(pool_size, self.spatial, "pool_size")
+        self.strides = self.pool_size if strides is None else sizes(strides, self.spatial, "strides")
+        self.padding, self.data_format = padding_mode(padding), layout(data_format, self.spatial)
+
+    def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        pooled: Tensor = type(self)._op(
+            inputs, self.pool_size, self.strides, self.padding, data_format=self.data_format
+        )
+        return pooled
+
+
+class MaxPooling1D(_Pooling):
+    """The maximum of each window of sequences ``[n, w, c]``."""
+
+    rank, spatial = 3, 1
+    _op = staticmethod(ops.max_pool1d)
+
+
+class MaxPooling2D(_Pooling):
+    """The maximum of each window of images ``[n, h, w, c]``."""
+
+    rank, spatial = 4, 2
+    _op = staticmethod(ops.max_pool)
+
+
+class MaxPooling3D(_Pooling):
+    """The maximum of each window of volumes ``[n, d, h, w, c]``."""
+
+    rank, spatial = 5, 3
+    _op = staticmethod(ops.max_pool3d)
+
+
+class AveragePooling1D(_Pooling):
+    """The mean of each window of sequences ``[n, w, c]``."""
+
+    rank, spatial = 3, 1
+    _op = staticmethod(ops.avg_pool1d)
+
+
+class AveragePooling2D(_Pooling):
+    """The mean of each window of images ``[n, h, w, c]``."""
+
+    rank, spatial = 4, 2
+    _op = staticmethod(ops.avg_pool)
+
+
+class AveragePooling3D(_Pooling):
+    """The mean of each window of volumes ``[n, d, h, w, c]``."""
+
+    rank, spatial = 5, 3
+    _op = staticmethod(ops.avg_pool3d)
+
+
+max_pooling1d = layer_function(MaxPooling1D, has_reuse=False)
+max_pooling2d = layer_function(MaxPooling2D, has_reuse=False)
+max_pooling3d = layer_function(MaxPooling3D, has_reuse=False)
+average_pooling1d = layer_function(AveragePooling1D, has_reuse=False)
+average_pooling2d = layer_function(AveragePooling2D, has_reuse=False)
+average_pooling3d = layer_function(AveragePooling3D, has_reuse=False)
