@@ -256,6 +256,8 @@ from flowrt.graph.ops.script import print_ as print
 from flowrt.graph.ops.script import tuple_ as tuple
 from flowrt.graph.ops import operators as _operators  # Tensor's +, -, [] and so on
 from flowrt.graph.shapes import Dimension, TensorShape
+from flowrt.get_variable import get_local_variable
+from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.initializers import (
     constant_initializer,
     glorot_normal_initializer,
@@ -284,6 +286,7 @@ from flowrt.scopes import (
 from flowrt.scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
+from flowrt.template import make_template
 from flowrt.variable_scope import (
     AUTO_REUSE,
     VariableScope,

@@ -264,6 +264,15 @@ class Variable:
     ) -> Any:
         return self._write(state.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
 
+    def count_up_to(self, limit: int) -> Tensor:
+        """What a scalar int32 or int64 variable was before one is added to it.
+
+        When run, raises `OutOfRangeError` once the variable has reached ``limit``.
+        """
+        with self._beside():
+            counted: Tensor = state.resource_count_up_to(self.handle, limit=limit, T=self._dtype)
+            return counted
+
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
         converted = [convert_to_tensor(v, self._dtype) for v in values[-1:]]
         with self._beside():

@@ -1,28 +1,352 @@
 """Pictures of a graph as it runs: pruned, optimised, placed and cut into one part a device.
 
-Operations are drawn together by name scope: one box for all whose names agree in the first ``depth`` parts, on each
-device. Constants and the pairs of Send and Recv are not drawn: a tensor that goes from one device to another is a dashed
-edge. `write_dot` writes the text that Graphviz reads; `write_svg` draws by itself, so that a picture needs no other program.
+Operations are drawn together by name scope: on each device one box for all whose scopes agree in the first
+``depth`` parts. Constants, Send and Recv are not drawn; a tensor that goes from one device to another is a
+dashed edge.
 
-    parts = partitions(session, fetches)          {device: Subgraph}
-    picture = collapse(parts, depth=2)            boxes and edges
-    write_svg(picture, "graph.svg")
+    session, fetches -> partitions -> collapse -> write_dot     text for Graphviz
+                                               -> write_svg     a picture that needs no other program
 """
 
 from __future__ import annotations
 
 import os
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import SimpleNamespace
+from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.device.spec import parse_device
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.executor.config import ConfigProto
 from flowrt.executor.fetches import parse_fetches
 from flowrt.executor.plan import compile_subgraphs
 from flowrt.executor.session import BaseSession, Session
-from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.graph import Graph, Operation
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.infer import infer_shapes
+from flowrt.graph.op_def import Effect
+
+Partitions: TypeAlias = Mapping[str, Subgraph]
+"""``{device: its part}``."""
+
+MAX_BOXES = 60
+"""What a reader can take in: `write_svg` collapses further until there are no more boxes."""
+
+Key: TypeAlias = tuple[str, str]
+"""Of a box: device and scope."""
+
+
+class Box(NamedTuple):
+    """Some operations of one device: ``nodes`` in the order they run."""
+
+    device: str
+    name: str
+    nodes: list[Node]
+
+    @property
+    def subtitle(self) -> str:
+        kind = self.nodes[0].op.name
+        return f"{len(self.nodes)} ops" if len(self.nodes) > 1 else {"_Feed": "fed"}.get(kind, kind)
+
+
+class Picture(NamedTuple):
+    """Boxes, and for each pair of connected ones what connects them: "send", "data" or "control" (the first
+    that holds), and how many edges.
+    """
+
+    boxes: dict[Key, Box]
+    edges: dict[tuple[Key, Key], tuple[str, int]]
+
+
+# --- what there is to draw
+
+
+def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partitions:
+    """The compiled parts of the step that computes ``fetches``, with its placeholders fed; nothing runs.
+
+    A `Graph` is placed on as many CPUs as its operations ask for. Raises as `Session.run`.
+    """
+    if isinstance(session_or_graph, Graph):
+        config = ConfigProto(
+            device_count={"CPU": _cpus_asked_for(session_or_graph)}, allow_soft_placement=True
+        )
+        session: BaseSession = Session(graph=session_or_graph, config=config)
+    else:
+        session = session_or_graph
+    graph = session.graph
+    parsed = parse_fetches(graph, fetches)
+    feeds = {
+        op.outputs[0]: op.node.outputs[0].shape for op in graph.get_operations() if op.type == "Placeholder"
+    }
+    wanted = _ancestors([t.op for t in parsed.tensors] + list(parsed.targets))
+    feeds = {tensor: shape for tensor, shape in feeds.items() if tensor.op in wanted}
+    devices = [SimpleNamespace(spec=parse_device(device.name)) for device in session.list_devices()]
+    return compile_subgraphs(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True)[1]
+
+
+def _cpus_asked_for(graph: Graph) -> int:
+    specs = [parse_device(name) for name in {op.device for op in graph.get_operations()}]
+    return 1 + max((spec.device_index or 0 for spec in specs if spec.device_type == "CPU"), default=0)
+
+
+def _ancestors(roots: list[Operation]) -> set[Operation]:
+    found: set[Operation] = set()
+    while roots:
+        op = roots.pop()
+        if op not in found:
+            found.add(op)
+            roots += [t.op for t in op.inputs] + list(op.control_inputs)
+    return found
+
+
+def collapse(parts: Partitions, depth: int = 2) -> Picture:
+    """One box for the operations whose scopes agree in the first ``depth`` parts; with depth 0, for those of
+    one type.
+    """
+    boxes: dict[Key, Box] = {}
+    for device, part in parts.items():
+        for node in part:
+            if node.op.name not in ("Const", "_Send", "_Recv"):
+                key = device, _box_name(node, depth)
+                boxes.setdefault(key, Box(*key, [])).nodes.append(node)
+    edges: dict[tuple[Key, Key], tuple[str, int]] = {}
+    for key, box in boxes.items():
+        for node in box.nodes:
+            for device, producer, kind in _producers(parts, box.device, node):
+                pair = (device, _box_name(producer, depth)), key
+                if pair[0] != key:
+                    known, count = edges.get(pair, (kind, 0))
+                    edges[pair] = (max(known, kind, key=_KINDS.index), count + 1)
+    return Picture(boxes, edges)
+
+
+_KINDS = ("control", "data", "send")
+
+
+def _box_name(node: Node, depth: int) -> str:
+    if depth == 0:
+        return node.op.name
+    parts = node.name.split("/")
+    is_handle = node.op.effect is Effect.HANDLE  # a variable's scope is its name, where its reads are
+    within = parts if is_handle else parts[:-1]
+    return "/".join(within[:depth]) or node.name
+
+
+def _producers(parts: Partitions, device: str, node: Node) -> Iterator[tuple[str, Node, str]]:
+    """(device, node, kind of the edge) of what ``node`` reads or waits for, seen through Recv and constants."""
+    for name in dict.fromkeys(ref[0] for ref in node.inputs):
+        yield from _origin(parts, device, name, "data")
+    for name in node.controls:
+        yield from _origin(parts, device, name, "control")
+
+
+def _origin(parts: Partitions, device: str, name: str, kind: str) -> Iterator[tuple[str, Node, str]]:
+    node = parts[device].nodes[name]
+    if node.op.name == "_Recv":
+        sender = node.attrs["tensor_name"].rpartition(":")[0]
+        yield from _origin(parts, node.attrs["send_device"], sender, "send")
+    elif node.op.name == "Const":
+        for control in node.controls:
+            yield from _origin(parts, device, control, kind)
+    else:
+        yield device, node, kind
+
+
+# --- writing
+
+
+def write_graph_picture(
+    session_or_graph: BaseSession | Graph, fetches: Any, path: str | os.PathLike[str], depth: int = 2
+) -> str:
+    """Draw the step that computes ``fetches`` into ``path``, an ``.svg`` or ``.dot`` file; returns ``path``.
+
+    Raises `InvalidArgumentError` for another kind of file.
+    """
+    writers = {".svg": write_svg, ".dot": write_dot}
+    if not isinstance(session_or_graph, BaseSession | Graph):
+        raise DTypeError(f"write_graph_picture: expected a Session or a Graph; got {session_or_graph!r}")
+    suffix = Path(path).suffix
+    if suffix not in writers:
+        raise InvalidArgumentError(
+            f"write_graph_picture: expected an .svg or .dot file; got {os.fspath(path)!r}"
+        )
+    return writers[suffix](partitions(session_or_graph, fetches), path, depth)
+
+
+def write_dot(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:
+    """Write the collapsed parts as text for Graphviz, one cluster a device; returns ``path``."""
+    picture = collapse(parts, depth)
+    ids = {key: f"n{i}" for i, key in enumerate(picture.boxes)}
+    lines = ["digraph {", '  rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]']
+    for i, device in enumerate(parts):
+        lines += [f"  subgraph cluster_{i} {{", f"    label={_quoted(device)}"]
+        lines += [
+            f"    {ids[key]} [label={_quoted(box.name, box.subtitle)}]"
+            for key, box in picture.boxes.items()
+            if box.device == device
+        ]
+        lines.append("  }")
+    styles = {"send": "dashed", "control": "dotted", "data": "solid"}
+    for (source, target), (kind, _) in picture.edges.items():
+        lines.append(f"  {ids[source]} -> {ids[target]} [style={styles[kind]}]")
+    Path(path).write_text("\n".join([*lines, "}", ""]), "utf-8")
+    return os.fspath(path)
+
+
+def _quoted(*lines: str) -> str:
+    escaped = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
+    return '"' + "\\n".join(escaped) + '"'
+
+
+def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:
+    """Draw the collapsed parts, at most `MAX_BOXES` boxes, time from left to right, one band a device;
+    returns ``path``.
+
+    Pointing at a box shows its operations.
+    """
+    picture = collapse(parts, depth)
+    while len(picture.boxes) > MAX_BOXES and depth > 0:
+        depth -= 1
+        picture = collapse(parts, depth)
+    Path(path).write_text(_svg(picture, lay_out(picture)), "utf-8")
+    return os.fspath(path)
+
+
+# --- layout and drawing
+
+BOX_WIDTH, BOX_HEIGHT, GAP_X, GAP_Y = 150, 40, 50, 16
+MARGIN, BAND_TOP, MAX_LIFT = 20, 40, 62
+_COLORS = ("#dbe9f9", "#fbe5d0", "#dff1dc", "#f6dde6", "#e6e0f5", "#fdf3c8", "#d8f0ee", "#ece7e1")
+
+
+class Layout(NamedTuple):
+    """Places in pixels: the left upper corner of each box, top and height of each device's band, and the
+    whole size.
+    """
+
+    corners: dict[Key, tuple[float, float]]
+    bands: dict[str, tuple[float, float]]
+    width: float
+    height: float
+
+
+def lay_out(picture: Picture) -> Layout:
+    """Columns by level: a box stands right of all that it reads, except where boxes read each other in a
+    circle.
+
+    In a column, the boxes of a device stand in the order of the boxes they read, which keeps edges short.
+    """
+    columns = _columns(picture)
+    heights: dict[str, int] = {}
+    rows: dict[Key, float] = {}
+    for column in range(max(columns.values(), default=0) + 1):
+        for device in dict.fromkeys(box.device for box in picture.boxes.values()):
+            keys = [key for key, at in columns.items() if at == column and key[0] == device]
+            keys.sort(key=lambda key: _mean_row(picture, rows, key))
+            rows.update((key, row) for row, key in enumerate(keys))
+            heights[device] = max(heights.get(device, 1), len(keys))
+    bands: dict[str, tuple[float, float]] = {}
+    top = float(MARGIN)
+    for device, count in heights.items():
+        height = BAND_TOP + count * (BOX_HEIGHT + GAP_Y) + GAP_Y
+        bands[device] = (top, height)
+        top += height + GAP_Y
+    in_column: dict[tuple[str, int], int] = {}
+    for key, column in columns.items():
+        in_column[key[0], column] = in_column.get((key[0], column), 0) + 1
+    corners = {}
+    for key, column in columns.items():
+        spare = (
+            heights[key[0]] - in_column[key[0], column]
+        ) / 2  # short columns stand in the middle of the band
+        y = bands[key[0]][0] + BAND_TOP + GAP_Y / 2 + (rows[key] + spare) * (BOX_HEIGHT + GAP_Y)
+        corners[key] = (2 * MARGIN + column * (BOX_WIDTH + GAP_X), y)
+    width = 4 * MARGIN + (max(columns.values(), default=0) + 1) * (BOX_WIDTH + GAP_X) - GAP_X
+    return Layout(corners, bands, width, top - GAP_Y + MARGIN)
+
+
+def _columns(picture: Picture) -> dict[Key, int]:
+    columns: dict[Key, int] = {}
+    pending = set(picture.boxes)
+    inputs: dict[Key, list[Key]] = {key: [] for key in picture.boxes}
+    for source, target in picture.edges:
+        inputs[target].append(source)
+    while pending:  # boxes whose inputs have places; in a circle, the one with the fewest that have none
+        key = min(pending, key=lambda k: (sum(s in pending for s in inputs[k]), list(picture.boxes).index(k)))
+        columns[key] = max((columns[s] + 1 for s in inputs[key] if s in columns), default=0)
+        pending.remove(key)
+    return columns
+
+
+def _mean_row(picture: Picture, rows: Mapping[Key, float], key: Key) -> float:
+    known = [rows[source] for source, target in picture.edges if target == key and source in rows]
+    return sum(known) / len(known) if known else 0.0
+
+
+def _svg(picture: Picture, layout: Layout) -> str:
+    head = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width:g} {layout.height:g}" '
+        f'width="{layout.width:g}" height="{layout.height:g}" font-family="Helvetica, Arial, sans-serif">'
+    )
+    scopes = list(dict.fromkeys(box.name.split("/")[0] for box in picture.boxes.values()))
+    colors = {scope: _COLORS[i % len(_COLORS)] for i, scope in enumerate(scopes)}
+    parts = [head, _STYLE, f'<rect width="{layout.width:g}" height="{layout.height:g}" fill="white"/>']
+    for device, (top, height) in layout.bands.items():
+        parts.append(_svg_band(device, top, height, layout.width))
+    for (source, target), (kind, count) in picture.edges.items():
+        parts.append(_svg_edge(layout.corners[source], layout.corners[target], kind, count))
+    for key, box in picture.boxes.items():
+        parts.append(_svg_box(box, *layout.corners[key], colors[box.name.split("/")[0]]))
+    return "\n".join([*parts, "</svg>", ""])
+
+
+_STYLE = """<style>
+  path { fill: none; stroke: #9aa3ad; marker-end: url(#arrow) }
+  path.send { stroke: #d2691e; stroke-dasharray: 6 4 }
+  path.control { stroke-dasharray: 1.5 3 }
+  text { fill: #24292f; font-size: 12px }
+  .small { font-size: 10px; fill: #6a737d }
+  .band { fill: #f6f8fa; stroke: #d0d7de }
+</style>
+<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"
+  markerUnits="userSpaceOnUse"><path d="M0 0 8 4 0 8z" style="fill:#9aa3ad;stroke:none"/></marker></defs>"""
+
+
+def _svg_band(device: str, top: float, height: float, width: float) -> str:
+    return (
+        f'<rect class="band" x="{MARGIN}" y="{top:g}" width="{width - 2 * MARGIN:g}" height="{height:g}" rx="8"/>'
+        f'<text x="{MARGIN + 12}" y="{top + 20:g}" font-weight="bold">{escape(device)}</text>'
+    )
+
+
+def _svg_edge(source: tuple[float, float], target: tuple[float, float], kind: str, count: int) -> str:
+    x1, y1 = source[0] + BOX_WIDTH, source[1] + BOX_HEIGHT / 2
+    x2, y2 = target[0], target[1] + BOX_HEIGHT / 2
+    bend = max(GAP_X, abs(x2 - x1) / 3)
+    passed = (
+        (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0
+    )  # boxes in between: go over them, not through them
+    lift = min(32 + 6 * passed, MAX_LIFT) if passed > 0 else 0
+    width = 1 + 0.5 * min(count - 1, 4)
+    return (
+        f'<path class="{kind}" stroke-width="{width:g}" '
+        f'd="M{x1:g} {y1:g}C{x1 + bend:g} {y1 - lift:g} {x2 - bend:g} {y2 - lift:g} {x2:g} {y2:g}"/>'
+    )
+
+
+def _svg_box(box: Box, x: float, y: float, color: str) -> str:
+    listed = "\n".join(f"{node.name}: {node.op.name}" for node in box.nodes[:30])
+    more = f"\n… and {len(box.nodes) - 30} more" if len(box.nodes) > 30 else ""
+    middle = x + BOX_WIDTH / 2
+    return (
+        f"<g><title>{escape(listed + more)}</title>"
+        f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="{color}" stroke="#8c959f"/>'
+        f'<text x="{middle:g}" y="{y + 17:g}" text-anchor="middle">{escape(_short(box.name))}</text>'
+        f'<text class="small" x="{middle:g}" y="{y + 31:g}" text-anchor="middle">{escape(_short(box.subtitle, 26))}</text></g>'
+    )
+
+
+def _short(name: str, limit: int = 22) -> str:
+    """The end of a long name: what differs stands there."""
+    return name if len(name) <= limit else "…" + name[-limit + 1 :]

@@ -1,4 +1,4 @@
-"""The tour: flowrt in seven chapters, each the smallest thing that works. Read from top to bottom, half an hour.
+"""The tour: flowrt in seven chapters, each the smallest thing that works. Half an hour.
 
 It is a test, so it cannot go stale: ``python -m pytest tests/test_tour.py``. What a chapter claims, the code
 below the claim does, and an assertion holds it to that. One function runs through all chapters,
@@ -43,12 +43,12 @@ CPU_0 = "/job:localhost/replica:0/task:0/device:CPU:0"
 CPU_1 = "/job:localhost/replica:0/task:0/device:CPU:1"
 
 
-# --- Chapter 1. A graph by hand -------------------------------------------------------------------------
+# --- Chapter 1. A graph by hand -----------------------------------------------------------------------------
 #
-# A *graph* says what is to be computed, before anything is. It is made of *nodes*: a node has a name, an
-# *op* (what it does: Mul, Sin), and *inputs*, the tensors that it reads. A *tensor* is one output of a
-# node, written as the pair (node's name, output's number), and of it a graph knows only dtype and shape:
-# there are no values yet.
+# A *graph* says what is to be computed, before anything is. It is made of *nodes*: a node has a name, an *op*
+# (what it does: Mul, Sin), and *inputs*, the tensors that it reads. A *tensor* is one output of a node,
+# written as the pair (node's name, output's number), and of it a graph knows only dtype and shape: there are
+# no values yet.
 #
 # That is all, so a graph can be written down by hand:
 
@@ -75,8 +75,8 @@ def f_by_hand() -> Subgraph:
     return Subgraph({n.name: n for n in nodes}, feeds=("x1", "x2"), fetches=(("f", 0),))
 
 
-# Nobody wants to read Python objects, so a graph has a text form, one line a node. We leave out the
-# user's source line that each node remembers, and write short device names:
+# Nobody wants to read Python objects, so a graph has a text form, one line a node. We leave out the user's
+# source line that each node remembers, and write short device names:
 
 
 def show(graph: Subgraph) -> str:
@@ -104,8 +104,8 @@ def test_chapter_1_a_graph_by_hand() -> None:
     assert show(parse_subgraph(F_AS_TEXT)) == F_AS_TEXT
 
 
-# Nobody wants to write nodes, either. A script calls functions, and each call adds one *operation*, a
-# handle on one node, to the default graph:
+# Nobody wants to write nodes, either. A script calls functions, and each call adds one *operation*, a handle
+# on one node, to the default graph:
 
 
 def f_by_script(log_device: str = "", product_device: str = "") -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
@@ -120,8 +120,8 @@ def f_by_script(log_device: str = "", product_device: str = "") -> tuple[tf.Tens
     return x1, x2, f
 
 
-# A script's graph only grows, and may hold much that one step does not need. So the first thing that is
-# done for a step is to *extract* its part, given what is fetched and what is fed:
+# A script's graph only grows, and may hold much that one step does not need. So the first thing that is done
+# for a step is to *extract* its part, given what is fetched and what is fed:
 
 
 def test_chapter_1_a_script_builds_the_same_graph() -> None:
@@ -131,13 +131,13 @@ def test_chapter_1_a_script_builds_the_same_graph() -> None:
     assert show(extract(graph, [f], [], {x1: (), x2: ()})) == F_AS_TEXT
 
 
-# Real files: flowrt/graph/node.py (Node, Subgraph), flowrt/graph/graph.py (Graph, Operation, Tensor: what
-# a script holds), flowrt/graph/text.py, flowrt/graph/passes/prune.py (extract). Left out here: scopes,
-# collections, several outputs, shape inference, and how f + 1 becomes an operation
+# Real files: flowrt/graph/node.py (Node, Subgraph), flowrt/graph/graph.py (Graph, Operation, Tensor: what a
+# script holds), flowrt/graph/text.py, flowrt/graph/passes/prune.py (extract).
+# Left out here: scopes, collections, several outputs, shape inference, and how f + 1 becomes an operation
 # (flowrt/graph/build.py).
 
 
-# --- Chapter 2. An interpreter in ten lines -------------------------------------------------------------
+# --- Chapter 2. An interpreter in ten lines -----------------------------------------------------------------
 #
 # An op is defined in one place, by one call of `define_op` that says all there is to know of it: its
 # signature, its rule for shapes, its derivatives, what it does besides computing (its *effect*), and its
@@ -163,8 +163,8 @@ def test_chapter_2_ten_lines_run_a_graph() -> None:
     assert result == evaluate(f_by_hand(), AT_2_5)[0]
 
 
-# An effect other than PURE is what the compiler has to respect. It never asks "is this op named Sin?",
-# only "is it pure?", "does it read or write a variable?":
+# An effect other than PURE is what the compiler has to respect. It never asks "is this op named Sin?", only
+# "is it pure?", "does it read or write a variable?":
 
 
 def test_chapter_2_an_op_tells_facts_about_itself() -> None:
@@ -175,17 +175,17 @@ def test_chapter_2_an_op_tells_facts_about_itself() -> None:
 
 
 # Real files: flowrt/graph/op_def.py (define_op), flowrt/graph/ops/ (all ops, by family),
-# flowrt/graph/evaluate.py (the interpreter that constant folding uses and tests compare with). Left out
-# here: inputs that are lists, inputs that say *how* and stay on the host (a reshape's shape), kernels
-# that write into given memory (`out=`), state, errors that name the node.
+# flowrt/graph/evaluate.py (the interpreter that constant folding uses and tests compare with).
+# Left out here: inputs that are lists, inputs that say *how* and stay on the host (a reshape's shape),
+# kernels that write into given memory (`out=`), state, errors that name the node.
 
 
-# --- Chapter 3. Derivatives are more graph --------------------------------------------------------------
+# --- Chapter 3. Derivatives are more graph ------------------------------------------------------------------
 #
 # An op's definition has two rules for derivatives. Its *vjp* turns the derivative of f by the op's output
-# into that by its inputs, and its *jvp* turns changes of its inputs into the change of its output.
-# Neither computes: both *add operations*. `gradients` walks back from f, applies the vjp of each op, and
-# adds up where paths meet.
+# into that by its inputs, and its *jvp* turns changes of its inputs into the change of its output. Neither
+# computes: both *add operations*. `gradients` walks back from f, applies the vjp of each op, and adds up
+# where paths meet.
 
 
 def test_chapter_3_gradients_add_operations() -> None:
@@ -194,7 +194,7 @@ def test_chapter_3_gradients_add_operations() -> None:
         df = tf.gradients(f, [x1, x2])
     backward = extract(graph, df, [], {x1: (), x2: ()})
     assert show(backward) == BACKWARD
-    # AddN takes a list, which `interpret` knows nothing of. `evaluate` is the same ten lines with all the rules.
+    # AddN takes a list, of which `interpret` knows nothing. `evaluate` is the same with all the rules.
     assert evaluate(backward, AT_2_5) == pytest.approx([DF_DX1, DF_DX2], rel=1e-6)
 
 
@@ -234,9 +234,9 @@ def test_chapter_3_second_derivatives_come_free() -> None:
     assert values == pytest.approx([-1 / 4, 1])
 
 
-# Forwards, the other way round: give each input a *tangent*, the speed at which it changes, and follow
-# the operations in the order in which they were made. One sweep gives the speed of everything; the loop
-# is the whole algorithm.
+# Forwards, the other way round: give each input a *tangent*, the speed at which it changes, and follow the
+# operations in the order in which they were made. One sweep gives the speed of everything; the loop is the
+# whole algorithm.
 
 
 def test_chapter_3_jvp_goes_forward() -> None:
@@ -251,20 +251,20 @@ def test_chapter_3_jvp_goes_forward() -> None:
 
 
 # Real files: flowrt/graph/gradients.py, flowrt/graph/jvp.py, and the rules beside the kernels in
-# flowrt/graph/ops/. Left out here: ops without a derivative, sparse gradients (IndexedSlices),
-# custom_gradient.
+# flowrt/graph/ops/.
+# Left out here: ops without a derivative, sparse gradients (IndexedSlices), custom_gradient.
 
 
-# --- Chapter 4. Places and cuts -------------------------------------------------------------------------
+# --- Chapter 4. Places and cuts -----------------------------------------------------------------------------
 #
-# A *device* is a place where kernels run: memory, and the functions that work on it. Its full name says
-# job, task, type and number; a script asks for as much of it as it cares about. We ask for the product on
-# the second CPU.
+# A *device* is a place where kernels run: memory, and the functions that work on it. Its full name says job,
+# task, type and number; a script asks for as much of it as it cares about. We ask for the product on the
+# second CPU.
 #
-# To *place* a graph is to give each node one device. To *partition* it is to cut it into one graph a
-# device, and to put a pair of nodes on every edge that is cut: _Send on the side of the producer, _Recv
-# on the reader's. Both know the same edge name. From then on no device knows of any other; all they share
-# is that name.
+# To *place* a graph is to give each node one device. To *partition* it is to cut it into one graph a device,
+# and to put a pair of nodes on every edge that is cut: _Send on the side of the producer, _Recv on the
+# reader's. Both know the same edge name. From then on no device knows of any other; all they share is that
+# name.
 
 
 def two_partitions() -> dict[str, Subgraph]:
@@ -310,32 +310,29 @@ def test_chapter_4_a_graph_is_cut_into_one_a_device() -> None:
     assert show_partition(parts[CPU_1]) == ON_CPU_1
 
 
-# Real files: flowrt/graph/passes/place.py, flowrt/graph/passes/partition.py, flowrt/device/spec.py
-# (device names). Left out here: everything between extract and place, listed in
-# flowrt/graph/passes/__init__.py: the order of reads and writes of one variable, shapes, and the
-# optimisations; then groups that must stay together, control edges that are cut, small constants that are
-# copied instead of sent.
+# Real files: flowrt/graph/passes/place.py, flowrt/graph/passes/partition.py, flowrt/device/spec.py (device
+# names).
+# Left out here: everything between extract and place, listed in flowrt/graph/passes/__init__.py: the order of
+# reads and writes of one variable, shapes, and the optimisations; then groups that must stay together,
+# control edges that are cut, small constants that are copied instead of sent.
 
 
-# --- Chapter 5. The rendezvous --------------------------------------------------------------------------
+# --- Chapter 5. The rendezvous ------------------------------------------------------------------------------
 #
-# A *rendezvous* is where the two ends of a cut edge meet, whoever comes first. It is a table from *key*
-# to what is there: a value that nobody has asked for, or somebody who waits. `send` puts a value in and
-# never blocks. `recv` takes one out, or leaves a *waiter*. Whoever comes late does the matching.
+# A *rendezvous* is where the two ends of a cut edge meet, whoever comes first. It is a table from *key* to
+# what is there: a value that nobody has asked for, or somebody who waits. `send` puts a value in and never
+# blocks. `recv` takes one out, or leaves a *waiter*. Whoever comes late does the matching.
 #
-# The table only decides. It has no lock and calls nobody: it *returns* what there is to do, and that can
-# be compared.
+# The table only decides. It has no lock and calls nobody: it *returns* what there is to do, and that can be
+# compared.
 
 
 def test_chapter_5_whoever_comes_late_does_the_matching() -> None:
     table: RendezvousTable[str] = RendezvousTable()
-
     assert not table.send("x1", 2.0)  # sent first: kept, nothing to do
     assert table.recv("x1", "CPU:1 waits") == (Deliver("CPU:1 waits", 2.0),)  # asked for: there it is
-
     assert not table.recv("product", "CPU:0 waits")  # asked for first: CPU:0 is parked
     assert table.send("product", 10.0) == (Deliver("CPU:0 waits", 10.0),)  # ... until the value comes
-
     assert table.is_empty  # a step that ends well leaves nothing behind
 
 
@@ -352,8 +349,8 @@ def test_chapter_5_an_abort_wakes_all_and_sticks() -> None:
         table.send("x1", 2.0)
 
 
-# A key names the edge and its two ends. It also says in which life of the sending process the value was
-# made, and in which iteration of which loop, so that nothing can be taken for its namesake:
+# A key names the edge and its two ends. It also says in which life of the sending process the value was made,
+# and in which iteration of which loop, so that nothing can be taken for its namesake:
 
 
 def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
@@ -362,29 +359,25 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
     assert parse_key(key).edge_name == "product:0"
 
 
-# Real files: flowrt/rendezvous/key.py, flowrt/rendezvous/table.py, flowrt/rendezvous/local.py (the table
-# and a lock, for threads), flowrt/rendezvous/inline.py (a bare dict, for programs that take turns). Left
-# out here: cancelling one waiter, several values under one key, time limits.
+# Real files: flowrt/rendezvous/key.py, flowrt/rendezvous/table.py, flowrt/rendezvous/local.py (the table and
+# a lock, for threads), flowrt/rendezvous/inline.py (a bare dict, for programs that take turns).
+# Left out here: cancelling one waiter, several values under one key, time limits.
 
 
-# --- Chapter 6. A program, stepped by hand --------------------------------------------------------------
+# --- Chapter 6. A program, stepped by hand ------------------------------------------------------------------
 #
-# The interpreter of chapter 2 looks everything up again in every step: the kernel, the inputs, a place
-# for the output. None of that changes from step to step. To *bind* a partition is to decide it all once:
-# every tensor gets a place (a buffer, a register), and what is left is a flat list of calls. That is a
-# *program*. It prints:
+# The interpreter of chapter 2 looks everything up again in every step: the kernel, the inputs, a place for
+# the output. None of that changes from step to step. To *bind* a partition is to decide it all once: every
+# tensor gets a place (a buffer, a register), and what is left is a flat list of calls. That is a *program*.
+# It prints:
 
 
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
-    parts = two_partitions()
+    parts, no_variables = two_partitions(), {}.__getitem__
     return [
-        Binder(parts[device.name], device, no_state, rendezvous.send, rendezvous.take, 0).bind()
+        Binder(parts[device.name], device, no_variables, rendezvous.send, rendezvous.take, 0).bind()
         for device in (HostDevice(0), HostDevice(1))
     ]
-
-
-def no_state(node: Node) -> Any:
-    raise AssertionError(f"{node} has no state: there is no variable in f")
 
 
 def test_chapter_6_a_program_is_a_list_of_calls_on_fixed_places() -> None:
@@ -402,9 +395,9 @@ def test_chapter_6_a_program_is_a_list_of_calls_on_fixed_places() -> None:
     ]
 
 
-# A program runs as a *generator*: straight on, until it needs a tensor that has not arrived. Then it
-# yields the key of that tensor, and whoever drives it decides how to wait. Here we drive, and know better
-# than to wait: we let the other program run, which sends the product, and come back.
+# A program runs as a *generator*: straight on, until it needs a tensor that has not arrived. Then it yields
+# the key of that tensor, and whoever drives it decides how to wait. Here we drive, and know better than to
+# wait: we let the other program run, which sends the product, and come back.
 
 
 def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
@@ -427,17 +420,16 @@ def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
     rendezvous.check_empty()
 
 
-# Real files: flowrt/executor/bind.py (Binder), flowrt/executor/program.py (Program),
-# flowrt/device/host.py, flowrt/executor/plan.py (keeps bound programs for the next step of the same
-# kind). Left out here: variables read in place, views that cost nothing, large tensors, errors that name
-# the node.
+# Real files: flowrt/executor/bind.py (Binder), flowrt/executor/program.py (Program), flowrt/device/host.py,
+# flowrt/executor/plan.py (keeps bound programs for the next step of the same kind).
+# Left out here: variables read in place, views that cost nothing, large tensors, errors that name the node.
 
 
-# --- Chapter 7. Any order will do -----------------------------------------------------------------------
+# --- Chapter 7. Any order will do ---------------------------------------------------------------------------
 #
-# Two devices work at once, so nobody knows in which order their calls will fall. The result must not
-# depend on it. With threads one would run it often and hope. Programs are generators, so we can *choose*
-# the order, and let a seed choose:
+# Two devices work at once, so nobody knows in which order their calls will fall. The result must not depend
+# on it. With threads one would run it often and hope. Programs are generators, so we can *choose* the order,
+# and let a seed choose:
 
 
 def interleave(programs: list[Program], seed: int) -> str:
@@ -448,11 +440,10 @@ def interleave(programs: list[Program], seed: int) -> str:
     while running:
         name = rng.choice(list(running))
         order += name
-        yielded = next(running[name], None)
-        if yielded is None:
+        key = next(running[name], None)
+        if key is None:
             del running[name]
-        elif yielded is not PAUSE:
-            assert parse_key(yielded)  # it waits; we look in again later
+        assert key in (None, PAUSE) or parse_key(key)  # a key: it waits, and we look in again later
     return order
 
 
@@ -472,11 +463,11 @@ def test_chapter_7_a_hundred_orders_give_one_result() -> None:
     assert len(results) == 1
 
 
-# A session does all of this: it extracts, places, partitions and binds when it first sees a question,
-# keeps the plan, and drives the programs: in turn on the calling thread when there is little to do, a
-# thread a device when there is much, and, given a seed, in an order drawn from it. Variables live in the
-# session, on their devices, and the reads and writes of one variable keep the order in which the script
-# made them. So even training is the same, to the last bit:
+# A session does all of this: it extracts, places, partitions and binds when it first sees a question, keeps
+# the plan, and drives the programs: in turn on the calling thread when there is little to do, a thread a
+# device when there is much, and, given a seed, in an order drawn from it. Variables live in the session, on
+# their devices, and the reads and writes of one variable keep the order in which the script made them. So
+# even training is the same, to the last bit:
 
 
 def train(devices: int, seed: int | None) -> bytes:
@@ -485,17 +476,16 @@ def train(devices: int, seed: int | None) -> bytes:
     with tf.Graph():
         tf.set_random_seed(7)
         with tf.device("/cpu:0"):
-            a = tf.get_variable("a", [], initializer=tf.random_normal_initializer())
+            a = tf.Variable(tf.random_normal([]), name="a")
         with tf.device(f"/cpu:{devices - 1}"):
-            b = tf.get_variable("b", [], initializer=tf.zeros_initializer())
+            b = tf.Variable(0.0, name="b")
             loss = tf.reduce_mean(tf.square(x * a + b - (3 * x + 1)))
         step = tf.train.GradientDescentOptimizer(0.3).minimize(loss, colocate_gradients_with_ops=True)
         with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices}), seed=seed) as session:
             session.run(tf.global_variables_initializer())
             for _ in range(10):
                 session.run(step)
-            weights = session.run([a, b])
-    return np.array(weights).tobytes()
+            return np.array(session.run([a, b])).tobytes()
 
 
 def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
@@ -505,8 +495,5 @@ def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
 
 
 # Real files: flowrt/executor/session.py (Session.run), flowrt/executor/plan.py (compile_subgraphs, Plan),
-# flowrt/executor/runner.py (run_inline, run_threaded, run_seeded). Left out here: deadlines,
-# cancellation, errors that end a step on all devices, tracing.
-#
-# Where next? ARCHITECTURE.md walks the same way through the real files, with the invariants and the tests
-# that hold them.
+# flowrt/executor/runner.py (run_inline, run_threaded, run_seeded).
+# Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.

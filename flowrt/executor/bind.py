@@ -15,24 +15,29 @@ at run time. Rules that keep this right:
   2. A variable that is written later in the program, while a reader of the old value is still to come, is copied at the read.
   3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
   4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the output's shape
-     and dtype, and this is its last reader.
+     and dtype, this is its last reader, and no other input is a view of it.
+  5. A feed's buffer has not held anything earlier in the program: it is filled before the program starts.
+  6. Host arguments (axes, shapes) are read now only if they are constants.
 """
 
 from __future__ import annotations
 
 import functools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from operator import itemgetter
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
+from flowrt.dtypes import resource
 from flowrt.errors import InternalError, OpError
+from flowrt.executor.arguments import Later, Operand, arguments_of, late_call
+from flowrt.executor.cost import may_block, node_cost
+from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
-from flowrt.graph.op_def import Argument, Effect, Ufunc
-from flowrt.graph.partial_value import as_host_value
+from flowrt.graph.op_def import Effect, Ufunc
 from flowrt.graph.shapes import is_static
 from flowrt.rendezvous import create_key
 
@@ -45,15 +50,8 @@ MAX_PINNED_SEND = 65536
 MAX_KEPT_REGISTER = 65536
 """Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its last reader."""
 
-
-class Operand(NamedTuple):
-    """Where a tensor is: ``value`` (an array or resource that is known now), or register ``slot``."""
-
-    value: Any
-    slot: int | None
-    text: str
-    writable: bool = False
-    """Whether ``value`` is exactly a plan buffer, which rule 4 may hand to an elementwise successor."""
+MAX_STRETCH_COST = 1e7
+"""Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
 
 
 @final
@@ -85,7 +83,10 @@ class Binder:
         self._lines: list[Line] = []
         self._feeds: dict[str, Callable[[Any], None]] = {}
         self._lifetimes = Lifetimes(subgraph)
+        self._fetch_counts = Counter(subgraph.fetches)
         self._fetched = {self._lifetimes.root(ref) for ref in subgraph.fetches}
+        self._cost = 0.0
+        """Of the stretch so far."""
 
     def bind(self) -> Program:
         """The program. Raises what a kernel raises when it cannot be bound."""
@@ -94,7 +95,12 @@ class Binder:
                 self._bind_node(node, position)
             except OpError as error:
                 raise located(node, error) from error.__cause__
-            if len(self._instructions) >= MAX_STRETCH:
+            except Exception as error:
+                raise located(node, error) from error
+            self._cost += node_cost(self._subgraph, node)
+            if self._instructions and (
+                len(self._instructions) >= MAX_STRETCH or self._cost >= MAX_STRETCH_COST or may_block(node)
+            ):
                 self._cut(PAUSE, 0)
         self._cut(None, 0)
         fetches = [self._fetch(ref) for ref in self._subgraph.fetches]
@@ -107,7 +113,8 @@ class Binder:
     def _bind_node(self, node: Node, position: int) -> None:
         name = node.op.name
         if name == "Const":
-            self._place(node, 0, Operand(node.attrs["value"], None, _text(node.attrs["value"])))
+            array = node.attrs["value"]
+            self._place(node, 0, Operand(array, None, _text(array), constant=True))
         elif node.op.effect is Effect.HANDLE:
             self._place(node, 0, Operand(self._resource(node), None, f"%{node.name}"))
         elif name == "_Feed":
@@ -129,7 +136,7 @@ class Binder:
             and not fetched
             and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED
         ):
-            array = self._new_buffer((node.name, 0), node.outputs[0])
+            array = self._fresh_buffer((node.name, 0), node.outputs[0])
             self._feeds[node.name] = functools.partial(array.__setitem__, ...)
             self._place(node, 0, Operand(array, None, self._buffer_name(array)))
             return
@@ -158,6 +165,9 @@ class Binder:
         operands = [self._places[ref] for ref in node.inputs]
         if node.op.alias and self._bind_view(node, operands, position):
             return
+        if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):
+            self._bind_copied_read(node, operands)
+            return
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         fetched = any(self._is_fetched(ref) for ref in outputs)
         static = all(is_static(spec[1]) and spec[0].np != object for spec in node.outputs)
@@ -172,23 +182,39 @@ class Binder:
     def _bind_view(self, node: Node, operands: list[Operand], position: int) -> bool:
         """Make the output a view now, if that is possible."""
         source = operands[0]
-        if any(o.slot is not None for o in operands):
+        if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
             return False
+        if node.outputs[0].dtype is resource:  # a handle passed on
+            self._place(node, 0, source)
+            return True
         if node.op.effect is Effect.READ:
             array = source.value.array
-            if (
-                array is None
-                or not is_static(node.outputs[0].shape)
-                or self._lifetimes.is_overwritten(node, position)
-            ):
+            if array is None or not source.value.is_pinned or self._lifetimes.is_overwritten(node, position):
                 return False
         else:
-            array = self._call(node, operands)
+            function, arguments = self._kernel(node, operands)
+            if any(isinstance(a, Later) for a in arguments):
+                return False
+            with np.errstate(all="ignore"):
+                array = function(*arguments)
             if not (isinstance(array, np.ndarray) and np.may_share_memory(array, source.value)):
                 return False
         exact = source.writable and array is source.value
         self._place(node, 0, Operand(array, None, source.text, exact))
         return True
+
+    def _bind_copied_read(self, node: Node, operands: list[Operand]) -> None:
+        """Rule 2."""
+        read, arguments = self._kernel(node, operands)
+        spec, ref, copy = node.outputs[0], (node.name, 0), self._xp.array
+        if self._is_fetched(ref) or spec.dtype.np == object or not is_static(spec.shape):
+            store = functools.partial(self._registers.__setitem__, self._new_register(node, 0))
+            self._emit_call(node, lambda *a: copy(read(*a)), arguments, operands, store, returns=True)
+            return
+        array = self._new_buffer(ref, spec)
+        self._place(node, 0, Operand(array, None, self._buffer_name(array), True))
+        copyto = self._xp.copyto
+        self._emit_call(node, lambda *a: copyto(array, read(*a)), arguments, operands, _ignore)
 
     def _bind_into_buffers(
         self, node: Node, operands: list[Operand], outputs: list[Ref], position: int
@@ -205,14 +231,14 @@ class Binder:
             bound, arguments = function, (*arguments, out)
         else:
             bound = functools.partial(function, out=out)
-        self._emit_call(node, bound, arguments, operands, lambda _: None)
+        self._emit_call(node, bound, arguments, operands, _ignore)
 
     def _bind_into_registers(self, node: Node, operands: list[Operand]) -> None:
         function, arguments = self._kernel(node, operands)
         registers = self._registers
         slots = [self._new_register(node, i) for i in range(len(node.outputs))]
         if not slots:
-            self._emit_call(node, function, arguments, operands, lambda _: None)
+            self._emit_call(node, function, arguments, operands, _ignore)
             return
         if len(slots) == 1 and not node.op.outputs[0].is_list:
             store: Callable[[Any], None] = functools.partial(registers.__setitem__, slots[0])
@@ -229,27 +255,16 @@ class Binder:
     def _kernel(self, node: Node, operands: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
         """The node's kernel with attrs and array module bound, and one argument an input of its signature.
 
-        An argument that is not known yet stands as a `_Later`.
+        An argument that is not known yet stands as a `Later`.
         """
         op = node.op
-        arguments: list[Any] = []
-        position = 0
-        for argument in op.inputs:
-            count = _width(argument, node)
-            items = [_argument(argument, o) for o in operands[position : position + count]]
-            position += count
-            arguments.append(_group(items) if argument.is_list else items[0])
+        arguments = arguments_of(node, operands)
         if isinstance(op.kernel, Ufunc):
-            return op.kernel.bind(self._xp), tuple(arguments)
+            return op.kernel.bind(self._xp), arguments
         attrs = {key: node.attrs[key] for key in op.kernel_attrs}
         if op.state is not None:
             attrs["state"] = self._resource(node)
-        return functools.partial(op.kernel, self._xp, **attrs), tuple(arguments)
-
-    def _call(self, node: Node, operands: Sequence[Operand]) -> Any:
-        function, arguments = self._kernel(node, operands)
-        with np.errstate(all="ignore"):
-            return function(*arguments)
+        return functools.partial(op.kernel, self._xp, **attrs), arguments
 
     def _emit_call(
         self,
@@ -262,13 +277,13 @@ class Binder:
     ) -> None:
         """Emit the instruction ``store(function(*arguments))``, reading registers where arguments come later."""
         result = ", ".join(self._places[node.name, i].text for i in range(len(node.outputs)))
-        if not any(isinstance(a, _Later) for a in arguments):
+        if not any(isinstance(a, Later) for a in arguments):
             if returns:
                 self._emit(node, lambda: store(function(*arguments)), (), operands, result)
             else:
                 self._emit(node, function, arguments, operands, result)
             return
-        call = _late_call(self._registers, function, arguments)
+        call = late_call(self._registers, function, arguments)
         self._emit(node, (lambda: store(call())) if returns else call, (), operands, result)
 
     def _emit(
@@ -281,7 +296,7 @@ class Binder:
     def _cut(self, key: str | None, slot: int) -> None:
         """End the stretch, and wait for ``key``."""
         self._segments.append(Segment(tuple(self._instructions), tuple(self._nodes), key, slot))
-        self._instructions, self._nodes = [], []
+        self._instructions, self._nodes, self._cost = [], [], 0.0
 
     # --- places
 
@@ -295,10 +310,17 @@ class Binder:
         return slot
 
     def _new_buffer(self, ref: Ref, spec: TensorSpec) -> Any:
-        kind = (spec.shape, spec.dtype)
-        spare = self._free.get(kind)
-        array = spare.pop() if spare else self._device.empty(spec.shape, spec.dtype.np)
-        self._buffers[ref] = (kind, array)
+        spare = self._free.get((spec.shape, spec.dtype))
+        if not spare:
+            return self._fresh_buffer(ref, spec)
+        array = spare.pop()
+        self._buffers[ref] = ((spec.shape, spec.dtype), array)
+        return array
+
+    def _fresh_buffer(self, ref: Ref, spec: TensorSpec) -> Any:
+        """Memory that nothing earlier in the program has written: a feed is put there before the program starts."""
+        array = self._device.empty(spec.shape, spec.dtype.np)
+        self._buffers[ref] = ((spec.shape, spec.dtype), array)
         return array
 
     def _buffer_name(self, array: Any) -> str:
@@ -310,9 +332,11 @@ class Binder:
 
     def _release_inputs(self, node: Node, operands: Sequence[Operand], position: int) -> None:
         """Give back, before the output is placed, the buffers that rule 4 lets the kernel write over."""
-        for ref, operand in zip(node.inputs, operands, strict=True):
-            if operand.writable and self._lifetimes.ends_at(ref, position):
-                self._give_back(self._lifetimes.root(ref))
+        roots = [self._lifetimes.root(ref) for ref in node.inputs]
+        rearranged = {root for root, operand in zip(roots, operands, strict=True) if not operand.writable}
+        for ref, root in zip(node.inputs, roots, strict=True):
+            if root not in rearranged and self._lifetimes.ends_at(ref, position):
+                self._give_back(root)
 
     def _release(self, node: Node, position: int) -> None:
         """After the node: give back what it was the last to read."""
@@ -335,110 +359,12 @@ class Binder:
     def _fetch(self, ref: Ref) -> Callable[[], Any]:
         operand = self._places[ref]
         registers, slot = self._registers, operand.slot
-        root = self._places.get(self._lifetimes.root(ref))
         if slot is None:
             return functools.partial(_copy, operand.value)
-        if root is operand and self._subgraph.nodes[ref[0]].op.effect in (Effect.PURE, Effect.RANDOM):
+        is_new = self._subgraph.nodes[ref[0]].op.effect in (Effect.PURE, Effect.RANDOM)
+        if is_new and self._lifetimes.root(ref) == ref and self._fetch_counts[ref] == 1:
             return lambda: _own(registers[slot])
         return lambda: _copy(registers[slot])
-
-
-class _Later(NamedTuple):
-    """An argument that is in a register: ``convert`` makes a host value of it if the kernel wants one."""
-
-    slots: tuple[int | None, ...]
-    values: tuple[Any, ...]
-    is_list: bool
-    on_host: bool
-
-    def read(self, registers: list[Any]) -> Any:
-        items = [v if s is None else registers[s] for s, v in zip(self.slots, self.values, strict=True)]
-        if self.on_host:
-            items = [
-                as_host_value(np.asarray(i)) if s is not None else i
-                for s, i in zip(self.slots, items, strict=True)
-            ]
-        return tuple(items) if self.is_list else items[0]
-
-
-def _argument(argument: Argument, operand: Operand) -> Any:
-    if operand.slot is not None:
-        return _Later((operand.slot,), (None,), False, argument.on_host)
-    return as_host_value(np.asarray(operand.value)) if argument.on_host else operand.value
-
-
-def _group(items: list[Any]) -> Any:
-    if not any(isinstance(i, _Later) for i in items):
-        return tuple(items)
-    slots = tuple(i.slots[0] if isinstance(i, _Later) else None for i in items)
-    values = tuple(None if isinstance(i, _Later) else i for i in items)
-    return _Later(slots, values, True, any(isinstance(i, _Later) and i.on_host for i in items))
-
-
-def _late_call(registers: list[Any], function: Any, arguments: tuple[Any, ...]) -> Callable[[], Any]:
-    """A call that reads its register arguments when it is made. Plain registers go through one ``itemgetter``."""
-    if any(isinstance(a, _Later) and (a.is_list or a.on_host) for a in arguments):
-        return lambda: function(*[a.read(registers) if isinstance(a, _Later) else a for a in arguments])
-    if len(arguments) == 1:
-        slot = arguments[0].slots[0]
-        return lambda: function(registers[slot])
-    slots = []
-    for argument in arguments:
-        if isinstance(argument, _Later):
-            slots.append(argument.slots[0])
-        else:  # a known argument becomes a register that never changes
-            slots.append(len(registers))
-            registers.append(argument)
-    get = itemgetter(*slots)
-    return lambda: function(*get(registers))
-
-
-@final
-class Lifetimes:
-    """Who reads each tensor last. Aliases count as their root: the tensor whose memory they share."""
-
-    def __init__(self, subgraph: Subgraph) -> None:
-        self._roots: dict[Ref, Ref] = {}
-        self._last: dict[Ref, float] = {}
-        self._sent: set[Ref] = set()
-        self._writes: dict[Ref, list[int]] = {}
-        for position, node in enumerate(subgraph):
-            op = node.op
-            for ref in node.inputs:
-                self._last[self.root(ref)] = position
-            if op.name == "_Send":
-                self._sent.add(self.root(node.inputs[0]))
-            if op.effect is Effect.WRITE:
-                for ref in node.inputs:
-                    self._writes.setdefault(ref, []).append(position)
-            if op.alias and op.effect is not Effect.READ and node.inputs:
-                self._roots[node.name, 0] = self.root(node.inputs[0])
-            for index in range(len(node.outputs)):
-                self._last.setdefault(self.root((node.name, index)), position)
-        for ref in subgraph.fetches:
-            self._last[self.root(ref)] = float("inf")
-        for root in self._sent:
-            self._last[root] = float("inf")
-
-    def root(self, ref: Ref) -> Ref:
-        return self._roots.get(ref, ref)
-
-    def ends_at(self, ref: Ref, position: int) -> bool:
-        return self._last[self.root(ref)] == position
-
-    def is_sent(self, refs: Sequence[Ref]) -> bool:
-        return any(self.root(ref) in self._sent for ref in refs)
-
-    def is_overwritten(self, read: Node, position: int) -> bool:
-        """Whether the variable is written after the read, and the value that was read is used at or after that."""
-        last = self._last[self.root((read.name, 0))]
-        return any(position < write <= last for write in self._writes.get(read.inputs[0], ()))
-
-
-def _width(argument: Argument, node: Node) -> int:
-    if argument.number_attr:
-        return int(node.attrs[argument.number_attr])
-    return len(node.attrs[argument.type_attr or ""]) if argument.is_type_list else 1
 
 
 def _nbytes(spec: TensorSpec) -> int:
@@ -448,6 +374,10 @@ def _nbytes(spec: TensorSpec) -> int:
             raise InternalError(f"expected a static shape; got {spec}")
         count *= dim
     return count
+
+
+def _ignore(_: Any) -> None:
+    """What becomes of a result that is in its buffer already."""
 
 
 def _text(array: Any) -> str:

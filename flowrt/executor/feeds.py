@@ -16,6 +16,11 @@ from flowrt.graph.shapes import compatible, format_shape, is_static
 
 def resolve_feed(graph: Graph, key: Any) -> Tensor:
     """The tensor that a key of ``feed_dict`` means. Raises `DTypeError` or `InvalidArgumentError`."""
+    if hasattr(key, "_as_graph_element"):
+        raise InvalidArgumentError(
+            f"feed_dict: expected a tensor; got the variable {key!r}, each use of which is a read of its own. "
+            "Use load() or assign(), or feed the tensor that is read"
+        )
     tensor: Tensor = graph.as_graph_element(key, allow_operation=False)
     if not graph.is_feedable(tensor) or tensor.dtype in (dtypes.resource, dtypes.variant):
         raise InvalidArgumentError(
@@ -36,7 +41,10 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
 
     def convert(value: Any) -> Any:
         if type(value) in numbers:
-            value = np.array(value, dtype)
+            try:
+                value = np.array(value, dtype)
+            except OverflowError:
+                value = _convert(tensor, value)
         elif type(value) is not np.ndarray or value.dtype != dtype:
             value = _convert(tensor, value)
         if value.shape != exact and not compatible(value.shape, shape):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import functools
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
-from flowrt.errors import DTypeError
+from flowrt import dtypes
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
 
@@ -21,7 +24,7 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class Fetches(NamedTuple):
-    """The distinct tensors and operations of a fetch structure, and the way back from their values to the structure."""
+    """The tensors of a fetch structure as they occur, its operations, and the way back from values to the structure."""
 
     tensors: tuple[Tensor, ...]
     targets: tuple[Operation, ...]
@@ -29,8 +32,10 @@ class Fetches(NamedTuple):
 
 
 def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
-    """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it stands."""
-    tensors: dict[Tensor, int] = {}
+    """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it stands, and
+    `InvalidArgumentError` for resources and elements of other graphs.
+    """
+    tensors: list[Tensor] = []
     targets: dict[Operation, None] = {}
 
     def parse(item: Any, path: str) -> Callable[[list[Any]], Any]:
@@ -39,7 +44,10 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             if isinstance(element, Operation):
                 targets[element] = None
                 return lambda values: None
-            position = tensors.setdefault(element, len(tensors))
+            if element.dtype in (dtypes.resource, dtypes.variant):
+                raise element.op.error(InvalidArgumentError, f"{path}: a {element.dtype.name} cannot be fetched")
+            position = len(tensors)  # one for each occurrence: no two results share memory
+            tensors.append(element)
             return lambda values: values[position]
         if isinstance(item, IndexedSlices):
             parts = [parse(p, path) for p in (item.values, item.indices)]
@@ -47,7 +55,9 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             return lambda values: IndexedSlicesValue(parts[0](values), parts[1](values), shape(values))
         if isinstance(item, Mapping):
             rebuilds = {k: parse(v, f"{path}[{k!r}]") for k, v in item.items()}
-            kind = type(item)
+            kind: Any = type(item)
+            if isinstance(item, defaultdict):
+                kind = functools.partial(kind, item.default_factory)
             return lambda values: kind((k, r(values)) for k, r in rebuilds.items())
         if isinstance(item, (list, tuple)):
             several = [parse(v, f"{path}[{i}]") for i, v in enumerate(item)]
@@ -59,15 +69,9 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             f"{path}: expected a Tensor, Operation, variable, name or a structure of them; got {item!r}"
         )
 
-    if (
-        type(fetches) is list
-        and all(type(f) is Tensor for f in fetches)
-        and len(set(fetches)) == len(fetches)
-    ):
-        for f in fetches:
-            parse(f, "fetches")
-        return Fetches(tuple(tensors), (), list)
     rebuild = parse(fetches, "fetches")
+    if type(fetches) is list and all(type(f) is Tensor for f in fetches):
+        rebuild = list
     return Fetches(tuple(tensors), tuple(targets), rebuild)
 
 

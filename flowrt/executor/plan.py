@@ -7,14 +7,16 @@ an instance each. An instance that failed is thrown away, with whatever its rend
 
 from __future__ import annotations
 
+import contextlib
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 import numpy as np
 
 from flowrt.executor.bind import Binder
+from flowrt.executor.cost import total_cost
 from flowrt.executor.program import Program
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
 from flowrt.executor.step_stats import StepRecorder
@@ -26,7 +28,7 @@ from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.partition import partition
 from flowrt.graph.passes.place import place
 from flowrt.graph.passes.prune import extract
-from flowrt.graph.shapes import Shape, num_elements
+from flowrt.graph.shapes import Shape
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 THREADED_COST = 4e6
@@ -36,7 +38,9 @@ about 50 us, in which a core does this much arithmetic on small arrays."""
 
 @final
 class Plan:
-    """Compiled partitions. ``seed`` makes the runs interleave instructions in a seeded order (for tests)."""
+    """Compiled partitions. ``seed`` makes the runs interleave instructions in a seeded order (for tests),
+    ``controlled`` gives every run a `StepControl`.
+    """
 
     def __init__(
         self,
@@ -46,6 +50,7 @@ class Plan:
         resource: Callable[[str, Node], Any],
         inline: bool,
         seed: int | None,
+        controlled: bool,
     ) -> None:
         self.partitions = partitions
         self._devices, self._resource, self._seed = devices, resource, seed
@@ -53,11 +58,10 @@ class Plan:
         self._feed_order = _order(whole.feeds, [s.feeds for s in partitions.values()])
         self._fetch_order = _order(whole.fetches, [s.fetches for s in partitions.values()])
         self._idle: list[Instance] = []
-        self.used = 0
-        """The session's clock at the last use, for the cache."""
+        self._closed = False
         self._idle.append(self._new_instance())
         programs = self._idle[0].programs
-        self.is_straight = len(programs) == 1 and programs[0].is_straight and seed is None
+        self.is_straight = len(programs) == 1 and programs[0].is_straight and seed is None and not controlled
         """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
 
     def run(
@@ -68,16 +72,22 @@ class Plan:
             instance = self._idle.pop()
         except IndexError:
             instance = self._new_instance()
-        for position, value in zip(self._feed_order, feeds, strict=True):
-            instance.feeds[position](value)
-        if control is None and self.is_straight:
-            instance.run_straight()
-        else:
-            instance.run(control or StepControl(), recorder, self._seed)
-        fetches = instance.fetches
-        values = [fetches[position]() for position in self._fetch_order]
-        instance.reset()
+        try:
+            for position, value in zip(self._feed_order, feeds, strict=True):
+                instance.feeds[position](value)
+            if control is None and self.is_straight:
+                instance.run_straight()
+            else:
+                instance.run(control or StepControl(), recorder, self._seed)
+            fetches = instance.fetches
+            values = [fetches[position]() for position in self._fetch_order]
+            instance.reset()
+        except BaseException:
+            instance.close()
+            raise
         self._idle.append(instance)
+        if self._closed:
+            self.close()
         return values
 
     def _new_instance(self) -> Instance:
@@ -104,8 +114,11 @@ class Plan:
         return self._idle[-1].programs
 
     def close(self) -> None:
-        for instance in self._idle:
-            instance.close()
+        """Keep no instance from now on. Runs that have begun go on."""
+        self._closed = True
+        with contextlib.suppress(IndexError):  # a run may take one meanwhile
+            while True:
+                self._idle.pop().close()
 
 
 @final
@@ -136,7 +149,8 @@ class Instance:
             run_seeded([p.run_stepwise() for p in self.programs], control, seed)
             return
         if recorder is None:
-            running = [p.run() for p in self.programs]
+            single = control.has_deadline  # looked at after each instruction
+            running = [p.run_stepwise() if single else p.run() for p in self.programs]
         else:
             running = [p.run_traced(time.time_ns, recorder.on(p.device)) for p in self.programs]
         if isinstance(self._rendezvous, InlineRendezvous):
@@ -165,17 +179,7 @@ def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
 
 def _is_large(partitions: Mapping[str, Subgraph]) -> bool:
     """Whether at least two partitions have enough to do for a thread each."""
-    return len(partitions) > 1 and sorted(map(_cost, partitions.values()))[-2] >= THREADED_COST
-
-
-def _cost(subgraph: Subgraph) -> float:
-    total = 0.0
-    for node in subgraph:
-        if node.op.cost is not None:
-            total += node.op.cost([subgraph.spec(ref) for ref in node.inputs], node.outputs) or 0.0
-        elif node.op.name not in ("Const", "_Feed", "_Recv"):
-            total += sum(num_elements(spec.shape) or 0 for spec in node.outputs)
-    return total
+    return len(partitions) > 1 and sorted(map(total_cost, partitions.values()))[-2] >= THREADED_COST
 
 
 def compile_subgraphs(
@@ -187,9 +191,10 @@ def compile_subgraphs(
     assigned: Mapping[str, str],
     soft_placement: bool,
     optimisations: bool,
+    done: Collection[str],
 ) -> tuple[Subgraph, dict[str, Subgraph]]:
-    """The placed subgraph of one run, and its partitions by device."""
-    subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds)))
+    """The placed subgraph of one run, and its partitions by device. Nothing waits for the operations in ``done``."""
+    subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds, done)))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
     placed = place(subgraph, [d.spec for d in devices], assigned=assigned, soft=soft_placement)

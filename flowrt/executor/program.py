@@ -8,7 +8,7 @@ the key of a tensor that has not arrived; whoever drives it (see `flowrt.executo
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, NoReturn, TypeAlias, final
 
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import located
@@ -85,7 +85,7 @@ class Program:
             for function, arguments in segment.stretch:
                 function(*arguments)
         except Exception as error:
-            raise blame(segment, function, arguments, error) from error
+            blame(segment, function, arguments, error)
 
     def run(self) -> Generator[str, Any, None]:
         """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look again)."""
@@ -96,7 +96,7 @@ class Program:
                 for function, arguments in stretch:
                     function(*arguments)
             except Exception as error:
-                raise blame(segment, function, arguments, error) from error
+                blame(segment, function, arguments, error)
             if key is None:
                 return
             if key is PAUSE:
@@ -116,9 +116,10 @@ class Program:
                 try:
                     function(*arguments)
                 except Exception as error:
-                    raise blame(segment, function, arguments, error) from error
+                    blame(segment, function, arguments, error)
                 yield PAUSE
-            yield from self._wait(segment)
+            if segment.key is not PAUSE:
+                yield from self._wait(segment)
 
     def run_traced(
         self, clock: Callable[[], int], record: Callable[[Node, int, int], None]
@@ -130,13 +131,16 @@ class Program:
                 try:
                     function(*arguments)
                 except Exception as error:
-                    raise blame(segment, function, arguments, error) from error
+                    blame(segment, function, arguments, error)
                 record(node, start, clock())
             yield from self._wait(segment)
 
     def _wait(self, segment: Segment) -> Generator[str, Any, None]:
         key = segment.key
-        if key is None or key is PAUSE:
+        if key is None:
+            return
+        if key is PAUSE:
+            yield PAUSE
             return
         value = self.take(key, None)
         while value is None:
@@ -157,9 +161,9 @@ def _format_line(line: Line) -> str:
     return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
 
 
-def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> OpError:
-    """``error`` as a typed error that names the node whose instruction failed."""
+def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> NoReturn:
+    """Raise ``error`` as a typed error that names the node whose instruction failed; its cause is the user's exception."""
     for (candidate, its_arguments), node in zip(segment.stretch, segment.nodes, strict=True):
         if candidate is function and its_arguments is arguments:
-            return located(node, error)
+            raise located(node, error) from (error.__cause__ if isinstance(error, OpError) else error)
     raise error

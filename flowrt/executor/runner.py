@@ -15,6 +15,8 @@ from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeAlias, final
 
+import numpy as np
+
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from flowrt.executor.program import PAUSE
 from flowrt.rendezvous import LocalRendezvous
@@ -43,6 +45,15 @@ class StepControl:
     def wake_by(self, wake: Callable[[OpError], None]) -> None:
         """How `cancel` reaches threads that wait."""
         self._on_cancel = wake
+
+    @property
+    def has_deadline(self) -> bool:
+        return self._deadline is not None
+
+    @property
+    def cancelled(self) -> OpError | None:
+        """What `cancel` was given first."""
+        return self._cancelled
 
     def check(self) -> None:
         """Raises the reason when the step must end."""
@@ -86,7 +97,7 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
         program = rng.choice(list(last))
         key = next(program, None)
         control.check()
-        if key is PAUSE or key != last[program]:
+        if key is None or key is PAUSE or key != last[program]:
             stuck.clear()
         else:
             stuck.add(program)
@@ -104,36 +115,47 @@ def run_threaded(
     running: Sequence[Running], control: StepControl, rendezvous: LocalRendezvous, pool: ThreadPoolExecutor
 ) -> None:
     """One pool thread a program. The first error ends all of them and is raised; the others' are its consequences."""
+    errors: list[BaseException] = []
     control.wake_by(rendezvous.abort)
-    futures = [pool.submit(_drive, program, control, rendezvous) for program in running[1:]]
-    errors = [_drive(running[0], control, rendezvous)]
-    wait(futures)
-    errors += [future.result() for future in futures]
-    found = [error for error in errors if error is not None]
-    if found:
-        raise next((e for e in found if not isinstance(e, (AbortedError, CancelledError))), found[0])
-
-
-def _drive(program: Running, control: StepControl, rendezvous: LocalRendezvous) -> BaseException | None:
-    """Run to the end, blocking where a tensor has not arrived. An error is returned, after it has woken the others."""
+    futures = [pool.submit(_drive, program, control, rendezvous, errors) for program in running[1:]]
     try:
-        key = next(program, None)
-        while key is not None:
-            control.check()
-            if key is PAUSE:
-                key = next(program, None)
-                continue
-            try:
-                value = rendezvous.recv(key, control.remaining_s())
-            except DeadlineExceededError as error:
-                raise control.too_late() from error
-            key = _send(program, value)
+        _drive(running[0], control, rendezvous, errors)
+        wait(futures)
+    except BaseException as error:  # Ctrl-C while waiting: the step may not go on behind the caller's back
+        _fail(error, rendezvous, errors)
+        control.cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
+        wait(futures)
+        raise
+    if errors:
+        raise next((e for e in errors if not isinstance(e, Exception)), errors[0])  # Ctrl-C first
+    control.check()
+
+
+def _drive(
+    program: Running, control: StepControl, rendezvous: LocalRendezvous, errors: list[BaseException]
+) -> None:
+    """Run to the end, blocking where a tensor has not arrived. An error is noted, and wakes the others."""
+    try:
+        with np.errstate(all="ignore"):  # of this thread
+            key = next(program, None)
+            while key is not None:
+                control.check()
+                if key is PAUSE:
+                    key = next(program, None)
+                    continue
+                try:
+                    value = rendezvous.recv(key, control.remaining_s())
+                except DeadlineExceededError as error:
+                    raise control.too_late() from error
+                key = _send(program, value)
     except BaseException as error:
-        rendezvous.abort(
-            error if isinstance(error, OpError) else AbortedError(f"another device failed: {error}")
-        )
-        return error
-    return None
+        _fail(error, rendezvous, errors)
+
+
+def _fail(error: BaseException, rendezvous: LocalRendezvous, errors: list[BaseException]) -> None:
+    errors.append(error)  # before the abort: what the others raise comes after it
+    known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
+    rendezvous.abort(known)
 
 
 def _send(program: Running, value: Any) -> str | None:

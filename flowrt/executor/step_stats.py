@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, final
 
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node
 from flowrt.graph.shapes import num_elements
 
 
@@ -50,11 +50,3 @@ def _describe(description: Any, spec: Any) -> None:
     count = num_elements(spec.shape)
     if count is not None:
         description.allocation_description.requested_bytes = count * spec.dtype.size
-
-
-def fill_partition_graphs(
-    run_metadata: Any, partitions: Mapping[str, Subgraph], to_graph_def: Callable[[Subgraph], Any]
-) -> None:
-    """Add one GraphDef a device."""
-    for subgraph in partitions.values():
-        run_metadata.partition_graphs.add().CopyFrom(to_graph_def(subgraph))

@@ -78,6 +78,8 @@ def _tensors(values: Any) -> list[Tensor]:
 
 
 def _zeros(x: Tensor) -> Tensor:
+    if x.dtype.name == "resource":
+        x = op_def("ReadVariableOp")(x, dtype=x.op.get_attr("dtype"))
     zeros: Tensor = op_def("ZerosLike")(x)
     return zeros
 
@@ -247,22 +249,17 @@ def hessians(ys: Any, xs: Any, name: str = "hessians", **options: Any) -> list[T
     reshape, pack, strided = op_def("Reshape"), op_def("Pack"), op_def("StridedSlice")
     found = []
     for x, gradient in zip(xs, gradients(ys, xs, **options), strict=True):
-        count = x.shape.num_elements()
-        if count is None:
-            raise InvalidArgumentError(f"hessians: expected an x of static shape; got {x!r}")
         if gradient is None:
             raise InvalidArgumentError(f"hessians: the ys do not depend on {x!r}")
+        gradient = convert_to_tensor(gradient)
+        shape, count = gradient.shape, gradient.shape.num_elements()
+        if count is None:
+            raise InvalidArgumentError(f"hessians: expected an x of static shape; got {x!r}")
         with x.graph.name_scope(name):
             flat = reshape(gradient, [-1])
-            zeros = UnconnectedGradients.ZERO
-            rows = [
-                gradients(
-                    strided(flat, [i], [i + 1], [1], shrink_axis_mask=1),
-                    x,
-                    unconnected_gradients=zeros,
-                    **options,
-                )[0]
-                for i in range(count)
-            ]
-            found.append(reshape(pack(rows), x.shape.as_list() * 2))
+            rows = []
+            for i in range(count):
+                row = gradients(strided(flat, [i], [i + 1], [1], shrink_axis_mask=1), x, **options)[0]
+                rows.append(op_def("ZerosLike")(gradient) if row is None else convert_to_tensor(row))
+            found.append(reshape(pack(rows), shape.as_list() * 2))
     return found

@@ -26,6 +26,11 @@ class VariableResource:
         self.array: Any = None
         self.lock = threading.Lock()
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether assignments keep the memory: the shape cannot change."""
+        return is_static(self.shape)
+
     def read(self) -> Any:
         """The value: the variable's own memory. Raises `FailedPreconditionError` before the first assignment."""
         if self.array is None:
@@ -42,7 +47,7 @@ class VariableResource:
                 f"variable {self.name!r}: expected a value of shape {expected}; got {got}"
             )
         with self.lock:
-            if self.array is None or not is_static(self.shape):
-                self.array = xp.array(value)
+            if self.array is None or not self.is_pinned:
+                self.array = xp.array(value, order="C")  # optimizers update it through a flat view
             else:
                 xp.copyto(self.array, value)

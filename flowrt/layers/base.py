@@ -18,6 +18,9 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.get_variable import get_variable
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.ops.division import realdiv
+from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import TensorShape
 from flowrt.variable_scope import VariableScope, variable_scope
 from flowrt.variables import GraphKeys, Variable
@@ -122,7 +125,8 @@ class Layer:
             outputs = self.call(tensor, *args, **kwargs)
             if self.activity_regularizer is not None:
                 with tensor.graph.name_scope("ActivityRegularizer"):
-                    self.add_loss(self.activity_regularizer(outputs))
+                    loss = self.activity_regularizer(outputs)
+                    self.add_loss(realdiv(loss, cast(shape(outputs)[0], loss.dtype)))
         return outputs
 
     apply = __call__

@@ -72,7 +72,8 @@ class Dense(Layer):
         )
         if self.bias is not None:
             outputs = bias_add(outputs, self.bias)
-        return outputs if self.activation is None else self.activation(outputs)
+        activated: Tensor = outputs if self.activation is None else self.activation(outputs)
+        return activated
 
 
 class Dropout(Layer):
@@ -95,7 +96,8 @@ class Dropout(Layer):
 
     def call(self, inputs: Tensor, *args: Any, training: Any = False, **kwargs: Any) -> Tensor:
         if not is_symbolic(training) and not training:
-            return identity(inputs)
+            same: Tensor = identity(inputs)
+            return same
         dropped = nn_dropout(inputs, noise_shape=self.noise_shape, seed=self.seed, rate=self.rate)
         chosen: Tensor = where(training, dropped, inputs) if is_symbolic(training) else dropped
         return chosen
@@ -127,7 +129,7 @@ class Flatten(Layer):
         rows: Any = dims[0]
         if rows is None:
             rows = -1 if size else shape(inputs)[0]
-        flat = reshape(inputs, [rows, -1 if size is None else size])
+        flat: Tensor = reshape(inputs, [rows, -1 if size is None else size])
         flat.set_shape([dims[0], size])
         return flat
 

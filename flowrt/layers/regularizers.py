@@ -10,8 +10,8 @@ from typing import Any
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.arithmetic import add, multiply
+from flowrt.graph.ops.complex_parts import abs as absolute
 from flowrt.graph.ops.losses import l2_loss
-from flowrt.graph.ops.math import abs as absolute
 from flowrt.graph.ops.reductions import reduce_sum
 
 

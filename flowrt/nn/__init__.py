@@ -1,5 +1,7 @@
 """``flowrt.nn``: TensorFlow's names of this namespace."""
 
+from typing import Any
+
 from flowrt.graph.ops.activations import (
     crelu,
     elu,
@@ -64,3 +66,8 @@ from flowrt.graph.ops.pooling import (
 )
 from flowrt.graph.ops.selecting import embedding_lookup
 from flowrt.graph.ops.softmax import log_softmax, softmax
+from flowrt.missing_names import missing_name
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("nn", name, globals())

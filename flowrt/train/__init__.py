@@ -1,10 +1,18 @@
 """``flowrt.train``: optimizers, schedules, moving averages, checkpoints.
 
-optimizer, optimizers   gradients of a loss, and the update of each variable (the rules are ops: graph/ops/training)
-saver                   variables to checkpoints and back
-checkpoint*             the files: safetensors shards, a JSON manifest with checksums, atomic replacement
+    optimizer, optimizers       gradients of a loss, and the update of each variable (rules: graph/ops/training)
+    schedules, global_step      learning rates that follow the step that `minimize` counts
+    moving_averages             averages of variables, and the names under which to restore them
+    saver                       variables to checkpoints and back
+    checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
+    coordinator, queue_runner   threads that stop together
+    graph_files                 a graph as a file
 """
 
+from typing import Any
+
+from flowrt.missing_names import missing_name
+from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.train.checkpoint import CheckpointReader as NewCheckpointReader
 from flowrt.train.checkpoint import checkpoint_exists, remove_checkpoint
 from flowrt.train.checkpoint_state import (
@@ -16,6 +24,16 @@ from flowrt.train.checkpoint_state import (
     load_variable,
     update_checkpoint_state,
 )
+from flowrt.train.coordinator import Coordinator
+from flowrt.train.global_step import (
+    assert_global_step,
+    create_global_step,
+    get_global_step,
+    get_or_create_global_step,
+)
+from flowrt.train.global_step import global_step as global_step  # the function, over the module of this name
+from flowrt.train.graph_files import write_graph
+from flowrt.train.moving_averages import ExponentialMovingAverage
 from flowrt.train.optimizer import Optimizer
 from flowrt.train.optimizers import (
     AdadeltaOptimizer,
@@ -29,4 +47,21 @@ from flowrt.train.optimizers import (
     MomentumOptimizer,
     RMSPropOptimizer,
 )
+from flowrt.train.queue_runner import start_queue_runners
 from flowrt.train.saver import Saver
+from flowrt.train.schedules import (
+    cosine_decay,
+    cosine_decay_restarts,
+    exponential_decay,
+    inverse_time_decay,
+    linear_cosine_decay,
+    natural_exp_decay,
+    piecewise_constant,
+    polynomial_decay,
+)
+
+piecewise_constant_decay = piecewise_constant
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("train", name, globals())

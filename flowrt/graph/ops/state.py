@@ -1,7 +1,8 @@
 """Variables' ops: handles, reads, assignments, sparse reads and updates.
 
-There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is ordered by
-the order of creation (see `flowrt.graph.passes.order_effects`). Updates check everything before they write.
+There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is
+ordered by the order of creation (see `flowrt.graph.passes.order_effects`). Updates check everything before
+they write.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from flowrt import dtypes
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.node import Node
@@ -108,7 +109,9 @@ def _define_assign(name: str, kernel: Any, doc: str) -> OpDef:
 
 
 def current_value(resource: VariableResource, value: Any) -> Any:
-    """The variable's array, if ``value`` has its shape; to be called under the lock, before an update writes."""
+    """The variable's array, if ``value`` has its shape; to be called under the lock, before an update
+    writes.
+    """
     array = resource.read()
     if value.shape != array.shape:
         raise InvalidArgumentError(
@@ -147,6 +150,33 @@ var_is_initialized_op = define_op(
     samples=lambda rng: (),
     effect=Effect.READ,
     doc="Whether the variable has a value.",
+)
+
+
+def _count_up_to(xp: Any, resource: VariableResource, limit: int) -> Any:
+    with resource.lock:
+        array = resource.read()
+        if array.shape != () or int(array) >= limit:
+            raise OutOfRangeError(
+                f"variable {resource.name!r}: expected a number below the limit {limit}; got {array}"
+            )
+        before = array.copy()
+        xp.add(array, 1, out=array)
+        return before
+
+
+resource_count_up_to = define_op(
+    "ResourceCountUpTo",
+    "resource: resource -> T",
+    types={"T": dtypes.INDEX},
+    attrs={"limit": attr_int(), "T": attr_type()},
+    shape=lambda s: [()],
+    kernel=_count_up_to,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    doc="Adds one to a scalar variable and returns what it was, until it reaches the limit.",
 )
 
 

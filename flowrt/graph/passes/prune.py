@@ -18,12 +18,16 @@ MAX_SHOWN = 12
 
 
 def extract(
-    graph: Graph, fetches: Sequence[Tensor], targets: Sequence[Operation], feeds: Mapping[Tensor, Shape]
+    graph: Graph,
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Mapping[Tensor, Shape],
+    done: Collection[str] = (),
 ) -> Subgraph:
     """The part of ``graph`` that ``fetches`` and ``targets`` need when ``feeds`` (with their shapes) are given.
 
     A fed tensor becomes a ``_Feed`` node, under its producer's name when that has no other output, and what only it
-    needed falls away. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
+    needed falls away. Nobody waits for the operations named in ``done``: they ran earlier in the step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
     """
     fed = {tensor.ref: _feed_node(tensor, shape) for tensor, shape in feeds.items()}
     renamed = {ref: (node.name, 0) for ref, node in fed.items() if node.name != ref[0]}
@@ -41,6 +45,8 @@ def extract(
         if renamed:
             inputs = tuple([renamed.get(ref, ref) for ref in node.inputs])
             node = node if inputs == node.inputs else node.replace(inputs=inputs)
+        if done and node.controls:
+            node = node.replace(controls=tuple([c for c in node.controls if c not in done]))
         found[name] = node
         for ref in node.inputs:
             if ref[0] not in found:

@@ -1,0 +1,108 @@
+"""Arguments of a bound call: known when the program is bound, or read when the call is made.
+
+An operand says where a tensor is. What does not change between steps (an array of the plan, a variable's memory, a
+constant's value as Python integers) becomes an argument at once. What is new in every step, a register's value or a host
+value that is computed, becomes a `Later`, and the call goes through one function that reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import Argument
+from flowrt.graph.partial_value import as_host_value
+
+
+class Operand(NamedTuple):
+    """Where a tensor is: ``value`` (an array or resource that is there now), or register ``slot``."""
+
+    value: Any
+    slot: int | None
+    text: str
+    writable: bool = False
+    """Whether ``value`` is exactly a plan buffer, which an elementwise successor may write over."""
+    constant: bool = False
+    """Whether ``value``'s elements never change."""
+
+
+class _Item(NamedTuple):
+    slot: int | None
+    value: Any
+    on_host: bool
+
+    def read(self, registers: list[Any]) -> Any:
+        value = self.value if self.slot is None else registers[self.slot]
+        return as_host_value(np.asarray(value)) if self.on_host else value
+
+
+class Later(NamedTuple):
+    """An argument, one tensor or a list of them, that is read when the call is made."""
+
+    items: tuple[_Item, ...]
+    is_list: bool
+
+    def read(self, registers: list[Any]) -> Any:
+        if self.is_list:
+            return tuple([item.read(registers) for item in self.items])
+        return self.items[0].read(registers)
+
+    @property
+    def plain_slot(self) -> int | None:
+        """The register, if reading it is all there is to do."""
+        item = self.items[0]
+        return None if self.is_list or item.on_host else item.slot
+
+
+def arguments_of(node: Node, operands: Sequence[Operand]) -> tuple[Any, ...]:
+    """One argument an input of the signature; one that is not known yet is a `Later`."""
+    arguments: list[Any] = []
+    position = 0
+    for argument in node.op.inputs:
+        count = _width(argument, node)
+        items = [_argument(argument, o) for o in operands[position : position + count]]
+        position += count
+        arguments.append(_group(items) if argument.is_list else items[0])
+    return tuple(arguments)
+
+
+def _width(argument: Argument, node: Node) -> int:
+    if argument.number_attr:
+        return int(node.attrs[argument.number_attr])
+    return len(node.attrs[argument.type_attr or ""]) if argument.is_type_list else 1
+
+
+def _argument(argument: Argument, operand: Operand) -> Any:
+    if operand.slot is None and not argument.on_host:
+        return operand.value
+    if operand.constant:
+        return as_host_value(np.asarray(operand.value))
+    return Later((_Item(operand.slot, operand.value, argument.on_host),), False)
+
+
+def _group(items: list[Any]) -> Any:
+    if not any(isinstance(i, Later) for i in items):
+        return tuple(items)
+    return Later(tuple([i.items[0] if isinstance(i, Later) else _Item(None, i, False) for i in items]), True)
+
+
+def late_call(registers: list[Any], function: Any, arguments: Sequence[Any]) -> Callable[[], Any]:
+    """A call that reads its `Later` arguments when it is made. Plain registers go through one ``itemgetter``."""
+    if any(isinstance(a, Later) and a.plain_slot is None for a in arguments):
+        return lambda: function(*[a.read(registers) if isinstance(a, Later) else a for a in arguments])
+    slots = []
+    for argument in arguments:
+        if isinstance(argument, Later):
+            slots.append(argument.items[0].slot)
+        else:  # a known argument becomes a register that never changes
+            slots.append(len(registers))
+            registers.append(argument)
+    if len(slots) == 1:
+        slot = slots[0]
+        return lambda: function(registers[slot])
+    get = itemgetter(*slots)
+    return lambda: function(*get(registers))

@@ -1,0 +1,27 @@
+"""What a node costs, estimated: what the choice of threads and the places of pauses go by."""
+
+from __future__ import annotations
+
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.shapes import num_elements
+
+_FREE = ("Const", "_Feed", "_Recv")
+
+
+def node_cost(subgraph: Subgraph, node: Node) -> float:
+    """Floating-point operations, or elements written where the op does not say; unknown dimensions count as nothing."""
+    if node.op.cost is not None:
+        return node.op.cost([subgraph.spec(ref) for ref in node.inputs], node.outputs) or 0.0
+    if node.op.name in _FREE:
+        return 0.0
+    return float(sum(num_elements(spec.shape) or 0 for spec in node.outputs))
+
+
+def may_block(node: Node) -> bool:
+    """Whether nothing is known of the time it takes: it calls the world outside."""
+    return node.op.effect is Effect.STATEFUL and node.op.name != "_Send"
+
+
+def total_cost(subgraph: Subgraph) -> float:
+    return sum(node_cost(subgraph, node) for node in subgraph)

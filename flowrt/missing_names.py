@@ -1,0 +1,85 @@
+"""What TensorFlow has and flowrt has not: each with the nearest thing that flowrt has.
+
+`missing_name` makes the error for a module's ``__getattr__``: an `UnimplementedError` where the name is TensorFlow's, so
+that a script's author reads what to use instead; always an ``AttributeError`` too, so that ``hasattr`` answers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from flowrt.errors import UnimplementedError
+from flowrt.graph.op_def import nearest
+
+_CONTROL = "control flow as operations is not there yet. Nearest: where, or branches and loops in Python while building"
+_CELLS = "recurrent cells are not there yet. Nearest: unroll the steps in Python over unstack(x, axis=1)"
+_KERAS = "there is no Keras. Nearest: flowrt.layers"
+_ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"
+_QUEUES = "there are no queues. Nearest: flowrt.data.Dataset"
+_SPARSE = "there are no sparse tensors. Nearest: gather and IndexedSlices, or dense tensors"
+_MONITORED = "there are no monitored sessions. Nearest: Session with train.Saver and summary.FileWriter"
+_TABLES = "there are no lookup tables. Nearest: a dict through flowrt.data.Dataset.map or py_func"
+_PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_generator"
+_IMAGES = "there are no image operations. Nearest: py_func, or the map of a flowrt.data.Dataset"
+_EAGER = "there is no eager execution. Nearest: Session.run"
+_STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_graph"
+_SAMPLED = "there are no sampled losses. Nearest: sparse_softmax_cross_entropy_with_logits over all classes"
+_DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
+
+_REASONS: dict[str, dict[str, str]] = {
+    "": dict.fromkeys(("cond", "case", "while_loop", "map_fn", "scan", "foldl", "foldr", "function"), _CONTROL)
+    | dict.fromkeys(("TensorArray",), _CONTROL)
+    | dict.fromkeys(("keras",), _KERAS)
+    | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
+    | dict.fromkeys(
+        ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "queue"), _QUEUES
+    )
+    | dict.fromkeys(
+        ("SparseTensor", "SparseTensorValue", "sparse_placeholder", "sparse_tensor_dense_matmul"), _SPARSE
+    )
+    | dict.fromkeys(("sparse_reduce_sum", "sparse_tensor_to_dense", "sparse", "SparseFeature"), _SPARSE)
+    | dict.fromkeys(("lookup", "hash_table"), _TABLES)
+    | dict.fromkeys(("parse_example", "parse_single_example", "FixedLenFeature", "VarLenFeature"), _PARSING)
+    | dict.fromkeys(("TFRecordReader", "WholeFileReader", "TextLineReader", "python_io", "decode_csv"), _PARSING)
+    | dict.fromkeys(("image", "read_file", "write_file"), _IMAGES)
+    | dict.fromkeys(("GradientTape", "contrib.eager", "Module"), _EAGER)
+    | dict.fromkeys(("saved_model",), _STORAGE)
+    | dict.fromkeys(("distribute",), _DISTRIBUTED),
+    "nn": dict.fromkeys(("rnn_cell", "dynamic_rnn", "static_rnn", "raw_rnn"), _CELLS)
+    | dict.fromkeys(("bidirectional_dynamic_rnn", "static_bidirectional_rnn", "static_state_saving_rnn"), _CELLS)
+    | dict.fromkeys(("nce_loss", "sampled_softmax_loss", "log_uniform_candidate_sampler"), _SAMPLED)
+    | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
+    "train": dict.fromkeys(
+        ("MonitoredTrainingSession", "MonitoredSession", "SingularMonitoredSession", "Supervisor", "Scaffold"), _MONITORED
+    )
+    | dict.fromkeys(
+        ("SessionRunHook", "StopAtStepHook", "LoggingTensorHook", "CheckpointSaverHook", "NanTensorHook"), _MONITORED
+    )
+    | dict.fromkeys(
+        ("batch", "shuffle_batch", "string_input_producer", "slice_input_producer", "QueueRunner", "add_queue_runner"),
+        _QUEUES,
+    )
+    | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)
+    | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
+    | dict.fromkeys(("Server", "ClusterSpec", "ClusterDef", "replica_device_setter"), _DISTRIBUTED)
+    | dict.fromkeys(("SyncReplicasOptimizer",), _DISTRIBUTED),
+    "contrib": dict.fromkeys(("rnn", "seq2seq", "cudnn_rnn"), _CELLS)
+    | dict.fromkeys(("learn", "estimator", "training", "tpu"), _ESTIMATOR)
+    | dict.fromkeys(("eager",), _EAGER)
+    | dict.fromkeys(("distribute",), _DISTRIBUTED)
+    | dict.fromkeys(("lookup",), _TABLES),
+}
+
+
+class MissingNameError(UnimplementedError, AttributeError):
+    """TensorFlow has this name; flowrt has not."""
+
+
+def missing_name(namespace: str, name: str, names: Iterable[str]) -> AttributeError:
+    """The error for ``name`` of ``flowrt.namespace``, which has ``names``."""
+    full = ".".join(filter(None, ("flowrt", namespace, name)))
+    reason = _REASONS.get(namespace, {}).get(name)
+    if reason is not None:
+        return MissingNameError(f"{full}: {reason}")
+    public = [n for n in names if not n.startswith("_")]
+    return AttributeError(f"{full}: flowrt has no such name. {nearest(name, public)}".rstrip())
