@@ -22,7 +22,6 @@ from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradi
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
 from flowrt.graph.import_graph_def import import_graph_def
 from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.op_def import nearest as _nearest
 from flowrt.graph.ops.arithmetic import (
     accumulate_n,
     add,
@@ -271,6 +270,7 @@ from flowrt.initializers import (
     variance_scaling_initializer,
     zeros_initializer,
 )
+from flowrt.missing_names import missing_name as _missing_name
 from flowrt.scopes import (
     add_to_collection,
     add_to_collections,
@@ -283,6 +283,7 @@ from flowrt.scopes import (
     name_scope,
     op_scope,
 )
+from flowrt.missing_names import missing_name as _missing_name
 from flowrt.scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
@@ -317,29 +318,27 @@ from flowrt.aliases import *  # noqa: F403
 __version__ = "0.1.0"
 newaxis = None
 
-
-_LAZY = (
-    "app", "compat", "contrib", "data", "flags", "gfile", "initializers", "layers", "logging", "losses", "metrics",
-    "summary", "test", "train", "viz",
+# What a first import need not pay for.
+_LAZY_MODULES = (
+    "app", "compat", "contrib", "data", "flags", "gfile", "graph_util", "initializers", "io", "layers", "logging",
+    "losses", "metrics", "nest", "summary", "test", "train", "viz",
 )  # fmt: skip
-_GRAPH_MESSAGES = ("AttrValue", "GraphDef", "NameAttrList", "NodeDef")
-_EVENT_MESSAGES = ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata")
+_LAZY_MESSAGES = {
+    "graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
+    "step_stats_pb2": ("RunMetadata",),
+    "event_pb2": ("Event", "HistogramProto", "SessionLog", "Summary", "SummaryMetadata"),
+}
 
 
 def __getattr__(name: str) -> _Any:
-    """Modules and messages that a first import need not pay for, and a clear word for what flowrt does not have."""
-    if name in _LAZY:
+    """Modules and messages when they are first asked for, and a clear word about what flowrt does not have."""
+    if name in _LAZY_MODULES:
         return _importlib.import_module(f"flowrt.{name}")
-    if name == "RunMetadata":
-        from flowrt.protos.step_stats_pb2 import RunMetadata
+    for module, names in _LAZY_MESSAGES.items():
+        if name in names:
+            return getattr(_importlib.import_module(f"flowrt.protos.{module}"), name)
+    raise _missing_name("", name, (*globals(), *_LAZY_MODULES, *(n for ns in _LAZY_MESSAGES.values() for n in ns)))
 
-        return RunMetadata
-    if name in _GRAPH_MESSAGES:
-        from flowrt.protos import graph_pb2
 
-        return getattr(graph_pb2, name)
-    if name in _EVENT_MESSAGES:
-        from flowrt.protos import event_pb2
-
-        return getattr(event_pb2, name)
-    raise AttributeError(f"flowrt has no {name!r}. {_nearest(name, globals())}")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LAZY_MODULES, *(name for names in _LAZY_MESSAGES.values() for name in names)})

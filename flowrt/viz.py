@@ -82,7 +82,7 @@ def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partition
     wanted = _ancestors([t.op for t in parsed.tensors] + list(parsed.targets))
     feeds = {tensor: shape for tensor, shape in feeds.items() if tensor.op in wanted}
     devices = [SimpleNamespace(spec=parse_device(device.name)) for device in session.list_devices()]
-    return compile_subgraphs(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True)[1]
+    return compile_subgraphs(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True, ())[1]
 
 
 def _cpus_asked_for(graph: Graph) -> int:
@@ -134,7 +134,7 @@ def _box_name(node: Node, depth: int) -> str:
 
 
 def _producers(parts: Partitions, device: str, node: Node) -> Iterator[tuple[str, Node, str]]:
-    """(device, node, kind of the edge) of what ``node`` reads or waits for, seen through Recv and constants."""
+    """(device, node, kind of edge) of what ``node`` reads or waits for, seen through Recv and constants."""
     for name in dict.fromkeys(ref[0] for ref in node.inputs):
         yield from _origin(parts, device, name, "data")
     for name in node.controls:
@@ -255,7 +255,7 @@ def lay_out(picture: Picture) -> Layout:
     in_column: dict[tuple[str, int], int] = {}
     for key, column in columns.items():
         in_column[key[0], column] = in_column.get((key[0], column), 0) + 1
-    corners = {}
+    corners: dict[Key, tuple[float, float]] = {}
     for key, column in columns.items():
         spare = (
             heights[key[0]] - in_column[key[0], column]
@@ -268,12 +268,13 @@ def lay_out(picture: Picture) -> Layout:
 
 def _columns(picture: Picture) -> dict[Key, int]:
     columns: dict[Key, int] = {}
+    order = {key: i for i, key in enumerate(picture.boxes)}
     pending = set(picture.boxes)
     inputs: dict[Key, list[Key]] = {key: [] for key in picture.boxes}
     for source, target in picture.edges:
         inputs[target].append(source)
     while pending:  # boxes whose inputs have places; in a circle, the one with the fewest that have none
-        key = min(pending, key=lambda k: (sum(s in pending for s in inputs[k]), list(picture.boxes).index(k)))
+        key = min(pending, key=lambda k: (sum(s in pending for s in inputs[k]), order[k]))
         columns[key] = max((columns[s] + 1 for s in inputs[key] if s in columns), default=0)
         pending.remove(key)
     return columns
@@ -306,7 +307,9 @@ _STYLE = """<style>
   path.send { stroke: #d2691e; stroke-dasharray: 6 4 }
   path.control { stroke-dasharray: 1.5 3 }
   text { fill: #24292f; font-size: 12px }
+  .name, .small { text-anchor: middle }
   .small { font-size: 10px; fill: #6a737d }
+  .box { stroke: #8c959f }
   .band { fill: #f6f8fa; stroke: #d0d7de }
 </style>
 <defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" markerHeight="7" orient="auto"
@@ -315,7 +318,8 @@ _STYLE = """<style>
 
 def _svg_band(device: str, top: float, height: float, width: float) -> str:
     return (
-        f'<rect class="band" x="{MARGIN}" y="{top:g}" width="{width - 2 * MARGIN:g}" height="{height:g}" rx="8"/>'
+        f'<rect class="band" x="{MARGIN}" y="{top:g}" rx="8" '
+        f'width="{width - 2 * MARGIN:g}" height="{height:g}"/>'
         f'<text x="{MARGIN + 12}" y="{top + 20:g}" font-weight="bold">{escape(device)}</text>'
     )
 
@@ -324,9 +328,7 @@ def _svg_edge(source: tuple[float, float], target: tuple[float, float], kind: st
     x1, y1 = source[0] + BOX_WIDTH, source[1] + BOX_HEIGHT / 2
     x2, y2 = target[0], target[1] + BOX_HEIGHT / 2
     bend = max(GAP_X, abs(x2 - x1) / 3)
-    passed = (
-        (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0
-    )  # boxes in between: go over them, not through them
+    passed = (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0  # boxes in between
     lift = min(32 + 6 * passed, MAX_LIFT) if passed > 0 else 0
     width = 1 + 0.5 * min(count - 1, 4)
     return (
@@ -341,9 +343,10 @@ def _svg_box(box: Box, x: float, y: float, color: str) -> str:
     middle = x + BOX_WIDTH / 2
     return (
         f"<g><title>{escape(listed + more)}</title>"
-        f'<rect x="{x:g}" y="{y:g}" width="{BOX_WIDTH}" height="{BOX_HEIGHT}" rx="6" fill="{color}" stroke="#8c959f"/>'
-        f'<text x="{middle:g}" y="{y + 17:g}" text-anchor="middle">{escape(_short(box.name))}</text>'
-        f'<text class="small" x="{middle:g}" y="{y + 31:g}" text-anchor="middle">{escape(_short(box.subtitle, 26))}</text></g>'
+        f'<rect class="box" x="{x:g}" y="{y:g}" rx="6" '
+        f'width="{BOX_WIDTH}" height="{BOX_HEIGHT}" fill="{color}"/>'
+        f'<text class="name" x="{middle:g}" y="{y + 17:g}">{escape(_short(box.name))}</text>'
+        f'<text class="small" x="{middle:g}" y="{y + 31:g}">{escape(_short(box.subtitle, 26))}</text></g>'
     )
 
 

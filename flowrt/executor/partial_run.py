@@ -10,10 +10,15 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
+import numpy as np
+
+from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.feeds import resolve_feed
+from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import parse_fetches
 from flowrt.graph.graph import Graph, Operation, Tensor
+
+_RESOURCES = (dtypes.resource, dtypes.variant)
 
 
 @final
@@ -34,7 +39,7 @@ class PartialRun:
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any]) -> Any:
         """See `Session.partial_run`."""
         with self._lock:
-            given = {resolve_feed(self._graph, key): value for key, value in feed_dict.items()}
+            given = self._given(feed_dict)
             parsed = parse_fetches(self._graph, fetches)
             self._check(given, [*parsed.tensors, *parsed.targets])
             known = {**self._known, **given}
@@ -44,16 +49,18 @@ class PartialRun:
             kept = [t for t in self._kept(new) if t not in known]
             wanted = [t for t in parsed.tensors if t not in known]
             targets = [op for op in parsed.targets if op not in self._done]
-            values, extra, _ = self._session.run((wanted, kept, targets), self._used(new, known))
-            self._known = {
-                **known,
-                **dict(zip(wanted, values, strict=True)),
-                **dict(zip(kept, extra, strict=True)),
-            }
+            computed = list(dict.fromkeys([*wanted, *kept]))
+            done = frozenset(op.name for op in self._done)
+            values = self._session.run_part(computed, targets, self._used(new, known), done)
+            self._known = {**known, **dict(zip(computed, values, strict=True))}
             self._done |= new
             self._pending -= {*parsed.tensors, *parsed.targets}
             self._feeds -= set(given)
-            return parsed.rebuild([self._known[t] for t in parsed.tensors])
+            return parsed.rebuild([np.array(self._known[t])[()] for t in parsed.tensors])
+
+    def _given(self, feed_dict: Mapping[Any, Any]) -> dict[Tensor, Any]:
+        tensors = {resolve_feed(self._graph, key): value for key, value in feed_dict.items()}
+        return {tensor: converter(tensor)(value) for tensor, value in tensors.items()}
 
     def _check(self, given: Mapping[Tensor, Any], wanted: Sequence[Tensor | Operation]) -> None:
         for tensor in given:
@@ -76,11 +83,11 @@ class PartialRun:
                     )
 
     def _kept(self, new: set[Operation]) -> list[Tensor]:
-        """What ``new`` computes and operations of later calls read."""
+        """What ``new`` computes and later calls read or fetch."""
         later = self._needed - self._done - new
-        return list(
-            dict.fromkeys(t for op in later for t in op.inputs if t.op in new and t.dtype.name != "resource")
-        )
+        read = [t for op in later for t in op.inputs]
+        read += [t for t in self._pending if isinstance(t, Tensor)]
+        return [t for t in dict.fromkeys(read) if t.op in new and t.dtype not in _RESOURCES]
 
     def _used(self, new: set[Operation], known: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
         return {t: known[t] for op in new for t in op.inputs if t in known}

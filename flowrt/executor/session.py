@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, final
@@ -18,7 +18,7 @@ import numpy as np
 import threadpoolctl
 
 from flowrt.device.host import HostDevice
-from flowrt.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
@@ -26,7 +26,14 @@ from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan, compile_subgraphs
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
-from flowrt.graph.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
+from flowrt.graph.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    default_sessions,
+    get_default_graph,
+    leave_default_graph,
+)
 from flowrt.graph.graph_def import subgraph_to_graph_def
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
@@ -43,10 +50,14 @@ MAX_SHAPES = 32
 class Request:
     """One way of calling `Session.run`: what is fetched, what is fed, and the plans by the feeds' shapes."""
 
-    __slots__ = ("convert", "feeds", "fetches", "plans", "used")
+    __slots__ = ("convert", "done", "feeds", "fetches", "plans", "used")
 
-    def __init__(self, fetches: Fetches, feeds: tuple[Tensor, ...]) -> None:
-        self.fetches, self.feeds = fetches, feeds
+    def __init__(
+        self, fetches: Fetches, feeds: tuple[Tensor, ...], done: frozenset[str] = frozenset()
+    ) -> None:
+        if len(set(feeds)) < len(feeds):
+            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
+        self.fetches, self.feeds, self.done = fetches, feeds, done
         self.convert = [converter(t) for t in feeds]
         self.plans: dict[Any, Plan] = {}
         self.used = 0
@@ -75,6 +86,10 @@ class BaseSession:
             raise InvalidArgumentError(
                 f"Session: expected the target ''; got {target!r}: this build has no cluster"
             )
+        if not isinstance(graph, Graph | None):
+            raise DTypeError(f"Session: expected a Graph; got {graph!r}")
+        if not isinstance(config, ConfigProto | None):
+            raise DTypeError(f"Session: expected a ConfigProto; got {config!r}")
         self._graph = graph if graph is not None else get_default_graph()
         self._config = config if config is not None else ConfigProto()
         self._seed = seed
@@ -113,57 +128,88 @@ class BaseSession:
 
     def _request(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Request:
         kind = type(fetches)
-        key: Any = fetches if kind is Tensor or kind is Operation else structure_key(fetches)
-        if feed_dict:
-            key = (key, *feed_dict)
         try:
-            request = self._requests[key]
-        except KeyError:
-            request = self._new_request(key, fetches, feed_dict or {})
+            key: Any = fetches if kind is Tensor or kind is Operation else structure_key(fetches)
+            if feed_dict:
+                key = (key, *feed_dict)
+            request = self._requests.get(key)
         except TypeError:
-            raise DTypeError(f"run: expected hashable fetches and feed_dict keys; got {fetches!r}") from None
-        if self._closed or self._graph.mutations != self._mutations:
-            self._check_open()
-            self._forget_plans()
-            return self._new_request(key, fetches, feed_dict or {})
+            raise DTypeError(
+                "run: expected fetches that are tensors, operations, names or a structure of them, and a feed_dict with "
+                f"tensors or names as keys; got {fetches!r}, {feed_dict!r}"
+            ) from None
+        if request is None or self._closed or self._graph.mutations != self._mutations:
+            self._refresh()
+            if feed_dict is not None and not isinstance(feed_dict, Mapping):
+                raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}")
+            feeds = tuple(resolve_feed(self._graph, k) for k in feed_dict or ())
+            request = self._remember(key, Request(parse_fetches(self._graph, fetches), feeds))
         self._clock = request.used = self._clock + 1
         return request
 
-    def _new_request(self, key: Any, fetches: Any, feed_dict: Mapping[Any, Any]) -> Request:
+    def run_part(
+        self,
+        tensors: Sequence[Tensor],
+        targets: Sequence[Operation],
+        feed_dict: Mapping[Tensor, Any],
+        done: frozenset[str],
+    ) -> list[Any]:
+        """One call of a partial run: the values of ``tensors``; nothing waits for the operations named in ``done``."""
+        key = (tuple(tensors), tuple(targets), done, *feed_dict)
+        self._refresh()
+        request = self._requests.get(key)
+        if request is None:
+            fetches = Fetches(tuple(tensors), tuple(targets), list)
+            request = self._remember(key, Request(fetches, tuple(feed_dict), done))
+        values: list[Any] = self._execute(request, feed_dict.values(), None, None)
+        return values
+
+    def _refresh(self) -> None:
+        """Forget plans that a change of the graph made stale. Raises `FailedPreconditionError` after `close`."""
         self._check_open()
-        if not isinstance(feed_dict, Mapping):
-            raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}")
-        feeds = tuple(resolve_feed(self._graph, k) for k in feed_dict)
-        if len(set(feeds)) < len(feeds):
-            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
-        request = Request(parse_fetches(self._graph, fetches), feeds)
+        if self._graph.mutations != self._mutations:
+            self._forget_plans()
+
+    def _remember(self, key: Any, request: Request) -> Request:
         with self._lock:
             if len(self._requests) >= MAX_REQUESTS:
-                oldest = min(self._requests, key=lambda k: self._requests[k].used)
-                for plan in self._requests.pop(oldest).plans.values():
-                    plan.close()
-            self._requests[key] = request
-        return request
+                del self._requests[min(self._requests, key=lambda k: self._requests[k].used)]
+            return self._requests.setdefault(key, request)
 
-    def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
+    def _execute(
+        self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any
+    ) -> Any:
         arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
         plan = self._plan(request, tuple([a.shape for a in arrays]))
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run(arrays, None))
+        return request.fetches.rebuild(self._run_controlled(plan, arrays, options, run_metadata))
+
+    def _run_controlled(
+        self, plan: Plan, arrays: Sequence[Any], options: RunOptions | None, run_metadata: Any
+    ) -> list[Any]:
+        """A run that may be cancelled, end at a deadline, or be traced."""
+        if not isinstance(options, RunOptions | None):
+            raise DTypeError(f"options: expected RunOptions; got {options!r}")
+        if run_metadata is not None and not hasattr(run_metadata, "step_stats"):
+            raise DTypeError(f"run_metadata: expected a RunMetadata; got {run_metadata!r}")
         options = options or RunOptions()
         timeout_ms = options.timeout_in_ms or self._config.operation_timeout_in_ms
         control = StepControl(timeout_ms / 1000 if timeout_ms else None)
         recorder = StepRecorder() if options.trace_level != RunOptions.NO_TRACE else None
         self._running.add(control)
         try:
-            if self._closed:
-                raise self._closed_error()
-            result = plan.run(arrays, control, recorder)
+            self._check_open()
+            values = plan.run(arrays, control, recorder)
+        except OpError as error:
+            if control.cancelled is not None and control.cancelled is not error:
+                raise control.cancelled from error  # a resource that was closed makes its reader fail
+            raise
         finally:
             self._running.discard(control)
         if run_metadata is not None:
             self._describe(run_metadata, plan, recorder, options)
-        return request.fetches.rebuild(result)
+        return values
 
     def _plan(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
         plan = request.plans.get(shapes)
@@ -188,6 +234,7 @@ class BaseSession:
             self._assigned,
             self._config.allow_soft_placement,
             options.opt_level != OptimizerOptions.L0,
+            request.done,
         )
         for node in whole:
             if node.op.effect is Effect.HANDLE:
@@ -196,12 +243,14 @@ class BaseSession:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)
         devices = {d.name: d for d in self._devices}
         inline = self._config.inter_op_parallelism_threads == 1
-        return Plan(partitions, whole, devices, self._resource, inline, self._seed)
+        controlled = bool(self._config.operation_timeout_in_ms)
+        return Plan(partitions, whole, devices, self._resource, inline, self._seed, controlled)
 
     def _resource(self, device: str, node: Node) -> Any:
         """The session's object behind a stateful node, made when first asked for."""
         key = (device, node.name)
         with self._lock:
+            self._check_open()
             if key not in self._resources:
                 assert node.op.state is not None
                 self._resources[key] = node.op.state(node)
@@ -210,6 +259,7 @@ class BaseSession:
     def _describe(
         self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions
     ) -> None:
+        run_metadata.Clear()
         if recorder is not None:
             recorder.fill(run_metadata.step_stats)
         if options.output_partition_graphs or recorder is not None:
@@ -224,8 +274,10 @@ class BaseSession:
         With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the function
         raises `InvalidArgumentError` for a wrong number of values.
         """
+        if not isinstance(feed_list, list | tuple | None):
+            raise DTypeError(f"feed_list: expected a list of tensors; got {feed_list!r}")
         feeds = tuple(feed_list or ())
-        placeholders = dict.fromkeys(feeds)
+        placeholders = {f: None for f in feeds if isinstance(f, Hashable)}
         if len(placeholders) < len(feeds):
             raise InvalidArgumentError("make_callable: expected each tensor once in feed_list")
         request = self._request(fetches, placeholders)
@@ -339,6 +391,12 @@ class BaseSession:
         return FailedPreconditionError("the session is closed: expected an open one. Make a new Session")
 
 
+def _leave(session: BaseSession) -> None:
+    """Take the innermost ``session`` off the stack of default sessions."""
+    stack = default_sessions()
+    del stack[len(stack) - 1 - stack[::-1].index(session)]
+
+
 @contextmanager
 def _as_default(session: BaseSession) -> Iterator[BaseSession]:
     stack = default_sessions()
@@ -346,7 +404,7 @@ def _as_default(session: BaseSession) -> Iterator[BaseSession]:
     try:
         yield session
     finally:
-        stack.remove(session)
+        _leave(session)
 
 
 class Session(BaseSession):
@@ -363,9 +421,11 @@ class Session(BaseSession):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        default_sessions().remove(self)
-        self._graph.__exit__(kind, error, trace)
-        self.close()
+        _leave(self)
+        try:
+            self._graph.__exit__(kind, error, trace)
+        finally:
+            self.close()
 
 
 class InteractiveSession(BaseSession):
@@ -380,8 +440,8 @@ class InteractiveSession(BaseSession):
 
     def close(self) -> None:
         if self in default_sessions():
-            default_sessions().remove(self)
-            self._graph.__exit__(None, None, None)
+            _leave(self)
+            leave_default_graph(self._graph)
         super().close()
 
 

@@ -744,6 +744,13 @@ def reset_default_graph() -> None:
     _global_default[:] = [Graph()]
 
 
+def leave_default_graph(graph: Graph) -> None:
+    """Take the innermost ``graph`` off the thread's stack, wherever it is: interactive scopes may end in any order."""
+    stack = _defaults.stack
+    if graph in stack:
+        del stack[len(stack) - 1 - stack[::-1].index(graph)]
+
+
 def default_sessions() -> list[Any]:
     """The thread's stack of default sessions, for `Session` to push to."""
     return _defaults.sessions

@@ -1,7 +1,7 @@
 """Every optimizer against a NumPy model of its rule, written from the papers' formulas in float64.
 
-The hyper-parameters are sums of few powers of two, so that rounding them to float32 changes nothing and float64
-variables have to agree to 1e-12.
+The hyper-parameters are sums of few powers of two, so that rounding them to float32 changes nothing and
+float64 variables have to agree to 1e-12.
 """
 
 from __future__ import annotations
@@ -254,7 +254,9 @@ def test_slots_are_named_after_the_variable_scope_and_live_beside_the_variable()
 
 
 def test_gradients_are_those_of_the_values_before_the_step() -> None:
-    """Of two variables each is the other's gradient: updating one before reading it for the other would show."""
+    """Of two variables each is the other's gradient: updating one before reading it for the other would
+    show.
+    """
     for seed in range(20):
         with tf.Graph():
             a, b = tf.Variable(2.0), tf.Variable(3.0)

@@ -103,8 +103,8 @@ def _batch_norm(
 
 def deliver(out: Any, dtype: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """``results``, the first in ``dtype``; in the arrays of ``out`` if there are some."""
-    if out is None:
-        return (results[0].astype(dtype, copy=False), *results[1:])
+    if out is None:  # a kernel's results are memory of their own: some are inputs, or stand twice
+        return (results[0].astype(dtype, copy=False), *[r.copy() for r in results[1:]])
     for target, result in zip(out, results, strict=True):
         target[...] = result
     return tuple(out)

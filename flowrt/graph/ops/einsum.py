@@ -186,6 +186,7 @@ def _einsum(xp: Any, inputs: Any, equation: str) -> Any:
     simple = [_simplify(xp, x, *labels) for x, *labels in zip(inputs, plan.inputs, plan.kept, strict=True)]
     if plan.pair is None:
         result = xp.transpose(simple[0], plan.result)
+        result = result.copy() if result.base is not None else result  # a kernel's result is its own memory
     else:
         result = _contract(xp, simple[0], simple[1], plan.pair)
     return result if result.dtype == dtype else result.astype(dtype)

@@ -59,8 +59,7 @@ class IteratorResource:
         """Go on with ``elements``; what was there is closed, and who waits for it gets `CancelledError`."""
         with self._lock:
             old, self._elements = (elements, None) if self._closed else (self._elements, elements)
-        if old is not None:
-            old.close()
+        pass
 
     def next(self) -> tuple[Any, ...]:
         """The next element.
@@ -91,8 +90,7 @@ class IteratorResource:
         with self._lock:
             self._closed = True
             old, self._elements = self._elements, None
-        if old is not None:
-            old.close()
+        pass
 
 
 # --- what the nodes name
@@ -193,7 +191,7 @@ iterator_get_next_op = define_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
-    effect=Effect.WRITE,
+    effect=Effect.PURE,
     doc="The components of an iterator's next element.",
 )
 

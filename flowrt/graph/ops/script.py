@@ -193,12 +193,12 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
 
 
 def _read_only(x: Any) -> np.ndarray[Any, Any]:
-    """An input as an array that the function cannot change, because other operations read it too."""
+    """An input as an array of its own, which the function may keep: a plan writes over its buffers."""
     if isinstance(x, bytes):
         return as_array(x)
-    view = np.asarray(x.get() if hasattr(x, "get") else x).view()
-    view.flags.writeable = False
-    return view
+    copy = np.array(x.get() if hasattr(x, "get") else x)
+    copy.flags.writeable = False  # writing would look like a way to change the tensor
+    return copy
 
 
 def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) -> np.ndarray[Any, Any]:

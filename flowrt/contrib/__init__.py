@@ -1,0 +1,17 @@
+"""``flowrt.contrib``: what scripts used most of TensorFlow 1's contrib, under its names.
+
+    layers      layers with variables called weights and biases, initializers, regularizers
+    framework   arg_scope, the global step, nest
+    slim        the same, gathered under the name that model zoos import
+"""
+
+from typing import Any
+
+from flowrt.contrib import framework, layers, slim
+from flowrt.missing_names import missing_name
+
+__all__ = ["framework", "layers", "slim"]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("contrib", name, globals())

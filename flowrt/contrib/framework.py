@@ -1,0 +1,119 @@
+"""``flowrt.contrib.framework``: default arguments for layers by `arg_scope`, and other names of things."""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flowrt import nest as nest
+from flowrt.errors import InvalidArgumentError
+from flowrt.get_variable import get_variable as get_variable
+from flowrt.graph.graph import get_default_graph
+from flowrt.train.global_step import assert_global_step as assert_global_step
+from flowrt.train.global_step import create_global_step as create_global_step
+from flowrt.train.global_step import get_global_step as get_global_step
+from flowrt.train.global_step import get_or_create_global_step as get_or_create_global_step
+from flowrt.variables import GraphKeys, Variable
+from flowrt.variables import trainable_variables as get_trainable_variables
+
+__all__ = [
+    "add_arg_scope",
+    "arg_scope",
+    "assert_global_step",
+    "create_global_step",
+    "get_global_step",
+    "get_local_variables",
+    "get_model_variables",
+    "get_or_create_global_step",
+    "get_trainable_variables",
+    "get_variable",
+    "get_variables",
+    "get_variables_to_restore",
+    "has_arg_scope",
+    "model_variable",
+    "nest",
+]
+
+Defaults = dict[Any, dict[str, Any]]
+
+
+class _Scopes(threading.local):
+    def __init__(self) -> None:
+        self.stack: list[Defaults] = [{}]
+
+
+_scopes = _Scopes()
+
+
+def add_arg_scope(func: Callable[..., Any]) -> Callable[..., Any]:
+    """A decorator: the function takes the defaults that the open `arg_scope` has for it."""
+
+    @functools.wraps(func)
+    def with_defaults(*args: Any, **kwargs: Any) -> Any:
+        return func(*args, **{**_scopes.stack[-1].get(with_defaults, {}), **kwargs})
+
+    with_defaults._takes_defaults = True  # type: ignore[attr-defined]
+    return with_defaults
+
+
+def has_arg_scope(func: Any) -> bool:
+    return hasattr(func, "_takes_defaults")
+
+
+@contextmanager
+def arg_scope(list_ops_or_scope: Sequence[Any] | Defaults, **kwargs: Any) -> Iterator[Defaults]:
+    """In this block the given functions take ``kwargs`` as defaults, beside those of the enclosing scopes.
+
+    ``with arg_scope(scope):`` opens again what an earlier ``with arg_scope(...) as scope`` gave. Raises
+    `InvalidArgumentError` for a function that is not made by `add_arg_scope`.
+    """
+    if isinstance(list_ops_or_scope, dict):
+        if kwargs:
+            raise InvalidArgumentError("arg_scope: expected no further arguments with an earlier scope")
+        scope = list_ops_or_scope
+    else:
+        scope = {func: dict(found) for func, found in _scopes.stack[-1].items()}
+        for func in list_ops_or_scope:
+            if not has_arg_scope(func):
+                raise InvalidArgumentError(f"arg_scope: expected functions of add_arg_scope; got {func!r}")
+            scope[func] = {**scope.get(func, {}), **kwargs}
+    _scopes.stack.append(scope)
+    try:
+        yield scope
+    finally:
+        _scopes.stack.pop()
+
+
+# --- variables
+
+
+def model_variable(name: str, *args: Any, **kwargs: Any) -> Variable:
+    """`get_variable` in the collection MODEL_VARIABLES too."""
+    keys = [*(kwargs.pop("collections", None) or [GraphKeys.GLOBAL_VARIABLES]), GraphKeys.MODEL_VARIABLES]
+    return get_variable(name, *args, collections=keys, **kwargs)
+
+
+def get_variables(
+    scope: Any = None, suffix: str | None = None, collection: str = GraphKeys.GLOBAL_VARIABLES
+) -> list[Variable]:
+    """The variables of a collection whose names begin with ``scope`` and end with ``suffix``."""
+    found = get_default_graph().get_collection(collection, getattr(scope, "name", scope))
+    return [v for v in found if suffix is None or v.op.name.endswith(suffix)]
+
+
+def get_model_variables(scope: Any = None, suffix: str | None = None) -> list[Variable]:
+    return get_variables(scope, suffix, GraphKeys.MODEL_VARIABLES)
+
+
+def get_local_variables(scope: Any = None, suffix: str | None = None) -> list[Variable]:
+    return get_variables(scope, suffix, GraphKeys.LOCAL_VARIABLES)
+
+
+def get_variables_to_restore(include: Any = None, exclude: Any = None) -> list[Variable]:
+    """The variables under the scopes ``include`` (all if None) without those under the scopes ``exclude``."""
+    found = [v for scope in include or [None] for v in get_variables(scope)]
+    left_out = {id(v) for scope in exclude or [] for v in get_variables(scope)}
+    return [v for v in found if id(v) not in left_out]

@@ -1,0 +1,385 @@
+"""``flowrt.contrib.layers``: layers that make their variables by `get_variable`, called weights and biases.
+
+Every function makes a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn`` in place
+of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowrt.contrib.framework import add_arg_scope
+from flowrt.dtypes import float32
+from flowrt.errors import InvalidArgumentError
+from flowrt.get_variable import get_variable
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Tensor, get_default_graph
+from flowrt.graph.ops import bias, pooling
+from flowrt.graph.ops.activations import relu
+from flowrt.graph.ops.arithmetic import add_n, multiply
+from flowrt.graph.ops.comparison import where_v2
+from flowrt.graph.ops.convolution import conv2d_transpose as deconvolve
+from flowrt.graph.ops.convolution import convolution
+from flowrt.graph.ops.generating import one_hot
+from flowrt.graph.ops.linalg import matmul, tensordot
+from flowrt.graph.ops.selecting import embedding_lookup
+from flowrt.graph.ops.shaping import shape
+from flowrt.graph.ops.softmax import softmax as softmax
+from flowrt.initializers import VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
+from flowrt.layers.core import Flatten
+from flowrt.layers.normalization import BatchNormalization
+from flowrt.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
+from flowrt.variable_scope import variable_scope
+from flowrt.variables import GraphKeys, Variable
+
+__all__ = [
+    "apply_regularization",
+    "avg_pool2d",
+    "batch_norm",
+    "bias_add",
+    "conv2d",
+    "conv2d_transpose",
+    "convolution2d",
+    "convolution2d_transpose",
+    "dropout",
+    "embed_sequence",
+    "flatten",
+    "fully_connected",
+    "l1_l2_regularizer",
+    "l1_regularizer",
+    "l2_regularizer",
+    "linear",
+    "max_pool2d",
+    "one_hot_encoding",
+    "relu",
+    "repeat",
+    "softmax",
+    "stack",
+    "sum_regularizer",
+    "variance_scaling_initializer",
+    "xavier_initializer",
+    "xavier_initializer_conv2d",
+]
+
+XAVIER = xavier_initializer()
+
+
+def variance_scaling_initializer(
+    factor: float = 2.0, mode: str = "FAN_IN", uniform: bool = False, seed: int | None = None, dtype: Any = float32
+) -> VarianceScaling:
+    """Truncated normal, or uniform, of variance ``factor / n``; n is FAN_IN, FAN_OUT or FAN_AVG of the shape."""
+    return VarianceScaling(factor, mode.lower(), "uniform" if uniform else "normal", seed, dtype)
+
+
+def _variable(
+    name: str, sizes: Sequence[int], inputs: Tensor, initializer: Any, regularizer: Any, trainable: bool, collections: Any
+) -> Variable:
+    """A model variable; ``collections`` are more of them, or a dict of those by name."""
+    more = collections.get(name) if isinstance(collections, dict) else collections
+    keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES, *(more or ())]
+    return get_variable(name, sizes, inputs.dtype, initializer, regularizer, trainable, keys)
+
+
+def _finish(
+    outputs: Tensor,
+    make_biases: Callable[[], Variable],
+    biases_initializer: Any,
+    normalizer_fn: Any,
+    normalizer_params: Any,
+    activation_fn: Any,
+    outputs_collections: Any,
+    data_format: str | None = None,
+) -> Tensor:
+    if normalizer_fn is not None:
+        outputs = normalizer_fn(outputs, **(normalizer_params or {}))
+    elif biases_initializer is not None:
+        outputs = bias.bias_add(outputs, make_biases(), data_format=data_format)
+    if activation_fn is not None:
+        outputs = activation_fn(outputs)
+    return _collected(outputs, outputs_collections)
+
+
+def _collected(outputs: Tensor, collections: Any) -> Tensor:
+    get_default_graph().add_to_collections(collections, outputs)
+    return outputs
+
+
+def _depth(inputs: Tensor, axis: int, what: str) -> int:
+    size = inputs.shape.as_list()[axis]
+    if size is None:
+        raise InvalidArgumentError(f"{what}: expected inputs with a known axis {axis}; got {inputs.shape}")
+    return int(size)
+
+
+def _pair(size: Any) -> list[int]:
+    return [size, size] if isinstance(size, int) else list(size)
+
+
+# --- layers
+
+
+@add_arg_scope
+def fully_connected(
+    inputs: Any, num_outputs: int, activation_fn: Any = relu, normalizer_fn: Any = None, normalizer_params: Any = None,
+    weights_initializer: Any = XAVIER, weights_regularizer: Any = None, biases_initializer: Any = Zeros(),  # noqa: B008
+    biases_regularizer: Any = None, reuse: Any = None, variables_collections: Any = None,
+    outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """``activation(inputs @ weights + biases)`` over the last axis: ``[..., n] -> [..., num_outputs]``."""
+    inputs = convert_to_tensor(inputs)
+    with variable_scope(scope, "fully_connected", [inputs], reuse=reuse):
+        sizes = [_depth(inputs, -1, "fully_connected"), num_outputs]
+        weights = _variable(
+            "weights", sizes, inputs, weights_initializer, weights_regularizer, trainable, variables_collections
+        )
+        flat = inputs.shape.rank == 2
+        outputs = matmul(inputs, weights) if flat else tensordot(inputs, weights, [[inputs.shape.rank - 1], [0]])
+        return _finish(
+            outputs,
+            lambda: _variable(
+                "biases", sizes[1:], inputs, biases_initializer, biases_regularizer, trainable, variables_collections
+            ),
+            biases_initializer, normalizer_fn, normalizer_params, activation_fn, outputs_collections,
+        )  # fmt: skip
+
+
+@add_arg_scope
+def conv2d(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str | None = None, rate: Any = 1, activation_fn: Any = relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """A convolution of ``num_outputs`` filters over images; ``rate`` is the dilation."""
+    inputs = convert_to_tensor(inputs)
+    with variable_scope(scope, "Conv", [inputs], reuse=reuse):
+        depth = _depth(inputs, 1 if data_format == "NCHW" else -1, "conv2d")
+        sizes = [*_pair(kernel_size), depth, num_outputs]
+        weights = _variable(
+            "weights", sizes, inputs, weights_initializer, weights_regularizer, trainable, variables_collections
+        )
+        outputs = convolution(
+            inputs, weights, padding, strides=_pair(stride), dilation_rate=_pair(rate), data_format=data_format
+        )
+        return _finish(
+            outputs,
+            lambda: _variable(
+                "biases", sizes[3:], inputs, biases_initializer, biases_regularizer, trainable, variables_collections
+            ),
+            biases_initializer, normalizer_fn, normalizer_params, activation_fn, outputs_collections, data_format,
+        )  # fmt: skip
+
+
+@add_arg_scope
+def conv2d_transpose(
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME", data_format: str = "NHWC",
+    activation_fn: Any = relu, normalizer_fn: Any = None, normalizer_params: Any = None,
+    weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """The gradient of `conv2d` as a layer: images grow by ``stride``. Only NHWC."""
+    if data_format != "NHWC":
+        raise InvalidArgumentError(f"conv2d_transpose: expected data_format NHWC; got {data_format!r}")
+    inputs = convert_to_tensor(inputs)
+    with variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
+        kernel, strides = _pair(kernel_size), _pair(stride)
+        sizes = [*kernel, num_outputs, _depth(inputs, -1, "conv2d_transpose")]
+        weights = _variable(
+            "weights", sizes, inputs, weights_initializer, weights_regularizer, trainable, variables_collections
+        )
+        grown = _grown(inputs, kernel, strides, padding)
+        outputs = deconvolve(inputs, weights, [*grown, num_outputs], [1, *strides, 1], padding)
+        return _finish(
+            outputs,
+            lambda: _variable(
+                "biases", [num_outputs], inputs, biases_initializer, biases_regularizer, trainable, variables_collections
+            ),
+            biases_initializer, normalizer_fn, normalizer_params, activation_fn, outputs_collections,
+        )  # fmt: skip
+
+
+def _grown(inputs: Tensor, kernel: list[int], strides: list[int], padding: str) -> list[Any]:
+    """Batch size, height and width of a transposed convolution's output, as numbers where they are known."""
+    dynamic, static = shape(inputs), inputs.shape.as_list()
+    batch, height, width = (dynamic[i] if static[i] is None else static[i] for i in range(3))
+    beyond = [max(k - s, 0) if padding.upper() == "VALID" else 0 for k, s in zip(kernel, strides, strict=True)]
+    return [batch, height * strides[0] + beyond[0], width * strides[1] + beyond[1]]
+
+
+@add_arg_scope
+def max_pool2d(
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
+    outputs_collections: Any = None, scope: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `nn.max_pool`."""
+    return _pooled(pooling.max_pool, "MaxPool2D", inputs, kernel_size, stride, padding, data_format, outputs_collections, scope)
+
+
+@add_arg_scope
+def avg_pool2d(
+    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
+    outputs_collections: Any = None, scope: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `nn.avg_pool`."""
+    return _pooled(pooling.avg_pool, "AvgPool2D", inputs, kernel_size, stride, padding, data_format, outputs_collections, scope)
+
+
+def _pooled(
+    pool: Any, default: str, inputs: Any, kernel: Any, stride: Any, padding: str, layout: str, collections: Any, scope: Any
+) -> Tensor:
+    first = layout == "NCHW"
+    window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel, stride))
+    return _collected(pool(inputs, window, steps, padding, data_format=layout, name=scope or default), collections)
+
+
+@add_arg_scope
+def batch_norm(
+    inputs: Any, decay: float = 0.999, center: bool = True, scale: bool = False, epsilon: float = 0.001,
+    activation_fn: Any = None, param_initializers: Any = None, param_regularizers: Any = None,
+    updates_collections: Any = GraphKeys.UPDATE_OPS, is_training: Any = True, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    batch_weights: Any = None, fused: bool | None = None, data_format: str = "NHWC",
+    zero_debias_moving_mean: bool = False, scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """See `layers.batch_normalization`. With ``updates_collections=None`` the output waits for the updates.
+
+    Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not supported.
+    """
+    if batch_weights is not None or zero_debias_moving_mean:
+        raise InvalidArgumentError("batch_norm: expected no batch_weights and no zero_debias_moving_mean")
+    inputs = convert_to_tensor(inputs)
+    graph = get_default_graph()
+    initializers, regularizers = param_initializers or {}, param_regularizers or {}
+    with variable_scope(scope, "BatchNorm", [inputs], reuse=reuse) as captured:
+        layer = BatchNormalization(
+            1 if data_format == "NCHW" else -1, decay, epsilon, center, scale,
+            **{f"{name}_initializer": made for name, made in initializers.items()},
+            **{f"{name}_regularizer": made for name, made in regularizers.items()},
+            fused=fused, trainable=trainable, _scope=captured, _reuse=reuse,
+        )  # fmt: skip
+        updates = graph.get_collection_ref(GraphKeys.UPDATE_OPS)
+        before = len(updates)
+        outputs = layer(inputs, training=is_training)
+        made, updates[before:] = updates[before:], []
+        if updates_collections is None:
+            with graph.control_dependencies(made):
+                outputs = multiply(outputs, 1)
+        for update in made:
+            graph.add_to_collections(updates_collections, update)
+        outputs = outputs if activation_fn is None else activation_fn(outputs)
+        return _collected(outputs, outputs_collections)
+
+
+@add_arg_scope
+def dropout(
+    inputs: Any, keep_prob: Any = 0.5, noise_shape: Any = None, is_training: Any = True,
+    outputs_collections: Any = None, scope: str | None = None, seed: int | None = None,
+) -> Tensor:  # fmt: skip
+    """`nn.dropout` while ``is_training`` is true; otherwise the inputs."""
+    inputs = convert_to_tensor(inputs)
+    if isinstance(is_training, bool):
+        outputs = bias.dropout(inputs, keep_prob, noise_shape, seed, scope) if is_training else inputs
+    else:
+        outputs = where_v2(is_training, bias.dropout(inputs, keep_prob, noise_shape, seed, scope), inputs)
+    return _collected(outputs, outputs_collections)
+
+
+@add_arg_scope
+def flatten(inputs: Any, outputs_collections: Any = None, scope: str | None = None) -> Tensor:
+    """``[n, ...] -> [n, product of the rest]``."""
+    return _collected(Flatten(name=scope)(inputs), outputs_collections)
+
+
+@add_arg_scope
+def bias_add(
+    inputs: Any, activation_fn: Any = None, initializer: Any = Zeros(), regularizer: Any = None,  # noqa: B008
+    reuse: Any = None, variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    data_format: str = "NHWC", scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """Add a variable ``biases`` along the channels."""
+    inputs = convert_to_tensor(inputs)
+    with variable_scope(scope, "BiasAdd", [inputs], reuse=reuse):
+        sizes = [_depth(inputs, 1 if data_format == "NCHW" else -1, "bias_add")]
+        biases = _variable("biases", sizes, inputs, initializer, regularizer, trainable, variables_collections)
+        outputs = bias.bias_add(inputs, biases, data_format=data_format)
+        return _collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
+
+
+@add_arg_scope
+def one_hot_encoding(
+    labels: Any, num_classes: int, on_value: float = 1.0, off_value: float = 0.0, outputs_collections: Any = None,
+    scope: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `one_hot`."""
+    return _collected(one_hot(labels, num_classes, on_value, off_value, name=scope), outputs_collections)
+
+
+def embed_sequence(
+    ids: Any, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None, regularizer: Any = None,
+    trainable: bool = True, scope: Any = None, reuse: Any = None,
+) -> Tensor:  # fmt: skip
+    """``ids`` looked up in a variable ``embeddings`` of ``[vocab_size, embed_dim]``."""
+    with variable_scope(scope, "EmbedSequence", reuse=reuse):
+        table = get_variable("embeddings", [vocab_size, embed_dim], None, initializer, regularizer, trainable)
+        return embedding_lookup(table, ids)
+
+
+def linear(*args: Any, **kwargs: Any) -> Tensor:
+    """`fully_connected` without an activation."""
+    outputs: Tensor = fully_connected(*args, **{"activation_fn": None, **kwargs})
+    return outputs
+
+
+# --- many layers at once
+
+
+def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope`` sets the name."""
+    scope = kwargs.pop("scope", None)
+    name = getattr(layer, "__name__", "repeat")
+    with variable_scope(scope, "Repeat", [inputs]):
+        outputs = inputs
+        for i in range(repetitions):
+            outputs = layer(outputs, *args, **{**kwargs, "scope": f"{scope or name}_{i + 1}"})
+        return outputs
+
+
+def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **kwargs: Any) -> Any:
+    """Apply ``layer`` in a row with the arguments ``stack_args[0]``, ``stack_args[1]``, ..."""
+    scope = kwargs.pop("scope", None)
+    name = getattr(layer, "__name__", "stack")
+    with variable_scope(scope, "Stack", [inputs]):
+        outputs = inputs
+        for i, given in enumerate(stack_args):
+            arguments = given if isinstance(given, (list, tuple)) else [given]
+            outputs = layer(outputs, *arguments, **{**kwargs, "scope": f"{scope or name}_{i + 1}"})
+        return outputs
+
+
+# --- regularizers
+
+
+def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -> Callable[[Any], Tensor | None]:
+    """The sum of several regularizers."""
+
+    def regularize(weights: Any) -> Tensor | None:
+        losses = [loss for loss in (r(weights) for r in regularizer_list if r is not None) if loss is not None]
+        return add_n(losses, name=scope) if losses else None
+
+    return regularize
+
+
+def apply_regularization(regularizer: Any, weights_list: Sequence[Any] | None = None) -> Tensor:
+    """The regularizer's losses of all weights (collection WEIGHTS if None), summed and collected."""
+    graph = get_default_graph()
+    weights = graph.get_collection(GraphKeys.WEIGHTS) if weights_list is None else weights_list
+    losses = [loss for loss in map(regularizer, weights) if loss is not None]
+    total: Tensor = add_n(losses) if losses else convert_to_tensor(0.0)
+    graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, total)
+    return total
+
+
+convolution2d, convolution2d_transpose = conv2d, conv2d_transpose

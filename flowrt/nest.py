@@ -1,0 +1,40 @@
+"""``flowrt.nest``: functions of nested structures, under TensorFlow's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flowrt.data.structure import flatten as flatten
+from flowrt.data.structure import flatten_up_to as flatten_up_to
+from flowrt.data.structure import map_structure as _map
+from flowrt.data.structure import pack_as, same_structure
+from flowrt.errors import DTypeError, InvalidArgumentError
+
+
+def is_nested(seq: Any) -> bool:
+    """Whether ``seq`` is a container: a list, tuple or mapping."""
+    return isinstance(seq, (list, tuple, Mapping))
+
+
+is_sequence = is_nested
+
+
+def pack_sequence_as(structure: Any, flat_sequence: Any) -> Any:
+    """A structure like ``structure`` with the leaves ``flat_sequence``."""
+    return pack_as(structure, flat_sequence)
+
+
+def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
+    """``func`` of corresponding leaves, packed like the first structure. Raises as `assert_same_structure`."""
+    for other in structure[1:]:
+        assert_same_structure(structure[0], other)
+    return _map(func, *structure)
+
+
+def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
+    """Raises `InvalidArgumentError` for containers of different lengths or keys, `DTypeError` for different types."""
+    if not same_structure(nest1, nest2):
+        flat = len(flatten(nest1)) != len(flatten(nest2))
+        error = InvalidArgumentError if flat or not check_types else DTypeError
+        raise error(f"nest: expected one structure; got {nest1!r:.60} and {nest2!r:.60}")

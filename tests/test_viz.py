@@ -1,0 +1,193 @@
+"""Pictures of graphs: all operations are in boxes, all connections are drawn, drawings are well formed."""
+
+import itertools
+import xml.etree.ElementTree as ET
+
+import numpy as np
+import pytest
+
+import flowrt.graph.ops.all  # noqa: F401  # defines every op
+from flowrt import viz
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.executor.config import ConfigProto
+from flowrt.executor.session import Session
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.gradients import gradients
+from flowrt.graph.graph import Graph
+from flowrt.graph.ops.activations import relu
+from flowrt.graph.ops.arithmetic import add
+from flowrt.graph.ops.constant import placeholder
+from flowrt.graph.ops.linalg import matmul
+from flowrt.graph.ops.math import sin
+from flowrt.graph.ops.reductions import reduce_sum
+from flowrt.graph.ops.script import group
+from flowrt.variables import Variable, trainable_variables
+
+CPU0, CPU1 = (f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+@pytest.fixture
+def graph():
+    with Graph() as graph:
+        yield graph
+
+
+def network(graph):
+    """Two layers on two devices, their loss, and a training step. Returns the latter two."""
+    h = placeholder("float32", [None, 4], name="x")
+    for i in range(2):
+        with graph.device(f"/cpu:{i}"), graph.name_scope(f"layer{i}"):
+            h = relu(matmul(h, Variable(np.ones([4, 4], np.float32), name="w")))
+    loss = reduce_sum(h, name="loss")
+    slopes = gradients(loss, trainable_variables())
+    with graph.name_scope("train"):
+        updates = [
+            v.assign_sub(g, read_value=False) for v, g in zip(trainable_variables(), slopes, strict=True)
+        ]
+        return loss, group(*updates)
+
+
+def boxes_overlap(a, b):
+    return abs(a[0] - b[0]) < viz.BOX_WIDTH and abs(a[1] - b[1]) < viz.BOX_HEIGHT
+
+
+def test_scopes_become_boxes_on_their_devices(graph):
+    loss, _ = network(graph)
+    picture = viz.collapse(viz.partitions(graph, loss), depth=1)
+    assert set(picture.boxes) == {(CPU0, "x"), (CPU0, "layer0"), (CPU1, "layer1"), (CPU0, "loss")}
+    assert picture.edges[(CPU0, "x"), (CPU0, "layer0")][0] == "data"
+    assert picture.edges[(CPU0, "layer0"), (CPU1, "layer1")] == ("send", 1)
+
+
+def test_every_operation_that_computes_is_in_one_box(graph):
+    parts = viz.partitions(graph, network(graph))
+    for depth in range(4):
+        drawn = [node.name for box in viz.collapse(parts, depth).boxes.values() for node in box.nodes]
+        wanted = [
+            node.name
+            for part in parts.values()
+            for node in part
+            if node.op.name not in ("Const", "_Send", "_Recv")
+        ]
+        assert sorted(drawn) == sorted(wanted)
+
+
+def test_a_variable_stands_with_its_reads(graph):
+    loss, _ = network(graph)
+    picture = viz.collapse(viz.partitions(graph, loss), depth=2)
+    types = {node.op.name for node in picture.boxes[CPU0, "layer0/w"].nodes}
+    assert "VarHandleOp" in types
+    assert "ReadVariableOp" in types
+
+
+@pytest.mark.parametrize(("device", "kind"), [("/cpu:0", "control"), ("/cpu:1", "send")])
+def test_an_edge_of_control_is_drawn_as_such_and_across_devices_as_sent(graph, device, kind):
+    with graph.device("/cpu:0"):
+        begin = Variable(1.0, name="v").initializer
+    c = placeholder("float32", [], name="c")
+    with graph.device(device), graph.control_dependencies([begin]):
+        b = sin(c, name="b")
+    edges = viz.collapse(viz.partitions(graph, b)).edges
+    kinds = {(source[1], target[1]): found for (source, target), (found, _) in edges.items()}
+    assert kinds[("v", "b")] == kind
+    assert kinds[("c", "b")] == "data"
+
+
+def test_a_session_gives_its_own_devices_and_runs_nothing(graph):
+    x = add(Variable(1.0, name="v"), 1.0)  # not initialized: running would raise
+    with Session(config=ConfigProto(device_count={"CPU": 2})) as session:
+        assert list(viz.partitions(session, x)) == [CPU0]
+    with graph.device("/cpu:1"):
+        y = sin(x)
+    assert list(viz.partitions(graph, y)) == [CPU0, CPU1]
+
+
+def test_boxes_stand_apart_inside_their_bands_and_right_of_what_they_read(graph):
+    picture = viz.collapse(viz.partitions(graph, network(graph)), depth=2)
+    layout = viz.lay_out(picture)
+    assert set(layout.corners) == set(picture.boxes)
+    for a, b in itertools.combinations(layout.corners.values(), 2):
+        assert not boxes_overlap(a, b)
+    for (device, _), (x, y) in layout.corners.items():
+        top, height = layout.bands[device]
+        assert top < y
+        assert y + viz.BOX_HEIGHT < top + height <= layout.height
+        assert x > 0
+        assert x + viz.BOX_WIDTH < layout.width
+    backward = [pair for pair in picture.edges if layout.corners[pair[0]][0] >= layout.corners[pair[1]][0]]
+    assert len(backward) <= 1  # the two halves of "train" wait for each other
+
+
+def test_boxes_that_read_each_other_are_laid_out_too(graph):
+    with graph.name_scope("a"):
+        x = sin(placeholder("float32", [], name="x"))
+    with graph.name_scope("b"):
+        y = sin(x)
+    with graph.name_scope("a/"):
+        z = add(x, y)
+    picture = viz.collapse(viz.partitions(graph, z), depth=1)
+    assert set(viz.lay_out(picture).corners) == {(CPU0, "a"), (CPU0, "b")}
+
+
+def test_an_svg_shows_all_boxes_and_edges(graph, tmp_path):
+    path = viz.write_graph_picture(graph, network(graph), tmp_path / "graph.svg", depth=1)
+    picture = viz.collapse(viz.partitions(graph, network_fetches(graph)), depth=1)
+    root = ET.parse(path).getroot()
+    assert len(root.findall(f"{SVG}g")) == len(picture.boxes)
+    drawn = [element.get("class") for element in root.findall(f"{SVG}path")]
+    assert sorted(drawn) == sorted(kind for kind, _ in picture.edges.values())
+    assert {"layer0", "layer1", "train"} <= {element.text for element in root.iter(f"{SVG}text")}
+    assert CPU1 in {element.text for element in root.iter(f"{SVG}text")}
+
+
+def network_fetches(graph):
+    return [graph.get_tensor_by_name("loss:0"), graph.get_operation_by_name("train/group_deps")]
+
+
+def test_a_large_graph_is_collapsed_until_it_can_be_read(graph, tmp_path):
+    x = placeholder("float32", [], name="x")
+    for i in range(3 * viz.MAX_BOXES):
+        with graph.name_scope(f"part{i}"):
+            x = sin(x)
+    root = ET.parse(viz.write_graph_picture(graph, x, tmp_path / "large.svg")).getroot()
+    assert len(root.findall(f"{SVG}g")) == 2  # the fed placeholder, and all Sin
+    assert f"{3 * viz.MAX_BOXES} ops" in {element.text for element in root.iter(f"{SVG}text")}
+
+
+def test_dot_text_has_a_cluster_a_device_and_dashes_where_tensors_cross(graph, tmp_path):
+    with graph.name_scope("first"):
+        x = sin(placeholder("float32", [], name="x"))
+    with graph.device("/cpu:1"), graph.name_scope("second"):
+        y = sin(x)
+    path = tmp_path / "graph.dot"
+    assert viz.write_graph_picture(graph, y, path) == str(path)
+    assert path.read_text() == "\n".join(
+        [
+            "digraph {",
+            '  rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]',
+            "  subgraph cluster_0 {",
+            f'    label="{CPU0}"',
+            '    n0 [label="first\\n2 ops"]',
+            "  }",
+            "  subgraph cluster_1 {",
+            f'    label="{CPU1}"',
+            '    n1 [label="second\\nSin"]',
+            "  }",
+            "  n0 -> n1 [style=dashed]",
+            "}",
+            "",
+        ]
+    )
+
+
+def test_a_constant_graph_gives_an_empty_picture(graph, tmp_path):
+    ET.parse(viz.write_graph_picture(graph, convert_to_tensor(1.0), tmp_path / "none.svg"))
+
+
+def test_wrong_arguments_are_named(graph, tmp_path):
+    x = placeholder("float32", [])
+    with pytest.raises(InvalidArgumentError, match=r"expected an \.svg or \.dot file; got 'x\.pdf'"):
+        viz.write_graph_picture(graph, x, "x.pdf")
+    with pytest.raises(DTypeError, match="expected a Session or a Graph; got 3"):
+        viz.write_graph_picture(3, x, tmp_path / "x.svg")
