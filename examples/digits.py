@@ -1,4 +1,4 @@
-"""The digits data of scikit-learn: 1,797 grey images of 8 x 8, split into four fifths for training and one for testing."""
+"""The digits data of scikit-learn: 1,797 grey images of 8 x 8, four fifths to train on, one to test with."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """A convolutional network on two CPU devices: ``python examples/digits_cnn.py [--out runs/digits_cnn]``.
 
-The convolutions live on one device and the dense layers on the other, so that every step crosses between them, forwards and
-backwards. Writes a checkpoint, event files for TensorBoard and a picture of the placed graph, and prints the accuracy on
-the held-out fifth: at least 98 %.
+The convolutions live on one device and the dense layers on the other, so that every step crosses between
+them, forwards and backwards. Writes a checkpoint, event files for TensorBoard and a picture of the placed
+graph, and prints the accuracy on the held-out fifth: at least 98 %.
 """
 
 from __future__ import annotations
@@ -12,14 +12,19 @@ import sys
 import time
 from pathlib import Path
 
-import flowrt as tf
 from digits import load
+
+import flowrt as tf
 
 BATCH = 64
 
+# Two devices, and one BLAS thread for each: the matrices are small, and on a busy machine a second thread
+# makes every product wait for a free core.
+CONFIG = tf.ConfigProto(device_count={"CPU": 2}, intra_op_parallelism_threads=1)
+
 
 class Network:
-    """The graph: placeholders, loss, the training operation and the accuracy."""
+    """The graph: placeholders, loss, the training operation, the accuracy and the summaries."""
 
     def __init__(self) -> None:
         self.images = tf.placeholder(tf.float32, [None, 8, 8, 1], name="images")
@@ -27,11 +32,13 @@ class Network:
         self.training = tf.placeholder_with_default(False, [], name="training")
         with tf.device("/cpu:0"):
             h = tf.layers.conv2d(self.images, 32, 3, padding="same", activation=tf.nn.relu, name="conv1")
-            h = tf.layers.max_pooling2d(h, 2, 2, name="pool1")
-            h = tf.layers.conv2d(h, 64, 3, padding="same", activation=tf.nn.relu, name="conv2")
+            h = tf.layers.conv2d(h, 32, 3, padding="same", activation=tf.nn.relu, name="conv2")
             h = tf.layers.max_pooling2d(h, 2, 2, name="pool2")
+            h = tf.layers.conv2d(h, 64, 3, padding="same", activation=tf.nn.relu, name="conv3")
+            h = tf.layers.max_pooling2d(h, 2, 2, name="pool3")
         with tf.device("/cpu:1"):
             h = tf.layers.dense(tf.layers.flatten(h), 128, activation=tf.nn.relu, name="hidden")
+            h = tf.layers.dropout(h, 0.4, training=self.training, name="dropout")
             logits = tf.layers.dense(h, 10, name="logits")
             with tf.name_scope("loss"):
                 losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=self.labels, logits=logits)
@@ -40,10 +47,11 @@ class Network:
                 hits = tf.equal(tf.argmax(logits, 1), self.labels)
                 self.accuracy = tf.reduce_mean(tf.cast(hits, tf.float32))
         self.step = tf.train.get_or_create_global_step()
-        rate = tf.train.exponential_decay(2e-3, self.step, 200, 0.7)
+        rate = tf.train.exponential_decay(2e-3, self.step, 200, 0.5)
         optimizer = tf.train.AdamOptimizer(rate)
         self.train = optimizer.minimize(self.loss, global_step=self.step, colocate_gradients_with_ops=True)
         tf.summary.scalar("loss", self.loss)
+        tf.summary.scalar("rate", rate)
         self.summaries = tf.summary.merge_all()
 
 
@@ -53,25 +61,16 @@ def main(out: Path, steps: int) -> float:
     tf.set_random_seed(3)
     network = Network()
     dataset = tf.data.Dataset.from_tensor_slices((digits.images, digits.labels))
-    next_batch = (
-        dataset.shuffle(len(digits.labels), seed=3)
-        .repeat()
-        .batch(BATCH)
-        .prefetch(2)
-        .make_one_shot_iterator()
-        .get_next()
-    )
+    dataset = dataset.shuffle(len(digits.labels), seed=3).repeat().batch(BATCH).prefetch(2)
+    next_batch = dataset.make_one_shot_iterator().get_next()
     saver = tf.train.Saver()
     out.mkdir(parents=True, exist_ok=True)
-    with (
-        tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session,
-        tf.summary.FileWriter(str(out)) as events,
-    ):
+    with tf.Session(config=CONFIG) as session, tf.summary.FileWriter(str(out)) as events:
         session.run(tf.global_variables_initializer())
         start = time.perf_counter()
         for step in range(1, steps + 1):
             images, labels = session.run(next_batch)
-            feed = {network.images: images, network.labels: labels}
+            feed = {network.images: images, network.labels: labels, network.training: True}
             _, loss, summary = session.run([network.train, network.loss, network.summaries], feed)
             events.add_summary(summary, step)
             show_progress(step, steps, loss, time.perf_counter() - start)
@@ -81,6 +80,7 @@ def main(out: Path, steps: int) -> float:
         picture = tf.viz.write_graph_picture(session, [network.train, network.loss], out / "graph.svg")
     print(f"test accuracy {accuracy:.4f} on {len(digits.test_labels)} held-out images")
     print(f"checkpoint    {checkpoint}")
+    print(f"events        {out} (tensorboard --logdir {out})")
     print(f"graph picture {picture}")
     return accuracy
 

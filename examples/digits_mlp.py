@@ -1,15 +1,16 @@
 """A small network on real data, in one page: ``python examples/digits_mlp.py [--devices 2] [--steps 600]``.
 
-Prints the accuracy on the held-out fifth. With several devices the layers are spread over them; the trained weights
-are the same to the last bit.
+Prints the accuracy on the held-out fifth. With several devices the layers are spread over them; the trained
+weights are the same to the last bit.
 """
 
 from __future__ import annotations
 
 import argparse
 
-import flowrt as tf
 from digits import load
+
+import flowrt as tf
 
 
 def main(devices: int, steps: int) -> float:
@@ -28,14 +29,11 @@ def main(devices: int, steps: int) -> float:
     train = tf.train.AdamOptimizer(2e-3).minimize(loss, colocate_gradients_with_ops=True)
     accuracy = tf.reduce_mean(tf.to_float(tf.equal(tf.argmax(logits, 1), labels)))
 
-    batches = (
-        tf.data.Dataset.from_tensor_slices((digits.images, digits.labels))
-        .shuffle(1500, seed=1)
-        .repeat()
-        .batch(64)
-    )
+    dataset = tf.data.Dataset.from_tensor_slices((digits.images, digits.labels))
+    batches = dataset.shuffle(len(digits.labels), seed=1).repeat().batch(64)
     next_batch = batches.make_one_shot_iterator().get_next()
-    with tf.Session(config=tf.ConfigProto(device_count={"CPU": devices})) as session:
+    config = tf.ConfigProto(device_count={"CPU": devices}, intra_op_parallelism_threads=1)
+    with tf.Session(config=config) as session:
         session.run(tf.global_variables_initializer())
         for step in range(1, steps + 1):
             images, targets = session.run(next_batch)

@@ -317,6 +317,8 @@ from flowrt.aliases import *  # noqa: F403
 
 __version__ = "0.1.0"
 newaxis = None
+VERSION = "1.15.0"  # the version of TensorFlow whose names these are
+GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (

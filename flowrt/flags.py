@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from typing import Any, final
+from collections.abc import Iterator
+from typing import Any, NamedTuple, final
 
 from flowrt.errors import AlreadyExistsError, InvalidArgumentError
 from flowrt.graph.op_def import nearest
@@ -21,6 +22,13 @@ def _boolean(text: str) -> bool:
     raise argparse.ArgumentTypeError(f"expected true or false; got {text!r}")
 
 
+class Flag(NamedTuple):
+    """A flag and its value."""
+
+    name: str
+    value: Any
+
+
 @final
 class FlagValues:
     """The flags' values as attributes. Calling it with ``argv`` reads the flags and returns what is left over."""
@@ -28,9 +36,12 @@ class FlagValues:
     def __init__(self) -> None:
         self.__dict__["_parser"] = argparse.ArgumentParser(allow_abbrev=False)
         self.__dict__["_values"] = {}
+        self.__dict__["_required"] = set()
         self.__dict__["_parsed"] = False
 
-    def define(self, name: str, default: Any, help: str, kind: Any, choices: Any = None) -> None:
+    def define(
+        self, name: str, default: Any, help: str, kind: Any, choices: Any = None, repeated: bool = False
+    ) -> None:
         """Raises `AlreadyExistsError` for a name that is taken."""
         if name in self._values:
             raise AlreadyExistsError(f"flag {name!r} is defined already")
@@ -42,13 +53,25 @@ class FlagValues:
             self._parser.add_argument(
                 f"--no{name}", dest=name, action="store_const", const=False, default=argparse.SUPPRESS
             )
+        if repeated:
+            options["action"] = "append"
         self._parser.add_argument(*names, choices=choices, **options)
+
+    def require(self, name: str) -> None:
+        self._required.add(name)
+
+    def set_default(self, name: str, value: Any) -> None:
+        """Another value than the definition's, unless the command line has one."""
+        self._values[name] = value
 
     def __call__(self, argv: list[str] | None = None, known_only: bool = True) -> list[str]:
         arguments = list(sys.argv if argv is None else argv)
         values, rest = self._parser.parse_known_args(arguments[1:])
         self._values.update(vars(values))
         self.__dict__["_parsed"] = True
+        missing = sorted(name for name in self._required if self._values[name] is None)
+        if missing:
+            raise InvalidArgumentError(f"expected a value for --{missing[0]}; got none")
         if rest and not known_only:
             raise InvalidArgumentError(
                 f"unknown flags {' '.join(rest)}. {nearest(rest[0].lstrip('-'), self._values)}"
@@ -62,11 +85,26 @@ class FlagValues:
         return dict(self._values)
 
     def __getattr__(self, name: str) -> Any:
+        if name == "__flags":  # what scripts print that were written before flag_values_dict was there
+            return self._values
         if not self.__dict__["_parsed"]:
             self()
         if name not in self._values:
             raise AttributeError(f"no flag {name!r}. {nearest(name, self._values)}")
         return self._values[name]
+
+    def __getitem__(self, name: str) -> Any:
+        """The flag itself; its ``value`` is the flag's."""
+        return Flag(name, getattr(self, name))
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._values
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __dir__(self) -> list[str]:
+        return list(self._values)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._values:
@@ -77,31 +115,70 @@ class FlagValues:
 FLAGS = FlagValues()
 
 
-def DEFINE_string(flag_name: str, default_value: str | None, docstring: str = "") -> None:
-    FLAGS.define(flag_name, default_value, docstring, str)
+def _define(kind: Any, args: tuple[Any, ...], kwargs: dict[str, Any], **options: Any) -> None:
+    """Take the arguments in order or by either of the names that they had: ``name`` was ``flag_name``."""
+    older = {"flag_name": "name", "default_value": "default", "docstring": "help"}
+    given = dict(zip(("name", "default", "help"), args, strict=False))
+    given |= {older.get(key, key): value for key, value in kwargs.items()}
+    FLAGS.define(given["name"], given["default"], given.get("help") or "", kind, **options)
 
 
-def DEFINE_integer(flag_name: str, default_value: int | None, docstring: str = "") -> None:
-    FLAGS.define(flag_name, default_value, docstring, int)
+def DEFINE_string(*args: Any, **kwargs: Any) -> None:
+    """``DEFINE_string(name, default, help)``"""
+    _define(str, args, kwargs)
 
 
-def DEFINE_float(flag_name: str, default_value: float | None, docstring: str = "") -> None:
-    FLAGS.define(flag_name, default_value, docstring, float)
+def DEFINE_integer(*args: Any, **kwargs: Any) -> None:
+    """``DEFINE_integer(name, default, help)``"""
+    _define(int, args, kwargs)
 
 
-def DEFINE_boolean(flag_name: str, default_value: bool | None, docstring: str = "") -> None:
-    FLAGS.define(flag_name, default_value, docstring, _boolean)
+def DEFINE_float(*args: Any, **kwargs: Any) -> None:
+    """``DEFINE_float(name, default, help)``"""
+    _define(float, args, kwargs)
+
+
+def DEFINE_boolean(*args: Any, **kwargs: Any) -> None:
+    """``DEFINE_boolean(name, default, help)``: ``--name``, ``--name=false`` and ``--noname``."""
+    _define(_boolean, args, kwargs)
 
 
 DEFINE_bool = DEFINE_boolean
 
 
-def DEFINE_enum(
-    flag_name: str, default_value: str | None, enum_values: list[str], docstring: str = ""
-) -> None:
-    FLAGS.define(flag_name, default_value, docstring, str, enum_values)
+def DEFINE_enum(name: str, default: str | None, enum_values: list[str], help: str = "") -> None:
+    """One of ``enum_values``."""
+    FLAGS.define(name, default, help, str, enum_values)
 
 
-def DEFINE_list(flag_name: str, default_value: Any, docstring: str = "") -> None:
-    value = default_value.split(",") if isinstance(default_value, str) else default_value
-    FLAGS.define(flag_name, value, docstring, lambda text: text.split(","))
+def DEFINE_list(name: str, default: Any, help: str = "") -> None:
+    """Texts separated by commas."""
+    value = default.split(",") if isinstance(default, str) else default
+    FLAGS.define(name, value, help, lambda text: text.split(","))
+
+
+def DEFINE_multi_string(name: str, default: Any, help: str = "") -> None:
+    """A list: the flag may be given several times."""
+    FLAGS.define(name, _listed(default), help, str, repeated=True)
+
+
+def DEFINE_multi_integer(name: str, default: Any, help: str = "") -> None:
+    FLAGS.define(name, _listed(default), help, int, repeated=True)
+
+
+def DEFINE_multi_float(name: str, default: Any, help: str = "") -> None:
+    FLAGS.define(name, _listed(default), help, float, repeated=True)
+
+
+def _listed(default: Any) -> Any:
+    return default if default is None or isinstance(default, list) else [default]
+
+
+def mark_flag_as_required(flag_name: str) -> None:
+    """Reading the command line raises `InvalidArgumentError` while the flag has no value."""
+    FLAGS.require(flag_name)
+
+
+def mark_flags_as_required(flag_names: list[str]) -> None:
+    for name in flag_names:
+        mark_flag_as_required(name)

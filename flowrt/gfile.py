@@ -38,8 +38,8 @@ def GFile(name: Any, mode: str = "r") -> IO[Any]:
 Open = FastGFile = GFile
 
 
-def Exists(path: Any) -> bool:
-    return os.path.exists(path)
+def Exists(filename: Any) -> bool:
+    return os.path.exists(filename)
 
 
 def IsDirectory(dirname: Any) -> bool:

@@ -19,14 +19,16 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import as_array, constant_tensor
 from flowrt.graph.graph import Tensor
+from flowrt.graph.ops import filling, random
 from flowrt.graph.ops.arithmetic import multiply
 from flowrt.graph.ops.decompositions import qr
-from flowrt.graph.ops.filling import ones, zeros
 from flowrt.graph.ops.math import sign
 from flowrt.graph.ops.matrix_parts import diag_part, eye
-from flowrt.graph.ops.random import random_normal, random_uniform, truncated_normal
 from flowrt.graph.ops.shaping import matrix_transpose, reshape
 from flowrt.graph.shapes import as_shape
+from flowrt.variables import global_variables_initializer as global_variables
+from flowrt.variables import local_variables_initializer as local_variables
+from flowrt.variables import variables_initializer as variables
 
 TRUNCATED_STDDEV = 0.87962566103423978
 """The standard deviation of a unit normal that is cut off at 2: what truncation leaves of the asked one."""
@@ -70,7 +72,7 @@ class Zeros(Initializer):
     allowed = dtypes.ANY
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        return zeros(shape, dtype)
+        return filling.zeros(shape, dtype)
 
 
 class Ones(Initializer):
@@ -79,7 +81,7 @@ class Ones(Initializer):
     allowed = dtypes.NUMERIC | {dtypes.bool_}
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        return ones(shape, dtype)
+        return filling.ones(shape, dtype)
 
 
 class Constant(Initializer):
@@ -125,7 +127,7 @@ class RandomUniform(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         low = int(self.minval) if dtype.is_integer and isinstance(self.minval, float) else self.minval
-        return random_uniform(shape, low, self.maxval, dtype, self.seed)
+        return random.random_uniform(shape, low, self.maxval, dtype, self.seed)
 
 
 class RandomNormal(Initializer):
@@ -138,14 +140,14 @@ class RandomNormal(Initializer):
         self.mean, self.stddev, self.seed = mean, stddev, seed
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        return random_normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return random.random_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class TruncatedNormal(RandomNormal):
     """`RandomNormal` with values beyond two ``stddev`` drawn again."""
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        return truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return random.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 def fans(shape: Sequence[int]) -> tuple[float, float]:
@@ -194,10 +196,10 @@ class VarianceScaling(Initializer):
         variance = self.scale / max(1.0, n)
         if self.distribution == "uniform":
             limit = math.sqrt(3 * variance)
-            return random_uniform(shape, -limit, limit, dtype, self.seed)
+            return random.random_uniform(shape, -limit, limit, dtype, self.seed)
         if self.distribution == "untruncated_normal":
-            return random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
-        return truncated_normal(shape, 0.0, math.sqrt(variance) / TRUNCATED_STDDEV, dtype, self.seed)
+            return random.random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
+        return random.truncated_normal(shape, 0.0, math.sqrt(variance) / TRUNCATED_STDDEV, dtype, self.seed)
 
 
 class GlorotUniform(VarianceScaling):
@@ -247,7 +249,7 @@ class UniformUnitScaling(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         limit = math.sqrt(3 / max(1, math.prod(shape[:-1]))) * self.factor
-        return random_uniform(shape, -limit, limit, dtype, self.seed)
+        return random.random_uniform(shape, -limit, limit, dtype, self.seed)
 
 
 class Orthogonal(Initializer):
@@ -271,7 +273,7 @@ class Orthogonal(Initializer):
                 f"Orthogonal: expected a shape of at least two dimensions; got {shape}"
             )
         rows, columns = math.prod(shape[:-1]), shape[-1]
-        drawn = random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
+        drawn = random.random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
         q, r = qr(drawn, full_matrices=False)
         q = multiply(q, sign(diag_part(r)))
         matrix = matrix_transpose(q) if rows < columns else q
@@ -293,7 +295,12 @@ class Identity(Initializer):
         return made
 
 
-# --- TensorFlow 1's names
+# --- TensorFlow 1's names: of ``tf.initializers``, then of ``tf`` itself
+
+zeros, ones, constant, identity, orthogonal = Zeros, Ones, Constant, Identity, Orthogonal
+random_uniform, random_normal, truncated_normal = RandomUniform, RandomNormal, TruncatedNormal
+uniform_unit_scaling, variance_scaling = UniformUnitScaling, VarianceScaling
+glorot_uniform, glorot_normal = GlorotUniform, GlorotNormal
 
 zeros_initializer = Zeros
 ones_initializer = Ones
@@ -317,3 +324,54 @@ def xavier_initializer(
 
 
 xavier_initializer_conv2d = xavier_initializer
+
+__all__ = [
+    "Constant",
+    "GlorotNormal",
+    "GlorotUniform",
+    "Identity",
+    "Initializer",
+    "Ones",
+    "Orthogonal",
+    "RandomNormal",
+    "RandomUniform",
+    "TRUNCATED_STDDEV",
+    "TruncatedNormal",
+    "UniformUnitScaling",
+    "VarianceScaling",
+    "Zeros",
+    "constant",
+    "constant_initializer",
+    "fans",
+    "global_variables",
+    "glorot_normal",
+    "glorot_normal_initializer",
+    "glorot_uniform",
+    "glorot_uniform_initializer",
+    "he_normal",
+    "he_uniform",
+    "identity",
+    "identity_initializer",
+    "lecun_normal",
+    "lecun_uniform",
+    "local_variables",
+    "ones",
+    "ones_initializer",
+    "orthogonal",
+    "orthogonal_initializer",
+    "random_normal",
+    "random_normal_initializer",
+    "random_uniform",
+    "random_uniform_initializer",
+    "truncated_normal",
+    "truncated_normal_initializer",
+    "uniform_unit_scaling",
+    "uniform_unit_scaling_initializer",
+    "variables",
+    "variance_scaling",
+    "variance_scaling_initializer",
+    "xavier_initializer",
+    "xavier_initializer_conv2d",
+    "zeros",
+    "zeros_initializer",
+]

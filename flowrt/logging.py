@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging as _logging
+import sys as _sys
+from collections import Counter as _Counter
 
 DEBUG, INFO, WARN, ERROR, FATAL = (
     _logging.DEBUG,
@@ -13,6 +15,7 @@ DEBUG, INFO, WARN, ERROR, FATAL = (
 )
 
 _logger = _logging.getLogger("flowrt")
+_counts = _Counter[tuple[str, int]]()
 
 debug, info, warning, warn, error, fatal, log = (
     _logger.debug, _logger.info, _logger.warning, _logger.warning, _logger.error, _logger.critical, _logger.log,
@@ -30,6 +33,34 @@ def set_verbosity(v: int) -> None:
         handler = _logging.StreamHandler()
         handler.setFormatter(_logging.Formatter("%(levelname)s:flowrt:%(message)s"))
         _logger.addHandler(handler)
+
+
+def log_if(level: int, msg: str, condition: bool, *args: object) -> None:
+    if condition:
+        _logger.log(level, msg, *args)
+
+
+def log_first_n(level: int, msg: str, n: int, *args: object) -> None:
+    """Log the first ``n`` calls from the calling line."""
+    log_if(level, msg, _calls() <= n, *args)
+
+
+def log_every_n(level: int, msg: str, n: int, *args: object) -> None:
+    """Log the first of every ``n`` calls from the calling line."""
+    log_if(level, msg, (_calls() - 1) % n == 0, *args)
+
+
+def vlog(level: int, msg: str, *args: object) -> None:
+    """Log at level DEBUG for a positive ``level``."""
+    _logger.log(DEBUG if level > 0 else INFO, msg, *args)
+
+
+def _calls() -> int:
+    """How often the line that called our caller has called."""
+    frame = _sys._getframe(2)
+    place = (frame.f_code.co_filename, frame.f_lineno)
+    _counts[place] += 1
+    return _counts[place]
 
 
 def flush() -> None:

@@ -37,6 +37,12 @@ class Reduction:
     SUM_OVER_NONZERO_WEIGHTS = SUM_BY_NONZERO_WEIGHTS = "weighted_sum_by_nonzero_weights"
 
     @classmethod
+    def validate(cls, key: str) -> None:
+        """Raises `InvalidArgumentError` for an unknown reduction."""
+        if key not in cls.all():
+            raise InvalidArgumentError(f"reduction: expected one of {', '.join(cls.all())}; got {key!r}")
+
+    @classmethod
     def all(cls) -> tuple[str, ...]:
         return (cls.NONE, cls.SUM, cls.MEAN, cls.SUM_OVER_BATCH_SIZE, cls.SUM_BY_NONZERO_WEIGHTS)
 
@@ -52,10 +58,7 @@ def compute_weighted_loss(
 
     Raises `InvalidArgumentError` for an unknown reduction.
     """
-    if reduction not in Reduction.all():
-        raise InvalidArgumentError(
-            f"reduction: expected one of {', '.join(Reduction.all())}; got {reduction!r}"
-        )
+    Reduction.validate(reduction)
     with get_default_graph().name_scope(scope or "weighted_loss"):
         losses = convert_to_tensor(losses)
         dtype = losses.dtype
@@ -202,6 +205,23 @@ def sparse_softmax_cross_entropy(
     with get_default_graph().name_scope(scope or "sparse_softmax_cross_entropy_loss") as name:
         losses = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
         return compute_weighted_loss(losses, weights, name, loss_collection, reduction)
+
+
+def mean_pairwise_squared_error(
+    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None, loss_collection: str | None = _COLLECTION,
+) -> Tensor:  # fmt: skip
+    """The mean over all pairs of elements of a row of the squared error of their difference.
+
+    For errors e of a row of n: ``2 (sum(e^2) / (n - 1) - sum(e)^2 / (n (n - 1)))``, averaged over the rows.
+    """
+    labels, predictions = _pair(labels, predictions, "mean_pairwise_squared_error")
+    with get_default_graph().name_scope(scope or "mean_pairwise_squared_error") as name:
+        errors = subtract(predictions, labels)
+        axes = list(range(1, errors.shape.rank or 1))
+        n = reduce_sum(ones_like(errors), axes, keepdims=True)
+        squares = div_no_nan(reduce_sum(errors * errors, axes, keepdims=True), n - 1)
+        crossed = div_no_nan(reduce_sum(errors, axes, keepdims=True) ** 2, n * (n - 1))
+        return compute_weighted_loss(2.0 * (squares - crossed), weights, name, loss_collection)
 
 
 def add_loss(loss: Tensor, loss_collection: str | None = _COLLECTION) -> None:

@@ -101,3 +101,5 @@ from flowrt.graph.ops.statistics import (
 )
 from flowrt.graph.ops.division import div_no_nan as divide_no_nan
 from flowrt.graph.ops.division import mul_no_nan as multiply_no_nan
+from flowrt.aliases import is_non_decreasing, is_strictly_increasing
+from flowrt.nn.activations import log_sigmoid

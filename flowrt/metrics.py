@@ -2,28 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from flowrt.dtypes import float32
-from flowrt.errors import InvalidArgumentError
+import numpy as np
+
+from flowrt.dtypes import float32, int64
+from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.ops.arithmetic import squared_difference
-from flowrt.graph.ops.comparison import equal, logical_and
+from flowrt.graph.ops.comparison import equal, greater, less, logical_and, logical_not, not_equal
 from flowrt.graph.ops.complex_parts import abs as absolute
+from flowrt.graph.ops.counting import confusion_matrix
 from flowrt.graph.ops.division import div_no_nan
 from flowrt.graph.ops.filling import ones_like, zeros
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.math import sqrt
+from flowrt.graph.ops.matrix_parts import diag_part
 from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.shaping import reshape
+from flowrt.graph.ops.shaping import expand_dims, reshape
 from flowrt.variables import GraphKeys, Variable
 
 
-def _total(name: str) -> Variable:
+def _total(name: str, shape: Sequence[int] = ()) -> Variable:
     keys = [GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES]
-    return Variable(lambda: zeros([], float32), trainable=False, collections=keys, name=name)
+    return Variable(lambda: zeros(shape, float32), trainable=False, collections=keys, name=name)
 
 
 def mean(
@@ -52,10 +56,7 @@ def _ratio(
     total, count = _total("total"), _total("count")
     value = finish(div_no_nan(total.value(), count.value(), name="value"))
     update = finish(div_no_nan(total.assign_add(numerator), count.assign_add(denominator), name="update_op"))
-    graph = get_default_graph()
-    graph.add_to_collections(metrics_collections, value)
-    graph.add_to_collections(updates_collections, update)
-    return value, update
+    return _collected(value, update, metrics_collections, updates_collections)
 
 
 def accuracy(
@@ -138,3 +139,126 @@ def recall(
     with get_default_graph().name_scope(name or "recall"):
         both, count = _hits(labels, predictions, weights, "actual")
         return _ratio(both, count, metrics_collections, updates_collections)
+
+
+def _counts(
+    hits: Tensor, weights: Any, metrics_collections: Any, updates_collections: Any, name: str
+) -> tuple[Tensor, Tensor]:
+    """The weighted number of ``hits`` seen so far."""
+    with get_default_graph().name_scope(name):
+        total = _total("count")
+        spread = cast(hits, float32) * (1.0 if weights is None else cast(convert_to_tensor(weights), float32))
+        value, update = total.value(), total.assign_add(reduce_sum(spread))
+        return _collected(value, update, metrics_collections, updates_collections)
+
+
+def _collected(
+    value: Tensor, update: Tensor, metrics_collections: Any, updates_collections: Any
+) -> tuple[Tensor, Tensor]:
+    graph = get_default_graph()
+    graph.add_to_collections(metrics_collections, value)
+    graph.add_to_collections(updates_collections, update)
+    return value, update
+
+
+def _truths(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
+    return cast(convert_to_tensor(labels), "bool"), cast(convert_to_tensor(predictions), "bool")
+
+
+def true_positives(
+    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    actual, predicted = _truths(labels, predictions)
+    hits = logical_and(actual, predicted)
+    return _counts(hits, weights, metrics_collections, updates_collections, name or "true_positives")
+
+
+def true_negatives(
+    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    actual, predicted = _truths(labels, predictions)
+    hits = logical_and(logical_not(actual), logical_not(predicted))
+    return _counts(hits, weights, metrics_collections, updates_collections, name or "true_negatives")
+
+
+def false_positives(
+    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    actual, predicted = _truths(labels, predictions)
+    hits = logical_and(logical_not(actual), predicted)
+    return _counts(hits, weights, metrics_collections, updates_collections, name or "false_positives")
+
+
+def false_negatives(
+    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    actual, predicted = _truths(labels, predictions)
+    hits = logical_and(actual, logical_not(predicted))
+    return _counts(hits, weights, metrics_collections, updates_collections, name or "false_negatives")
+
+
+def percentage_below(
+    values: Any, threshold: float, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """How much of the values is below ``threshold``, from 0 to 1."""
+    below = cast(less(convert_to_tensor(values), threshold), float32)
+    return mean(below, weights, metrics_collections, updates_collections, name or "percentage_below_threshold")
+
+
+def mean_iou(
+    labels: Any, predictions: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
+    updates_collections: Any = None, name: str | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Intersection over union of each class that occurs, averaged over those. The update is the confusion matrix."""
+    with get_default_graph().name_scope(name or "mean_iou"):
+        total = _total("total_confusion_matrix", [num_classes, num_classes])
+        flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]
+        spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
+        found = confusion_matrix(*flat, num_classes, dtype=float32, weights=spread)
+        update, matrix = total.assign_add(found), total.value()
+        both = diag_part(matrix)
+        union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
+        occurs = cast(not_equal(union, 0.0), float32)
+        value = div_no_nan(reduce_sum(div_no_nan(both, union)), reduce_sum(occurs), name="mean_iou")
+        return _collected(value, update, metrics_collections, updates_collections)
+
+
+def auc(
+    labels: Any, predictions: Any, weights: Any = None, num_thresholds: int = 200, metrics_collections: Any = None,
+    updates_collections: Any = None, curve: str = "ROC", name: str | None = None,
+    summation_method: str = "trapezoidal", thresholds: Any = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The area under the ROC curve of ``predictions`` in [0, 1], by the trapezoids between ``num_thresholds``.
+
+    Raises `UnimplementedError` for other curves and sums.
+    """
+    if curve != "ROC" or summation_method != "trapezoidal":
+        raise UnimplementedError(f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}")
+    steps = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else thresholds
+    limits = np.array([-1e-7, *sorted(steps), 1 + 1e-7], np.float32)
+    with get_default_graph().name_scope(name or "auc"):
+        scores = reshape(cast(convert_to_tensor(predictions), float32), [-1])
+        actual = reshape(cast(cast(convert_to_tensor(labels), "bool"), float32), [-1])
+        spread = 1.0 if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
+        above = cast(greater(expand_dims(scores, 0), expand_dims(convert_to_tensor(limits), 1)), float32)
+        counts = [
+            (_total(what, [len(limits)]), reduce_sum(above * (side * spread), 1), reduce_sum(side * spread))
+            for what, side in (("true_positives", actual), ("false_positives", 1.0 - actual))
+        ]
+        totals = [_total(f"{what}_all", []) for what in ("positives", "negatives")]
+        sums = [total.assign_add(all_of) for total, (_, _, all_of) in zip(totals, counts, strict=True)]
+        moved = [variable.assign_add(found) for variable, found, _ in counts]
+        value = _area(counts[0][0].value(), counts[1][0].value(), totals[0].value(), totals[1].value())
+        return _collected(value, _area(*moved, *sums), metrics_collections, updates_collections)
+
+
+def _area(hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """The area under the points (alarms / negatives, hits / positives), which fall along the axis."""
+    x, y = div_no_nan(alarms, negatives), div_no_nan(hits, positives)
+    area: Tensor = reduce_sum((x[:-1] - x[1:]) * (y[:-1] + y[1:]) / 2.0)
+    return area

@@ -23,7 +23,6 @@ _PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_g
 _IMAGES = "there are no image operations. Nearest: py_func, or the map of a flowrt.data.Dataset"
 _EAGER = "there is no eager execution. Nearest: Session.run"
 _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_graph"
-_SAMPLED = "there are no sampled losses. Nearest: sparse_softmax_cross_entropy_with_logits over all classes"
 _DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
 
 _REASONS: dict[str, dict[str, str]] = {
@@ -47,7 +46,6 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("distribute",), _DISTRIBUTED),
     "nn": dict.fromkeys(("rnn_cell", "dynamic_rnn", "static_rnn", "raw_rnn"), _CELLS)
     | dict.fromkeys(("bidirectional_dynamic_rnn", "static_bidirectional_rnn", "static_state_saving_rnn"), _CELLS)
-    | dict.fromkeys(("nce_loss", "sampled_softmax_loss", "log_uniform_candidate_sampler"), _SAMPLED)
     | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
     "train": dict.fromkeys(
         ("MonitoredTrainingSession", "MonitoredSession", "SingularMonitoredSession", "Supervisor", "Scaffold"), _MONITORED

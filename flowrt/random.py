@@ -1,6 +1,7 @@
 """``flowrt.random``: TensorFlow's names of this namespace."""
 
 from flowrt.graph.ops.random import get_seed
+from flowrt.nn.sampled import log_uniform_candidate_sampler, uniform_candidate_sampler
 from flowrt.graph.ops.random import random_normal as normal
 from flowrt.graph.ops.random import random_uniform as uniform
 from flowrt.graph.ops.random import set_random_seed

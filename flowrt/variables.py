@@ -53,6 +53,11 @@ class GraphKeys:
     SUMMARY_OP = "summary_op"
     GLOBAL_STEP = "global_step"
     TRAIN_OP = "train_op"
+    LOCAL_RESOURCES = "local_resources"
+    RESOURCES = "resources"
+    READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
+    EVAL_STEP = "eval_step"
+    VARIABLES = GLOBAL_VARIABLES
 
 
 class VariableSynchronization(Enum):

@@ -325,16 +325,34 @@ def _svg_band(device: str, top: float, height: float, width: float) -> str:
 
 
 def _svg_edge(source: tuple[float, float], target: tuple[float, float], kind: str, count: int) -> str:
+    curve = _forward(source, target) if source[0] < target[0] else _backward(source, target)
+    points = " ".join(f"{x:g} {y:g}" for x, y in curve[1:])
+    width = 1 + 0.5 * min(count - 1, 4)
+    return f'<path class="{kind}" stroke-width="{width:g}" d="M{curve[0][0]:g} {curve[0][1]:g}C{points}"/>'
+
+
+Curve: TypeAlias = list[tuple[float, float]]
+"""The four points of a cubic Bézier curve."""
+
+
+def _forward(source: tuple[float, float], target: tuple[float, float]) -> Curve:
+    """From the right side of a box to the left side of another, over boxes between them in the same row."""
     x1, y1 = source[0] + BOX_WIDTH, source[1] + BOX_HEIGHT / 2
     x2, y2 = target[0], target[1] + BOX_HEIGHT / 2
-    bend = max(GAP_X, abs(x2 - x1) / 3)
-    passed = (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0  # boxes in between
+    bend = max(GAP_X, (x2 - x1) / 3)
+    passed = (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0
     lift = min(32 + 6 * passed, MAX_LIFT) if passed > 0 else 0
-    width = 1 + 0.5 * min(count - 1, 4)
-    return (
-        f'<path class="{kind}" stroke-width="{width:g}" '
-        f'd="M{x1:g} {y1:g}C{x1 + bend:g} {y1 - lift:g} {x2 - bend:g} {y2 - lift:g} {x2:g} {y2:g}"/>'
-    )
+    return [(x1, y1), (x1 + bend, y1 - lift), (x2 - bend, y2 - lift), (x2, y2)]
+
+
+def _backward(source: tuple[float, float], target: tuple[float, float]) -> Curve:
+    """From bottom to bottom of a box further left; to a box above or below, between the sides that face."""
+    x1, x2 = source[0] + BOX_WIDTH / 2, target[0] + BOX_WIDTH / 2
+    up, down = target[1] < source[1] - 2 * BOX_HEIGHT, target[1] > source[1] + 2 * BOX_HEIGHT
+    y1 = source[1] if up else source[1] + BOX_HEIGHT
+    y2 = target[1] if down else target[1] + BOX_HEIGHT
+    dip = 1.5 * GAP_Y
+    return [(x1, y1), (x1, y1 - dip if up else y1 + dip), (x2, y2 - dip if down else y2 + dip), (x2, y2)]
 
 
 def _svg_box(box: Box, x: float, y: float, color: str) -> str:

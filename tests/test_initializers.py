@@ -56,7 +56,9 @@ NORMAL: dict[str, tuple[Any, float, bool]] = {  # the standard deviation, and wh
         initializers.VarianceScaling(1.0, "fan_in", "untruncated_normal", seed=1), math.sqrt(1 / 360), False
     ),
     "plain": (initializers.RandomNormal(stddev=0.25, seed=1), 0.25, False),
-    "truncated": (initializers.TruncatedNormal(stddev=0.25 / initializers.TRUNCATED_STDDEV, seed=1), 0.25, True),
+    "truncated": (
+        initializers.TruncatedNormal(stddev=0.25 / initializers.TRUNCATED_STDDEV, seed=1), 0.25, True
+    ),
 }  # fmt: skip
 
 
@@ -94,6 +96,11 @@ def test_orthogonal_weights_have_orthonormal_rows_or_columns(shape: tuple[int, .
     np.testing.assert_allclose(small, 4 * np.eye(len(small)), atol=1e-12)
 
 
+def test_orthogonal_matrices_are_drawn_from_both_orientations() -> None:
+    drawn = {float(value_of(initializers.Orthogonal(seed=seed)([1, 1]))[0, 0]) for seed in range(20)}
+    assert drawn == {-1.0, 1.0}
+
+
 def test_identity_is_gain_on_the_diagonal() -> None:
     assert value_of(initializers.Identity(3.0)([2, 3])).tolist() == [[3, 0, 0], [0, 3, 0]]
 
@@ -105,7 +112,7 @@ def test_wrong_arguments_are_refused() -> None:
         initializers.Identity()([3])
     with pytest.raises(InvalidArgumentError, match="without unknown dimensions"):
         initializers.Zeros()([None, 3])
-    with pytest.raises(DTypeError, match="GlorotUniform: expected a dtype of .*; got int32"):
+    with pytest.raises(DTypeError, match=r"GlorotUniform: expected a dtype of .*; got int32"):
         initializers.GlorotUniform()([3], tf.int32)
     with pytest.raises(InvalidArgumentError, match="expected mode"):
         initializers.VarianceScaling(mode="in")

@@ -135,6 +135,11 @@ def test_an_svg_shows_all_boxes_and_edges(graph, tmp_path):
     picture = viz.collapse(viz.partitions(graph, network_fetches(graph)), depth=1)
     root = ET.parse(path).getroot()
     assert len(root.findall(f"{SVG}g")) == len(picture.boxes)
+    width, height = float(root.get("width")), float(root.get("height"))
+    for element in root.findall(f"{SVG}path"):
+        curve = np.array(element.get("d").replace("M", "").replace("C", " ").split(), float).reshape(4, 2)
+        assert (curve > 0).all()
+        assert (curve < [width, height]).all()  # a Bézier curve stays among its points
     drawn = [element.get("class") for element in root.findall(f"{SVG}path")]
     assert sorted(drawn) == sorted(kind for kind, _ in picture.edges.values())
     assert {"layer0", "layer1", "train"} <= {element.text for element in root.iter(f"{SVG}text")}

@@ -1,10 +1,34 @@
 """``flowrt.compat``: `v1` is flowrt itself, for scripts that say ``import flowrt.compat.v1 as tf``."""
 
+import numbers
+import os
 from typing import Any
 
+import numpy as np
+
+from flowrt.aliases import dimension_at_index, dimension_value
 from flowrt.compat import v1
 
-__all__ = ["as_bytes", "as_str", "as_str_any", "as_text", "v1"]
+__all__ = [
+    "as_bytes",
+    "as_str",
+    "as_str_any",
+    "as_text",
+    "bytes_or_text_types",
+    "complex_types",
+    "dimension_at_index",
+    "dimension_value",
+    "forward_compatible",
+    "integral_types",
+    "path_to_str",
+    "real_types",
+    "v1",
+]
+
+bytes_or_text_types = (bytes, str)
+integral_types = (numbers.Integral, np.integer)
+real_types = (numbers.Real, np.integer, np.floating)
+complex_types = (numbers.Complex, np.number)
 
 
 def as_bytes(bytes_or_text: Any, encoding: str = "utf-8") -> bytes:
@@ -15,4 +39,19 @@ def as_text(bytes_or_text: Any, encoding: str = "utf-8") -> str:
     return bytes_or_text.decode(encoding) if isinstance(bytes_or_text, bytes) else str(bytes_or_text)
 
 
-as_str = as_str_any = as_text
+as_str = as_text
+
+
+def as_str_any(value: Any, encoding: str = "utf-8") -> str:
+    """Text of anything: of bytes what they encode."""
+    return as_text(value, encoding)
+
+
+def path_to_str(path: Any) -> Any:
+    """A path object as text; anything else as it is."""
+    return os.fspath(path) if hasattr(path, "__fspath__") else path
+
+
+def forward_compatible(year: int, month: int, day: int) -> bool:
+    """Always: there are no older readers."""
+    return True

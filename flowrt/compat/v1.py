@@ -1,13 +1,14 @@
 """Everything that `flowrt` has, under the name that scripts for later TensorFlows import."""
 
+import sys
 from typing import Any
 
-import flowrt
+_flowrt = sys.modules["flowrt"]
 
 
 def __getattr__(name: str) -> Any:
-    return getattr(flowrt, name)
+    return getattr(_flowrt, name)
 
 
 def __dir__() -> list[str]:
-    return dir(flowrt)
+    return dir(_flowrt)

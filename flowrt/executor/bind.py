@@ -79,6 +79,7 @@ class Binder:
         self._places: dict[Ref, Operand] = {}
         self._free: dict[tuple[Any, Any], list[Any]] = {}
         self._buffers: dict[Ref, tuple[tuple[Any, Any], Any]] = {}
+        self._large_slots: dict[Ref, list[int]] = {}
         self._names: dict[int, str] = {}
         self._lines: list[Line] = []
         self._feeds: dict[str, Callable[[Any], None]] = {}
@@ -199,8 +200,10 @@ class Binder:
                 array = function(*arguments)
             if not (isinstance(array, np.ndarray) and np.may_share_memory(array, source.value)):
                 return False
+        same = array is source.value or node.op.effect is Effect.READ
+        text = source.text if same else f"{node.op.name}({source.text})"
         exact = source.writable and array is source.value
-        self._place(node, 0, Operand(array, None, source.text, exact))
+        self._place(node, 0, Operand(array, None, text, exact))
         return True
 
     def _bind_copied_read(self, node: Node, operands: list[Operand]) -> None:
@@ -304,8 +307,10 @@ class Binder:
         self._places[node.name, index] = operand
 
     def _new_register(self, node: Node, index: int) -> int:
-        slot = len(self._registers)
+        slot, spec = len(self._registers), node.outputs[index]
         self._registers.append(None)
+        if not is_static(spec.shape) or _nbytes(spec) > MAX_KEPT_REGISTER:
+            self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
         self._place(node, index, Operand(None, slot, f"r{slot}"))
         return slot
 
@@ -340,15 +345,13 @@ class Binder:
 
     def _release(self, node: Node, position: int) -> None:
         """After the node: give back what it was the last to read."""
-        for ref in dict.fromkeys([*node.inputs, *((node.name, i) for i in range(len(node.outputs)))]):
-            if not self._lifetimes.ends_at(ref, position):
-                continue
-            self._give_back(self._lifetimes.root(ref))
-            operand = self._places[ref]
-            if operand.slot is not None and not self._is_fetched(ref):
-                spec = self._subgraph.spec(ref)
-                if not is_static(spec.shape) or _nbytes(spec) > MAX_KEPT_REGISTER:
-                    self._instructions.append((self._registers.__setitem__, (operand.slot, None)))
+        outputs = [(node.name, i) for i in range(len(node.outputs))]
+        for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
+            if self._lifetimes.ends_at(root, position):
+                self._give_back(root)
+            if root in self._large_slots and self._lifetimes.is_read_last_at(root, position):
+                for slot in self._large_slots.pop(root):
+                    self._instructions.append((self._registers.__setitem__, (slot, None)))
                     self._nodes.append(node)
 
     def _give_back(self, root: Ref) -> None:

@@ -27,12 +27,18 @@ class _Record:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._defaults:
-            hint = nearest(name, self._defaults)
             known = ", ".join(self._defaults)
             raise InvalidArgumentError(
-                f"{type(self).__name__}: expected a field among {known}; got {name!r}. {hint}"
+                f"{type(self).__name__}: expected a field among {known}; got {name!r}. {self._hint(name)}"
             )
         object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Asked for what is not there only."""
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}. {self._hint(name)}")
+
+    def _hint(self, name: str) -> str:
+        return nearest(name, self._defaults)
 
     def __repr__(self) -> str:
         changed = {n: getattr(self, n) for n in self._defaults}

@@ -40,13 +40,16 @@ class Lifetimes:
                 self._last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = float("inf")
-        for root in self._sent:
-            self._last[root] = float("inf")
 
     def root(self, ref: Ref) -> Ref:
         return self._roots.get(ref, ref)
 
     def ends_at(self, ref: Ref, position: int) -> bool:
+        """Whether nobody reads the tensor's memory after ``position``, here or on another device."""
+        return self.is_read_last_at(ref, position) and self.root(ref) not in self._sent
+
+    def is_read_last_at(self, ref: Ref, position: int) -> bool:
+        """Whether no node of this partition reads the tensor after ``position``."""
         return self._last[self.root(ref)] == position
 
     def is_sent(self, refs: Sequence[Ref]) -> bool:
@@ -54,5 +57,6 @@ class Lifetimes:
 
     def is_overwritten(self, read: Node, position: int) -> bool:
         """Whether the variable is written after the read, and the value that was read is used at or after that."""
-        last = self._last[self.root((read.name, 0))]
+        root = self.root((read.name, 0))
+        last = float("inf") if root in self._sent else self._last[root]
         return any(position < write <= last for write in self._writes.get(self.root(read.inputs[0]), ()))

@@ -10,6 +10,7 @@ All three drive the same generators (`Program.run`), and the result does not dep
 from __future__ import annotations
 
 import random
+import threading
 import time
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
@@ -116,15 +117,23 @@ def run_threaded(
 ) -> None:
     """One pool thread a program. The first error ends all of them and is raised; the others' are its consequences."""
     errors: list[BaseException] = []
+    active: dict[Running, threading.Event] = {}
+    """What runs on pool threads, and whether it ended: a future may be unknown when `submit` is interrupted."""
+
+    def drive_in_pool(program: Running) -> None:
+        ended = active[program] = threading.Event()
+        _drive(program, control, rendezvous, errors)
+        ended.set()
+
     control.wake_by(rendezvous.abort)
-    futures = [pool.submit(_drive, program, control, rendezvous, errors) for program in running[1:]]
     try:
+        futures = [pool.submit(drive_in_pool, program) for program in running[1:]]
         _drive(running[0], control, rendezvous, errors)
         wait(futures)
-    except BaseException as error:  # Ctrl-C while waiting: the step may not go on behind the caller's back
-        _fail(error, rendezvous, errors)
+    except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
         control.cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
-        wait(futures)
+        for ended in list(active.values()):
+            ended.wait()
         raise
     if errors:
         raise next((e for e in errors if not isinstance(e, Exception)), errors[0])  # Ctrl-C first
@@ -136,6 +145,7 @@ def _drive(
 ) -> None:
     """Run to the end, blocking where a tensor has not arrived. An error is noted, and wakes the others."""
     try:
+        control.check()
         with np.errstate(all="ignore"):  # of this thread
             key = next(program, None)
             while key is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, NamedTuple, final
@@ -274,10 +274,11 @@ class BaseSession:
         With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the function
         raises `InvalidArgumentError` for a wrong number of values.
         """
-        if not isinstance(feed_list, list | tuple | None):
-            raise DTypeError(f"feed_list: expected a list of tensors; got {feed_list!r}")
-        feeds = tuple(feed_list or ())
-        placeholders = {f: None for f in feeds if isinstance(f, Hashable)}
+        try:
+            feeds = tuple(feed_list or ())
+            placeholders = dict.fromkeys(feeds)
+        except TypeError:
+            raise DTypeError(f"feed_list: expected a list of tensors or names; got {feed_list!r}") from None
         if len(placeholders) < len(feeds):
             raise InvalidArgumentError("make_callable: expected each tensor once in feed_list")
         request = self._request(fetches, placeholders)

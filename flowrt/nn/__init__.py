@@ -15,6 +15,7 @@ from flowrt.graph.ops.activations import (
     softsign,
     swish,
 )
+from flowrt.arrangements import batch_to_space, space_to_batch
 from flowrt.graph.ops.arranging import depth_to_space, space_to_depth
 from flowrt.graph.ops.batch_norm import fused_batch_norm
 from flowrt.graph.ops.bias import bias_add, dropout, relu_layer, xw_plus_b
@@ -67,6 +68,15 @@ from flowrt.graph.ops.pooling import (
 from flowrt.graph.ops.selecting import embedding_lookup
 from flowrt.graph.ops.softmax import log_softmax, softmax
 from flowrt.missing_names import missing_name
+from flowrt.nn.activations import log_sigmoid
+from flowrt.nn.sampled import (
+    compute_accidental_hits,
+    log_uniform_candidate_sampler,
+    nce_loss,
+    sampled_softmax_loss,
+    uniform_candidate_sampler,
+)
+from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 
 
 def __getattr__(name: str) -> Any:

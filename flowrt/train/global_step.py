@@ -9,7 +9,6 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.get_variable import get_variable
 from flowrt.graph.graph import Graph, get_default_graph
 from flowrt.initializers import Zeros
-from flowrt.variable_scope import variable_scope
 from flowrt.variables import GraphKeys, Variable
 
 
@@ -46,7 +45,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
         raise InvalidArgumentError(
             f"create_global_step: expected none yet; got {existing.name!r}, {existing.op.source}"
         )
-    with graph.as_default(), graph.name_scope(None), variable_scope("", auxiliary_name_scope=False):
+    with graph.as_default(), graph.name_scope(None):
         return get_variable(
             "global_step",
             [],

@@ -52,7 +52,7 @@ def test_dense_works_along_the_last_dimension() -> None:
 
 
 def test_dense_needs_a_known_last_dimension_and_floats() -> None:
-    with pytest.raises(InvalidArgumentError, match="layer 'dense': expected dimension -1 .* to be known"):
+    with pytest.raises(InvalidArgumentError, match=r"layer 'dense': expected dimension -1 .* to be known"):
         tf.layers.dense(tf.placeholder(tf.float32, [2, None]), 3)
     with pytest.raises(DTypeError, match="floating dtype; got int32"):
         tf.layers.dense(tf.placeholder(tf.int32, [2, 2]), 3)
@@ -402,6 +402,16 @@ def test_a_subclass_builds_and_calls() -> None:
         assert session.run(y).tolist() == [[2.0] * 3] * 2
 
 
+def test_variables_made_while_calling_are_shared_too() -> None:
+    class Shift(tf.layers.Layer):  # type: ignore[misc]
+        def call(self, inputs: Any, *args: Any, **kwargs: Any) -> Any:
+            return inputs + tf.get_variable("offset", [])
+
+    layer = Shift()
+    layer(layer(tf.ones([2])))
+    assert names() == ["shift/offset"]
+
+
 def test_a_small_network_learns_to_separate() -> None:
     tf.set_random_seed(1)
     rng = np.random.default_rng(1)
@@ -409,7 +419,7 @@ def test_a_small_network_learns_to_separate() -> None:
     labels = (x[:, 2:6, 2:6].mean((1, 2, 3)) > 0).astype(np.int32)
     training = tf.placeholder_with_default(True, [])
     h = tf.layers.conv2d(x, 8, 3, activation=tf.nn.relu)
-    h = tf.layers.batch_normalization(h, training=training)
+    h = tf.layers.batch_normalization(h, momentum=0.9, training=training)
     h = tf.layers.flatten(tf.layers.average_pooling2d(h, 2, 2))
     logits = tf.layers.dense(h, 2)
     loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits))

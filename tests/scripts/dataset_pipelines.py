@@ -12,7 +12,7 @@ dataset = dataset.map(lambda f, l: (f * 2.0, tf.one_hot(l, 2)), num_parallel_cal
 dataset = dataset.repeat(2).batch(4).prefetch(1)
 iterator = dataset.make_one_shot_iterator()
 next_f, next_l = iterator.get_next()
-print(dataset.output_types, dataset.output_shapes)
+print([t.name for t in dataset.output_types], [s.as_list() for s in dataset.output_shapes])
 
 with tf.Session() as sess:
     while True:

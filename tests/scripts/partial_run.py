@@ -17,4 +17,4 @@ with tf.Session() as sess:
     print(res)
     f = sess.make_callable([r1, {"product": r2}], feed_list=[a, b, c])
     print(f(1.0, 2.0, np.float32(4)))
-    print(sess.run({"x": (r1, [r2, r1])}, {a: 1, b: 1, c: 5, r1: 7}))
+    print(sess.run({"x": (r1, [r2, r1])}, {a: 1, b: 1, c: 5}))

@@ -110,7 +110,7 @@ def lamb(s: dict[str, Any], g: Any, t: int) -> None:
 
 
 TINY = 2**-10
-CASES: dict[str, tuple[Rule, Callable[[], Any], bool]] = {  # model, optimizer, whether sparse steps leave rows alone
+CASES: dict[str, tuple[Rule, Callable[[], Any], bool]] = {  # the last: whether sparse steps leave rows alone
     "sgd": (sgd, lambda: tf.train.GradientDescentOptimizer(0.25), True),
     "momentum": (momentum, lambda: tf.train.MomentumOptimizer(0.25, 0.75), True),
     "nesterov": (nesterov, lambda: tf.train.MomentumOptimizer(0.25, 0.75, use_nesterov=True), True),
@@ -123,7 +123,9 @@ CASES: dict[str, tuple[Rule, Callable[[], Any], bool]] = {  # model, optimizer, 
     "adam": (adam, lambda: tf.train.AdamOptimizer(0.125, 0.75, 0.875, TINY), False),
     "adamw": (adamw, lambda: tf.train.AdamWOptimizer(0.25, 0.125, 0.75, 0.875, TINY), False),
     "ftrl": (ftrl, lambda: tf.train.FtrlOptimizer(0.25, initial_accumulator_value=0.125), True),
-    "ftrl_regularized": (ftrl_regularized, lambda: tf.train.FtrlOptimizer(0.25, -0.25, 0.125, 0.25, 0.5), True),
+    "ftrl_regularized": (
+        ftrl_regularized, lambda: tf.train.FtrlOptimizer(0.25, -0.25, 0.125, 0.25, 0.5), True
+    ),
     "lars": (lars, lambda: tf.train.LARSOptimizer(0.25, 0.75, 0.25, 0.5, TINY), False),
     "lamb": (lamb, lambda: tf.train.LAMBOptimizer(0.125, 0.25, 0.75, 0.875, TINY), False),
 }  # fmt: skip
@@ -383,7 +385,7 @@ def test_an_update_without_initialized_slots_says_which_and_changes_nothing() ->
     step = tf.train.AdamOptimizer().minimize(w * w)
     with tf.Session() as session:
         session.run(w.initializer)
-        with pytest.raises(FailedPreconditionError, match="beta1_power|w/Adam"):
+        with pytest.raises(FailedPreconditionError, match=r"beta1_power|w/Adam"):
             session.run(step)
         assert session.run(w) == 1.0
 

@@ -134,7 +134,7 @@ def test_a_schedule_needs_a_step() -> None:
 
 def test_there_is_one_global_step_a_graph() -> None:
     assert tf.train.get_global_step() is None
-    with tf.variable_scope("scope"), tf.name_scope("name"):
+    with tf.name_scope("name"):
         step = tf.train.create_global_step()
     assert step.name == "global_step:0"
     assert step.dtype is tf.int64
@@ -142,7 +142,7 @@ def test_there_is_one_global_step_a_graph() -> None:
     assert tf.train.get_global_step() is step
     assert tf.train.get_or_create_global_step() is step
     with pytest.raises(
-        InvalidArgumentError, match="expected none yet; got 'global_step:0'.*test_schedules.py"
+        InvalidArgumentError, match=r"expected none yet; got 'global_step:0'.*test_schedules.py"
     ):
         tf.train.create_global_step()
     other = tf.Graph()

@@ -52,6 +52,7 @@ from flowrt.graph.ops import (  # noqa: F401
     state,
     statistics,
     strings,
+    summaries,
     training,
     transfer,
     windows,

@@ -59,7 +59,8 @@ class IteratorResource:
         """Go on with ``elements``; what was there is closed, and who waits for it gets `CancelledError`."""
         with self._lock:
             old, self._elements = (elements, None) if self._closed else (self._elements, elements)
-        pass
+        if old is not None:
+            old.close()
 
     def next(self) -> tuple[Any, ...]:
         """The next element.
@@ -90,7 +91,8 @@ class IteratorResource:
         with self._lock:
             self._closed = True
             old, self._elements = self._elements, None
-        pass
+        if old is not None:
+            old.close()
 
 
 # --- what the nodes name
@@ -191,7 +193,7 @@ iterator_get_next_op = define_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
-    effect=Effect.PURE,
+    effect=Effect.WRITE,
     doc="The components of an iterator's next element.",
 )
 

@@ -88,8 +88,8 @@ read_variable_op = define_op(
 def _check_assigned(s: ShapeContext) -> list[Shape]:
     expected = variable_shape(s)
     if not compatible(expected, s.shapes[1]):
-        message = f"expected a value of the variable's shape {format_shape(expected)}; got {format_shape(s.shapes[1])}"
-        raise InvalidArgumentError(message)
+        shapes = f"{format_shape(expected)}; got {format_shape(s.shapes[1])}"
+        raise InvalidArgumentError(f"expected a value of the variable's shape {shapes}")
     return []
 
 

@@ -174,8 +174,8 @@ def _sparse(
         array[rows] = values
 
 
-# --- the rules. s and t are scratch arrays of the gradient's shape. The variable is written last, as the gradient
-# --- may be a view of it.
+# --- the rules. s and t are scratch arrays of the gradient's shape. The variable is written last, because the
+# --- gradient may be a view of it.
 
 
 def _gradient_descent(xp: Any, grad: Any, scratch: Any, var: Any, *, alpha: Any) -> None:

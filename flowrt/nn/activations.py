@@ -1,0 +1,17 @@
+"""Activations made of other operations."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Tensor, get_default_graph
+from flowrt.graph.ops.activations import softplus
+from flowrt.graph.ops.math import negative
+
+
+def log_sigmoid(x: Any, name: str | None = None) -> Tensor:
+    """``log(1 / (1 + exp(-x)))``, exact for large ``|x|`` too."""
+    with get_default_graph().name_scope(name or "LogSigmoid"):
+        result: Tensor = negative(softplus(negative(convert_to_tensor(x))))
+        return result

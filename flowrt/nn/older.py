@@ -1,0 +1,29 @@
+"""Older names in ``flowrt.nn``, whose arguments stand in another order."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.graph.graph import Tensor
+from flowrt.graph.ops.convolution import depthwise_conv2d
+from flowrt.graph.ops.moments import batch_normalization
+
+
+def depthwise_conv2d_native(
+    input: Any, filter: Any, strides: Any, padding: str, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1),
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `depthwise_conv2d`."""
+    rate = list(dilations)[1:3] if data_format == "NHWC" else list(dilations)[2:]
+    result: Tensor = depthwise_conv2d(input, filter, strides, padding, rate, name, data_format)
+    return result
+
+
+def batch_norm_with_global_normalization(
+    t: Any, m: Any, v: Any, beta: Any, gamma: Any, variance_epsilon: float, scale_after_normalization: bool,
+    name: str | None = None,
+) -> Tensor:  # fmt: skip
+    """See `batch_normalization`."""
+    scale = gamma if scale_after_normalization else None
+    result: Tensor = batch_normalization(t, m, v, beta, scale, variance_epsilon, name)
+    return result

@@ -1,0 +1,155 @@
+"""Losses over a sample of the classes, for outputs of very many classes (word2vec and its like).
+
+`nce_loss` is noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012), `sampled_softmax_loss` a
+softmax over the true classes and the sample (Jean et al. 2015). Both correct every logit by the logarithm of how often
+the sampler is expected to give the class.
+
+A sample without repetition is drawn by an exponential race: class i arrives at the time ``-log(u_i) / p_i``, the first
+k are the sample, and a class's expected count is the chance ``1 - exp(-p_i t)`` to arrive by the k-th's time t.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt.dtypes import float32, int32, int64
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Tensor, get_default_graph
+from flowrt.graph.ops.comparison import equal, where
+from flowrt.graph.ops.filling import fill, ones_like, zeros_like
+from flowrt.graph.ops.gathering import gather
+from flowrt.graph.ops.identities import cast, stop_gradient
+from flowrt.graph.ops.joining import concat
+from flowrt.graph.ops.linalg import matmul
+from flowrt.graph.ops.losses import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
+from flowrt.graph.ops.math import expm1, log
+from flowrt.graph.ops.ordering import top_k
+from flowrt.graph.ops.random import random_uniform
+from flowrt.graph.ops.reductions import reduce_any, reduce_sum
+from flowrt.graph.ops.sampling import multinomial
+from flowrt.graph.ops.selecting import embedding_lookup
+from flowrt.graph.ops.shaping import reshape, size
+
+ACCIDENT = -1e30
+"""Added to the logit of a sampled class that is a true one: its exponential is 0 in float32."""
+
+
+class Sample(NamedTuple):
+    """What the samplers return: classes ``[k]``, and expected counts of the true and of the sampled ones."""
+
+    sampled_candidates: Tensor
+    true_expected_count: Tensor
+    sampled_expected_count: Tensor
+
+
+def _draw(
+    true_classes: Any, num_sampled: int, unique: bool, chances: Any, seed: int | None, name: str
+) -> Sample:
+    """A sample of the classes 0, 1, ..., of the probabilities ``chances``."""
+    if not 0 < num_sampled <= (len(chances) if unique else num_sampled):
+        raise InvalidArgumentError(f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}")
+    with get_default_graph().name_scope(name):
+        true_classes = cast(convert_to_tensor(true_classes), int64)
+        p = convert_to_tensor(chances.astype(np.float32))
+        if unique:
+            arrivals = -log(1.0 - random_uniform([len(chances)], seed=seed)) / p
+            times, found = top_k(-arrivals, num_sampled)
+            counts = -expm1(p * times[num_sampled - 1])
+        else:
+            found = reshape(multinomial(reshape(log(p), [1, -1]), num_sampled, seed=seed), [-1])
+            counts = p * num_sampled
+        sampled = cast(found, int64)
+        parts = (sampled, gather(counts, true_classes), gather(counts, sampled))
+        return Sample(*(stop_gradient(part) for part in parts))
+
+
+def log_uniform_candidate_sampler(
+    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
+    name: str | None = None,
+) -> Sample:  # fmt: skip
+    """Draws class i with the probability ``log((i + 2) / (i + 1)) / log(range_max + 1)``: for classes sorted by
+    falling frequency, which is nearly that of words (Zipf).
+    """
+    classes = np.arange(range_max, dtype=float)
+    chances = np.log((classes + 2) / (classes + 1)) / np.log(range_max + 1)
+    return _draw(true_classes, num_sampled, unique, chances, seed, name or "LogUniformCandidateSampler")
+
+
+def uniform_candidate_sampler(
+    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
+    name: str | None = None,
+) -> Sample:  # fmt: skip
+    """Draws every class with the same probability."""
+    chances = np.full(range_max, 1 / range_max)
+    return _draw(true_classes, num_sampled, unique, chances, seed, name or "UniformCandidateSampler")
+
+
+def _logits_and_labels(
+    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int,
+    sampled_values: Any, remove_accidental_hits: bool, seed: int | None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """Corrected logits ``[batch, num_true + num_sampled]``, the true classes first, and their labels."""
+    labels = reshape(cast(convert_to_tensor(labels), int64), [-1, num_true])
+    inputs = convert_to_tensor(inputs)
+    drawn = sampled_values or log_uniform_candidate_sampler(labels, num_true, num_sampled, True, num_classes, seed)
+    sampled, true_counts, sampled_counts = drawn
+    flat = reshape(labels, [-1])
+    true_rows = reshape(embedding_lookup(weights, flat), [-1, num_true, inputs.shape.as_list()[1]])
+    true_logits = reduce_sum(true_rows * reshape(inputs, [-1, 1, inputs.shape.as_list()[1]]), 2)
+    true_logits += reshape(embedding_lookup(biases, flat), [-1, num_true]) - log(true_counts)
+    sampled_logits = matmul(inputs, embedding_lookup(weights, sampled), transpose_b=True)
+    sampled_logits += embedding_lookup(biases, sampled) - log(sampled_counts)
+    if remove_accidental_hits:
+        hits = reduce_any(equal(reshape(labels, [-1, num_true, 1]), reshape(sampled, [1, 1, -1])), 1)
+        sampled_logits += cast(hits, float32) * ACCIDENT
+    truths = ones_like(true_logits) / num_true
+    return concat([true_logits, sampled_logits], 1), concat([truths, zeros_like(sampled_logits)], 1)
+
+
+def nce_loss(
+    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int = 1,
+    sampled_values: Any = None, remove_accidental_hits: bool = False, partition_strategy: str = "mod",
+    name: str = "nce_loss",
+) -> Tensor:  # fmt: skip
+    """Noise-contrastive loss ``[batch]``: logistic regression that tells true classes from sampled ones.
+
+    ``weights`` ``[num_classes, dim]``, ``biases`` ``[num_classes]``, ``labels`` ``[batch, num_true]``, ``inputs``
+    ``[batch, dim]``; ``sampled_values`` is what a sampler gave, by default `log_uniform_candidate_sampler`.
+    """
+    with get_default_graph().name_scope(name):
+        logits, targets = _logits_and_labels(
+            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+            remove_accidental_hits, None,
+        )  # fmt: skip
+        return reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), 1)  # type: ignore[no-any-return]
+
+
+def sampled_softmax_loss(
+    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int = 1,
+    sampled_values: Any = None, remove_accidental_hits: bool = True, partition_strategy: str = "mod",
+    name: str = "sampled_softmax_loss", seed: int | None = None,
+) -> Tensor:  # fmt: skip
+    """Softmax loss ``[batch]`` over the true classes and a sample of the others, for training only.
+
+    The arguments are those of `nce_loss`.
+    """
+    with get_default_graph().name_scope(name):
+        logits, targets = _logits_and_labels(
+            weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
+            remove_accidental_hits, seed,
+        )  # fmt: skip
+        return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=logits)  # type: ignore[no-any-return]
+
+
+def compute_accidental_hits(
+    true_classes: Any, sampled_candidates: Any, num_true: int, seed: int | None = None, name: str | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Where a sampled class is a true one: rows of the batch, positions in the sample, and `ACCIDENT` for each."""
+    with get_default_graph().name_scope(name or "ComputeAccidentalHits"):
+        labels = reshape(cast(convert_to_tensor(true_classes), int64), [-1, num_true, 1])
+        hits = reduce_any(equal(labels, reshape(cast(sampled_candidates, int64), [1, 1, -1])), 1)
+        places = where(hits)
+        return cast(places[:, 0], int32), places[:, 1], fill([size(places[:, 0])], ACCIDENT)

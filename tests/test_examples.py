@@ -1,0 +1,97 @@
+"""The examples as a user runs them: by name, in an empty folder, each in a process of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+import flowrt as tf
+from flowrt.summary.event_file import read_events
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def run_example(name: str, *arguments: str, folder: Path) -> str:
+    """What ``python examples/NAME ARGUMENTS`` prints."""
+    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+def number_after(words: str, text: str) -> float:
+    found = re.search(rf"{re.escape(words)}\s+([0-9.]+)", text)
+    assert found, f"expected {words!r} and a number; got {text!r}"
+    return float(found[1])
+
+
+def path_after(word: str, text: str, folder: Path) -> Path:
+    found = re.search(rf"^{re.escape(word)}\s+(\S+)", text, re.MULTILINE)
+    assert found, f"expected {word!r} and a path; got {text!r}"
+    return folder / found[1]
+
+
+def test_digits_mlp_learns_and_does_not_depend_on_the_number_of_devices(tmp_path: Path) -> None:
+    printed = run_example("digits_mlp.py", folder=tmp_path)
+    assert number_after("test accuracy", printed) >= 0.95
+    assert run_example("digits_mlp.py", "--devices", "2", folder=tmp_path) == printed
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.fixture(scope="module")
+def cnn(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Path]:
+    """What digits_cnn.py prints, and the folder that it ran in."""
+    folder = tmp_path_factory.mktemp("cnn")
+    return run_example("digits_cnn.py", folder=folder), folder
+
+
+def test_digits_cnn_learns(cnn: tuple[str, Path]) -> None:
+    printed, _ = cnn
+    assert number_after("test accuracy", printed) >= 0.98
+
+
+def test_digits_cnn_writes_a_checkpoint_that_loads(cnn: tuple[str, Path]) -> None:
+    printed, folder = cnn
+    prefix = path_after("checkpoint", printed, folder)
+    assert tf.train.latest_checkpoint(str(prefix.parent)) == str(prefix)
+    shapes = dict(tf.train.list_variables(str(prefix)))
+    assert shapes["conv1/kernel"] == [3, 3, 1, 32]
+    assert shapes["logits/kernel"] == [128, 10]
+    step = int(tf.train.load_variable(str(prefix), "global_step"))
+    assert prefix.name == f"model-{step}"
+
+
+def test_digits_cnn_writes_events_in_which_the_loss_falls(cnn: tuple[str, Path]) -> None:
+    printed, folder = cnn
+    (path,) = path_after("events", printed, folder).glob("events.out.tfevents.*")
+    values = [value for event in read_events(path) for value in event.summary.value]
+    losses = [value.simple_value for value in values if value.tag == "loss"]
+    assert len(losses) == number_after("model-", printed)
+    assert sum(losses[-50:]) < 0.2 * sum(losses[:50])
+
+
+def test_digits_cnn_draws_the_graph_on_both_devices(cnn: tuple[str, Path]) -> None:
+    printed, folder = cnn
+    picture = path_after("graph picture", printed, folder)
+    text = " ".join(ElementTree.parse(picture).getroot().itertext())
+    for word in ("CPU:0", "CPU:1", "conv1", "hidden"):
+        assert word in text
+
+
+def test_char_lm_learns_to_spell(tmp_path: Path) -> None:
+    printed = run_example("char_lm.py", folder=tmp_path)
+    bits = [float(b) for b in re.findall(r"([0-9.]+) bits a character", printed)]
+    assert bits[-1] < 2.0  # guessing by how frequent each character is takes about 4.5
+    assert bits[-1] < bits[0]
+    sample = printed.partition("--- a sample\n")[2]
+    assert len(sample) > 200
