@@ -1,6 +1,8 @@
-"""Run the cases on flowrt and, with ``--peers``, on TensorFlow in turn, and print a Markdown table of medians and ratios.
+"""Run the cases on flowrt and, with ``--peers``, on TensorFlow in turn, and print a Markdown table of medians
+and ratios.
 
-The machine may be shared and noisy: both sides run in the same minutes, A B A B, and the ratio of medians counts.
+The machine may be shared and noisy: both sides run in the same minutes, A B A B, and the ratio of medians
+counts.
 """
 
 from __future__ import annotations

@@ -1,13 +1,16 @@
-"""The work that is timed. Each case takes the module under test (`flowrt` or TensorFlow's compat.v1) and returns a
-`Measure` or several by name: a function to call again and again, or seconds that were measured once.
+"""The work that is timed. Each case takes the module under test (`flowrt` or TensorFlow's compat.v1) and
+returns a `Measure` or several by name: a function to call again and again, or seconds that were measured
+once.
 
-TensorFlow's figures for these cases on 2 cores stand beside their bars: the largest ratio flowrt/TensorFlow that counts as good.
+TensorFlow's figures for these cases on 2 cores stand beside their bars: the largest ratio flowrt/TensorFlow
+that counts as good.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -127,7 +130,7 @@ def mlp_adam(tf: Any) -> dict[str, float]:
     with graph.as_default():
         x, labels = tf.placeholder(tf.float32, [128, 784]), tf.placeholder(tf.int64, [128])
         h = x
-        for layer, (inputs, outputs) in enumerate(zip(widths[:-1], widths[1:], strict=True)):
+        for layer, (inputs, outputs) in enumerate(pairwise(widths)):
             weights = tf.Variable(_floats(inputs, outputs, scale=0.05))
             h = tf.matmul(h, weights) + tf.Variable(np.zeros(outputs, np.float32))
             h = h if layer == 2 else tf.nn.relu(h)

@@ -1,8 +1,9 @@
-"""Values and gradients of every op sample against TensorFlow: ``python -m benchmarks.gradients --peers ENVIRONMENT``.
+"""Values and gradients of every op sample against TensorFlow: ``python -m benchmarks.gradients --peers
+ENVIRONMENT``.
 
-flowrt writes each sample as a GraphDef with feeds, values and gradients; TensorFlow imports the graph, runs it and
-differentiates it with its own rules. The two meet in files only. Prints one line a sample that differs, and a summary by outcome; exits with 1
-if a value or gradient differs.
+flowrt writes each sample as a GraphDef with feeds, values and gradients; TensorFlow imports the graph, runs
+it and differentiates it with its own rules. The two meet in files only. Prints one line a sample that
+differs, and a summary by outcome; exits with 1 if a value or gradient differs.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from typing import Any
 import numpy as np
 
 TOLERANCE = 1e-6
-"""Relative to the largest element: float64 samples agree to 1e-12 where both sides compute in float64; TensorFlow rounds
-some attributes (alpha, epsilon) to float32."""
+"""Relative to the largest element: float64 samples agree to 1e-12 where both sides compute in float64;
+TensorFlow rounds some attributes (alpha, epsilon) to float32.
+"""
 
 KNOWN = {
     "Svd": "singular vectors are unique up to their sign",
@@ -36,7 +38,9 @@ KNOWN = {
 
 
 def write_samples(folder: Path) -> int:
-    """One folder a sample: ``graph.pb``, ``arrays.npz`` (feeds x0…, values y0…, gradients g0…) and ``names.json``."""
+    """One folder a sample: ``graph.pb``, ``arrays.npz`` (feeds x0…, values y0…, gradients g0…) and
+    ``names.json``.
+    """
     from flowrt.graph.op_def import BY_EXECUTOR, Effect, registered_ops
 
     count = 0
@@ -82,8 +86,8 @@ def _write_sample(folder: Path, op: Any, sample: Any) -> None:
         definition = graph.as_graph_def()
         smooth = sample.differentiable and [t for t, a in feeds if a.dtype == np.float64 and a.size]
         ys = [y for y in outputs if y.dtype == tf.float64]
-        seeds = [tf.constant(np.random.default_rng(i).standard_normal(y.shape.as_list())) for i, y in enumerate(ys)
-                 if y.shape.is_fully_defined()]  # fmt: skip
+        static = [y.shape.as_list() for y in ys if y.shape.is_fully_defined()]
+        seeds = [tf.constant(np.random.default_rng(i).standard_normal(s)) for i, s in enumerate(static)]
         gradients: list[Any] = []
         if smooth and ys and len(seeds) == len(ys):
             try:
@@ -153,7 +157,8 @@ def _check_sample(tf: Any, path: Path) -> str:
             return f"not run by TensorFlow: {' '.join(str(error).split())}"
         for i, value in enumerate(values):
             if not _close(np.asarray(value), arrays[f"y{i}"]):
-                return f"DIFFERENT value: output {i}: TensorFlow {_short(value)}, flowrt {_short(arrays[f'y{i}'])}"
+                ours = _short(arrays[f"y{i}"])
+                return f"DIFFERENT value: output {i}: TensorFlow {_short(value)}, flowrt {ours}"
         return _check_gradients(tf, graph, names, arrays, feed) if names["gradients"] else "same value"
 
 

@@ -1,6 +1,7 @@
 """Times cases on one module and prints a JSON line each: ``python worker.py MODULE CASE …``.
 
-Runs as a script, also by the interpreter of another environment, so it imports nothing of flowrt but the module it is given.
+Runs as a script, also by the interpreter of another environment, so it imports nothing of flowrt but the
+module it is given.
 """
 
 from __future__ import annotations

@@ -1,27 +1,50 @@
 """flowrt: a TensorFlow-style dataflow runtime.
 
-A script builds a `Graph` of operations and runs parts of it in a `Session`; the names are those of TensorFlow 1. See
-README.md for a first script and ARCHITECTURE.md for the way of a step through the packages.
-"""
+A script builds a `Graph` of operations and runs parts of it in a `Session`; the names are those of
+TensorFlow 1. See README.md for a first script and ARCHITECTURE.md for the way of a step through the
+packages. """
 
 import importlib as _importlib
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
+from flowrt.aliases import *  # noqa: F403
 from flowrt.device.spec import DeviceSpec
-from flowrt.dtypes import DType, as_dtype, bfloat16, complex64, complex128, float16, float32, float64
+from flowrt.dtypes import (
+    DType,
+    as_dtype,
+    bfloat16,
+    complex64,
+    complex128,
+    float16,
+    float32,
+    float64,
+    int8,
+    int16,
+    int32,
+    int64,
+    resource,
+    string,
+    uint8,
+    uint16,
+    uint32,
+    uint64,
+    variant,
+)
 from flowrt.dtypes import bool_ as bool
-from flowrt.dtypes import int8, int16, int32, int64, resource, string, uint8, uint16, uint32, uint64, variant
 from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
 from flowrt.executor.fetches import IndexedSlicesValue
 from flowrt.executor.session import InteractiveSession, Session, get_default_session
+from flowrt.get_variable import get_local_variable
+from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.custom_gradient import custom_gradient
 from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradients, hessians
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
 from flowrt.graph.import_graph_def import import_graph_def
 from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.ops import operators as _operators  # Tensor's +, -, [] and so on
 from flowrt.graph.ops.arithmetic import (
     accumulate_n,
     add,
@@ -141,8 +164,8 @@ from flowrt.graph.ops.identities import (
     identity_n,
     stop_gradient,
     to_bfloat16,
-    to_complex128,
     to_complex64,
+    to_complex128,
     to_double,
     to_float,
     to_int32,
@@ -208,6 +231,8 @@ from flowrt.graph.ops.reductions import (
 from flowrt.graph.ops.sampling import multinomial, random_crop, random_gamma, random_poisson, random_shuffle
 from flowrt.graph.ops.scans import cumprod, cumsum
 from flowrt.graph.ops.script import Print, group, no_op, numpy_function, py_func, py_function, timestamp
+from flowrt.graph.ops.script import print_ as print
+from flowrt.graph.ops.script import tuple_ as tuple
 from flowrt.graph.ops.segments import (
     segment_max,
     segment_mean,
@@ -251,12 +276,7 @@ from flowrt.graph.ops.strings import (
     string_to_number,
     substr,
 )
-from flowrt.graph.ops.script import print_ as print
-from flowrt.graph.ops.script import tuple_ as tuple
-from flowrt.graph.ops import operators as _operators  # Tensor's +, -, [] and so on
 from flowrt.graph.shapes import Dimension, TensorShape
-from flowrt.get_variable import get_local_variable
-from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.initializers import (
     constant_initializer,
     glorot_normal_initializer,
@@ -283,7 +303,6 @@ from flowrt.scopes import (
     name_scope,
     op_scope,
 )
-from flowrt.missing_names import missing_name as _missing_name
 from flowrt.scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
@@ -313,8 +332,6 @@ from flowrt.variables import (
     variables_initializer,
 )
 
-from flowrt.aliases import *  # noqa: F403
-
 __version__ = "0.1.0"
 newaxis = None
 VERSION = "1.15.0"  # the version of TensorFlow whose names these are
@@ -333,14 +350,20 @@ _LAZY_MESSAGES = {
 
 
 def __getattr__(name: str) -> _Any:
-    """Modules and messages when they are first asked for, and a clear word about what flowrt does not have."""
+    """Modules and messages when they are first asked for, and a clear word about what flowrt does not
+    have.
+    """
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"flowrt.{name}")
     for module, names in _LAZY_MESSAGES.items():
         if name in names:
             return getattr(_importlib.import_module(f"flowrt.protos.{module}"), name)
-    raise _missing_name("", name, (*globals(), *_LAZY_MODULES, *(n for ns in _LAZY_MESSAGES.values() for n in ns)))
+    raise _missing_name(
+        "", name, (*globals(), *_LAZY_MODULES, *(n for ns in _LAZY_MESSAGES.values() for n in ns))
+    )
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_LAZY_MODULES, *(name for names in _LAZY_MESSAGES.values() for name in names)})
+    return sorted(
+        {*globals(), *_LAZY_MODULES, *(name for names in _LAZY_MESSAGES.values() for name in names)}
+    )

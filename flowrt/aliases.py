@@ -1,8 +1,8 @@
 """Other names of things: what TensorFlow 1 scripts commonly say, each beside what flowrt calls it.
 
-Everything here is exported from `flowrt` as it stands. Functions for switches that flowrt does not have (eager execution,
-reference variables) accept the call where the state asked for is the one that flowrt is always in.
-"""
+Everything here is exported from `flowrt` as it stands. Functions for switches that flowrt does not have
+(eager execution, reference variables) accept the call where the state asked for is the one that flowrt is
+always in. """
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.ops.assertions import check_numerics
 from flowrt.graph.ops.comparison import less, less_equal
-from flowrt.graph.ops.division import floor_div as floor_div
+from flowrt.graph.ops.division import floor_div
 from flowrt.graph.ops.gathering import tensor_scatter_add, tensor_scatter_sub, tensor_scatter_update
 from flowrt.graph.ops.reductions import reduce_all
 from flowrt.graph.ops.script import no_op

@@ -12,7 +12,9 @@ __all__ = ["flags", "run"]
 
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None = None) -> NoReturn:
-    """Call ``main(argv)`` with what the flags left over (the script's own ``main`` if None) and exit with its result."""
+    """Call ``main(argv)`` with what the flags left over (the script's own ``main`` if None) and exit with
+    its result.
+    """
     rest = flags.FLAGS(argv)
     function = main if main is not None else sys.modules["__main__"].main
     sys.exit(function(rest))

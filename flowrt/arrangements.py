@@ -1,4 +1,5 @@
-"""Array functions made of others: patches of images, blocks moved between space and batch, unravelled indices.
+"""Array functions made of others: patches of images, blocks moved between space and batch, unravelled
+indices.
 
 They build several operations each, so that placement, gradients and kernels need to know nothing new.
 """
@@ -21,13 +22,17 @@ from flowrt.graph.partial_value import partial_value
 
 
 def _sizes(x: Tensor) -> list[Any]:
-    """The size of each axis: a number where it is known, a scalar tensor where it is not. Needs a known rank."""
+    """The size of each axis: a number where it is known, a scalar tensor where it is not. Needs a known
+    rank.
+    """
     dynamic = shape(x)
     return [dynamic[i] if size is None else size for i, size in enumerate(x.shape.as_list())]
 
 
 def _numbers(value: Any, what: str) -> Any:
-    """``value`` as an integer array. Raises `InvalidArgumentError` if it is not known while the graph is built."""
+    """``value`` as an integer array. Raises `InvalidArgumentError` if it is not known while the graph is
+    built.
+    """
     if isinstance(value, Tensor):
         known = partial_value(get_default_graph().node, value.ref)
         if known is None or None in np.ravel(np.asarray(known, object)):
@@ -39,9 +44,8 @@ def _numbers(value: Any, what: str) -> Any:
 def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | None = None) -> Tensor:
     """``[n, *space, *rest]`` cut into blocks: the positions within a block become part of the batch.
 
-    ``block_shape`` has one number a space axis, ``paddings`` a pair of them; the padded axes must be multiples of the
-    block's.
-    """
+    ``block_shape`` has one number a space axis, ``paddings`` a pair of them; the padded axes must be
+    multiples of the block's. """
     blocks = _numbers(block_shape, "space_to_batch").reshape(-1).tolist()
     margins = _numbers(paddings, "space_to_batch").reshape(-1, 2).tolist()
     count = len(blocks)
@@ -62,7 +66,9 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
 
 def _divided(size: Any, block: int) -> Any:
     if isinstance(size, int) and size % block:
-        raise InvalidArgumentError(f"space_to_batch: expected padded sizes in multiples of {block}; got {size}")
+        raise InvalidArgumentError(
+            f"space_to_batch: expected padded sizes in multiples of {block}; got {size}"
+        )
     return size // block
 
 
@@ -107,12 +113,13 @@ def extract_image_patches(
 ) -> Tensor:  # fmt: skip
     """``[n, h, w, c] -> [n, h', w', kh * kw * c]``: every patch of ``ksizes`` ``[1, kh, kw, 1]`` as a row.
 
-    A convolution with one filter an element of the patch: for images of a floating dtype and known depth. Raises
-    `InvalidArgumentError` for missing arguments, `UnimplementedError` for other images.
-    """
+    A convolution with one filter an element of the patch: for images of a floating dtype and known depth.
+    Raises `InvalidArgumentError` for missing arguments, `UnimplementedError` for other images. """
     window = ksizes if sizes is None else sizes
     if window is None or strides is None or rates is None or padding is None:
-        raise InvalidArgumentError("extract_image_patches: expected ksizes, strides, rates and padding; got None")
+        raise InvalidArgumentError(
+            "extract_image_patches: expected ksizes, strides, rates and padding; got None"
+        )
     images = convert_to_tensor(images)
     depth = images.shape.as_list()[3]
     if depth is None or not images.dtype.is_floating:
@@ -129,7 +136,9 @@ def extract_image_patches(
 
 
 def unravel_index(indices: Any, dims: Any, name: str | None = None) -> Tensor:
-    """Flat ``indices`` into an array of shape ``dims`` as coordinates ``[number of dims, *indices.shape]``."""
+    """Flat ``indices`` into an array of shape ``dims`` as coordinates ``[number of dims,
+    *indices.shape]``.
+    """
     with get_default_graph().name_scope(name or "UnravelIndex"):
         indices = convert_to_tensor(indices)
         dims = convert_to_tensor(dims, indices.dtype)

@@ -1,5 +1,7 @@
 """``flowrt.debugging``: TensorFlow's names of this namespace."""
 
+from flowrt.aliases import is_non_decreasing, is_strictly_increasing
+from flowrt.aliases import verify_tensor_all_finite as assert_all_finite
 from flowrt.graph.ops.assertions import (
     Assert,
     assert_equal,
@@ -24,5 +26,3 @@ from flowrt.graph.ops.assertions import (
     is_numeric_tensor,
 )
 from flowrt.graph.ops.math import is_finite, is_inf, is_nan
-from flowrt.aliases import is_non_decreasing, is_strictly_increasing
-from flowrt.aliases import verify_tensor_all_finite as assert_all_finite

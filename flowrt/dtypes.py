@@ -18,8 +18,9 @@ from flowrt.errors import DTypeError
 class DType:
     """One element type.
 
-    ``name`` is TensorFlow's, ``number`` its wire number, ``np`` the NumPy dtype of run-time arrays (``object``
-    for `string`, whose elements are ``bytes``, and for `resource` and `variant`, which never become arrays).
+    ``name`` is TensorFlow's, ``number`` its wire number, ``np`` the NumPy dtype of run-time arrays
+    (``object`` for `string`, whose elements are ``bytes``, and for `resource` and `variant`, which never
+    become arrays).
     """
 
     __slots__ = ("is_bool", "is_complex", "is_floating", "is_integer", "is_numeric", "name", "np", "number")
@@ -134,7 +135,8 @@ _BY_NUMPY = {d.np: d for d in ALL if d.np != np.dtype(object)}
 
 
 def as_dtype(value: Any) -> DType:
-    """The `DType` of a DType, a name, a TensorFlow number, a NumPy dtype or type, or ``float``/``int``/``bool``/``str``.
+    """The `DType` of a DType, a name, a TensorFlow number, a NumPy dtype or type, or
+    ``float``/``int``/``bool``/``str``.
 
     Python's ``float`` and ``int`` mean float32 and int32, as in TensorFlow. Raises `DTypeError`.
     """

@@ -4,7 +4,8 @@ Every wrong use ends in exactly one of these. The message's first line says *whe
 user's source line), then what was expected, what came, and a hint where one is known.
 
 Some classes are also a built-in exception, because define-and-run scripts catch those: a bad shape is a
-``ValueError``, a bad dtype a ``TypeError``, a missing name a ``KeyError``, a closed session a ``RuntimeError``.
+``ValueError``, a bad dtype a ``TypeError``, a missing name a ``KeyError``, a closed session a
+``RuntimeError``.
 """
 
 from __future__ import annotations
@@ -17,8 +18,8 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = range(12, 17)
 class OpError(Exception):
     """Base of all flowrt errors.
 
-    Attributes: ``message`` (the full text), ``op`` (the operation's name or None), ``op_type`` (its type or None),
-    ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int).
+    Attributes: ``message`` (the full text), ``op`` (the operation's name or None), ``op_type`` (its type or
+    None), ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int).
     """
 
     error_code = UNKNOWN
@@ -99,7 +100,9 @@ class ResourceExhaustedError(OpError):
 
 
 class FailedPreconditionError(OpError, RuntimeError):
-    """The system is not in the state the call needs: uninitialised variable, closed session, finalized graph."""
+    """The system is not in the state the call needs: uninitialised variable, closed session, finalized
+    graph.
+    """
 
     error_code = FAILED_PRECONDITION
 

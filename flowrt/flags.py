@@ -1,7 +1,7 @@
 """``flowrt.flags``: command-line flags as TensorFlow 1 scripts define them, over argparse.
 
-``DEFINE_integer("steps", 100, "help")`` makes ``FLAGS.steps``; the command line is read at the first look at `FLAGS`.
-"""
+``DEFINE_integer("steps", 100, "help")`` makes ``FLAGS.steps``; the command line is read at the first look
+at `FLAGS`."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ class Flag(NamedTuple):
 
 @final
 class FlagValues:
-    """The flags' values as attributes. Calling it with ``argv`` reads the flags and returns what is left over."""
+    """The flags' values as attributes. Calling it with ``argv`` reads the flags and returns what is left
+    over.
+    """
 
     def __init__(self) -> None:
         self.__dict__["_parser"] = argparse.ArgumentParser(allow_abbrev=False)
@@ -65,7 +67,7 @@ class FlagValues:
         self._values[name] = value
 
     def __call__(self, argv: list[str] | None = None, known_only: bool = True) -> list[str]:
-        arguments = list(sys.argv if argv is None else argv)
+        arguments: list[str] = list(sys.argv if argv is None else argv)
         values, rest = self._parser.parse_known_args(arguments[1:])
         self._values.update(vars(values))
         self.__dict__["_parsed"] = True
@@ -76,7 +78,7 @@ class FlagValues:
             raise InvalidArgumentError(
                 f"unknown flags {' '.join(rest)}. {nearest(rest[0].lstrip('-'), self._values)}"
             )
-        return arguments[:1] + rest
+        return [*arguments[:1], *rest]
 
     def is_parsed(self) -> bool:
         return bool(self._parsed)

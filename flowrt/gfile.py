@@ -1,7 +1,7 @@
 """``flowrt.gfile``: TensorFlow 1's file functions, on local files.
 
-Raises `NotFoundError`, `AlreadyExistsError`, `PermissionDeniedError` or `FailedPreconditionError` as TensorFlow does.
-"""
+Raises `NotFoundError`, `AlreadyExistsError`, `PermissionDeniedError` or `FailedPreconditionError` as
+TensorFlow does."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""``flowrt.graph_util``: GraphDefs cut down to what outputs need, and frozen so that they need no variables."""
+"""``flowrt.graph_util``: GraphDefs cut down to what outputs need, and frozen so that they need no
+variables.
+"""
 
 from __future__ import annotations
 

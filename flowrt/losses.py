@@ -19,7 +19,7 @@ from flowrt.graph.ops.losses import (
     sparse_softmax_cross_entropy_with_logits,
 )
 from flowrt.graph.ops.math import log
-from flowrt.graph.ops.reductions import reduce_mean, reduce_sum
+from flowrt.graph.ops.reductions import reduce_sum
 from flowrt.graph.ops.shaping import shape, size
 from flowrt.graph.shapes import compatible
 from flowrt.variables import GraphKeys
@@ -98,9 +98,13 @@ def _pair(labels: Any, predictions: Any, what: str) -> tuple[Tensor, Tensor]:
 
 
 def absolute_difference(
-    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """The mean of ``|labels - predictions|``."""
     labels, predictions = _pair(labels, predictions, "absolute_difference")
     with get_default_graph().name_scope(scope or "absolute_difference") as name:
@@ -110,9 +114,13 @@ def absolute_difference(
 
 
 def mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """The mean of ``(labels - predictions)^2``."""
     labels, predictions = _pair(labels, predictions, "mean_squared_error")
     with get_default_graph().name_scope(scope or "mean_squared_error") as name:
@@ -122,9 +130,14 @@ def mean_squared_error(
 
 
 def log_loss(
-    labels: Any, predictions: Any, weights: Any = 1.0, epsilon: float = 1e-7, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    epsilon: float = 1e-7,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """The mean of ``-labels log(predictions + epsilon) - (1 - labels) log(1 - predictions + epsilon)``."""
     labels, predictions = _pair(labels, predictions, "log_loss")
     with get_default_graph().name_scope(scope or "log_loss") as name:
@@ -133,9 +146,14 @@ def log_loss(
 
 
 def huber_loss(
-    labels: Any, predictions: Any, weights: Any = 1.0, delta: float = 1.0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    delta: float = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """Quadratic up to an error of ``delta``, linear beyond (Huber 1964)."""
     labels, predictions = _pair(labels, predictions, "huber_loss")
     with get_default_graph().name_scope(scope or "huber_loss") as name:
@@ -146,9 +164,13 @@ def huber_loss(
 
 
 def hinge_loss(
-    labels: Any, logits: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """The mean of ``max(0, 1 - (2 labels - 1) * logits)`` for labels 0 and 1."""
     labels, logits = _pair(labels, logits, "hinge_loss")
     with get_default_graph().name_scope(scope or "hinge_loss") as name:
@@ -157,9 +179,15 @@ def hinge_loss(
 
 
 def cosine_distance(
-    labels: Any, predictions: Any, axis: int | None = None, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS, dim: int | None = None,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    predictions: Any,
+    axis: int | None = None,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+    dim: int | None = None,
+) -> Tensor:
     """One minus the inner product along ``axis`` of vectors of length one."""
     axis = dim if axis is None else axis
     if axis is None:
@@ -171,9 +199,14 @@ def cosine_distance(
 
 
 def sigmoid_cross_entropy(
-    multi_class_labels: Any, logits: Any, weights: Any = 1.0, label_smoothing: float = 0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    multi_class_labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    label_smoothing: float = 0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """See `nn.sigmoid_cross_entropy_with_logits`; smoothing moves labels towards one half."""
     labels, logits = _pair(multi_class_labels, logits, "sigmoid_cross_entropy")
     with get_default_graph().name_scope(scope or "sigmoid_cross_entropy_loss") as name:
@@ -184,9 +217,14 @@ def sigmoid_cross_entropy(
 
 
 def softmax_cross_entropy(
-    onehot_labels: Any, logits: Any, weights: Any = 1.0, label_smoothing: float = 0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    onehot_labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    label_smoothing: float = 0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """See `nn.softmax_cross_entropy_with_logits`; smoothing moves labels towards the uniform distribution."""
     labels, logits = _pair(onehot_labels, logits, "softmax_cross_entropy")
     with get_default_graph().name_scope(scope or "softmax_cross_entropy_loss") as name:
@@ -198,9 +236,13 @@ def softmax_cross_entropy(
 
 
 def sparse_softmax_cross_entropy(
-    labels: Any, logits: Any, weights: Any = 1.0, scope: str | None = None,
-    loss_collection: str | None = _COLLECTION, reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
-) -> Tensor:  # fmt: skip
+    labels: Any,
+    logits: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+    reduction: str = Reduction.SUM_BY_NONZERO_WEIGHTS,
+) -> Tensor:
     """See `nn.sparse_softmax_cross_entropy_with_logits`."""
     with get_default_graph().name_scope(scope or "sparse_softmax_cross_entropy_loss") as name:
         losses = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
@@ -208,20 +250,27 @@ def sparse_softmax_cross_entropy(
 
 
 def mean_pairwise_squared_error(
-    labels: Any, predictions: Any, weights: Any = 1.0, scope: str | None = None, loss_collection: str | None = _COLLECTION,
-) -> Tensor:  # fmt: skip
-    """The mean over all pairs of elements of a row of the squared error of their difference.
+    labels: Any,
+    predictions: Any,
+    weights: Any = 1.0,
+    scope: str | None = None,
+    loss_collection: str | None = _COLLECTION,
+) -> Tensor:
+    """The mean over all pairs of a row's elements of the squared error of their difference, summed over the
+    rows.
 
-    For errors e of a row of n: ``2 (sum(e^2) / (n - 1) - sum(e)^2 / (n (n - 1)))``, averaged over the rows.
+    For errors e of a row of n: ``2 (sum(e^2) / (n - 1) - sum(e)^2 / (n (n - 1)))``; n counts weights that are
+    not zero.
     """
     labels, predictions = _pair(labels, predictions, "mean_pairwise_squared_error")
     with get_default_graph().name_scope(scope or "mean_pairwise_squared_error") as name:
         errors = subtract(predictions, labels)
         axes = list(range(1, errors.shape.rank or 1))
-        n = reduce_sum(ones_like(errors), axes, keepdims=True)
+        spread = multiply(ones_like(errors), cast(convert_to_tensor(weights), errors.dtype))
+        n = reduce_sum(cast(not_equal(spread, zeros_like(spread)), errors.dtype), axes, keepdims=True)
         squares = div_no_nan(reduce_sum(errors * errors, axes, keepdims=True), n - 1)
         crossed = div_no_nan(reduce_sum(errors, axes, keepdims=True) ** 2, n * (n - 1))
-        return compute_weighted_loss(2.0 * (squares - crossed), weights, name, loss_collection)
+        return compute_weighted_loss(2.0 * (squares - crossed), weights, name, loss_collection, Reduction.SUM)
 
 
 def add_loss(loss: Tensor, loss_collection: str | None = _COLLECTION) -> None:

@@ -1,5 +1,6 @@
 """``flowrt.math``: TensorFlow's names of this namespace."""
 
+from flowrt.aliases import is_non_decreasing, is_strictly_increasing
 from flowrt.graph.ops.activations import softplus, softsign
 from flowrt.graph.ops.arithmetic import (
     accumulate_n,
@@ -28,6 +29,8 @@ from flowrt.graph.ops.comparison import (
 from flowrt.graph.ops.complex_parts import abs, angle, conj, imag, real
 from flowrt.graph.ops.counting import bincount, confusion_matrix
 from flowrt.graph.ops.division import atan2, divide, floordiv, floormod, mod, truediv, xdivy, xlog1py, xlogy
+from flowrt.graph.ops.division import div_no_nan as divide_no_nan
+from flowrt.graph.ops.division import mul_no_nan as multiply_no_nan
 from flowrt.graph.ops.losses import in_top_k
 from flowrt.graph.ops.math import (
     acos,
@@ -99,7 +102,4 @@ from flowrt.graph.ops.statistics import (
     reduce_std,
     reduce_variance,
 )
-from flowrt.graph.ops.division import div_no_nan as divide_no_nan
-from flowrt.graph.ops.division import mul_no_nan as multiply_no_nan
-from flowrt.aliases import is_non_decreasing, is_strictly_increasing
 from flowrt.nn.activations import log_sigmoid

@@ -50,9 +50,12 @@ def mean(
 
 
 def _ratio(
-    numerator: Tensor, denominator: Tensor, metrics_collections: Any, updates_collections: Any,
+    numerator: Tensor,
+    denominator: Tensor,
+    metrics_collections: Any,
+    updates_collections: Any,
     finish: Callable[[Tensor], Tensor] = lambda x: x,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     total, count = _total("total"), _total("count")
     value = finish(div_no_nan(total.value(), count.value(), name="value"))
     update = finish(div_no_nan(total.assign_add(numerator), count.assign_add(denominator), name="update_op"))
@@ -60,9 +63,13 @@ def _ratio(
 
 
 def accuracy(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """How often ``predictions`` equal ``labels``."""
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)
     if (
@@ -80,27 +87,39 @@ def accuracy(
 
 
 def mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     predictions = convert_to_tensor(predictions)
     errors = squared_difference(predictions, cast(convert_to_tensor(labels), predictions.dtype))
     return mean(errors, weights, metrics_collections, updates_collections, name or "mean_squared_error")
 
 
 def mean_absolute_error(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     predictions = convert_to_tensor(predictions)
     errors = absolute(predictions - cast(convert_to_tensor(labels), predictions.dtype))
     return mean(errors, weights, metrics_collections, updates_collections, name or "mean_absolute_error")
 
 
 def root_mean_squared_error(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     with get_default_graph().name_scope(name or "root_mean_squared_error"):
         predictions = cast(convert_to_tensor(predictions), float32)
         errors = squared_difference(predictions, cast(convert_to_tensor(labels), float32))
@@ -114,7 +133,9 @@ def root_mean_squared_error(
 
 
 def _hits(labels: Any, predictions: Any, weights: Any, of: str) -> tuple[Tensor, Tensor]:
-    """True positives, and the number they are divided by: of predicted (precision) or actual (recall) positives."""
+    """True positives, and the number they are divided by: of predicted (precision) or actual (recall)
+    positives.
+    """
     actual, predicted = cast(convert_to_tensor(labels), "bool"), cast(convert_to_tensor(predictions), "bool")
     spread = 1.0 if weights is None else cast(convert_to_tensor(weights), float32)
     both = reduce_sum(cast(logical_and(actual, predicted), float32) * spread)
@@ -122,9 +143,13 @@ def _hits(labels: Any, predictions: Any, weights: Any, of: str) -> tuple[Tensor,
 
 
 def precision(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """True positives among the predicted positives."""
     with get_default_graph().name_scope(name or "precision"):
         both, count = _hits(labels, predictions, weights, "predicted")
@@ -132,9 +157,13 @@ def precision(
 
 
 def recall(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     """True positives among the actual positives."""
     with get_default_graph().name_scope(name or "recall"):
         both, count = _hits(labels, predictions, weights, "actual")
@@ -166,60 +195,89 @@ def _truths(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
 
 
 def true_positives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     actual, predicted = _truths(labels, predictions)
     hits = logical_and(actual, predicted)
     return _counts(hits, weights, metrics_collections, updates_collections, name or "true_positives")
 
 
 def true_negatives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     actual, predicted = _truths(labels, predictions)
     hits = logical_and(logical_not(actual), logical_not(predicted))
     return _counts(hits, weights, metrics_collections, updates_collections, name or "true_negatives")
 
 
 def false_positives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     actual, predicted = _truths(labels, predictions)
     hits = logical_and(logical_not(actual), predicted)
     return _counts(hits, weights, metrics_collections, updates_collections, name or "false_positives")
 
 
 def false_negatives(
-    labels: Any, predictions: Any, weights: Any = None, metrics_collections: Any = None, updates_collections: Any = None,
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
     name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+) -> tuple[Tensor, Tensor]:
     actual, predicted = _truths(labels, predictions)
     hits = logical_and(actual, logical_not(predicted))
     return _counts(hits, weights, metrics_collections, updates_collections, name or "false_negatives")
 
 
 def percentage_below(
-    values: Any, threshold: float, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
+    values: Any,
+    threshold: float,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
     """How much of the values is below ``threshold``, from 0 to 1."""
     below = cast(less(convert_to_tensor(values), threshold), float32)
-    return mean(below, weights, metrics_collections, updates_collections, name or "percentage_below_threshold")
+    return mean(
+        below, weights, metrics_collections, updates_collections, name or "percentage_below_threshold"
+    )
 
 
 def mean_iou(
-    labels: Any, predictions: Any, num_classes: int, weights: Any = None, metrics_collections: Any = None,
-    updates_collections: Any = None, name: str | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Intersection over union of each class that occurs, averaged over those. The update is the confusion matrix."""
+    labels: Any,
+    predictions: Any,
+    num_classes: int,
+    weights: Any = None,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    name: str | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Intersection over union of each class that occurs, averaged over those. The update is the confusion
+    matrix.
+    """
     with get_default_graph().name_scope(name or "mean_iou"):
         total = _total("total_confusion_matrix", [num_classes, num_classes])
         flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]
         spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
-        found = confusion_matrix(*flat, num_classes, dtype=float32, weights=spread)
+        found = confusion_matrix(flat[0], flat[1], num_classes, float32, weights=spread)
         update, matrix = total.assign_add(found), total.value()
         both = diag_part(matrix)
         union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
@@ -229,16 +287,26 @@ def mean_iou(
 
 
 def auc(
-    labels: Any, predictions: Any, weights: Any = None, num_thresholds: int = 200, metrics_collections: Any = None,
-    updates_collections: Any = None, curve: str = "ROC", name: str | None = None,
-    summation_method: str = "trapezoidal", thresholds: Any = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """The area under the ROC curve of ``predictions`` in [0, 1], by the trapezoids between ``num_thresholds``.
+    labels: Any,
+    predictions: Any,
+    weights: Any = None,
+    num_thresholds: int = 200,
+    metrics_collections: Any = None,
+    updates_collections: Any = None,
+    curve: str = "ROC",
+    name: str | None = None,
+    summation_method: str = "trapezoidal",
+    thresholds: Any = None,
+) -> tuple[Tensor, Tensor]:
+    """The area under the ROC curve of ``predictions`` in [0, 1], by the trapezoids between
+    ``num_thresholds``.
 
     Raises `UnimplementedError` for other curves and sums.
     """
     if curve != "ROC" or summation_method != "trapezoidal":
-        raise UnimplementedError(f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}")
+        raise UnimplementedError(
+            f"auc: expected curve ROC and trapezoidal sums; got {curve}, {summation_method}"
+        )
     steps = np.arange(1, num_thresholds - 1) / (num_thresholds - 1) if thresholds is None else thresholds
     limits = np.array([-1e-7, *sorted(steps), 1 + 1e-7], np.float32)
     with get_default_graph().name_scope(name or "auc"):

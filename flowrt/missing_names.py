@@ -1,8 +1,8 @@
 """What TensorFlow has and flowrt has not: each with the nearest thing that flowrt has.
 
-`missing_name` makes the error for a module's ``__getattr__``: an `UnimplementedError` where the name is TensorFlow's, so
-that a script's author reads what to use instead; always an ``AttributeError`` too, so that ``hasattr`` answers.
-"""
+`missing_name` makes the error for a module's ``__getattr__``: an `UnimplementedError` where the name is
+TensorFlow's, so that a script's author reads what to use instead; always an ``AttributeError`` too, so that
+``hasattr`` answers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from flowrt.errors import UnimplementedError
 from flowrt.graph.op_def import nearest
 
-_CONTROL = "control flow as operations is not there yet. Nearest: where, or branches and loops in Python while building"
+_CONTROL = "control flow as operations is not there yet. Nearest: where, or Python's if and for while building"
 _CELLS = "recurrent cells are not there yet. Nearest: unroll the steps in Python over unstack(x, axis=1)"
 _KERAS = "there is no Keras. Nearest: flowrt.layers"
 _ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"
@@ -26,12 +26,15 @@ _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_gr
 _DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
 
 _REASONS: dict[str, dict[str, str]] = {
-    "": dict.fromkeys(("cond", "case", "while_loop", "map_fn", "scan", "foldl", "foldr", "function"), _CONTROL)
+    "": dict.fromkeys(
+        ("cond", "case", "while_loop", "map_fn", "scan", "foldl", "foldr", "function"), _CONTROL
+    )
     | dict.fromkeys(("TensorArray",), _CONTROL)
     | dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
     | dict.fromkeys(
-        ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "queue"), _QUEUES
+        ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "queue"),
+        _QUEUES,
     )
     | dict.fromkeys(
         ("SparseTensor", "SparseTensorValue", "sparse_placeholder", "sparse_tensor_dense_matmul"), _SPARSE
@@ -39,22 +42,41 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("sparse_reduce_sum", "sparse_tensor_to_dense", "sparse", "SparseFeature"), _SPARSE)
     | dict.fromkeys(("lookup", "hash_table"), _TABLES)
     | dict.fromkeys(("parse_example", "parse_single_example", "FixedLenFeature", "VarLenFeature"), _PARSING)
-    | dict.fromkeys(("TFRecordReader", "WholeFileReader", "TextLineReader", "python_io", "decode_csv"), _PARSING)
+    | dict.fromkeys(
+        ("TFRecordReader", "WholeFileReader", "TextLineReader", "python_io", "decode_csv"), _PARSING
+    )
     | dict.fromkeys(("image", "read_file", "write_file"), _IMAGES)
     | dict.fromkeys(("GradientTape", "contrib.eager", "Module"), _EAGER)
     | dict.fromkeys(("saved_model",), _STORAGE)
     | dict.fromkeys(("distribute",), _DISTRIBUTED),
     "nn": dict.fromkeys(("rnn_cell", "dynamic_rnn", "static_rnn", "raw_rnn"), _CELLS)
-    | dict.fromkeys(("bidirectional_dynamic_rnn", "static_bidirectional_rnn", "static_state_saving_rnn"), _CELLS)
+    | dict.fromkeys(
+        ("bidirectional_dynamic_rnn", "static_bidirectional_rnn", "static_state_saving_rnn"), _CELLS
+    )
     | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
     "train": dict.fromkeys(
-        ("MonitoredTrainingSession", "MonitoredSession", "SingularMonitoredSession", "Supervisor", "Scaffold"), _MONITORED
+        (
+            "MonitoredTrainingSession",
+            "MonitoredSession",
+            "SingularMonitoredSession",
+            "Supervisor",
+            "Scaffold",
+        ),
+        _MONITORED,
     )
     | dict.fromkeys(
-        ("SessionRunHook", "StopAtStepHook", "LoggingTensorHook", "CheckpointSaverHook", "NanTensorHook"), _MONITORED
+        ("SessionRunHook", "StopAtStepHook", "LoggingTensorHook", "CheckpointSaverHook", "NanTensorHook"),
+        _MONITORED,
     )
     | dict.fromkeys(
-        ("batch", "shuffle_batch", "string_input_producer", "slice_input_producer", "QueueRunner", "add_queue_runner"),
+        (
+            "batch",
+            "shuffle_batch",
+            "string_input_producer",
+            "slice_input_producer",
+            "QueueRunner",
+            "add_queue_runner",
+        ),
         _QUEUES,
     )
     | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)

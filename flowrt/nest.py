@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrt.data.structure import flatten as flatten
-from flowrt.data.structure import flatten_up_to as flatten_up_to
+from flowrt.data.structure import flatten, flatten_up_to, pack_as, same_structure
 from flowrt.data.structure import map_structure as _map
-from flowrt.data.structure import pack_as, same_structure
 from flowrt.errors import DTypeError, InvalidArgumentError
+
+__all__ = [
+    "assert_same_structure",
+    "flatten",
+    "flatten_up_to",
+    "is_nested",
+    "is_sequence",
+    "map_structure",
+    "pack_sequence_as",
+]
 
 
 def is_nested(seq: Any) -> bool:
@@ -26,14 +34,18 @@ def pack_sequence_as(structure: Any, flat_sequence: Any) -> Any:
 
 
 def map_structure(func: Callable[..., Any], *structure: Any) -> Any:
-    """``func`` of corresponding leaves, packed like the first structure. Raises as `assert_same_structure`."""
+    """``func`` of corresponding leaves, packed like the first structure. Raises as
+    `assert_same_structure`.
+    """
     for other in structure[1:]:
         assert_same_structure(structure[0], other)
     return _map(func, *structure)
 
 
 def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> None:
-    """Raises `InvalidArgumentError` for containers of different lengths or keys, `DTypeError` for different types."""
+    """Raises `InvalidArgumentError` for containers of different lengths or keys, `DTypeError` for different
+    types.
+    """
     if not same_structure(nest1, nest2):
         flat = len(flatten(nest1)) != len(flatten(nest2))
         error = InvalidArgumentError if flat or not check_types else DTypeError

@@ -1,8 +1,8 @@
 """``flowrt.strings``: TensorFlow's names of this namespace."""
 
 from flowrt.graph.ops.formatting import as_string
-from flowrt.graph.ops.strings import reduce_join, regex_replace, substr
 from flowrt.graph.ops.formatting import string_format as format
+from flowrt.graph.ops.strings import reduce_join, regex_replace, substr
 from flowrt.graph.ops.strings import string_join as join
 from flowrt.graph.ops.strings import string_length as length
 from flowrt.graph.ops.strings import string_lower as lower

@@ -1,3 +1,4 @@
+# ruff: noqa: PT009, PT027  unittest's own style is what this module extends
 """``flowrt.test``: unit tests in TensorFlow 1's style, over the standard library's unittest.
 
 Beside `TestCase` and its comparisons there is the check of gradients against finite differences.
@@ -11,10 +12,10 @@ import shutil
 import tempfile
 import unittest
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.util import find_spec
 from typing import Any
-from unittest import mock as mock
+from unittest import mock  # noqa: F401  part of the interface
 
 import numpy as np
 
@@ -75,10 +76,11 @@ def compute_gradient(
     init_targets: Any = None,
     extra_feed_dict: Mapping[Any, Any] | None = None,
 ) -> Any:
-    """The Jacobian dy/dx, ``[size of x, size of y]``, by gradients and by central differences of width ``delta``.
+    """The Jacobian dy/dx, ``[size of x, size of y]``, by gradients and by central differences of width
+    ``delta``.
 
-    For a list of xs a list of such pairs. Needs a default session. ``x_init_value`` is where (random if None).
-    """
+    For a list of xs a list of such pairs. Needs a default session. ``x_init_value`` is where (random if
+    None)."""
     feeds = dict(extra_feed_dict or {})
     if init_targets is not None:
         for target in init_targets if isinstance(init_targets, (list, tuple)) else [init_targets]:
@@ -157,7 +159,11 @@ class TestCase(unittest.TestCase):
 
     @contextmanager
     def session(
-        self, graph: Graph | None = None, config: ConfigProto | None = None, use_gpu: bool = False, force_gpu: bool = False
+        self,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        use_gpu: bool = False,
+        force_gpu: bool = False,
     ) -> Iterator[Session]:
         """A session of ``graph`` (the default graph if None) that ends with the block."""
         with Session(graph=graph, config=config) as session:
@@ -165,16 +171,25 @@ class TestCase(unittest.TestCase):
 
     @contextmanager
     def cached_session(
-        self, graph: Graph | None = None, config: ConfigProto | None = None, use_gpu: bool = False, force_gpu: bool = False
+        self,
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        use_gpu: bool = False,
+        force_gpu: bool = False,
     ) -> Iterator[Session]:
-        """As `session`, but the test's blocks share one, so that variables keep their values from block to block."""
+        """As `session`, but the test's blocks share one, so that variables keep their values from block to
+        block.
+        """
         if self._cached is None:
             self._cached = Session(graph=graph, config=config)
             self.addCleanup(self._close)
         with self._cached.graph.as_default(), self._cached.as_default():
             yield self._cached
 
-    test_session = cached_session
+    @property
+    def test_session(self) -> Callable[..., AbstractContextManager[Session]]:
+        """`cached_session`; a property, because unittest would run a method of this name as a test."""
+        return self.cached_session
 
     def _close(self) -> None:
         if self._cached is not None:
@@ -185,7 +200,9 @@ class TestCase(unittest.TestCase):
         """The values of a structure of tensors in the default session."""
         session = get_default_session() or self._cached
         if session is None:
-            raise InvalidArgumentError("evaluate: expected a session; got none. Use 'with self.cached_session():'")
+            raise InvalidArgumentError(
+                "evaluate: expected a session; got none. Use 'with self.cached_session():'"
+            )
         return session.run(tensors)
 
     def _array(self, value: Any) -> Any:
@@ -266,7 +283,9 @@ class TestCase(unittest.TestCase):
     def assertRaisesWithPredicateMatch(
         self, exception_type: type[BaseException], expected_err_re_or_predicate: str | Callable[[Any], Any]
     ) -> Iterator[None]:
-        """The block raises an ``exception_type`` whose text matches the pattern, or which the predicate accepts."""
+        """The block raises an ``exception_type`` whose text matches the pattern, or which the predicate
+        accepts.
+        """
         predicate = expected_err_re_or_predicate
         if not callable(predicate):
             with self.assertRaisesRegex(exception_type, predicate):

@@ -131,8 +131,8 @@ def test_chapter_1_a_script_builds_the_same_graph() -> None:
     assert show(extract(graph, [f], [], {x1: (), x2: ()})) == F_AS_TEXT
 
 
-# Real files: flowrt/graph/node.py (Node, Subgraph), flowrt/graph/graph.py (Graph, Operation, Tensor: what a
-# script holds), flowrt/graph/text.py, flowrt/graph/passes/prune.py (extract).
+# Real files: flowrt/graph/node.py (Node, Subgraph), flowrt/graph/graph.py and flowrt/graph/operation.py (what
+# a script holds), flowrt/graph/text.py, flowrt/graph/passes/prune.py (extract).
 # Left out here: scopes, collections, several outputs, shape inference, and how f + 1 becomes an operation
 # (flowrt/graph/build.py).
 

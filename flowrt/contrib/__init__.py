@@ -1,8 +1,8 @@
 """``flowrt.contrib``: what scripts used most of TensorFlow 1's contrib, under its names.
 
-    layers      layers with variables called weights and biases, initializers, regularizers
-    framework   arg_scope, the global step, nest
-    slim        the same, gathered under the name that model zoos import
+layers      layers with variables called weights and biases, initializers, regularizers
+framework   arg_scope, the global step, nest
+slim        the same, gathered under the name that model zoos import
 """
 
 from typing import Any

@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from flowrt import nest as nest
+from flowrt import nest
 from flowrt.errors import InvalidArgumentError
-from flowrt.get_variable import get_variable as get_variable
+from flowrt.get_variable import get_variable
 from flowrt.graph.graph import get_default_graph
-from flowrt.train.global_step import assert_global_step as assert_global_step
-from flowrt.train.global_step import create_global_step as create_global_step
-from flowrt.train.global_step import get_global_step as get_global_step
-from flowrt.train.global_step import get_or_create_global_step as get_or_create_global_step
+from flowrt.train.global_step import assert_global_step
+from flowrt.train.global_step import create_global_step
+from flowrt.train.global_step import get_global_step
+from flowrt.train.global_step import get_or_create_global_step
 from flowrt.variables import GraphKeys, Variable
 from flowrt.variables import trainable_variables as get_trainable_variables
 
@@ -92,8 +92,8 @@ def arg_scope(list_ops_or_scope: Sequence[Any] | Defaults, **kwargs: Any) -> Ite
 
 def model_variable(name: str, *args: Any, **kwargs: Any) -> Variable:
     """`get_variable` in the collection MODEL_VARIABLES too."""
-    keys = [*(kwargs.pop("collections", None) or [GraphKeys.GLOBAL_VARIABLES]), GraphKeys.MODEL_VARIABLES]
-    return get_variable(name, *args, collections=keys, **kwargs)
+    keys = [*(kwargs.get("collections") or [GraphKeys.GLOBAL_VARIABLES]), GraphKeys.MODEL_VARIABLES]
+    return get_variable(name, *args, **{**kwargs, "collections": keys})
 
 
 def get_variables(

@@ -1,8 +1,7 @@
 """``flowrt.contrib.layers``: layers that make their variables by `get_variable`, called weights and biases.
 
-Every function makes a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn`` in place
-of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
-"""
+Every function makes a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn``
+in place of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`."""
 
 from __future__ import annotations
 
@@ -25,7 +24,7 @@ from flowrt.graph.ops.generating import one_hot
 from flowrt.graph.ops.linalg import matmul, tensordot
 from flowrt.graph.ops.selecting import embedding_lookup
 from flowrt.graph.ops.shaping import shape
-from flowrt.graph.ops.softmax import softmax as softmax
+from flowrt.graph.ops.softmax import softmax
 from flowrt.initializers import VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
 from flowrt.layers.core import Flatten
 from flowrt.layers.normalization import BatchNormalization
@@ -66,14 +65,26 @@ XAVIER = xavier_initializer()
 
 
 def variance_scaling_initializer(
-    factor: float = 2.0, mode: str = "FAN_IN", uniform: bool = False, seed: int | None = None, dtype: Any = float32
+    factor: float = 2.0,
+    mode: str = "FAN_IN",
+    uniform: bool = False,
+    seed: int | None = None,
+    dtype: Any = float32,
 ) -> VarianceScaling:
-    """Truncated normal, or uniform, of variance ``factor / n``; n is FAN_IN, FAN_OUT or FAN_AVG of the shape."""
+    """Truncated normal, or uniform, of variance ``factor / n``; n is FAN_IN, FAN_OUT or FAN_AVG of the
+    shape.
+    """
     return VarianceScaling(factor, mode.lower(), "uniform" if uniform else "normal", seed, dtype)
 
 
 def _variable(
-    name: str, sizes: Sequence[int], inputs: Tensor, initializer: Any, regularizer: Any, trainable: bool, collections: Any
+    name: str,
+    sizes: Sequence[int],
+    inputs: Tensor,
+    initializer: Any,
+    regularizer: Any,
+    trainable: bool,
+    collections: Any,
 ) -> Variable:
     """A model variable; ``collections`` are more of them, or a dict of those by name."""
     more = collections.get(name) if isinstance(collections, dict) else collections
@@ -121,20 +132,29 @@ def _pair(size: Any) -> list[int]:
 
 @add_arg_scope
 def fully_connected(
-    inputs: Any, num_outputs: int, activation_fn: Any = relu, normalizer_fn: Any = None, normalizer_params: Any = None,
-    weights_initializer: Any = XAVIER, weights_regularizer: Any = None, biases_initializer: Any = Zeros(),  # noqa: B008
-    biases_regularizer: Any = None, reuse: Any = None, variables_collections: Any = None,
-    outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    inputs: Any, num_outputs: int, activation_fn: Any = relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
+    biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    scope: Any = None,
 ) -> Tensor:  # fmt: skip
     """``activation(inputs @ weights + biases)`` over the last axis: ``[..., n] -> [..., num_outputs]``."""
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "fully_connected", [inputs], reuse=reuse):
         sizes = [_depth(inputs, -1, "fully_connected"), num_outputs]
         weights = _variable(
-            "weights", sizes, inputs, weights_initializer, weights_regularizer, trainable, variables_collections
+            "weights",
+            sizes,
+            inputs,
+            weights_initializer,
+            weights_regularizer,
+            trainable,
+            variables_collections,
         )
         flat = inputs.shape.rank == 2
-        outputs = matmul(inputs, weights) if flat else tensordot(inputs, weights, [[inputs.shape.rank - 1], [0]])
+        outputs = (
+            matmul(inputs, weights) if flat else tensordot(inputs, weights, [[inputs.shape.rank - 1], [0]])
+        )
         return _finish(
             outputs,
             lambda: _variable(
@@ -150,7 +170,8 @@ def conv2d(
     data_format: str | None = None, rate: Any = 1, activation_fn: Any = relu, normalizer_fn: Any = None,
     normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    scope: Any = None,
 ) -> Tensor:  # fmt: skip
     """A convolution of ``num_outputs`` filters over images; ``rate`` is the dilation."""
     inputs = convert_to_tensor(inputs)
@@ -158,10 +179,21 @@ def conv2d(
         depth = _depth(inputs, 1 if data_format == "NCHW" else -1, "conv2d")
         sizes = [*_pair(kernel_size), depth, num_outputs]
         weights = _variable(
-            "weights", sizes, inputs, weights_initializer, weights_regularizer, trainable, variables_collections
+            "weights",
+            sizes,
+            inputs,
+            weights_initializer,
+            weights_regularizer,
+            trainable,
+            variables_collections,
         )
         outputs = convolution(
-            inputs, weights, padding, strides=_pair(stride), dilation_rate=_pair(rate), data_format=data_format
+            inputs,
+            weights,
+            padding,
+            strides=_pair(stride),
+            dilation_rate=_pair(rate),
+            data_format=data_format,
         )
         return _finish(
             outputs,
@@ -174,11 +206,12 @@ def conv2d(
 
 @add_arg_scope
 def conv2d_transpose(
-    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME", data_format: str = "NHWC",
-    activation_fn: Any = relu, normalizer_fn: Any = None, normalizer_params: Any = None,
-    weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
+    inputs: Any, num_outputs: int, kernel_size: Any, stride: Any = 1, padding: str = "SAME",
+    data_format: str = "NHWC", activation_fn: Any = relu, normalizer_fn: Any = None,
+    normalizer_params: Any = None, weights_initializer: Any = XAVIER, weights_regularizer: Any = None,
     biases_initializer: Any = Zeros(), biases_regularizer: Any = None, reuse: Any = None,  # noqa: B008
-    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True, scope: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    scope: Any = None,
 ) -> Tensor:  # fmt: skip
     """The gradient of `conv2d` as a layer: images grow by ``stride``. Only NHWC."""
     if data_format != "NHWC":
@@ -188,7 +221,13 @@ def conv2d_transpose(
         kernel, strides = _pair(kernel_size), _pair(stride)
         sizes = [*kernel, num_outputs, _depth(inputs, -1, "conv2d_transpose")]
         weights = _variable(
-            "weights", sizes, inputs, weights_initializer, weights_regularizer, trainable, variables_collections
+            "weights",
+            sizes,
+            inputs,
+            weights_initializer,
+            weights_regularizer,
+            trainable,
+            variables_collections,
         )
         grown = _grown(inputs, kernel, strides, padding)
         outputs = deconvolve(inputs, weights, [*grown, num_outputs], [1, *strides, 1], padding)
@@ -205,7 +244,9 @@ def _grown(inputs: Tensor, kernel: list[int], strides: list[int], padding: str) 
     """Batch size, height and width of a transposed convolution's output, as numbers where they are known."""
     dynamic, static = shape(inputs), inputs.shape.as_list()
     batch, height, width = (dynamic[i] if static[i] is None else static[i] for i in range(3))
-    beyond = [max(k - s, 0) if padding.upper() == "VALID" else 0 for k, s in zip(kernel, strides, strict=True)]
+    beyond = [
+        max(k - s, 0) if padding.upper() == "VALID" else 0 for k, s in zip(kernel, strides, strict=True)
+    ]
     return [batch, height * strides[0] + beyond[0], width * strides[1] + beyond[1]]
 
 
@@ -215,7 +256,17 @@ def max_pool2d(
     outputs_collections: Any = None, scope: str | None = None,
 ) -> Tensor:  # fmt: skip
     """See `nn.max_pool`."""
-    return _pooled(pooling.max_pool, "MaxPool2D", inputs, kernel_size, stride, padding, data_format, outputs_collections, scope)
+    return _pooled(
+        pooling.max_pool,
+        "MaxPool2D",
+        inputs,
+        kernel_size,
+        stride,
+        padding,
+        data_format,
+        outputs_collections,
+        scope,
+    )
 
 
 @add_arg_scope
@@ -224,15 +275,35 @@ def avg_pool2d(
     outputs_collections: Any = None, scope: str | None = None,
 ) -> Tensor:  # fmt: skip
     """See `nn.avg_pool`."""
-    return _pooled(pooling.avg_pool, "AvgPool2D", inputs, kernel_size, stride, padding, data_format, outputs_collections, scope)
+    return _pooled(
+        pooling.avg_pool,
+        "AvgPool2D",
+        inputs,
+        kernel_size,
+        stride,
+        padding,
+        data_format,
+        outputs_collections,
+        scope,
+    )
 
 
 def _pooled(
-    pool: Any, default: str, inputs: Any, kernel: Any, stride: Any, padding: str, layout: str, collections: Any, scope: Any
+    pool: Any,
+    default: str,
+    inputs: Any,
+    kernel: Any,
+    stride: Any,
+    padding: str,
+    layout: str,
+    collections: Any,
+    scope: Any,
 ) -> Tensor:
     first = layout == "NCHW"
     window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel, stride))
-    return _collected(pool(inputs, window, steps, padding, data_format=layout, name=scope or default), collections)
+    return _collected(
+        pool(inputs, window, steps, padding, data_format=layout, name=scope or default), collections
+    )
 
 
 @add_arg_scope
@@ -246,8 +317,8 @@ def batch_norm(
 ) -> Tensor:  # fmt: skip
     """See `layers.batch_normalization`. With ``updates_collections=None`` the output waits for the updates.
 
-    Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not supported.
-    """
+    Raises `InvalidArgumentError` for ``batch_weights`` and ``zero_debias_moving_mean``, which are not
+    supported."""
     if batch_weights is not None or zero_debias_moving_mean:
         raise InvalidArgumentError("batch_norm: expected no batch_weights and no zero_debias_moving_mean")
     inputs = convert_to_tensor(inputs)
@@ -295,31 +366,33 @@ def flatten(inputs: Any, outputs_collections: Any = None, scope: str | None = No
 
 @add_arg_scope
 def bias_add(
-    inputs: Any, activation_fn: Any = None, initializer: Any = Zeros(), regularizer: Any = None,  # noqa: B008
-    reuse: Any = None, variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
-    data_format: str = "NHWC", scope: Any = None,
+    inputs: Any, activation_fn: Any = None, initializer: Any = Zeros(),  # noqa: B008
+    regularizer: Any = None, reuse: Any = None, variables_collections: Any = None,
+    outputs_collections: Any = None, trainable: bool = True, data_format: str = "NHWC", scope: Any = None,
 ) -> Tensor:  # fmt: skip
     """Add a variable ``biases`` along the channels."""
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "BiasAdd", [inputs], reuse=reuse):
         sizes = [_depth(inputs, 1 if data_format == "NCHW" else -1, "bias_add")]
-        biases = _variable("biases", sizes, inputs, initializer, regularizer, trainable, variables_collections)
+        biases = _variable(
+            "biases", sizes, inputs, initializer, regularizer, trainable, variables_collections
+        )
         outputs = bias.bias_add(inputs, biases, data_format=data_format)
         return _collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
 
 
 @add_arg_scope
 def one_hot_encoding(
-    labels: Any, num_classes: int, on_value: float = 1.0, off_value: float = 0.0, outputs_collections: Any = None,
-    scope: str | None = None,
+    labels: Any, num_classes: int, on_value: float = 1.0, off_value: float = 0.0,
+    outputs_collections: Any = None, scope: str | None = None,
 ) -> Tensor:  # fmt: skip
     """See `one_hot`."""
     return _collected(one_hot(labels, num_classes, on_value, off_value, name=scope), outputs_collections)
 
 
 def embed_sequence(
-    ids: Any, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None, regularizer: Any = None,
-    trainable: bool = True, scope: Any = None, reuse: Any = None,
+    ids: Any, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None,
+    regularizer: Any = None, trainable: bool = True, scope: Any = None, reuse: Any = None,
 ) -> Tensor:  # fmt: skip
     """``ids`` looked up in a variable ``embeddings`` of ``[vocab_size, embed_dim]``."""
     with variable_scope(scope, "EmbedSequence", reuse=reuse):
@@ -337,7 +410,9 @@ def linear(*args: Any, **kwargs: Any) -> Tensor:
 
 
 def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-    """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope`` sets the name."""
+    """Apply ``layer`` in a row, in the scopes ``name/name_1``, ``name/name_2``, ...; ``scope`` sets the
+    name.
+    """
     scope = kwargs.pop("scope", None)
     name = getattr(layer, "__name__", "repeat")
     with variable_scope(scope, "Repeat", [inputs]):
@@ -362,11 +437,15 @@ def stack(inputs: Any, layer: Callable[..., Any], stack_args: Sequence[Any], **k
 # --- regularizers
 
 
-def sum_regularizer(regularizer_list: Sequence[Any], scope: str | None = None) -> Callable[[Any], Tensor | None]:
+def sum_regularizer(
+    regularizer_list: Sequence[Any], scope: str | None = None
+) -> Callable[[Any], Tensor | None]:
     """The sum of several regularizers."""
 
     def regularize(weights: Any) -> Tensor | None:
-        losses = [loss for loss in (r(weights) for r in regularizer_list if r is not None) if loss is not None]
+        losses = [
+            loss for loss in (r(weights) for r in regularizer_list if r is not None) if loss is not None
+        ]
         return add_n(losses, name=scope) if losses else None
 
     return regularize

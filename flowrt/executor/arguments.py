@@ -1,8 +1,9 @@
 """Arguments of a bound call: known when the program is bound, or read when the call is made.
 
-An operand says where a tensor is. What does not change between steps (an array of the plan, a variable's memory, a
-constant's value as Python integers) becomes an argument at once. What is new in every step, a register's value or a host
-value that is computed, becomes a `Later`, and the call goes through one function that reads it.
+An operand says where a tensor is. What does not change between steps (an array of the plan, a variable's
+memory, a constant's value as Python integers) becomes an argument at once. What is new in every step, a
+register's value or a host value that is computed, becomes a `Later`, and the call goes through one function
+that reads it.
 """
 
 from __future__ import annotations
@@ -91,13 +92,15 @@ def _group(items: list[Any]) -> Any:
 
 
 def late_call(registers: list[Any], function: Any, arguments: Sequence[Any]) -> Callable[[], Any]:
-    """A call that reads its `Later` arguments when it is made. Plain registers go through one ``itemgetter``."""
+    """A call that reads its `Later` arguments when it is made. Plain registers go through one
+    ``itemgetter``.
+    """
     if any(isinstance(a, Later) and a.plain_slot is None for a in arguments):
         return lambda: function(*[a.read(registers) if isinstance(a, Later) else a for a in arguments])
-    slots = []
+    slots: list[Any] = []
     for argument in arguments:
         if isinstance(argument, Later):
-            slots.append(argument.items[0].slot)
+            slots.append(argument.plain_slot)
         else:  # a known argument becomes a register that never changes
             slots.append(len(registers))
             registers.append(argument)

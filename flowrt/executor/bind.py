@@ -1,21 +1,25 @@
 """Binding: from one device's subgraph to a `Program` on preassigned buffers.
 
-Everything that a step would otherwise look up is decided here, once, walking the nodes in order. Each tensor gets a place:
+Everything that a step would otherwise look up is decided here, once, walking the nodes in order. Each tensor
+gets a place:
 
     constant   a constant's array, or the session's resource behind a handle
-    buffer     memory of the plan, for a value of static shape whose kernel can write into it; used again (last in, first
-               out, so that it is warm) by later values of the same size once its last reader has run
+    buffer     memory of the plan, for a value of static shape whose kernel can write into it; used again
+               (last in, first out, so that it is warm) by later values of the same size once its last reader
+               has run
     variable   the variable's own memory, read in place
-    register   a slot for what is new in every step: large feeds, received tensors, results, values of unknown shape
+    register   a slot for what is new in every step: large feeds, received tensors, results, values of unknown
+    shape
 
-An op whose output aliases its input (reshape, transpose, slice) becomes a view when the program is bound and costs nothing
-at run time. Rules that keep this right:
+An op whose output aliases its input (reshape, transpose, slice) becomes a view when the program is bound and
+costs nothing at run time. Rules that keep this right:
 
   1. A buffer that another partition may still be reading (it was sent) is not used again within the step.
-  2. A variable that is written later in the program, while a reader of the old value is still to come, is copied at the read.
+  2. A variable that is written later in the program, while a reader of the old value is still to come, is
+     copied at the read.
   3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
-  4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the output's shape
-     and dtype, this is its last reader, and no other input is a view of it.
+  4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the
+     output's shape and dtype, this is its last reader, and no other input is a view of it.
   5. A feed's buffer has not held anything earlier in the program: it is filled before the program starts.
   6. Host arguments (axes, shapes) are read now only if they are constants.
 """
@@ -29,7 +33,7 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.dtypes import resource
+from flowrt import dtypes
 from flowrt.errors import InternalError, OpError
 from flowrt.executor.arguments import Later, Operand, arguments_of, late_call
 from flowrt.executor.cost import may_block, node_cost
@@ -42,13 +46,19 @@ from flowrt.graph.shapes import is_static
 from flowrt.rendezvous import create_key
 
 MAX_COPIED_FEED = 65536
-"""Bytes: a smaller feed is copied into a buffer, so that its readers are bound; a larger one is read where it is."""
+"""Bytes: a smaller feed is copied into a buffer, so that its readers are bound; a larger one is read where it
+is.
+"""
 
 MAX_PINNED_SEND = 65536
-"""Bytes: a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its last reader frees."""
+"""Bytes: a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its last reader
+frees.
+"""
 
 MAX_KEPT_REGISTER = 65536
-"""Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its last reader."""
+"""Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its
+last reader.
+"""
 
 MAX_STRETCH_COST = 1e7
 """Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
@@ -56,9 +66,9 @@ MAX_STRETCH_COST = 1e7
 
 @final
 class Binder:
-    """Binds one subgraph. ``device`` gives memory and the array module, ``resource(node)`` the session's object behind a
-    stateful node, ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous, ``incarnations`` the number
-    of each sending device's life, for keys.
+    """Binds one subgraph. ``device`` gives memory and the array module, ``resource(node)`` the session's
+    object behind a stateful node, ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous,
+    ``incarnations`` the number of each sending device's life, for keys.
     """
 
     def __init__(
@@ -133,7 +143,7 @@ class Binder:
         fetched = self._is_fetched((node.name, 0))
         if (
             is_static(shape)
-            and dtype.np != object
+            and dtype.np.kind != "O"
             and not fetched
             and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED
         ):
@@ -171,7 +181,7 @@ class Binder:
             return
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         fetched = any(self._is_fetched(ref) for ref in outputs)
-        static = all(is_static(spec[1]) and spec[0].np != object for spec in node.outputs)
+        static = all(is_static(spec[1]) and spec[0].np.kind != "O" for spec in node.outputs)
         large_send = self._lifetimes.is_sent(outputs) and any(
             _nbytes(s) > MAX_PINNED_SEND for s in node.outputs
         )
@@ -185,7 +195,7 @@ class Binder:
         source = operands[0]
         if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
             return False
-        if node.outputs[0].dtype is resource:  # a handle passed on
+        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
             self._place(node, 0, source)
             return True
         if node.op.effect is Effect.READ:
@@ -210,7 +220,7 @@ class Binder:
         """Rule 2."""
         read, arguments = self._kernel(node, operands)
         spec, ref, copy = node.outputs[0], (node.name, 0), self._xp.array
-        if self._is_fetched(ref) or spec.dtype.np == object or not is_static(spec.shape):
+        if self._is_fetched(ref) or spec.dtype.np.kind == "O" or not is_static(spec.shape):
             store = functools.partial(self._registers.__setitem__, self._new_register(node, 0))
             self._emit_call(node, lambda *a: copy(read(*a)), arguments, operands, store, returns=True)
             return
@@ -278,7 +288,9 @@ class Binder:
         store: Callable[[Any], None],
         returns: bool = False,
     ) -> None:
-        """Emit the instruction ``store(function(*arguments))``, reading registers where arguments come later."""
+        """Emit the instruction ``store(function(*arguments))``, reading registers where
+        arguments come later.
+        """
         result = ", ".join(self._places[node.name, i].text for i in range(len(node.outputs)))
         if not any(isinstance(a, Later) for a in arguments):
             if returns:
@@ -323,7 +335,9 @@ class Binder:
         return array
 
     def _fresh_buffer(self, ref: Ref, spec: TensorSpec) -> Any:
-        """Memory that nothing earlier in the program has written: a feed is put there before the program starts."""
+        """Memory that nothing earlier in the program has written: a feed is put there before the program
+        starts.
+        """
         array = self._device.empty(spec.shape, spec.dtype.np)
         self._buffers[ref] = ((spec.shape, spec.dtype), array)
         return array

@@ -1,13 +1,14 @@
 """What a session can be told: `ConfigProto`, `RunOptions` and their parts, under TensorFlow's names.
 
-They are plain records. A field that flowrt has no use for is accepted where scripts commonly set it (``gpu_options``,
-``inter_op_parallelism_threads``) and documented as such; an unknown field is an error that names the nearest one.
+They are plain records. A field that flowrt has no use for is accepted where scripts commonly set it
+(``gpu_options``, ``inter_op_parallelism_threads``) and documented as such; an unknown field is an error that
+names the nearest one.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, ClassVar
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import nearest
@@ -16,7 +17,7 @@ from flowrt.graph.op_def import nearest
 class _Record:
     """Fields with defaults, set by keyword or attribute, nothing else."""
 
-    _defaults: Mapping[str, Any] = {}
+    _defaults: ClassVar[Mapping[str, Any]] = {}
 
     def __init__(self, **fields: Any) -> None:
         for name, default in self._defaults.items():
@@ -46,9 +47,11 @@ class _Record:
 
 
 class GPUOptions(_Record):
-    """``per_process_gpu_memory_fraction`` and ``allow_growth`` bound a GPU's pool; memory grows by default."""
+    """``per_process_gpu_memory_fraction`` and ``allow_growth`` bound a GPU's pool; memory
+    grows by default.
+    """
 
-    _defaults = {
+    _defaults: ClassVar[Mapping[str, Any]] = {
         "per_process_gpu_memory_fraction": 1.0,
         "allow_growth": True,
         "allocator_type": "BFC",
@@ -64,7 +67,7 @@ class OptimizerOptions(_Record):
 
     L0, L1 = -1, 0
     OFF, ON_1, ON_2 = -1, 1, 2
-    _defaults = {
+    _defaults: ClassVar[Mapping[str, Any]] = {
         "opt_level": L1,
         "do_common_subexpression_elimination": True,
         "do_constant_folding": True,
@@ -76,7 +79,7 @@ class OptimizerOptions(_Record):
 class GraphOptions(_Record):
     """``optimizer_options`` choose the passes; the other fields are accepted and have no effect."""
 
-    _defaults = {
+    _defaults: ClassVar[Mapping[str, Any]] = {
         "optimizer_options": OptimizerOptions,
         "rewrite_options": None,
         "enable_recv_scheduling": False,
@@ -92,14 +95,16 @@ class ConfigProto(_Record):
     """A session's settings.
 
     ``device_count``: how many devices of a type the session has, ``{"CPU": 2}``; the default is one CPU.
-    ``intra_op_parallelism_threads``: threads of BLAS (process-wide, through threadpoolctl; 0 leaves them alone).
-    ``inter_op_parallelism_threads``: 1 runs the devices' programs in turn on the calling thread; other values leave the
-    choice to the plan. ``allow_soft_placement``: an op whose device does not exist or has no kernel for it goes to another
-    device of its job and task. ``log_device_placement``: print each op's device to standard error when a plan is made.
+    ``intra_op_parallelism_threads``: threads of BLAS (process-wide, through threadpoolctl; 0 leaves them
+    alone).
+    ``inter_op_parallelism_threads``: 1 runs the devices' programs in turn on the calling thread; other values
+    leave the choice to the plan. ``allow_soft_placement``: an op whose device does not exist or has no kernel
+    for it goes to another device of its job and task. ``log_device_placement``: print each op's device to
+    standard error when a plan is made.
     ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
     """
 
-    _defaults = {
+    _defaults: ClassVar[Mapping[str, Any]] = {
         "device_count": dict,
         "intra_op_parallelism_threads": 0,
         "inter_op_parallelism_threads": 0,
@@ -118,7 +123,7 @@ class RunOptions(_Record):
     """One run's settings: ``trace_level`` (`NO_TRACE` … `FULL_TRACE`) and ``timeout_in_ms`` (0: none)."""
 
     NO_TRACE, SOFTWARE_TRACE, HARDWARE_TRACE, FULL_TRACE = range(4)
-    _defaults = {
+    _defaults: ClassVar[Mapping[str, Any]] = {
         "trace_level": NO_TRACE,
         "timeout_in_ms": 0,
         "output_partition_graphs": False,

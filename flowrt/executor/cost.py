@@ -10,7 +10,9 @@ _FREE = ("Const", "_Feed", "_Recv")
 
 
 def node_cost(subgraph: Subgraph, node: Node) -> float:
-    """Floating-point operations, or elements written where the op does not say; unknown dimensions count as nothing."""
+    """Floating-point operations, or elements written where the op does not say; unknown dimensions count as
+    nothing.
+    """
     if node.op.cost is not None:
         return node.op.cost([subgraph.spec(ref) for ref in node.inputs], node.outputs) or 0.0
     if node.op.name in _FREE:

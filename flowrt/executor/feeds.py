@@ -18,8 +18,8 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
     """The tensor that a key of ``feed_dict`` means. Raises `DTypeError` or `InvalidArgumentError`."""
     if hasattr(key, "_as_graph_element"):
         raise InvalidArgumentError(
-            f"feed_dict: expected a tensor; got the variable {key!r}, each use of which is a read of its own. "
-            "Use load() or assign(), or feed the tensor that is read"
+            f"feed_dict: expected a tensor; got the variable {key!r}, each use of which is a read of its "
+            "own. Use load() or assign(), or feed the tensor that is read"
         )
     tensor: Tensor = graph.as_graph_element(key, allow_operation=False)
     if not graph.is_feedable(tensor) or tensor.dtype in (dtypes.resource, dtypes.variant):
@@ -32,8 +32,8 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
 def converter(tensor: Tensor) -> Callable[[Any], Any]:
     """A function that turns a fed value into an array of ``tensor``'s dtype and of a shape that fits it.
 
-    An array of the right dtype is taken as it is, without a copy. The function raises `DTypeError` when the value would
-    lose its kind or precision, `InvalidArgumentError` for a shape that does not fit.
+    An array of the right dtype is taken as it is, without a copy. The function raises `DTypeError` when the
+    value would lose its kind or precision, `InvalidArgumentError` for a shape that does not fit.
     """
     dtype, shape = tensor.dtype.np, tensor.spec.shape
     exact = shape if is_static(shape) else None
@@ -48,10 +48,9 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
         elif type(value) is not np.ndarray or value.dtype != dtype:
             value = _convert(tensor, value)
         if value.shape != exact and not compatible(value.shape, shape):
-            raise tensor.op.error(
-                InvalidArgumentError,
-                f"feed_dict: expected a value of shape {format_shape(shape)}; got shape {format_shape(value.shape)}",
-            )
+            expected, got = format_shape(shape), format_shape(value.shape)
+            message = f"feed_dict: expected a value of shape {expected}; got shape {got}"
+            raise tensor.op.error(InvalidArgumentError, message)
         return value
 
     return convert

@@ -24,7 +24,9 @@ class IndexedSlicesValue(NamedTuple):
 
 
 class Fetches(NamedTuple):
-    """The tensors of a fetch structure as they occur, its operations, and the way back from values to the structure."""
+    """The tensors of a fetch structure as they occur, its operations, and the way back from values to the
+    structure.
+    """
 
     tensors: tuple[Tensor, ...]
     targets: tuple[Operation, ...]
@@ -32,8 +34,8 @@ class Fetches(NamedTuple):
 
 
 def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
-    """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it stands, and
-    `InvalidArgumentError` for resources and elements of other graphs.
+    """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it
+    stands, and `InvalidArgumentError` for resources and elements of other graphs.
     """
     tensors: list[Tensor] = []
     targets: dict[Operation, None] = {}
@@ -45,7 +47,9 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
                 targets[element] = None
                 return lambda values: None
             if element.dtype in (dtypes.resource, dtypes.variant):
-                raise element.op.error(InvalidArgumentError, f"{path}: a {element.dtype.name} cannot be fetched")
+                raise element.op.error(
+                    InvalidArgumentError, f"{path}: a {element.dtype.name} cannot be fetched"
+                )
             position = len(tensors)  # one for each occurrence: no two results share memory
             tensors.append(element)
             return lambda values: values[position]

@@ -1,7 +1,8 @@
 """Partial runs: one step in several calls, each operation at most once.
 
-A call runs what its fetches need and has not run yet, as an ordinary run of the session in which every tensor that an
-earlier call computed is fed. So that those are at hand, a call also fetches what it computes and a later call may read.
+A call runs what its fetches need and has not run yet, as an ordinary run of the session in which every tensor
+that an earlier call computed is fed. So that those are at hand, a call also fetches what it computes and a
+later call may read.
 """
 
 from __future__ import annotations
@@ -65,14 +66,10 @@ class PartialRun:
     def _check(self, given: Mapping[Tensor, Any], wanted: Sequence[Tensor | Operation]) -> None:
         for tensor in given:
             if tensor not in self._feeds:
-                raise InvalidArgumentError(
-                    f"partial_run: expected feeds announced in partial_run_setup, each once; got {tensor.name!r}"
-                )
+                raise _not_announced("feeds", tensor.name)
         for element in wanted:
             if element not in self._pending:
-                raise InvalidArgumentError(
-                    f"partial_run: expected fetches announced in partial_run_setup, each once; got {element.name!r}"
-                )
+                raise _not_announced("fetches", element.name)
 
     def _check_feeds(self, new: set[Operation], known: Mapping[Tensor, Any]) -> None:
         for op in new:
@@ -91,6 +88,12 @@ class PartialRun:
 
     def _used(self, new: set[Operation], known: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
         return {t: known[t] for op in new for t in op.inputs if t in known}
+
+
+def _not_announced(what: str, name: str) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"partial_run: expected {what} announced in partial_run_setup, each once; got {name!r}"
+    )
 
 
 def _ancestors(roots: Sequence[Operation], known: set[Tensor]) -> set[Operation]:

@@ -1,8 +1,9 @@
 """A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
 
-`compile_plan` goes the whole way of design: extract, order, infer, optimise, place, partition. `Plan.run` takes an
-instance (the partitions bound to buffers) from a pool, drives its programs and gives it back. Steps that run at once use
-an instance each. An instance that failed is thrown away, with whatever its rendezvous still held.
+`compile_plan` goes the whole way of design: extract, order, infer, optimise, place, partition. `Plan.run`
+takes an instance (the partitions bound to buffers) from a pool, drives its programs and gives it back. Steps
+that run at once use an instance each. An instance that failed is thrown away, with whatever its rendezvous
+still held.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from flowrt.graph.shapes import Shape
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 THREADED_COST = 4e6
-"""Floating-point operations or elements a device must have for a thread of its own: a hand-over between threads costs
-about 50 us, in which a core does this much arithmetic on small arrays."""
+"""Floating-point operations or elements a device must have for a thread of its own: a hand-over between
+threads costs about 50 us, in which a core does this much arithmetic on small arrays."""
 
 
 @final
@@ -67,7 +68,9 @@ class Plan:
     def run(
         self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None
     ) -> list[Any]:
-        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside."""
+        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended
+        from outside.
+        """
         try:
             instance = self._idle.pop()
         except IndexError:
@@ -139,7 +142,9 @@ class Instance:
                 self.programs[0].run_straight()
 
     def run(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
-        """One step, driven as its size asks for. Raises what ends it; the instance must then be thrown away."""
+        """One step, driven as its size asks for. Raises what ends it; the instance must then
+        be thrown away.
+        """
         with np.errstate(all="ignore"):  # as in TensorFlow: 0/0 is nan, without a word
             self._drive(control, recorder, seed)
         self._rendezvous.check_empty()
@@ -193,7 +198,9 @@ def compile_subgraphs(
     optimisations: bool,
     done: Collection[str],
 ) -> tuple[Subgraph, dict[str, Subgraph]]:
-    """The placed subgraph of one run, and its partitions by device. Nothing waits for the operations in ``done``."""
+    """The placed subgraph of one run, and its partitions by device. Nothing waits for the operations in
+    ``done``.
+    """
     subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds, done)))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now

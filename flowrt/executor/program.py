@@ -1,14 +1,16 @@
-"""What a compiled partition is: straight stretches of bound calls, with a wait between them where a tensor must arrive.
+"""What a compiled partition is: straight stretches of bound calls, with a wait between them where a tensor
+must arrive.
 
-An instruction is ``(function, arguments)``: everything that can be known is bound already, so running a stretch is one
-tight loop (0.34 us an op with ``np.add`` in it, 0.32 of them the addition). A program is run by a generator, which yields
-the key of a tensor that has not arrived; whoever drives it (see `flowrt.executor.runner`) decides how to wait.
+An instruction is ``(function, arguments)``: everything that can be known is bound already, so running a
+stretch is one tight loop (0.34 us an op with ``np.add`` in it, 0.32 of them the addition). A program is run
+by a generator, which yields the key of a tensor that has not arrived; whoever drives it (see
+`flowrt.executor.runner`) decides how to wait.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
-from typing import Any, NamedTuple, NoReturn, TypeAlias, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import located
@@ -24,7 +26,9 @@ MAX_STRETCH = 2000
 
 
 class Segment(NamedTuple):
-    """A stretch, then a wait: for ``key``, whose tensor goes to register ``slot``; `PAUSE`; or None at the end."""
+    """A stretch, then a wait: for ``key``, whose tensor goes to register ``slot``; `PAUSE`; or None at the
+    end.
+    """
 
     stretch: tuple[Instruction, ...]
     nodes: tuple[Node, ...]
@@ -42,8 +46,8 @@ class Line(NamedTuple):
 
 @final
 class Program:
-    """A partition bound to its buffers. ``registers`` hold what is new in each step: feeds, received tensors, values of
-    unknown size, results. One step at a time.
+    """A partition bound to its buffers. ``registers`` hold what is new in each step: feeds, received tensors,
+    values of unknown size, results. One step at a time.
     """
 
     __slots__ = ("_blank", "device", "feeds", "fetches", "lines", "registers", "segments", "take")
@@ -84,19 +88,21 @@ class Program:
         try:
             for function, arguments in segment.stretch:
                 function(*arguments)
-        except Exception as error:
-            blame(segment, function, arguments, error)
+        except Exception as error:  # noqa: BLE001 (raised with a type)
+            raise blame(segment, function, arguments, error) from cause(error)
 
     def run(self) -> Generator[str, Any, None]:
-        """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look again)."""
+        """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look
+        again).
+        """
         registers, take = self.registers, self.take
         for segment in self.segments:
             stretch, _, key, slot = segment
             try:
                 for function, arguments in stretch:
                     function(*arguments)
-            except Exception as error:
-                blame(segment, function, arguments, error)
+            except Exception as error:  # noqa: BLE001 (raised with a type)
+                raise blame(segment, function, arguments, error) from cause(error)
             if key is None:
                 return
             if key is PAUSE:
@@ -110,13 +116,15 @@ class Program:
             registers[slot] = value
 
     def run_stepwise(self) -> Generator[str, Any, None]:
-        """As `run`, with a pause after every instruction: for schedulers that interleave programs in any order."""
+        """As `run`, with a pause after every instruction: for schedulers that interleave programs in any
+        order.
+        """
         for segment in self.segments:
             for function, arguments in segment.stretch:
                 try:
                     function(*arguments)
-                except Exception as error:
-                    blame(segment, function, arguments, error)
+                except Exception as error:  # noqa: BLE001 (raised with a type)
+                    raise blame(segment, function, arguments, error) from cause(error)
                 yield PAUSE
             if segment.key is not PAUSE:
                 yield from self._wait(segment)
@@ -124,14 +132,16 @@ class Program:
     def run_traced(
         self, clock: Callable[[], int], record: Callable[[Node, int, int], None]
     ) -> Generator[str, Any, None]:
-        """As `run`; ``record(node, start, end)`` is called for each instruction with the ``clock``'s nanoseconds."""
+        """As `run`; ``record(node, start, end)`` is called for each instruction with the ``clock``'s
+        nanoseconds.
+        """
         for segment in self.segments:
             for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
                 start = clock()
                 try:
                     function(*arguments)
-                except Exception as error:
-                    blame(segment, function, arguments, error)
+                except Exception as error:  # noqa: BLE001 (raised with a type)
+                    raise blame(segment, function, arguments, error) from cause(error)
                 record(node, start, clock())
             yield from self._wait(segment)
 
@@ -161,9 +171,14 @@ def _format_line(line: Line) -> str:
     return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
 
 
-def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> NoReturn:
-    """Raise ``error`` as a typed error that names the node whose instruction failed; its cause is the user's exception."""
+def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> Exception:
+    """``error`` as a typed error that names the node whose instruction failed."""
     for (candidate, its_arguments), node in zip(segment.stretch, segment.nodes, strict=True):
         if candidate is function and its_arguments is arguments:
-            raise located(node, error) from (error.__cause__ if isinstance(error, OpError) else error)
-    raise error
+            return located(node, error)
+    return error
+
+
+def cause(error: Exception) -> BaseException | None:
+    """What is behind ``error``: the exception of the user's own function where a kernel has named one."""
+    return error.__cause__ if isinstance(error, OpError) else error

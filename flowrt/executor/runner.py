@@ -2,9 +2,9 @@
 
 All three drive the same generators (`Program.run`), and the result does not depend on which.
 
-    run_inline    small work: the programs take turns; a program is left when the tensor it needs has not been sent
-    run_threaded  large work: NumPy releases the interpreter lock in its kernels, so the devices do work at once
-    run_seeded    tests: after every single instruction a seeded generator chooses who goes on
+    run_inline    small work: the programs take turns; a program is left when the tensor it needs has not been
+    sent run_threaded  large work: NumPy releases the interpreter lock in its kernels, so the devices do work
+    at once run_seeded    tests: after every single instruction a seeded generator chooses who goes on
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class StepControl:
 
 
 def run_inline(running: Sequence[Running], control: StepControl) -> None:
-    """Take turns until all are done. Raises `InternalError` when all wait for tensors that nobody will send."""
+    """Take turns until all are done. Raises `InternalError` when all wait for tensors that
+    nobody will send.
+    """
     waiting: list[tuple[Running, str | None]] = [(program, None) for program in running]
     while waiting:
         progress = False
@@ -115,10 +117,13 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
 def run_threaded(
     running: Sequence[Running], control: StepControl, rendezvous: LocalRendezvous, pool: ThreadPoolExecutor
 ) -> None:
-    """One pool thread a program. The first error ends all of them and is raised; the others' are its consequences."""
+    """One pool thread a program. The first error ends all of them and is raised; the others' are its
+    consequences.
+    """
     errors: list[BaseException] = []
     active: dict[Running, threading.Event] = {}
-    """What runs on pool threads, and whether it ended: a future may be unknown when `submit` is interrupted."""
+    """What runs on pool threads, and whether it ended: a future may be unknown when `submit` is interrupted.
+    """
 
     def drive_in_pool(program: Running) -> None:
         ended = active[program] = threading.Event()
@@ -158,7 +163,7 @@ def _drive(
                 except DeadlineExceededError as error:
                     raise control.too_late() from error
                 key = _send(program, value)
-    except BaseException as error:
+    except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
         _fail(error, rendezvous, errors)
 
 

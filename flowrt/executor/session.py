@@ -1,8 +1,8 @@
 """`Session`: runs parts of a graph and keeps its variables.
 
-The way of ``session.run(fetches, feed_dict)``: the pair (fetches, fed tensors) finds a `Request` (parsed once), the feeds'
-shapes find its `Plan` (compiled once), the plan runs. On the cached way there is one dictionary look-up for each, the
-conversion of the feeds, and the program itself.
+The way of ``session.run(fetches, feed_dict)``: the pair (fetches, fed tensors) finds a `Request` (parsed
+once), the feeds' shapes find its `Plan` (compiled once), the plan runs. On the cached way there is one
+dictionary look-up for each, the conversion of the feeds, and the program itself.
 """
 
 from __future__ import annotations
@@ -72,7 +72,9 @@ class DeviceAttributes(NamedTuple):
 
 
 class BaseSession:
-    """See `Session`. ``seed`` makes every run interleave its devices' instructions in an order drawn from it."""
+    """See `Session`. ``seed`` makes every run interleave its devices' instructions in an order
+    drawn from it.
+    """
 
     def __init__(
         self,
@@ -116,11 +118,12 @@ class BaseSession:
     ) -> Any:
         """Run what ``fetches`` needs and return its values in the same structure; operations give None.
 
-        ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of them.
-        ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors. The arrays returned are
-        the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for bad arguments, what a kernel
-        raises, `DeadlineExceededError` after ``options.timeout_in_ms``, `CancelledError` when another thread closes
-        the session. After an error the session is usable, and variables are as they were before the failing operation.
+        ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of
+        them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors. The
+        arrays returned are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for
+        bad arguments, what a kernel raises, `DeadlineExceededError` after ``options.timeout_in_ms``,
+        `CancelledError` when another thread closes the session. After an error the session is usable, and
+        variables are as they were before the failing operation.
         """
         request = self._request(fetches, feed_dict)
         values = feed_dict.values() if feed_dict else ()
@@ -135,8 +138,8 @@ class BaseSession:
             request = self._requests.get(key)
         except TypeError:
             raise DTypeError(
-                "run: expected fetches that are tensors, operations, names or a structure of them, and a feed_dict with "
-                f"tensors or names as keys; got {fetches!r}, {feed_dict!r}"
+                "run: expected fetches that are tensors, operations, names or a structure of them, and a "
+                f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}"
             ) from None
         if request is None or self._closed or self._graph.mutations != self._mutations:
             self._refresh()
@@ -154,7 +157,9 @@ class BaseSession:
         feed_dict: Mapping[Tensor, Any],
         done: frozenset[str],
     ) -> list[Any]:
-        """One call of a partial run: the values of ``tensors``; nothing waits for the operations named in ``done``."""
+        """One call of a partial run: the values of ``tensors``; nothing waits for the operations named in
+        ``done``.
+        """
         key = (tuple(tensors), tuple(targets), done, *feed_dict)
         self._refresh()
         request = self._requests.get(key)
@@ -165,7 +170,9 @@ class BaseSession:
         return values
 
     def _refresh(self) -> None:
-        """Forget plans that a change of the graph made stale. Raises `FailedPreconditionError` after `close`."""
+        """Forget plans that a change of the graph made stale. Raises `FailedPreconditionError`
+        after `close`.
+        """
         self._check_open()
         if self._graph.mutations != self._mutations:
             self._forget_plans()
@@ -176,9 +183,7 @@ class BaseSession:
                 del self._requests[min(self._requests, key=lambda k: self._requests[k].used)]
             return self._requests.setdefault(key, request)
 
-    def _execute(
-        self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any
-    ) -> Any:
+    def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
         arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
         plan = self._plan(request, tuple([a.shape for a in arrays]))
         if options is None and run_metadata is None and plan.is_straight:
@@ -240,7 +245,7 @@ class BaseSession:
             if node.op.effect is Effect.HANDLE:
                 self._assigned[node.name] = node.device
             if self._config.log_device_placement:
-                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)
+                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
         devices = {d.name: d for d in self._devices}
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
@@ -269,10 +274,11 @@ class BaseSession:
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
     ) -> Callable[..., Any]:
-        """A function of the values for ``feed_list`` that returns the values of ``fetches``: `run` without its look-ups.
+        """A function of the values for ``feed_list`` that returns the values of ``fetches``: `run` without
+        its look-ups.
 
-        With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the function
-        raises `InvalidArgumentError` for a wrong number of values.
+        With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the
+        function raises `InvalidArgumentError` for a wrong number of values.
         """
         try:
             feeds = tuple(feed_list or ())
@@ -306,7 +312,9 @@ class BaseSession:
         return found
 
     def assign_variables(self, values: Mapping[Any, Any]) -> None:
-        """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed then."""
+        """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed
+        then.
+        """
         resources = self._variable_resources(list(values))
         arrays = [converter(v._as_graph_element())(value) for v, value in values.items()]
         for resource, array in zip(resources, arrays, strict=True):
@@ -321,7 +329,8 @@ class BaseSession:
     # --- partial runs
 
     def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
-        """Begin a step that is run in parts by `partial_run`: ``fetches`` and ``feeds`` are all that will be asked and given.
+        """Begin a step that is run in parts by `partial_run`: ``fetches`` and ``feeds`` are all that will be
+        asked and given.
 
         Raises `InvalidArgumentError` as `run`.
         """
@@ -333,10 +342,11 @@ class BaseSession:
     def partial_run(
         self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
     ) -> Any:
-        """Continue a step: each feed may be given once and each operation runs at most once in the whole step.
+        """Continue a step: each feed may be given once and each operation runs at most once in the whole
+        step.
 
-        Raises `InvalidArgumentError` for fetches or feeds that were not announced or come twice, and for a fetch that
-        needs a feed that has not come.
+        Raises `InvalidArgumentError` for fetches or feeds that were not announced or come twice, and for a
+        fetch that needs a feed that has not come.
         """
         self._check_open()
         return handle.run(fetches, feed_dict or {})
@@ -344,7 +354,9 @@ class BaseSession:
     # --- life
 
     def as_default(self) -> Any:
-        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session. Does not close it."""
+        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session. Does
+        not close it.
+        """
         return _as_default(self)
 
     @property
@@ -354,7 +366,7 @@ class BaseSession:
     @property
     def graph_def(self) -> Any:
         """The graph as a GraphDef message."""
-        return self._graph.as_graph_def()  # type: ignore[attr-defined]
+        return self._graph.as_graph_def()
 
     @property
     def sess_str(self) -> str:
@@ -411,7 +423,8 @@ def _as_default(session: BaseSession) -> Iterator[BaseSession]:
 class Session(BaseSession):
     """Runs operations of ``graph`` (the default graph if None) on this process's devices.
 
-    ``with Session() as session:`` makes it the default session and its graph the default graph, and closes it at the end.
+    ``with Session() as session:`` makes it the default session and its graph the default graph, and closes it
+    at the end.
     """
 
     def __enter__(self) -> Session:

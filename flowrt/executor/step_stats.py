@@ -26,9 +26,10 @@ class StepRecorder:
         for device, slices in self.slices.items():
             stats = step_stats.dev_stats.add(device=device)
             for node, start, end in slices:
+                inputs = ", ".join(name for name, _ in node.inputs)
                 entry = stats.node_stats.add(
                     node_name=node.name,
-                    timeline_label=f"{node.name} = {node.op.name}({', '.join(name for name, _ in node.inputs)})",
+                    timeline_label=f"{node.name} = {node.op.name}({inputs})",
                     all_start_micros=start // 1000,
                     op_end_rel_micros=max(1, (end - start) // 1000),
                     all_end_rel_micros=max(1, (end - start) // 1000),

@@ -1,8 +1,9 @@
 """How a call becomes an operation: convert the inputs, bind the type variables, add to the default graph.
 
-The way of ``add(x, 2.0)``: `build_op` reserves the name, finds T from the inputs that are tensors already, converts the
-others to constants of that dtype (named ``add/y`` after the input), checks T against the definition and appends the
-operation with `Graph.add`. Nothing is left in the graph when a check fails, except constants that nobody reads.
+The way of ``add(x, 2.0)``: `build_op` reserves the name, finds T from the inputs that are tensors already,
+converts the others to constants of that dtype (named ``add/y`` after the input), checks T against the
+definition and appends the operation with `Graph.add`. Nothing is left in the graph when a check fails, except
+constants that nobody reads.
 """
 
 from __future__ import annotations
@@ -22,9 +23,11 @@ from flowrt.graph.shapes import Dimension, TensorShape, as_shape
 
 
 def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
-    """Add one operation of type ``op``. Returns its output, the list of its outputs, or the Operation if it has none.
+    """Add one operation of type ``op``. Returns its output, the list of its outputs, or the Operation if it
+    has none.
 
-    Raises `DTypeError` for dtypes that do not fit, `InvalidArgumentError` for shapes, attributes and foreign graphs.
+    Raises `DTypeError` for dtypes that do not fit, `InvalidArgumentError` for shapes, attributes and foreign
+    graphs.
     """
     graph = get_default_graph()
     values = args if len(args) == len(op.inputs) else _input_values(op, args, kwargs)
@@ -82,7 +85,9 @@ def _given_types(op: OpDef, kwargs: dict[str, Any]) -> dict[str, DType]:
 def _inputs(
     op: OpDef, values: Sequence[Any], types: dict[str, DType], full_name: str, kwargs: dict[str, Any]
 ) -> list[Tensor]:
-    """The inputs as tensors. Those that are tensors already bind the type variables first and lead the others."""
+    """The inputs as tensors. Those that are tensors already bind the type variables first and lead the
+    others.
+    """
     inputs: list[Any] = []
     complete = True
     for argument, value in zip(op.inputs, values, strict=True):
@@ -156,8 +161,8 @@ def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_
         if not argument.is_type_list:
             wanted = wanted or tensor.dtype
             if tensor.dtype is not wanted:
-                message = f"input {argument.name}[{position}]: expected dtype {wanted.name}; got {tensor.dtype.name}"
-                raise DTypeError(message)
+                name, got = f"{argument.name}[{position}]", tensor.dtype.name
+                raise DTypeError(f"input {name}: expected dtype {wanted.name}; got {got}")
         tensors.append(tensor)
     if wanted is not None and argument.type_attr is not None:
         types.setdefault(argument.type_attr, wanted)
@@ -264,11 +269,12 @@ def convert_to_tensor(
     preferred_dtype: Any = None,
     dtype_hint: Any = None,
 ) -> Tensor:
-    """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python value as a
-    constant, a list that contains tensors packed along a new first axis.
+    """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python
+    value as a constant, a list that contains tensors packed along a new first axis.
 
-    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` says otherwise.
-    Raises `DTypeError` when the value does not fit ``dtype`` without loss of kind (a float for an int).
+    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` says
+    otherwise. Raises `DTypeError` when the value does not fit ``dtype`` without loss of kind (a float for an
+    int).
     """
     wanted = None if dtype is None else as_dtype(dtype)
     if isinstance(value, Tensor):
@@ -325,7 +331,8 @@ _NUMBERS = (float, int)
 
 
 def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
-    """``value`` as a NumPy array under TensorFlow's rules (see `convert_to_tensor`); strings become ``bytes`` objects.
+    """``value`` as a NumPy array under TensorFlow's rules (see `convert_to_tensor`); strings become ``bytes``
+    objects.
 
     Raises `DTypeError` (wrong kind) or `InvalidArgumentError` (ragged or out of range).
     """

@@ -15,8 +15,8 @@ from flowrt.graph.op_def import op_def
 def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate ``f(*xs) -> (ys, grad_fn)``; ``grad_fn(*dys)`` returns one gradient an x.
 
-    The inner operations of ``f`` take no part in differentiation. Raises `InvalidArgumentError` when ``f`` returns
-    something else.
+    The inner operations of ``f`` take no part in differentiation. Raises `InvalidArgumentError` when ``f``
+    returns something else.
     """
 
     @functools.wraps(f)

@@ -17,7 +17,9 @@ from flowrt.graph.partial_value import as_host_value
 
 
 def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any]) -> tuple[Any, ...]:
-    """One positional argument an input of the signature: lists grouped as tuples, host inputs as Python values."""
+    """One positional argument an input of the signature: lists grouped as tuples, host inputs as Python
+    values.
+    """
     arguments: list[Any] = []
     position = 0
     for argument in op.inputs:
@@ -75,7 +77,9 @@ def located(node: Node, error: Exception, inputs: str = "") -> OpError:
 def evaluate(
     subgraph: Subgraph, feeds: Mapping[str, Any], state: Callable[[Node], Any] | None = None
 ) -> list[Any]:
-    """The fetches of ``subgraph``; ``feeds`` gives the values of source nodes by name, ``state`` their resources."""
+    """The fetches of ``subgraph``; ``feeds`` gives the values of source nodes by name, ``state`` their
+    resources.
+    """
     values: dict[Ref, Any] = {(name, 0): np.asarray(value) for name, value in feeds.items()}
     for node in subgraph:
         if node.name not in feeds:

@@ -1,9 +1,10 @@
 """Reverse-mode differentiation: `gradients` adds the operations that compute dys/dxs to the graph.
 
-The algorithm is reverse accumulation over a directed acyclic graph (Linnainmaa 1970; Griewank and Walther, *Evaluating
-Derivatives*, chapter 3): visit the operations between xs and ys in reverse topological order, sum what has arrived for
-each output, hand the sums to the op's ``vjp`` rule, and add what it returns to the inputs' shares. The rules build graph,
-so gradients can be differentiated again. Work and new operations are linear in the operations between xs and ys.
+The algorithm is reverse accumulation over a directed acyclic graph (Linnainmaa 1970; Griewank and Walther,
+*Evaluating Derivatives*, chapter 3): visit the operations between xs and ys in reverse topological order, sum
+what has arrived for each output, hand the sums to the op's ``vjp`` rule, and add what it returns to the
+inputs' shares. The rules build graph, so gradients can be differentiated again. Work and new operations are
+linear in the operations between xs and ys.
 """
 
 from __future__ import annotations
@@ -43,10 +44,11 @@ def gradients(
     """The derivative of ``sum(ys)`` with respect to each of ``xs``: a list of a tensor (of the x's shape), an
     `IndexedSlices` or None each.
 
-    ``grad_ys`` are the incoming gradients (of the ys' shapes; None stands for ones), ``stop_gradients`` tensors that count
-    as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are always built with one AddN.
-    Raises `DTypeError` for ys that are not floating or complex, `InvalidArgumentError` for structures that do not fit,
-    `UnimplementedError` when an op on the way has no gradient rule for what is asked.
+    ``grad_ys`` are the incoming gradients (of the ys' shapes; None stands for ones), ``stop_gradients``
+    tensors that count as constants. ``gate_gradients`` and ``aggregation_method`` are accepted: sums are
+    always built with one AddN. Raises `DTypeError` for ys that are not floating or complex,
+    `InvalidArgumentError` for structures that do not fit, `UnimplementedError` when an op on the way has no
+    gradient rule for what is asked.
     """
     ys, xs = _tensors(ys), _tensors(xs)
     if not ys:
@@ -228,7 +230,9 @@ _registered: dict[str, Any] = {}
 
 
 class RegisterGradient:
-    """Decorator: register a gradient function ``(op, *dys) -> dxs`` for use with `Graph.gradient_override_map`."""
+    """Decorator: register a gradient function ``(op, *dys) -> dxs`` for use with
+    `Graph.gradient_override_map`.
+    """
 
     def __init__(self, op_type: str) -> None:
         self.op_type = op_type

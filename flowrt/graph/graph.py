@@ -1,55 +1,43 @@
-"""The graph a user builds: `Graph`, `Operation`, `Tensor`, and the scopes that colour new operations.
+"""The graph a user builds: `Graph`, with its names, scopes and collections, and the default graph.
 
-A `Graph` is append-only. Each `Operation` is a handle on an immutable `Node` (see `flowrt.graph.node`): the compiler
-takes the nodes and never sees this file. What may still change after creation (``set_shape``, a device set by hand,
-an added control input) replaces the operation's node and counts in ``Graph.mutations``, which makes cached plans stale;
-growing the graph does not.
+A `Graph` is append-only. Each `Operation` is a handle on an immutable `Node` (see `flowrt.graph.node`): the
+compiler takes the nodes and never sees this file. What may still change after creation (``set_shape``, a
+device set by hand, an added control input) replaces the operation's node and counts in ``Graph.mutations``,
+which makes cached plans stale; growing the graph does not.
 """
 
 from __future__ import annotations
 
 import re
-import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, final
+from typing import Any
 
-from flowrt.device.spec import DeviceSpec, format_device, merge_device_names, parse_device
+from flowrt.device.spec import format_device, merge_device_names, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.graph.defaults import default_graphs, default_sessions, leave_default_graph
 from flowrt.graph.graph_def import nodes_to_graph_def
 from flowrt.graph.node import Node, Ref, Source, TensorSpec
 from flowrt.graph.op_def import OpDef, ShapeContext, nearest
+from flowrt.graph.operation import Operation, Tensor, depends_on
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.shapes import Shape, TensorShape, as_shape, merge
+from flowrt.graph.scopes import Controller, Scopes, apply_device_functions
+from flowrt.graph.shapes import Shape
+from flowrt.graph.source import user_source
 
-_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+__all__ = [
+    "Graph", "Operation", "Tensor", "default_sessions", "depends_on", "get_default_graph",
+    "leave_default_graph", "reset_default_graph", "user_source",
+]  # fmt: skip
+
 _VALID_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
 _VALID_SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
 
-DeviceFunction: TypeAlias = Callable[["Operation"], Any]
-
-
-def user_source() -> Source | None:
-    """The innermost frame of the caller's that does not belong to flowrt."""
-    frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
-        if frame.f_back is None:
-            return None
-        frame = frame.f_back
-    key = (id(frame.f_code), frame.f_lasti)
-    found = _sources.get(key)
-    if found is None or found.code is not frame.f_code:
-        found = _sources[key] = Source(frame.f_code, frame.f_lasti)
-    return found
-
-
-# Equal facts are one object: the garbage collector walks over every object that an operation is made of, and took half
-# of the time that a graph of 100,000 operations needs to build before these were shared.
-_sources: dict[tuple[int, int], Source] = {}
+# Equal facts are one object: the garbage collector walks over every object that an operation is made of, and
+# took half of the time that a graph of 100,000 operations needs to build before these were shared.
 _outputs: dict[tuple[DType, Shape], tuple[TensorSpec]] = {}
 
 
@@ -61,251 +49,13 @@ def _one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
     return found
 
 
-@final
-class Tensor:
-    """One output of an operation: symbolic, without a value until a session runs it.
-
-    Python's operators and indexing add operations to the tensor's graph (see `flowrt.graph.ops.operators`).
-    """
-
-    __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
-    __array_priority__ = 100  # so that ``array * tensor`` asks the tensor first
-    __array_ufunc__ = None
-
-    def __init__(self, op: Operation, index: int, dtype: DType) -> None:
-        self.op = op
-        self.index = index
-        self.dtype = dtype
-        self.ref: Ref = (op.name, index)
-
-    @property
-    def graph(self) -> Graph:
-        return self.op.graph
-
-    @property
-    def name(self) -> str:
-        """``operation:index``."""
-        return f"{self.op.name}:{self.index}"
-
-    @property
-    def device(self) -> str:
-        return self.op.device
-
-    @property
-    def spec(self) -> TensorSpec:
-        return self.op.node.outputs[self.index]
-
-    @property
-    def shape(self) -> TensorShape:
-        """What is known of the shape."""
-        return TensorShape(self.spec.shape)
-
-    def get_shape(self) -> TensorShape:
-        return self.shape
-
-    def set_shape(self, shape: Any) -> None:
-        """Add facts about the shape. Raises `InvalidArgumentError` when they contradict what is known."""
-        try:
-            refined = merge(self.spec.shape, as_shape(shape))
-        except InvalidArgumentError as error:
-            raise self.op.error(InvalidArgumentError, f"set_shape: {error}") from None
-        if refined != self.spec.shape:
-            outputs = list(self.op.node.outputs)
-            outputs[self.index] = TensorSpec(self.dtype, refined)
-            self.op.mutate(outputs=tuple(outputs))
-
-    def consumers(self) -> list[Operation]:
-        """The operations that read this tensor. Walks the graph: for inspection, not for inner loops."""
-        return [op for op in self.graph.get_operations() if self in op.inputs]
-
-    def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
-        """Its value in ``session`` or the default session.
-
-        Raises `FailedPreconditionError` when there is no session.
-        """
-        return _session_for(session, "eval()").run(self, feed_dict)
-
-    if TYPE_CHECKING:  # set by flowrt.graph.ops.operators once the ops exist
-        def __add__(self, other: Any, /) -> Any: ...
-        def __radd__(self, other: Any, /) -> Any: ...
-        def __sub__(self, other: Any, /) -> Any: ...
-        def __rsub__(self, other: Any, /) -> Any: ...
-        def __mul__(self, other: Any, /) -> Any: ...
-        def __rmul__(self, other: Any, /) -> Any: ...
-        def __truediv__(self, other: Any, /) -> Any: ...
-        def __rtruediv__(self, other: Any, /) -> Any: ...
-        def __floordiv__(self, other: Any, /) -> Any: ...
-        def __rfloordiv__(self, other: Any, /) -> Any: ...
-        def __mod__(self, other: Any, /) -> Any: ...
-        def __rmod__(self, other: Any, /) -> Any: ...
-        def __pow__(self, other: Any, /) -> Any: ...
-        def __rpow__(self, other: Any, /) -> Any: ...
-        def __matmul__(self, other: Any, /) -> Any: ...
-        def __rmatmul__(self, other: Any, /) -> Any: ...
-        def __and__(self, other: Any, /) -> Any: ...
-        def __rand__(self, other: Any, /) -> Any: ...
-        def __or__(self, other: Any, /) -> Any: ...
-        def __ror__(self, other: Any, /) -> Any: ...
-        def __xor__(self, other: Any, /) -> Any: ...
-        def __rxor__(self, other: Any, /) -> Any: ...
-        def __lt__(self, other: Any, /) -> Any: ...
-        def __le__(self, other: Any, /) -> Any: ...
-        def __gt__(self, other: Any, /) -> Any: ...
-        def __ge__(self, other: Any, /) -> Any: ...
-        def __getitem__(self, other: Any, /) -> Any: ...
-        def __neg__(self) -> Any: ...
-        def __abs__(self) -> Any: ...
-        def __invert__(self) -> Any: ...
-
-    def __iter__(self) -> NoReturn:
-        raise DTypeError(
-            f"Tensor {self.name!r} cannot be iterated: the graph has no values yet. Use flowrt.unstack()"
-        )
-
-    def __len__(self) -> NoReturn:
-        raise DTypeError(
-            f"Tensor {self.name!r} has no len(): use .shape, or flowrt.shape() for the run-time value"
-        )
-
-    def __bool__(self) -> NoReturn:
-        raise DTypeError(
-            f"Tensor {self.name!r} has no truth value: the graph has no values yet. Use flowrt.cond() to choose by a"
-            " tensor, and 'is None' to test for absence"
-        )
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise DTypeError(
-            f"Tensor {self.name!r} has no value yet: expected an array. Run it in a session first"
-        )
-
-    def __repr__(self) -> str:
-        return f"<flowrt.Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
-
-    __str__ = __repr__
-
-
-@final
-class Operation:
-    """A handle on one node of a graph: ``inputs`` and ``outputs`` are tensors, everything else is the node's."""
-
-    __slots__ = ("__weakref__", "control_inputs", "graph", "inputs", "name", "node", "outputs")
-
-    def __init__(
-        self, graph: Graph, node: Node, inputs: tuple[Tensor, ...], control_inputs: tuple[Operation, ...]
-    ) -> None:
-        self.graph = graph
-        self.node = node
-        self.name = node.name
-        self.inputs = inputs
-        self.control_inputs = control_inputs
-        self.outputs = tuple([Tensor(self, i, spec[0]) for i, spec in enumerate(node.outputs)])
-
-    @property
-    def type(self) -> str:
-        return self.node.op.name
-
-    @property
-    def op_def(self) -> OpDef:
-        return self.node.op
-
-    @property
-    def device(self) -> str:
-        return self.node.device
-
-    @property
-    def source(self) -> str | None:
-        """``file:line`` of the user's call."""
-        return None if self.node.source is None else str(self.node.source)
-
-    @property
-    def node_def(self) -> Node:
-        return self.node
-
-    def get_attr(self, name: str) -> Any:
-        """An attribute's value. Raises `NotFoundError`."""
-        if name not in self.node.attrs:
-            raise self.error(NotFoundError, f"no attribute {name!r}. {nearest(name, self.node.attrs)}")
-        return self.node.attrs[name]
-
-    def colocation_groups(self) -> list[str]:
-        """The ``loc:@name`` entries, or its own when it has none."""
-        return list(self.node.attrs.get("_class", (f"loc:@{self.name}",)))
-
-    def mutate(self, **changes: Any) -> None:
-        """Replace fields of the node; plans that were made before are not used again."""
-        self.graph.check_building()
-        self.node = self.node.replace(**changes)
-        self.graph.mutations += 1
-
-    def add_control_input(self, op: Operation) -> None:
-        """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends on this one."""
-        if op.graph is not self.graph:
-            raise self.error(InvalidArgumentError, f"control input {op.name!r} is of another graph")
-        if depends_on(op, self):
-            raise self.error(
-                InvalidArgumentError, f"control input {op.name!r} depends on this operation: a cycle"
-            )
-        self.control_inputs += (op,)
-        self.mutate(controls=(*self.node.controls, op.name))
-
-    _add_control_input = add_control_input
-
-    def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
-        """Run it in ``session`` or the default session."""
-        _session_for(session, "run()").run(self, feed_dict)
-
-    def error(self, cls: Any, message: str) -> Any:
-        """An error of class ``cls`` that says where: this operation, its type and the user's line."""
-        return cls(message, op=self.name, op_type=self.type, source=self.source)
-
-    def __repr__(self) -> str:
-        return f"<flowrt.Operation {self.name!r} type={self.type}>"
-
-
-def depends_on(op: Operation, other: Operation) -> bool:
-    """Whether ``op`` is ``other`` or reads or waits for it, directly or not."""
-    seen, stack = {op}, [op]
-    while stack:
-        current = stack.pop()
-        if current is other:
-            return True
-        for producer in [t.op for t in current.inputs] + list(current.control_inputs):
-            if producer not in seen:
-                seen.add(producer)
-                stack.append(producer)
-    return False
-
-
-class _Controller:
-    """One ``control_dependencies`` scope, and the operations made in it (which need not wait twice)."""
-
-    __slots__ = ("made", "waits_for")
-
-    def __init__(self, waits_for: list[Operation]) -> None:
-        self.waits_for, self.made = waits_for, set[Operation]()
-
-
-class _Scopes(threading.local):
-    """A thread's scopes on one graph."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self.device: str = ""
-        self.device_functions: tuple[
-            DeviceFunction | str, ...
-        ] = ()  # used instead of `device` when non-empty
-        self.controllers: tuple[_Controller, ...] = ()
-        self.colocation: tuple[str, ...] = ()
-        self.gradient_overrides: dict[str, str] = {}
-
-
 class Graph:
     """A dataflow graph under construction.
 
-    ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several threads may
-    add operations to one graph. ``seed`` is the graph-level random seed,
-    ``gradient_functions`` the gradients of `custom_gradient` by name, ``python_functions`` those of ``py_func``, ``mutations`` counts changes that make
-    plans stale.
+    ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
+    threads may add operations to one graph. ``seed`` is the graph-level random seed,
+    ``gradient_functions`` the gradients of `custom_gradient` by name, ``python_functions`` those of
+    ``py_func``, ``mutations`` counts changes that make plans stale.
     """
 
     def __init__(self) -> None:
@@ -315,7 +65,7 @@ class Graph:
         self._valid_names: set[str] = set()  # names that were checked: scripts use few different ones
         self._finalized = False
         self._lock = threading.RLock()
-        self._scopes = _Scopes()
+        self._scopes = Scopes()
         self.gradient_functions: dict[str, Any] = {}
         self.python_functions: dict[str, Any] = {}
         self.seed: int | None = None
@@ -352,7 +102,7 @@ class Graph:
             )
             op = Operation(self, node, tuple(inputs), controls)
             if scopes.device_functions:
-                op.node = node.replace(device=_apply_device_functions(op, scopes.device_functions))
+                op.node = node.replace(device=apply_device_functions(op, scopes.device_functions))
             self._operations[name] = op
             for controller in scopes.controllers:
                 controller.made.add(op)
@@ -435,7 +185,8 @@ class Graph:
     def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Any:
         """``obj`` (a tensor, operation, variable or name) as this graph's Tensor or Operation.
 
-        Raises `DTypeError` for other types, `InvalidArgumentError` for a foreign graph, `NotFoundError` for a name.
+        Raises `DTypeError` for other types, `InvalidArgumentError` for a foreign graph, `NotFoundError` for a
+        name.
         """
         if hasattr(obj, "_as_graph_element"):
             obj = obj._as_graph_element()
@@ -535,7 +286,9 @@ class Graph:
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
-        """Prefix new names with a fresh ``name/``; ``"x/"`` re-enters a scope as it stands, None and "" the root."""
+        """Prefix new names with a fresh ``name/``; ``"x/"`` re-enters a scope as it stands, None and "" the
+        root.
+        """
         if name and not _VALID_SCOPE.fullmatch(name):
             raise InvalidArgumentError(f"name scope: expected letters, digits and _.\\->/ ; got {name!r}")
         scopes = self._scopes
@@ -558,7 +311,8 @@ class Graph:
 
     @contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
-        """Place new operations: a (partial) device name merges field by field with the outer ones, the inner wins.
+        """Place new operations: a (partial) device name merges field by field with the outer ones, the inner
+        wins.
 
         A function gets each new operation and returns a device; None clears the outer scopes. Raises
         `InvalidArgumentError` for a name that does not parse.
@@ -583,7 +337,9 @@ class Graph:
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
-        """New operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer scopes."""
+        """New operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer
+        scopes.
+        """
         scopes = self._scopes
         old = scopes.controllers
         if control_inputs is None:
@@ -591,7 +347,7 @@ class Graph:
         else:
             elements = [self.as_graph_element(c) for c in control_inputs]
             ops = [e if isinstance(e, Operation) else e.op for e in elements]
-            scopes.controllers = (*old, _Controller(list(dict.fromkeys(ops))))
+            scopes.controllers = (*old, Controller(list(dict.fromkeys(ops))))
         try:
             yield
         finally:
@@ -618,7 +374,9 @@ class Graph:
 
     @contextmanager
     def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
-        """New operations of the types in ``op_type_map`` get the gradient registered under the mapped name."""
+        """New operations of the types in ``op_type_map`` get the gradient registered under the
+        mapped name.
+        """
         scopes = self._scopes
         old = scopes.gradient_overrides
         scopes.gradient_overrides = {**old, **op_type_map}
@@ -666,17 +424,17 @@ class Graph:
             yield self
 
     def __enter__(self) -> Graph:
-        _defaults.stack.append(self)
+        default_graphs().append(self)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if not _defaults.stack or _defaults.stack[-1] is not self:
+        if not default_graphs() or default_graphs()[-1] is not self:
             raise FailedPreconditionError(
                 "default graphs: expected scopes to be left in the order they were entered"
             )
-        _defaults.stack.pop()
+        default_graphs().pop()
 
 
 _UNFEEDABLE = object()
@@ -704,30 +462,12 @@ class _Rollback:
         graph._lock.release()
 
 
-def _apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
-    device = ""
-    for scope in scopes:
-        chosen = scope(op) if callable(scope) else scope
-        name = chosen.to_string() if isinstance(chosen, DeviceSpec) else chosen or ""
-        device = merge_device_names(device, name)
-    return device
-
-
-class _Defaults(threading.local):
-    """A thread's stacks of default graphs and sessions."""
-
-    def __init__(self) -> None:
-        self.stack: list[Graph] = []
-        self.sessions: list[Any] = []
-
-
-_defaults = _Defaults()
 _global_default: list[Graph] = []
 
 
 def get_default_graph() -> Graph:
     """The innermost graph of the thread's ``with`` stack, otherwise the process's global one."""
-    stack = _defaults.stack
+    stack = default_graphs()
     if stack:
         return stack[-1]
     if not _global_default:
@@ -736,29 +476,11 @@ def get_default_graph() -> Graph:
 
 
 def reset_default_graph() -> None:
-    """Replace the global default graph by an empty one. Raises `FailedPreconditionError` inside a ``with graph``."""
-    if _defaults.stack:
+    """Replace the global default graph by an empty one. Raises `FailedPreconditionError` inside a ``with
+    graph``.
+    """
+    if default_graphs():
         raise FailedPreconditionError(
             "reset_default_graph(): expected no graph's 'with' block around the call"
         )
     _global_default[:] = [Graph()]
-
-
-def leave_default_graph(graph: Graph) -> None:
-    """Take the innermost ``graph`` off the thread's stack, wherever it is: interactive scopes may end in any order."""
-    stack = _defaults.stack
-    if graph in stack:
-        del stack[len(stack) - 1 - stack[::-1].index(graph)]
-
-
-def default_sessions() -> list[Any]:
-    """The thread's stack of default sessions, for `Session` to push to."""
-    return _defaults.sessions
-
-
-def _session_for(session: Any, what: str) -> Any:
-    if session is None and not _defaults.sessions:
-        raise FailedPreconditionError(
-            f"{what}: expected a session; got none. Pass session=, or use 'with Session():'"
-        )
-    return session if session is not None else _defaults.sessions[-1]

@@ -13,10 +13,11 @@ from flowrt.graph.shapes import TensorShape
 
 @final
 class IndexedSlices:
-    """Rows ``values[i]`` that belong at index ``indices[i]`` of a tensor of shape ``dense_shape``; equal indices add up.
+    """Rows ``values[i]`` that belong at index ``indices[i]`` of a tensor of shape ``dense_shape``; equal
+    indices add up.
 
-    ``values`` is ``[n, ...]``, ``indices`` ``[n]`` (int32 or int64), ``dense_shape`` a 1-D integer tensor or None.
-    Used as a tensor it becomes the dense sum.
+    ``values`` is ``[n, ...]``, ``indices`` ``[n]`` (int32 or int64), ``dense_shape`` a 1-D integer tensor or
+    None. Used as a tensor it becomes the dense sum.
     """
 
     def __init__(self, values: Tensor, indices: Tensor, dense_shape: Tensor | None = None) -> None:
@@ -61,4 +62,4 @@ class IndexedSlices:
         return op_def("StridedSlice")(dense_shape, [0], [1], [1], shrink_axis_mask=1)
 
     def __repr__(self) -> str:
-        return f"IndexedSlices(values={self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape!r})"
+        return f"IndexedSlices({self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape!r})"

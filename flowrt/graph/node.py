@@ -2,8 +2,8 @@
 
 Rules of this file:
   1. Nothing here changes after it was made. A pass makes new nodes with `Node.replace` and shares all others.
-  2. Edges are names: an input is ``(producer's name, output index)``. So a node can be replaced by another of the
-     same name without touching its consumers.
+  2. Edges are names: an input is ``(producer's name, output index)``. So a node can be replaced by another
+     of the same name without touching its consumers.
   3. ``Subgraph.nodes`` is in topological order, and otherwise in the order of creation.
 """
 
@@ -33,7 +33,9 @@ class TensorSpec(NamedTuple):
 
 
 class Source(NamedTuple):
-    """The user's line that made an operation, kept as the interpreter has it; the line number is found when asked."""
+    """The user's line that made an operation, kept as the interpreter has it; the line number is found when
+    asked.
+    """
 
     code: Any
     instruction: int
@@ -50,9 +52,9 @@ class Source(NamedTuple):
 class Node:
     """One operation of a graph.
 
-    ``op`` is its definition, ``inputs`` the tensors it reads, ``controls`` the names of nodes that must run first,
-    ``attrs`` plain Python values, ``device`` a (partial) device name or ``""``, ``source`` the user's line or None,
-    ``outputs`` one `TensorSpec` an output.
+    ``op`` is its definition, ``inputs`` the tensors it reads, ``controls`` the names of nodes that must run
+    first, ``attrs`` plain Python values, ``device`` a (partial) device name or ``""``, ``source`` the user's
+    line or None, ``outputs`` one `TensorSpec` an output.
     """
 
     __slots__ = ("attrs", "controls", "device", "inputs", "name", "op", "outputs", "source")
@@ -83,7 +85,8 @@ class Node:
             changes.pop
         )  # spelled out: passes make a copy of most nodes, and a loop over the slots takes 4 us
         copy = Node(
-            take("name", self.name), take("op", self.op), take("inputs", self.inputs), take("controls", self.controls),
+            take("name", self.name), take("op", self.op),
+            take("inputs", self.inputs), take("controls", self.controls),
             take("attrs", self.attrs), take("device", self.device), take("source", self.source),
             take("outputs", self.outputs),
         )  # fmt: skip
@@ -99,8 +102,8 @@ class Node:
 class Subgraph:
     """The nodes of one step (or of one device's part of it, or of a loop's body) with its ends.
 
-    ``feeds`` are the names of the ``_Feed`` nodes in the order the caller gives the values; ``fetches`` the tensors it
-    wants back; ``targets`` the names of nodes to run without a result.
+    ``feeds`` are the names of the ``_Feed`` nodes in the order the caller gives the values; ``fetches`` the
+    tensors it wants back; ``targets`` the names of nodes to run without a result.
     """
 
     __slots__ = ("feeds", "fetches", "nodes", "targets")

@@ -2,13 +2,13 @@
 
 `define_op` takes every fact as a required argument, so an op cannot be half defined:
 
-* the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type variable
-  (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list of tensors of any
-  dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes, permutations): it stays in host memory
-  and reaches shape rules and kernels as Python ints or nested tuples of ints;
+* the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
+  variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list of
+  tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes, permutations):
+  it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints;
 * ``shape``: a rule from `ShapeContext` to one shape an output;
-* ``kernel(xp, *inputs, out=None, **attrs)``: the computation, over the array module ``xp`` (NumPy, CuPy). A kernel
-  that has a parameter ``out`` can write its result into a given array. Kernels get only the attrs they name;
+* ``kernel(xp, *inputs, out=None, **attrs)``: the computation, over the array module ``xp`` (NumPy, CuPy). A
+  kernel that has a parameter ``out`` can write its result into a given array. Kernels get only the attrs they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops;
 * ``effect``: what passes need to know instead of the op's name.
@@ -74,7 +74,9 @@ Gradient: TypeAlias = Callable[..., Any]
 
 
 class Attr(NamedTuple):
-    """One attribute: its kind (GraphDef's: bool, int, float, string, type, shape, tensor, func, ``list(...)``)."""
+    """One attribute: its kind (GraphDef's: bool, int, float, string, type, shape, tensor, func,
+    ``list(...)``).
+    """
 
     kind: str
     default: Any = REQUIRED
@@ -235,7 +237,9 @@ class OpDef:
     """Whether output element i depends on the (broadcast) input elements i only."""
     commutative: bool
     state: Callable[[Any], Any] | None
-    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the node."""
+    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the
+    node.
+    """
     value: Callable[[ShapeContext], PartialValue] | None
     """Evaluates the op on partly known host values (shape arithmetic)."""
     simplify: SimplifyRule | None
@@ -259,7 +263,9 @@ class OpDef:
     def _take_extra(
         self, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], str | None]:
-        """Positional arguments behind the inputs are the attributes in order, then the name, as in TensorFlow."""
+        """Positional arguments behind the inputs are the attributes in order, then the name, as in
+        TensorFlow.
+        """
         count = len(self.inputs)
         inferred = {a.type_attr for a in (*self.inputs, *self.outputs)}
         order = [*(key for key in self.attrs if key not in inferred and not key.startswith("_")), "name"]
@@ -308,7 +314,8 @@ def define_op(
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
-    Raises `AlreadyExistsError` for a second definition and `InvalidArgumentError` for a signature that does not parse.
+    Raises `AlreadyExistsError` for a second definition and `InvalidArgumentError` for a signature that does
+    not parse.
     """
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
@@ -316,8 +323,8 @@ def define_op(
     parameters = {} if isinstance(kernel, (Ufunc, Rule)) else inspect.signature(kernel).parameters
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     op = OpDef(
-        name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs), shape, kernel, vjp, jvp, samples,
-        effect, alias, elementwise, commutative, state, value, simplify, cost, doc,
+        name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
+        shape, kernel, vjp, jvp, samples, effect, alias, elementwise, commutative, state, value, simplify, cost, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
     )  # fmt: skip

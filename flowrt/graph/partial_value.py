@@ -1,7 +1,7 @@
 """Evaluating small host values while the graph is built: the shapes that other shapes are made of.
 
-``reshape(x, stack([shape(x)[0], 10]))`` has a shape that depends on a *value*. An op that takes part in such arithmetic
-gives a ``value`` rule in its definition; this file follows those rules backwards from one tensor.
+``reshape(x, stack([shape(x)[0], 10]))`` has a shape that depends on a *value*. An op that takes part in such
+arithmetic gives a ``value`` rule in its definition; this file follows those rules backwards from one tensor.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ MAX_DEPTH = 64
 
 
 def partial_value(lookup: Callable[[str], Node], ref: Ref) -> PartialValue:
-    """What is known of the value of ``ref``: an int, bool or float, a nested tuple of them with None for unknown
-    elements, or None. ``lookup`` finds a node by name. Each node is evaluated once; gives up below `MAX_DEPTH`.
+    """What is known of the value of ``ref``: an int, bool or float, a nested tuple of them with None for
+    unknown elements, or None. ``lookup`` finds a node by name. Each node is evaluated once; gives up below
+    `MAX_DEPTH`.
     """
     return _evaluate(lookup, ref, {}, 0)
 
@@ -49,7 +50,9 @@ def _evaluate(
 
 
 def as_host_value(array: Any) -> Any:
-    """A NumPy array (or scalar) as a Python scalar or nested tuple: the form in which kernels get host inputs."""
+    """A NumPy array (or scalar) as a Python scalar or nested tuple: the form in which kernels get host
+    inputs.
+    """
     return _nested_tuple(array.tolist())
 
 

@@ -1,4 +1,6 @@
-"""Run-time state behind resource tensors. A session makes one object for each handle node and keeps it between runs."""
+"""Run-time state behind resource tensors. A session makes one object for each handle node and keeps it
+between runs.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,10 @@ from flowrt.graph.shapes import Shape, compatible, format_shape, is_static
 class VariableResource:
     """A variable's value on its device.
 
-    ``array`` is None until the first `assign`. With a static shape it then stays the same memory for the session's
-    life, so that compiled programs read it in place; kernels that update it do so under ``lock`` and in place. Steps that
-    run at once and update one variable each apply their update whole; a reader beside them may see either.
+    ``array`` is None until the first `assign`. With a static shape it then stays the same memory for the
+    session's life, so that compiled programs read it in place; kernels that update it do so under ``lock``
+    and in place. Steps that run at once and update one variable each apply their update whole; a reader
+    beside them may see either.
     """
 
     __slots__ = ("array", "dtype", "lock", "name", "shape")
@@ -32,15 +35,19 @@ class VariableResource:
         return is_static(self.shape)
 
     def read(self) -> Any:
-        """The value: the variable's own memory. Raises `FailedPreconditionError` before the first assignment."""
+        """The value: the variable's own memory. Raises `FailedPreconditionError` before the first
+        assignment.
+        """
         if self.array is None:
             raise FailedPreconditionError(
-                f"variable {self.name!r} has no value yet. Run global_variables_initializer() or restore it first"
+                f"variable {self.name!r} has no value yet. Run global_variables_initializer() first, or restore"
             )
         return self.array
 
     def assign(self, xp: Any, value: Any) -> None:
-        """Set the value (copied). Raises `InvalidArgumentError` for a value of another shape; nothing changes then."""
+        """Set the value (copied). Raises `InvalidArgumentError` for a value of another shape; nothing changes
+        then.
+        """
         if not compatible(value.shape, self.shape):
             expected, got = format_shape(self.shape), format_shape(value.shape)
             raise InvalidArgumentError(

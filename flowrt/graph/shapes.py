@@ -1,7 +1,7 @@
 """The shape lattice: partial shapes, and how they merge, relax and broadcast.
 
-Rule of this file: inside flowrt a shape is a plain tuple of ``int | None`` (an unknown dimension), or None (unknown
-rank). `TensorShape` and `Dimension` are the same facts under TensorFlow's names, for users only.
+Rule of this file: inside flowrt a shape is a plain tuple of ``int | None`` (an unknown dimension), or None
+(unknown rank). `TensorShape` and `Dimension` are the same facts under TensorFlow's names, for users only.
 """
 
 from __future__ import annotations
@@ -57,7 +57,9 @@ def relax(a: Shape, b: Shape) -> Shape:
 
 
 def broadcast(a: Shape, b: Shape) -> Shape:
-    """NumPy's broadcasting on partial shapes. Raises `InvalidArgumentError` when two dimensions can never fit."""
+    """NumPy's broadcasting on partial shapes. Raises `InvalidArgumentError` when two dimensions can never
+    fit.
+    """
     if a == b and (a is None or None not in a):
         return a
     if a is None or b is None:
@@ -97,7 +99,8 @@ def format_shape(shape: Shape) -> str:
 
 
 def as_shape(value: Any) -> Shape:
-    """A shape from what users write: None, an int, a sequence of ints, None, -1 or `Dimension`, or a `TensorShape`.
+    """A shape from what users write: None, an int, a sequence of ints, None, -1 or `Dimension`, or a
+    `TensorShape`.
 
     Raises `InvalidArgumentError`.
     """
@@ -307,7 +310,8 @@ class TensorShape:
         return f"TensorShape({None if self.dims_tuple is None else list(self.dims_tuple)})"
 
     def __str__(self) -> str:
-        return format_shape(self.dims_tuple).replace("[", "(").replace("]", ")")
+        text = format_shape(self.dims_tuple).replace("[", "(").replace("]", ")")
+        return text if self.rank != 1 else f"{text[:-1]},)"
 
 
 def concat(parts: Sequence[Shape]) -> Shape:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from flowrt.arrangements import batch_to_space, space_to_batch
 from flowrt.graph.ops.activations import (
     crelu,
     elu,
@@ -15,7 +16,6 @@ from flowrt.graph.ops.activations import (
     softsign,
     swish,
 )
-from flowrt.arrangements import batch_to_space, space_to_batch
 from flowrt.graph.ops.arranging import depth_to_space, space_to_depth
 from flowrt.graph.ops.batch_norm import fused_batch_norm
 from flowrt.graph.ops.bias import bias_add, dropout, relu_layer, xw_plus_b
@@ -69,6 +69,7 @@ from flowrt.graph.ops.selecting import embedding_lookup
 from flowrt.graph.ops.softmax import log_softmax, softmax
 from flowrt.missing_names import missing_name
 from flowrt.nn.activations import log_sigmoid
+from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 from flowrt.nn.sampled import (
     compute_accidental_hits,
     log_uniform_candidate_sampler,
@@ -76,7 +77,6 @@ from flowrt.nn.sampled import (
     sampled_softmax_loss,
     uniform_candidate_sampler,
 )
-from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 
 
 def __getattr__(name: str) -> Any:

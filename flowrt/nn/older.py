@@ -10,8 +10,8 @@ from flowrt.graph.ops.moments import batch_normalization
 
 
 def depthwise_conv2d_native(
-    input: Any, filter: Any, strides: Any, padding: str, data_format: str = "NHWC", dilations: Any = (1, 1, 1, 1),
-    name: str | None = None,
+    input: Any, filter: Any, strides: Any, padding: str, data_format: str = "NHWC",
+    dilations: Any = (1, 1, 1, 1), name: str | None = None,
 ) -> Tensor:  # fmt: skip
     """See `depthwise_conv2d`."""
     rate = list(dilations)[1:3] if data_format == "NHWC" else list(dilations)[2:]

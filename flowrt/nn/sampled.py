@@ -1,12 +1,12 @@
 """Losses over a sample of the classes, for outputs of very many classes (word2vec and its like).
 
-`nce_loss` is noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012), `sampled_softmax_loss` a
-softmax over the true classes and the sample (Jean et al. 2015). Both correct every logit by the logarithm of how often
-the sampler is expected to give the class.
+`nce_loss` is noise-contrastive estimation (Gutmann and Hyvärinen 2010; Mnih and Teh 2012),
+`sampled_softmax_loss` a softmax over the true classes and the sample (Jean et al. 2015). Both correct every
+logit by the logarithm of how often the sampler is expected to give the class.
 
-A sample without repetition is drawn by an exponential race: class i arrives at the time ``-log(u_i) / p_i``, the first
-k are the sample, and a class's expected count is the chance ``1 - exp(-p_i t)`` to arrive by the k-th's time t.
-"""
+A sample without repetition is drawn by an exponential race: class i arrives at the time ``-log(u_i) /
+p_i``, the first k are the sample, and a class's expected count is the chance ``1 - exp(-p_i t)`` to arrive
+by the k-th's time t."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def _draw(
 ) -> Sample:
     """A sample of the classes 0, 1, ..., of the probabilities ``chances``."""
     if not 0 < num_sampled <= (len(chances) if unique else num_sampled):
-        raise InvalidArgumentError(f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}")
+        raise InvalidArgumentError(
+            f"{name}: expected 1 to {len(chances)} classes to sample; got {num_sampled}"
+        )
     with get_default_graph().name_scope(name):
         true_classes = cast(convert_to_tensor(true_classes), int64)
         p = convert_to_tensor(chances.astype(np.float32))
@@ -67,20 +69,19 @@ def _draw(
 
 
 def log_uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
-    name: str | None = None,
+    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int,
+    seed: int | None = None, name: str | None = None,
 ) -> Sample:  # fmt: skip
-    """Draws class i with the probability ``log((i + 2) / (i + 1)) / log(range_max + 1)``: for classes sorted by
-    falling frequency, which is nearly that of words (Zipf).
-    """
+    """Draws class i with the probability ``log((i + 2) / (i + 1)) / log(range_max + 1)``: for classes
+    sorted by falling frequency, which is nearly that of words (Zipf)."""
     classes = np.arange(range_max, dtype=float)
     chances = np.log((classes + 2) / (classes + 1)) / np.log(range_max + 1)
     return _draw(true_classes, num_sampled, unique, chances, seed, name or "LogUniformCandidateSampler")
 
 
 def uniform_candidate_sampler(
-    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int, seed: int | None = None,
-    name: str | None = None,
+    true_classes: Any, num_true: int, num_sampled: int, unique: bool, range_max: int,
+    seed: int | None = None, name: str | None = None,
 ) -> Sample:  # fmt: skip
     """Draws every class with the same probability."""
     chances = np.full(range_max, 1 / range_max)
@@ -94,7 +95,9 @@ def _logits_and_labels(
     """Corrected logits ``[batch, num_true + num_sampled]``, the true classes first, and their labels."""
     labels = reshape(cast(convert_to_tensor(labels), int64), [-1, num_true])
     inputs = convert_to_tensor(inputs)
-    drawn = sampled_values or log_uniform_candidate_sampler(labels, num_true, num_sampled, True, num_classes, seed)
+    drawn = sampled_values or log_uniform_candidate_sampler(
+        labels, num_true, num_sampled, True, num_classes, seed
+    )
     sampled, true_counts, sampled_counts = drawn
     flat = reshape(labels, [-1])
     true_rows = reshape(embedding_lookup(weights, flat), [-1, num_true, inputs.shape.as_list()[1]])
@@ -110,15 +113,15 @@ def _logits_and_labels(
 
 
 def nce_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int = 1,
-    sampled_values: Any = None, remove_accidental_hits: bool = False, partition_strategy: str = "mod",
-    name: str = "nce_loss",
+    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int,
+    num_true: int = 1, sampled_values: Any = None, remove_accidental_hits: bool = False,
+    partition_strategy: str = "mod", name: str = "nce_loss",
 ) -> Tensor:  # fmt: skip
     """Noise-contrastive loss ``[batch]``: logistic regression that tells true classes from sampled ones.
 
-    ``weights`` ``[num_classes, dim]``, ``biases`` ``[num_classes]``, ``labels`` ``[batch, num_true]``, ``inputs``
-    ``[batch, dim]``; ``sampled_values`` is what a sampler gave, by default `log_uniform_candidate_sampler`.
-    """
+    ``weights`` ``[num_classes, dim]``, ``biases`` ``[num_classes]``, ``labels`` ``[batch, num_true]``,
+    ``inputs`` ``[batch, dim]``; ``sampled_values`` is what a sampler gave, by default
+    `log_uniform_candidate_sampler`."""
     with get_default_graph().name_scope(name):
         logits, targets = _logits_and_labels(
             weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
@@ -128,9 +131,9 @@ def nce_loss(
 
 
 def sampled_softmax_loss(
-    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int, num_true: int = 1,
-    sampled_values: Any = None, remove_accidental_hits: bool = True, partition_strategy: str = "mod",
-    name: str = "sampled_softmax_loss", seed: int | None = None,
+    weights: Any, biases: Any, labels: Any, inputs: Any, num_sampled: int, num_classes: int,
+    num_true: int = 1, sampled_values: Any = None, remove_accidental_hits: bool = True,
+    partition_strategy: str = "mod", name: str = "sampled_softmax_loss", seed: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Softmax loss ``[batch]`` over the true classes and a sample of the others, for training only.
 
@@ -145,9 +148,15 @@ def sampled_softmax_loss(
 
 
 def compute_accidental_hits(
-    true_classes: Any, sampled_candidates: Any, num_true: int, seed: int | None = None, name: str | None = None
+    true_classes: Any,
+    sampled_candidates: Any,
+    num_true: int,
+    seed: int | None = None,
+    name: str | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Where a sampled class is a true one: rows of the batch, positions in the sample, and `ACCIDENT` for each."""
+    """Where a sampled class is a true one: rows of the batch, positions in the sample, and `ACCIDENT` for
+    each.
+    """
     with get_default_graph().name_scope(name or "ComputeAccidentalHits"):
         labels = reshape(cast(convert_to_tensor(true_classes), int64), [-1, num_true, 1])
         hits = reduce_any(equal(labels, reshape(cast(sampled_candidates, int64), [1, 1, -1])), 1)

@@ -1,7 +1,7 @@
 """`InlineRendezvous`: the hand-over between programs that take turns on one thread.
 
-One thread needs no lock and no waiters, and within a step each key is sent once (loops add their iteration to it), so a
-dict is the whole table: 0.1 us a hop, where the locked table takes about 0.5.
+One thread needs no lock and no waiters, and within a step each key is sent once (loops add their iteration to
+it), so a dict is the whole table: 0.1 us a hop, where the locked table takes about 0.5.
 """
 
 from __future__ import annotations
@@ -13,7 +13,9 @@ from flowrt.errors import InternalError
 
 @final
 class InlineRendezvous:
-    """``send(key, value)`` stores, ``take(key, None)`` takes out and returns the value, or None if it is not there."""
+    """``send(key, value)`` stores, ``take(key, None)`` takes out and returns the value, or None if it is not
+    there.
+    """
 
     __slots__ = ("_values", "send", "take")
 

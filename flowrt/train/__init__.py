@@ -1,12 +1,12 @@
 """``flowrt.train``: optimizers, schedules, moving averages, checkpoints.
 
-    optimizer, optimizers       gradients of a loss, and the update of each variable (rules: graph/ops/training)
-    schedules, global_step      learning rates that follow the step that `minimize` counts
-    moving_averages             averages of variables, and the names under which to restore them
-    saver                       variables to checkpoints and back
-    checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
-    coordinator, queue_runner   threads that stop together
-    graph_files                 a graph as a file
+optimizer, optimizers       gradients of a loss, and the update of each variable (rules: graph/ops/training)
+schedules, global_step      learning rates that follow the step that `minimize` counts
+moving_averages             averages of variables, and the names under which to restore them
+saver                       variables to checkpoints and back
+checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
+coordinator, queue_runner   threads that stop together
+graph_files                 a graph as a file
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """`Saver`: variables to checkpoints and back.
 
-The files are those of `flowrt.train.checkpoint`: safetensors shards and a JSON manifest with checksums, replaced
-atomically. Nothing is added to the graph: values are taken from and put into the session, so a Saver works on a
-finalized graph, and nothing in a checkpoint can run.
+The files are those of `flowrt.train.checkpoint`: safetensors shards and a JSON manifest with checksums,
+replaced atomically. Nothing is added to the graph: values are taken from and put into the session, so a Saver
+works on a finalized graph, and nothing in a checkpoint can run.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from flowrt.variables import GraphKeys, Variable, global_variables
 
 
 class Saver:
-    """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables, or None for all
-    global variables of the default graph at the first use.
+    """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables,
+    or None for all global variables of the default graph at the first use.
 
     ``max_to_keep`` checkpoints stay (0 or None: all); older ones are removed, but for one in every
     ``keep_checkpoint_every_n_hours``. With ``pad_step_number`` steps are written with eight digits.
@@ -90,10 +90,11 @@ class Saver:
         strip_default_attrs: bool = False,
         save_debug_info: bool = False,
     ) -> str:
-        """Write the variables' values and return the checkpoint's prefix: ``save_path``, or ``save_path-STEP``.
+        """Write the variables' values and return the checkpoint's prefix: ``save_path``, or
+        ``save_path-STEP``.
 
-        ``global_step`` is an int, a variable or a tensor. Raises `FailedPreconditionError` for an uninitialized variable and
-        what writing raises; the last checkpoint is untouched then.
+        ``global_step`` is an int, a variable or a tensor. Raises `FailedPreconditionError` for an
+        uninitialized variable and what writing raises; the last checkpoint is untouched then.
         """
         targets = self._targets()
         prefix = os.fspath(save_path)
@@ -123,9 +124,9 @@ class Saver:
     def restore(self, sess: Any, save_path: str | None) -> None:
         """Set the variables from a checkpoint; they need not be initialized.
 
-        Raises `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a variable that is not
-        in it, `InvalidArgumentError` for another shape or dtype (with both), `DataLossError` for damage. No variable has
-        changed then.
+        Raises `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a
+        variable that is not in it, `InvalidArgumentError` for another shape or dtype (with both),
+        `DataLossError` for damage. No variable has changed then.
         """
         if save_path is None:
             raise InvalidArgumentError(
@@ -154,11 +155,14 @@ class Saver:
         fits = expected.is_compatible_with(shape)
         same_size = expected.num_elements() == int(np.prod(shape, dtype=np.int64))
         if not fits and not (self._reshape and same_size):
-            message = f"checkpoint {prefix!r}: variable {name!r} has shape {expected}; its value there has shape {shape}"
+            message = f"variable {name!r} has shape {expected}; its value there has shape {shape}"
+            message = f"checkpoint {prefix!r}: {message}"
             raise InvalidArgumentError(message, op=variable.op.name, source=variable.op.source)
         if types[name] != variable.dtype:
-            message = f"checkpoint {prefix!r}: variable {name!r} is {variable.dtype.name}; its value there is {types[name]}"
-            raise DTypeError(message, op=variable.op.name, source=variable.op.source)
+            message = f"variable {name!r} is {variable.dtype.name}; its value there is {types[name].name}"
+            raise DTypeError(
+                f"checkpoint {prefix!r}: {message}", op=variable.op.name, source=variable.op.source
+            )
 
     # --- what has been saved
 

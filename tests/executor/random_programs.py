@@ -18,7 +18,8 @@ SHAPES: tuple[tuple[int, ...], ...] = ((4,), (3, 4), (4, 3), (4, 4))
 
 
 class RandomProgram:
-    """``calls`` random calls over ``devices`` CPUs, with feeds, variables, views and shared readers; all from ``seed``.
+    """``calls`` random calls over ``devices`` CPUs, with feeds, variables, views and shared readers; all from
+    ``seed``.
 
     All numbers are small integers, so that float arithmetic is exact and a result has one right value.
     """
@@ -69,7 +70,9 @@ class RandomProgram:
         return results
 
     def run(self, session: Any) -> list[list[Any]]:
-        """The same in ``session``. Every array is written over when it was looked at: they are the caller's."""
+        """The same in ``session``. Every array is written over when it was looked at: they are
+        the caller's.
+        """
         session.run(self.initializer)
         results = []
         for feed in self.feeds:
@@ -184,11 +187,10 @@ class RandomProgram:
         return tf.py_func(lambda x: x + 1, [self._pick((4,))], tf.float32)
 
 
+_R = RandomProgram
 CALLS = (
-    *[RandomProgram.binary] * 5, RandomProgram.broadcast, RandomProgram.product, RandomProgram.matmul,
-    *[RandomProgram.unary] * 3, RandomProgram.with_its_transpose, RandomProgram.transpose, RandomProgram.reshape,
-    RandomProgram.rows, RandomProgram.total, RandomProgram.masked, *[RandomProgram.read] * 2, RandomProgram.write,
-    RandomProgram.written, RandomProgram.python,
+    *[_R.binary] * 5, _R.broadcast, _R.product, _R.matmul, *[_R.unary] * 3, _R.with_its_transpose,
+    _R.transpose, _R.reshape, _R.rows, _R.total, _R.masked, *[_R.read] * 2, _R.write, _R.written, _R.python,
 )  # fmt: skip
 
 

@@ -1,4 +1,6 @@
-"""Plans on preassigned buffers compute what the reference interpreter does, and what they give out is the caller's."""
+"""Plans on preassigned buffers compute what the reference interpreter does, and what they give out is the
+caller's.
+"""
 
 from __future__ import annotations
 
@@ -142,7 +144,8 @@ def _cases():
         for number, sample in enumerate(op.samples(np.random.default_rng(0))):
             with tf.Graph() as graph:
                 inputs = [
-                    [tf.constant(y) for y in x] if isinstance(x, tuple) else tf.constant(x) for x in sample.inputs
+                    [tf.constant(y) for y in x] if isinstance(x, tuple) else tf.constant(x)
+                    for x in sample.inputs
                 ]
                 made = op(*inputs, **sample.attrs)
                 if isinstance(made, list) and not made:

@@ -36,7 +36,9 @@ def test_a_callable_takes_options_if_it_was_asked_to(session):
     x = tf.placeholder(tf.float32, [])
     call = session.make_callable(x * 2.0, [x], accept_options=True)
     metadata = tf.RunMetadata()
-    assert call(2.0, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=metadata) == 4.0
+    assert (
+        call(2.0, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=metadata) == 4.0
+    )
     assert metadata.step_stats.dev_stats
     with pytest.raises(tf.errors.InvalidArgumentError, match="accept_options"):
         session.make_callable(x, [x])(1.0, options=tf.RunOptions())

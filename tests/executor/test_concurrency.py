@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor import plan, session as session_module
+from flowrt.executor import plan
+from flowrt.executor import session as session_module
 
 THREADS = 8
 RUNS = 200
@@ -22,7 +23,7 @@ def in_threads(function, count=THREADS):
         try:
             barrier.wait(30)
             results[number] = function(number)
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (given to the test)
             errors.append(error)
 
     threads = [threading.Thread(target=run, args=[i]) for i in range(count)]

@@ -171,7 +171,7 @@ def run_in_thread(function):
     def run():
         try:
             outcome.append(function())
-        except BaseException as error:
+        except BaseException as error:  # noqa: BLE001 (given to the test)
             outcome.append(error)
 
     thread = threading.Thread(target=run)
@@ -211,7 +211,9 @@ def test_a_closed_session_says_so(open_session):
 def test_ctrl_c_leaves_the_session_usable(open_session):
     main = threading.main_thread().ident
     v = tf.Variable(0.0)
-    interrupting = tf.py_func(lambda: signal.pthread_kill(main, signal.SIGINT) or np.float32(0), [], tf.float32)
+    interrupting = tf.py_func(
+        lambda: signal.pthread_kill(main, signal.SIGINT) or np.float32(0), [], tf.float32
+    )
     with tf.control_dependencies([interrupting]):
         slow = slow_chain(0.01, 200)
     with tf.device("/cpu:1"):

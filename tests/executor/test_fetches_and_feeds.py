@@ -138,9 +138,9 @@ def test_feeds_are_converted_to_the_tensors_dtype(session):
 @pytest.mark.parametrize(
     "dtype, value",
     [
-        (tf.int32, 1.5), (tf.int32, [1, 2.5]), (tf.int32, 2**40), (tf.uint8, 300), (tf.uint8, -1), (tf.float32, "x"),
-        (tf.float32, 1j), (tf.float32, None), (tf.string, 3.0), (tf.int64, np.array([2.0**70])), (tf.float32, 10**400),
-        (tf.float32, object()),
+        (tf.int32, 1.5), (tf.int32, [1, 2.5]), (tf.int32, 2**40), (tf.uint8, 300), (tf.uint8, -1),
+        (tf.float32, "x"), (tf.float32, 1j), (tf.float32, None), (tf.string, 3.0), (tf.float32, object()),
+        (tf.int64, np.array([2.0**70])), (tf.float32, 10**400),
     ],
 )  # fmt: skip
 def test_a_value_that_the_dtype_cannot_hold_is_refused(session, dtype, value):
@@ -166,7 +166,7 @@ def test_a_feed_error_names_the_placeholder_and_the_users_line(session):
 def test_an_unfed_placeholder_is_named_with_the_users_line(session):
     x = tf.placeholder(tf.float32, [2], name="needed")
     y = x + 1
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'needed'.*test_fetches_and_feeds.py"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"'needed'.*test_fetches_and_feeds\.py"):
         session.run(y)
     assert session.run(y, {x: [1, 2]}).tolist() == [2, 3]
 
@@ -179,8 +179,8 @@ def test_what_may_not_be_fed_is_refused(session):
             session.run(tf.no_op(), {key: 1.0})
     with pytest.raises(TypeError):
         session.run(tf.no_op(), {tf.no_op(): 1.0})
+    b = tf.constant(1.0)
     with pytest.raises(tf.errors.InvalidArgumentError, match="once"):
-        b = tf.constant(1.0)
         session.run(b, {b: 1.0, b.name: 2.0})
 
 

@@ -1,4 +1,6 @@
-"""However the devices' programs are driven, inline, on threads or in any seeded order, a step has one result."""
+"""However the devices' programs are driven, inline, on threads or in any seeded order, a step
+has one result.
+"""
 
 from __future__ import annotations
 
@@ -139,3 +141,20 @@ def test_control_edges_between_devices_order_their_operations(threaded):
             session.run(tf.global_variables_initializer())
             session.run(third)
             assert session.run([v, w]) == [20.0, 15.0]
+
+
+@pytest.mark.parametrize("way", ["inline", "threaded", "seeded"])
+def test_another_device_gets_the_value_that_a_variable_had_when_it_was_read(way, monkeypatch):
+    if way == "threaded":
+        monkeypatch.setattr(plan, "THREADED_COST", 0.0)
+    with tf.device("/cpu:0"):
+        v = tf.Variable([1.0, 2.0])
+        read = v.read_value()
+    with tf.device("/cpu:1"):
+        doubled = read * 2.0
+    with tf.device("/cpu:0"):
+        update = v.assign_add([10.0, 10.0], read_value=False)
+    with tf.Session(config=cpus(2), seed=1 if way == "seeded" else None) as session:
+        for _ in range(20):
+            session.run(v.initializer)
+            assert session.run([doubled, update])[0].tolist() == [2, 4]

@@ -13,7 +13,6 @@ import threadpoolctl
 
 import flowrt as tf
 
-
 # --- configuration
 
 
@@ -62,7 +61,7 @@ def test_wrong_kinds_of_arguments_are_type_errors():
 def test_a_device_that_does_not_exist_is_an_error_unless_placement_is_soft():
     with tf.device("/cpu:5"):
         x = tf.constant(1.0) + 1.0
-    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match="test_session.py"):
+    with tf.Session() as session, pytest.raises(tf.errors.InvalidArgumentError, match=r"test_session\.py"):
         session.run(x)
     with tf.Session(config=tf.ConfigProto(allow_soft_placement=True)) as session:
         assert session.run(x) == 2.0
@@ -127,10 +126,9 @@ def test_default_sessions_nest_and_are_of_one_thread():
 
 def test_a_with_block_makes_the_sessions_graph_the_default_and_closes_it_on_errors():
     graph = tf.Graph()
-    with pytest.raises(ZeroDivisionError):
-        with tf.Session(graph=graph) as session:
-            assert tf.get_default_graph() is graph
-            raise ZeroDivisionError
+    session = tf.Session(graph=graph)
+    with pytest.raises(ZeroDivisionError, match="default"), session:
+        raise ZeroDivisionError("while the graph was the default" if tf.get_default_graph() is graph else "")
     assert tf.get_default_graph() is not graph
     assert tf.get_default_session() is None
     with pytest.raises(RuntimeError, match="closed"):
@@ -240,7 +238,11 @@ def test_a_trace_has_every_operation_of_every_device(cost, monkeypatch):
     assert len(metadata.step_stats.dev_stats) == 2
     graphs = [{n.name: n.op for n in g.node} for g in metadata.partition_graphs]
     assert len(graphs) == 2
-    assert sorted(op for g in graphs for op in g.values() if op.startswith("_")) == ["_Feed", "_Recv", "_Send"]
+    assert sorted(op for g in graphs for op in g.values() if op.startswith("_")) == [
+        "_Feed",
+        "_Recv",
+        "_Send",
+    ]
 
 
 def test_without_a_trace_level_the_metadata_stays_empty():

@@ -1,7 +1,8 @@
 """Every registered op against its own definition: one generic test, no code an op.
 
-For each sample of each op: the shape rule agrees with what the kernel returns (with and without ``out``); dtypes are the
-declared ones; the kernel leaves its inputs alone; the vjp agrees with finite differences; the jvp agrees with the vjp.
+For each sample of each op: the shape rule agrees with what the kernel returns (with and without ``out``);
+dtypes are the declared ones; the kernel leaves its inputs alone; the vjp agrees with finite differences; the
+jvp agrees with the vjp.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ from flowrt.dtypes import as_dtype
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.gradients import apply_vjp, gradients
 from flowrt.graph.graph import Graph, Operation, Tensor
-from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.jvp import apply_jvp
 from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, OpDef, Rule, Sample, registered_ops
 from flowrt.graph.ops import all as all_ops  # defines every op
@@ -39,7 +39,9 @@ def cases() -> list[Any]:
 
 
 def build(op: OpDef, sample: Sample) -> tuple[Operation, list[Tensor]]:
-    """The op on placeholders of known shape (constants for host inputs); the placeholders of its flat inputs."""
+    """The op on placeholders of known shape (constants for host inputs); the placeholders of its flat
+    inputs.
+    """
     arguments: list[Any] = []
     flat: list[Tensor] = []
     for argument, value in zip(op.inputs, sample.inputs, strict=True):
@@ -208,7 +210,9 @@ def test_second_derivatives_agree_with_differences_of_the_first(op: OpDef, sampl
 
 
 def needs_a_session(op: OpDef) -> bool:
-    """Whether it works on a session's object (a variable, an iterator, a Python function), which samples cannot give."""
+    """Whether it works on a session's object (a variable, an iterator, a Python function), which samples
+    cannot give.
+    """
     return op.effect is not Effect.PURE or op.state is not None
 
 

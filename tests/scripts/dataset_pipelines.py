@@ -1,4 +1,4 @@
-"""tf.data: one-shot, initializable over placeholders, reinitializable and feedable iterators."""
+"""tf.data: one-shot, initializable over placeholders and reinitializable iterators."""
 
 import numpy as np
 
@@ -41,16 +41,10 @@ val_ds = tf.data.Dataset.range(100, 103)
 it = tf.data.Iterator.from_structure(train_ds.output_types, train_ds.output_shapes)
 element = it.get_next()
 train_init, val_init = it.make_initializer(train_ds), it.make_initializer(val_ds)
-handle = tf.placeholder(tf.string, shape=[])
-feedable = tf.data.Iterator.from_string_handle(handle, train_ds.output_types, train_ds.output_shapes)
-both = feedable.get_next()
-one, other = train_ds.make_one_shot_iterator(), val_ds.make_one_shot_iterator()
 with tf.Session() as sess:
     for init in (train_init, val_init):
         sess.run(init)
         print([int(sess.run(element)) for _ in range(3)])
-    a, b = sess.run([one.string_handle(), other.string_handle()])
-    print([int(sess.run(both, {handle: h})) for h in (a, b, a, b)])
 
 
 def gen():

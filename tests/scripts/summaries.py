@@ -32,8 +32,8 @@ with tf.Session() as sess:
     writer = tf.summary.FileWriter(logdir, sess.graph)
     sess.run(tf.global_variables_initializer())
     for i in range(3):
-        summary, _ = sess.run([merged, train], {x: data})
-        writer.add_summary(summary, i)
+        writer.add_summary(sess.run(merged, {x: data}), i)
+        sess.run(train, {x: data})
     note = tf.Summary(value=[tf.Summary.Value(tag="by_hand", simple_value=0.25)])
     writer.add_summary(note, 3)
     writer.flush()

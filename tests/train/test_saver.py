@@ -97,7 +97,9 @@ def test_the_step_is_in_the_name_and_only_the_last_ones_stay(tmp_path: Path) -> 
             session.run(step.initializer)
             for number in range(4):
                 session.run(step.assign(number))
-                assert saver.save(session, str(tmp_path / "m"), global_step=step) == str(tmp_path / f"m-{number}")
+                assert saver.save(session, str(tmp_path / "m"), global_step=step) == str(
+                    tmp_path / f"m-{number}"
+                )
     kept = [str(tmp_path / "m-2"), str(tmp_path / "m-3")]
     assert saver.last_checkpoints == kept
     assert tf.train.latest_checkpoint(str(tmp_path)) == kept[-1]
@@ -117,7 +119,9 @@ def test_another_shape_is_refused_with_both_shapes_and_nothing_changes(tmp_path:
         w = tf.Variable(np.zeros([2, 2], np.float32), name="w")
         with tf.Session() as session:
             session.run(tf.global_variables_initializer())
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"'w' has shape \(2, 2\).*shape \[4\]") as caught:
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=r"'w' has shape \(2, 2\).*shape \[4\]"
+            ) as caught:
                 tf.train.Saver().restore(session, prefix)
             assert "test_saver.py" in str(caught.value)
             assert not session.run(a).any()

@@ -55,8 +55,8 @@ def constant(
 ) -> Tensor:
     """A constant tensor.
 
-    With ``shape`` the values are laid out in it row by row, the last one repeated as often as needed.
-    Raises `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
+    With ``shape`` the values are laid out in it row by row, the last one repeated as often as needed. Raises
+    `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
     ``shape`` holds, or with ``verify_shape`` when the shapes differ.
     """
     array = as_array(value, None if dtype is None else as_dtype(dtype))

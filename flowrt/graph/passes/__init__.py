@@ -1,13 +1,14 @@
 """The compiler's passes: pure functions from `Subgraph` to `Subgraph`.
 
-Contract of a pass: the input is untouched; the *same object* comes back when nothing changed; unchanged nodes are
-shared; feeds and targets keep their names, fetches may be redirected to an equal tensor; the nodes come back in topological order. A pass knows ops only by the
-facts of their `OpDef` (effect, alias, value rule, ...), with these exceptions that every pass may name: Const, NoOp,
-Identity and the executor's own _Feed, _Send and _Recv.
+Contract of a pass: the input is untouched; the *same object* comes back when nothing changed; unchanged nodes
+are shared; feeds and targets keep their names, fetches may be redirected to an equal tensor; the nodes come
+back in topological order. A pass knows ops only by the facts of their `OpDef` (effect, alias, value rule,
+...), with these exceptions that every pass may name: Const, NoOp, Identity and the executor's own _Feed,
+_Send and _Recv.
 
     Graph, fetches, feeds                                       what the session was asked for
-      -> prune                         Subgraph                 only what is needed; fed tensors become _Feed nodes
-      -> order_effects                 Subgraph                 reads and writes of one resource, in order of creation
+      -> prune                         Subgraph                 what is needed; fed tensors become _Feed nodes
+      -> order_effects                 Subgraph                 a resource's reads and writes, in creation order
       -> infer_shapes                  Subgraph                 again, now that the feeds' shapes are known
       -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
       -> place                         Subgraph                 every node has one full device name

@@ -13,7 +13,9 @@ from flowrt.graph.shapes import is_static, merge
 
 
 def infer_shapes(subgraph: Subgraph) -> Subgraph:
-    """Refine every output whose shape is not static yet. Raises `InvalidArgumentError` where the feeds do not fit."""
+    """Refine every output whose shape is not static yet. Raises `InvalidArgumentError` where the feeds do not
+    fit.
+    """
     nodes: dict[str, Node] = {}
     changed = False
     for node in subgraph:
@@ -24,10 +26,7 @@ def infer_shapes(subgraph: Subgraph) -> Subgraph:
 
 
 def _is_known(node: Node) -> bool:
-    for spec in node.outputs:
-        if not is_static(spec[1]):
-            return False
-    return True
+    return all([is_static(spec[1]) for spec in node.outputs])
 
 
 def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:

@@ -1,11 +1,12 @@
 """Partitioning: one subgraph a device, with a _Send/_Recv pair on every cut edge.
 
-One pair serves all readers of a tensor on one destination device. A control edge between devices becomes a pair too: it
-carries a constant of shape [0] that waits for its producer, and the reader waits for the receive. Small constants are
-copied to where they are read instead of sent: a copy costs nothing at run time, a pair about a microsecond.
+One pair serves all readers of a tensor on one destination device. A control edge between devices becomes a
+pair too: it carries a constant of shape [0] that waits for its producer, and the reader waits for the
+receive. Small constants are copied to where they are read instead of sent: a copy costs nothing at run time,
+a pair about a microsecond.
 
-Every node must have a full device name. Each partition keeps the order of the whole, so that running the partitions in
-turn, each until it needs a tensor that has not been sent, always makes progress.
+Every node must have a full device name. Each partition keeps the order of the whole, so that running the
+partitions in turn, each until it needs a tensor that has not been sent, always makes progress.
 """
 
 from __future__ import annotations

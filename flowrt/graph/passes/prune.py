@@ -12,7 +12,6 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
 from flowrt.graph.shapes import Shape
 
-
 MAX_SHOWN = 12
 """Nodes of a cycle that its error names."""
 
@@ -24,10 +23,12 @@ def extract(
     feeds: Mapping[Tensor, Shape],
     done: Collection[str] = (),
 ) -> Subgraph:
-    """The part of ``graph`` that ``fetches`` and ``targets`` need when ``feeds`` (with their shapes) are given.
+    """The part of ``graph`` that ``fetches`` and ``targets`` need when ``feeds`` (with their shapes) are
+    given.
 
-    A fed tensor becomes a ``_Feed`` node, under its producer's name when that has no other output, and what only it
-    needed falls away. Nobody waits for the operations named in ``done``: they ran earlier in the step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
+    A fed tensor becomes a ``_Feed`` node, under its producer's name when that has no other output, and what
+    only it needed falls away. Nobody waits for the operations named in ``done``: they ran earlier in the
+    step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
     """
     fed = {tensor.ref: _feed_node(tensor, shape) for tensor, shape in feeds.items()}
     renamed = {ref: (node.name, 0) for ref, node in fed.items() if node.name != ref[0]}
@@ -48,9 +49,7 @@ def extract(
         if done and node.controls:
             node = node.replace(controls=tuple([c for c in node.controls if c not in done]))
         found[name] = node
-        for ref in node.inputs:
-            if ref[0] not in found:
-                stack.append(ref[0])
+        stack += [ref[0] for ref in node.inputs if ref[0] not in found]
         stack += [control for control in node.controls if control not in found]
     ordered = {name: found[name] for name in operations if name in found}
     aliases = {node.name: node for node in fed.values() if node.name not in operations}
@@ -70,7 +69,8 @@ def _feed_node(tensor: Tensor, shape: Shape) -> Node:
 
 
 def sort_topologically(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    """``nodes`` with producers first and otherwise in the given order; the same object if they are so already.
+    """``nodes`` with producers first and otherwise in the given order; the same object if they are so
+    already.
 
     Raises `InvalidArgumentError`, which shows the cycle, if there is one.
     """
@@ -142,7 +142,9 @@ def prune(subgraph: Subgraph) -> Subgraph:
 def redirect(
     subgraph: Subgraph, replacement: Mapping[Ref, Ref], nodes: Iterable[Node] | None = None
 ) -> Subgraph:
-    """``subgraph`` (with ``nodes``) where each reader of a tensor in ``replacement`` reads the other tensor instead."""
+    """``subgraph`` (with ``nodes``) where each reader of a tensor in ``replacement`` reads the other tensor
+    instead.
+    """
     if not replacement:
         return subgraph if nodes is None else subgraph.with_nodes(nodes)
     changed = []

@@ -1,0 +1,44 @@
+"""What colours new operations: a thread's name, device, control and colocation scopes on one graph."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from flowrt.device.spec import DeviceSpec, merge_device_names
+from flowrt.graph.operation import Operation
+
+DeviceFunction: TypeAlias = Callable[[Operation], Any]
+
+
+class Controller:
+    """One ``control_dependencies`` scope, and the operations made in it (which need not wait twice)."""
+
+    __slots__ = ("made", "waits_for")
+
+    def __init__(self, waits_for: list[Operation]) -> None:
+        self.waits_for, self.made = waits_for, set[Operation]()
+
+
+class Scopes(threading.local):
+    """A thread's scopes on one graph."""
+
+    def __init__(self) -> None:
+        self.name = ""
+        self.device: str = ""
+        self.device_functions: tuple[
+            DeviceFunction | str, ...
+        ] = ()  # used instead of `device` when non-empty
+        self.controllers: tuple[Controller, ...] = ()
+        self.colocation: tuple[str, ...] = ()
+        self.gradient_overrides: dict[str, str] = {}
+
+
+def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
+    device = ""
+    for scope in scopes:
+        chosen = scope(op) if callable(scope) else scope
+        name = chosen.to_string() if isinstance(chosen, DeviceSpec) else chosen or ""
+        device = merge_device_names(device, name)
+    return device

@@ -1,0 +1,28 @@
+"""Where in the user's program an operation was made."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from flowrt.graph.node import Source
+
+_PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+
+
+def user_source() -> Source | None:
+    """The innermost frame of the caller's that does not belong to flowrt."""
+    frame = sys._getframe(1)
+    while frame.f_code.co_filename.startswith(_PACKAGE):
+        if frame.f_back is None:
+            return None
+        frame = frame.f_back
+    key = (id(frame.f_code), frame.f_lasti)
+    found = _sources.get(key)
+    if found is None or found.code is not frame.f_code:
+        found = _sources[key] = Source(frame.f_code, frame.f_lasti)
+    return found
+
+
+_sources: dict[tuple[int, int], Source] = {}
+"""Equal sources are one object, which the garbage collector then visits once."""

@@ -1,0 +1,140 @@
+"""README and ARCHITECTURE tell the truth: the script prints what is said, and every name exists."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import subprocess
+import sys
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "SECURITY.md",
+    "CHANGELOG.md",
+    "tests/test_tour.py",
+)
+MAX_LINES = {"README.md": 200, "ARCHITECTURE.md": 300, "tests/test_tour.py": 500}
+
+
+def text_of(page: str) -> str:
+    return (ROOT / page).read_text()
+
+
+def block(language: str) -> str:
+    """The first block of the README's in ``language``."""
+    found = re.search(rf"^```{language}\n(.*?)^```", text_of("README.md"), re.MULTILINE | re.DOTALL)
+    assert found
+    return found[1]
+
+
+def numbers(text: str) -> list[float]:
+    return [float(word) for word in re.findall(r"\d+(?:\.\d+)?", text)]
+
+
+def test_the_script_prints_what_the_readme_says(tmp_path: Path) -> None:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-W", "error", "-c", block("python")]
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    said = block("text").splitlines()
+    printed = done.stdout.splitlines()
+    for expected, line in zip(said, printed, strict=True):
+        step, loss = numbers(expected)
+        assert re.sub(r"[\d.]+", "", line) == re.sub(r"[\d.]+", "", expected)
+        assert numbers(line)[0] == step
+        assert numbers(line)[1] == pytest.approx(loss, rel=0.05, abs=1e-4)  # another BLAS rounds otherwise
+
+
+def paths_in(page: str) -> set[str]:
+    """What looks like a file of the project: ``flowrt/a/b.py``, ``tests/test_x.py``, ``passes/x.py``."""
+    return set(re.findall(r"(?<![\w/.*])(?:[\w.]+/)+[\w]+\.(?:py|md|proto|toml|txt)\b", text_of(page)))
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_file_that_a_page_names_exists(page: str) -> None:
+    folders = [ROOT, ROOT / "flowrt", ROOT / "flowrt" / "graph"]  # the tables leave the outer folders out
+    missing = [path for path in paths_in(page) if not any((folder / path).exists() for folder in folders)]
+    assert not missing
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_link_leads_somewhere(page: str) -> None:
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text_of(page)) if page.endswith(".md") else []
+    assert not [link for link in links if not (ROOT / link).exists()]
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_every_dotted_name_of_flowrt_exists(page: str) -> None:
+    names = set(re.findall(r"\bflowrt((?:\.\w+)+)(?!\w*/)", text_of(page)))
+    assert not [name for name in names if not exists(f"flowrt{name}")]
+
+
+def exists(dotted: str) -> bool:
+    """Whether ``dotted`` is a module, or an attribute of one."""
+    parts = dotted.split(".")
+    for count in range(len(parts), 0, -1):
+        try:
+            found: Any = importlib.import_module(".".join(parts[:count]))
+            reduce(getattr, parts[count:], found)
+        except (ImportError, AttributeError):
+            continue
+        return True
+    return False
+
+
+def test_every_name_in_code_style_stands_in_the_source() -> None:
+    source = "\n".join(
+        path.read_text()
+        for folder in ("flowrt", "tests", "benchmarks", "examples")
+        for path in (ROOT / folder).rglob("*.py")
+        if path.name != "test_readme.py"
+    ) + text_of("Makefile")
+    for page in ("README.md", "ARCHITECTURE.md"):
+        spans = re.findall(
+            r"`([A-Za-z_][\w.]*)`", re.sub(r"^```.*?^```", "", text_of(page), flags=re.M | re.S)
+        )
+        words = {span.rpartition(".")[2] for span in spans} - NOT_OURS - {"py", "md", "proto"}
+        unknown = [word for word in words if not re.search(rf"\b{word}\b", source)]
+        assert not [word for word in unknown if not (ROOT / word).exists()], page
+
+
+NOT_OURS = {"cond", "while_loop", "map_fn", "jvp", "jacobian", "ClusterSpec", "Server", "contrib"}
+"""What the README says is to come, and what is not there."""
+
+
+def test_what_the_readme_says_is_not_there_is_not_there() -> None:
+    flowrt = importlib.import_module("flowrt")
+    for name in ("cond", "while_loop", "map_fn", "jacobian", "jvp"):
+        assert not hasattr(flowrt, name), f"README.md: {name} works by now"
+
+
+def test_the_numbers_of_ops_are_right() -> None:
+    op_def = importlib.import_module("flowrt.graph.op_def")
+    importlib.import_module("flowrt.graph.ops.all")
+    ops = op_def.registered_ops().values()
+    found = re.search(r"\| Ops \| (\d+), (\d+) of them with derivatives", text_of("README.md"))
+    assert found
+    with_derivative = [op for op in ops if op.vjp is not op_def.NONDIFFERENTIABLE]
+    assert (int(found[1]), int(found[2])) == (len(ops), len(with_derivative))
+
+
+@pytest.mark.parametrize("page", MAX_LINES)
+def test_pages_stay_short(page: str) -> None:
+    assert len(text_of(page).splitlines()) <= MAX_LINES[page]
+
+
+def test_the_readme_lists_the_benchmarks_that_there_are() -> None:
+    cases = importlib.import_module("benchmarks.cases").CASES
+    table = text_of("README.md").partition("## How fast")[2].partition("\n## ")[0]
+    assert re.findall(r"^\| `(\w+)`", table, re.MULTILINE) == list(cases)
