@@ -2,7 +2,8 @@
 
 A script builds a `Graph` of operations and runs parts of it in a `Session`; the names are those of
 TensorFlow 1. See README.md for a first script and ARCHITECTURE.md for the way of a step through the
-packages. """
+packages.
+"""
 
 import importlib as _importlib
 from typing import Any as _Any
@@ -339,8 +340,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (
-    "app", "compat", "contrib", "data", "flags", "gfile", "graph_util", "initializers", "io", "layers", "logging",
-    "losses", "metrics", "nest", "summary", "test", "train", "viz",
+    "app", "compat", "contrib", "data", "flags", "gfile", "graph_util", "initializers", "io", "layers",
+    "logging", "losses", "metrics", "nest", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_MESSAGES = {
     "graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
@@ -350,9 +351,7 @@ _LAZY_MESSAGES = {
 
 
 def __getattr__(name: str) -> _Any:
-    """Modules and messages when they are first asked for, and a clear word about what flowrt does not
-    have.
-    """
+    """Modules and messages when they are first asked for; a clear word about what flowrt has not."""
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"flowrt.{name}")
     for module, names in _LAZY_MESSAGES.items():

@@ -2,7 +2,8 @@
 
 Everything here is exported from `flowrt` as it stands. Functions for switches that flowrt does not have
 (eager execution, reference variables) accept the call where the state asked for is the one that flowrt is
-always in. """
+always in.
+"""
 
 from __future__ import annotations
 
@@ -60,11 +61,11 @@ class AggregationMethod:
 
 
 def arg_max(input: Any, dimension: Any, output_type: Any = int64, name: str | None = None) -> Tensor:
-    return argmax(input, dimension, name=name, output_type=output_type)  # type: ignore[no-any-return]
+    return argmax(input, dimension, name=name, output_type=output_type)
 
 
 def arg_min(input: Any, dimension: Any, output_type: Any = int64, name: str | None = None) -> Tensor:
-    return argmin(input, dimension, name=name, output_type=output_type)  # type: ignore[no-any-return]
+    return argmin(input, dimension, name=name, output_type=output_type)
 
 
 def assign(
@@ -165,13 +166,13 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
 def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
     """Whether the elements, in row-major order, never fall."""
     flat = reshape(convert_to_tensor(x), [-1])
-    return reduce_all(less_equal(flat[:-1], flat[1:]), name=name)  # type: ignore[no-any-return]
+    return reduce_all(less_equal(flat[:-1], flat[1:]), name=name)
 
 
 def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
     """Whether the elements, in row-major order, always rise."""
     flat = reshape(convert_to_tensor(x), [-1])
-    return reduce_all(less(flat[:-1], flat[1:]), name=name)  # type: ignore[no-any-return]
+    return reduce_all(less(flat[:-1], flat[1:]), name=name)
 
 
 def verify_tensor_all_finite(
@@ -179,7 +180,7 @@ def verify_tensor_all_finite(
 ) -> Tensor:
     """``t``; the step raises `InvalidArgumentError` with ``msg`` if an element is infinite or NaN."""
     text = msg if message is None else message
-    return check_numerics(t if x is None else x, text or "", name=name)  # type: ignore[no-any-return]
+    return check_numerics(t if x is None else x, text or "", name=name)
 
 
 def init_scope() -> AbstractContextManager[None]:

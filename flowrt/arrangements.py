@@ -45,13 +45,14 @@ def space_to_batch_nd(input: Any, block_shape: Any, paddings: Any, name: str | N
     """``[n, *space, *rest]`` cut into blocks: the positions within a block become part of the batch.
 
     ``block_shape`` has one number a space axis, ``paddings`` a pair of them; the padded axes must be
-    multiples of the block's. """
+    multiples of the block's.
+    """
     blocks = _numbers(block_shape, "space_to_batch").reshape(-1).tolist()
     margins = _numbers(paddings, "space_to_batch").reshape(-1, 2).tolist()
     count = len(blocks)
     with get_default_graph().name_scope(name or "SpaceToBatchND"):
         x = convert_to_tensor(input)
-        outside = [[0, 0]] * (x.shape.rank - 1 - count)
+        outside = [[0, 0]] * (len(x.shape) - 1 - count)
         x = pad(x, [[0, 0], *margins, *outside])
         batch, *rest = _sizes(x)
         steps = [_divided(size, block) for size, block in zip(rest, blocks, strict=False)]
@@ -114,7 +115,8 @@ def extract_image_patches(
     """``[n, h, w, c] -> [n, h', w', kh * kw * c]``: every patch of ``ksizes`` ``[1, kh, kw, 1]`` as a row.
 
     A convolution with one filter an element of the patch: for images of a floating dtype and known depth.
-    Raises `InvalidArgumentError` for missing arguments, `UnimplementedError` for other images. """
+    Raises `InvalidArgumentError` for missing arguments, `UnimplementedError` for other images.
+    """
     window = ksizes if sizes is None else sizes
     if window is None or strides is None or rates is None or padding is None:
         raise InvalidArgumentError(

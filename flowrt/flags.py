@@ -1,7 +1,8 @@
 """``flowrt.flags``: command-line flags as TensorFlow 1 scripts define them, over argparse.
 
 ``DEFINE_integer("steps", 100, "help")`` makes ``FLAGS.steps``; the command line is read at the first look
-at `FLAGS`."""
+at `FLAGS`.
+"""
 
 from __future__ import annotations
 

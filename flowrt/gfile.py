@@ -1,7 +1,8 @@
 """``flowrt.gfile``: TensorFlow 1's file functions, on local files.
 
 Raises `NotFoundError`, `AlreadyExistsError`, `PermissionDeniedError` or `FailedPreconditionError` as
-TensorFlow does."""
+TensorFlow does.
+"""
 
 from __future__ import annotations
 

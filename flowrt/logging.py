@@ -18,7 +18,8 @@ _logger = _logging.getLogger("flowrt")
 _counts = _Counter[tuple[str, int]]()
 
 debug, info, warning, warn, error, fatal, log = (
-    _logger.debug, _logger.info, _logger.warning, _logger.warning, _logger.error, _logger.critical, _logger.log,
+    _logger.debug, _logger.info, _logger.warning, _logger.warning,
+    _logger.error, _logger.critical, _logger.log,
 )  # fmt: skip
 
 

@@ -2,7 +2,8 @@
 
 `missing_name` makes the error for a module's ``__getattr__``: an `UnimplementedError` where the name is
 TensorFlow's, so that a script's author reads what to use instead; always an ``AttributeError`` too, so that
-``hasattr`` answers."""
+``hasattr`` answers.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +12,9 @@ from collections.abc import Iterable
 from flowrt.errors import UnimplementedError
 from flowrt.graph.op_def import nearest
 
-_CONTROL = "control flow as operations is not there yet. Nearest: where, or Python's if and for while building"
+_CONTROL = (
+    "control flow as operations is not there yet. Nearest: where, or Python's if and for while building"
+)
 _CELLS = "recurrent cells are not there yet. Nearest: unroll the steps in Python over unstack(x, axis=1)"
 _KERAS = "there is no Keras. Nearest: flowrt.layers"
 _ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"

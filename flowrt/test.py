@@ -227,8 +227,8 @@ class TestCase(unittest.TestCase):
 
     def assertAllCloseAccordingToType(
         self, a: Any, b: Any, rtol: float = 1e-6, atol: float = 1e-6, float_rtol: float = 1e-6,
-        float_atol: float = 1e-6, half_rtol: float = 1e-3, half_atol: float = 1e-3, bfloat16_rtol: float = 1e-2,
-        bfloat16_atol: float = 1e-2, msg: Any = None,
+        float_atol: float = 1e-6, half_rtol: float = 1e-3, half_atol: float = 1e-3,
+        bfloat16_rtol: float = 1e-2, bfloat16_atol: float = 1e-2, msg: Any = None,
     ) -> None:  # fmt: skip
         """`assertAllClose` with the tolerance of the narrower dtype."""
         first, second = self._array(a), self._array(b)

@@ -56,6 +56,16 @@ def test_the_script_prints_what_the_readme_says(tmp_path: Path) -> None:
         assert numbers(line)[1] == pytest.approx(loss, rel=0.05, abs=1e-4)  # another BLAS rounds otherwise
 
 
+def test_an_error_reads_as_the_readme_shows_it() -> None:
+    flowrt = importlib.import_module("flowrt")
+    with flowrt.Graph():
+        a, b = (flowrt.placeholder(flowrt.float32, shape) for shape in ([32, 64], [32, 10]))
+        with pytest.raises(flowrt.errors.InvalidArgumentError) as caught:
+            flowrt.matmul(a, b)
+    message = re.sub(r"\(\S+:\d+\)", "(train.py:12)", str(caught.value)).partition("; inputs are")[0]
+    assert f"      {message}\n" in text_of("README.md")
+
+
 def paths_in(page: str) -> set[str]:
     """What looks like a file of the project: ``flowrt/a/b.py``, ``tests/test_x.py``, ``passes/x.py``."""
     return set(re.findall(r"(?<![\w/.*])(?:[\w.]+/)+[\w]+\.(?:py|md|proto|toml|txt)\b", text_of(page)))

@@ -12,10 +12,12 @@ from flowrt import nest
 from flowrt.errors import InvalidArgumentError
 from flowrt.get_variable import get_variable
 from flowrt.graph.graph import get_default_graph
-from flowrt.train.global_step import assert_global_step
-from flowrt.train.global_step import create_global_step
-from flowrt.train.global_step import get_global_step
-from flowrt.train.global_step import get_or_create_global_step
+from flowrt.train.global_step import (
+    assert_global_step,
+    create_global_step,
+    get_global_step,
+    get_or_create_global_step,
+)
 from flowrt.variables import GraphKeys, Variable
 from flowrt.variables import trainable_variables as get_trainable_variables
 

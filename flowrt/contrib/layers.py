@@ -1,7 +1,8 @@
 """``flowrt.contrib.layers``: layers that make their variables by `get_variable`, called weights and biases.
 
 Every function makes a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn``
-in place of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`."""
+in place of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
+"""
 
 from __future__ import annotations
 
@@ -77,38 +78,36 @@ def variance_scaling_initializer(
     return VarianceScaling(factor, mode.lower(), "uniform" if uniform else "normal", seed, dtype)
 
 
-def _variable(
-    name: str,
-    sizes: Sequence[int],
-    inputs: Tensor,
-    initializer: Any,
-    regularizer: Any,
-    trainable: bool,
-    collections: Any,
-) -> Variable:
-    """A model variable; ``collections`` are more of them, or a dict of those by name."""
-    more = collections.get(name) if isinstance(collections, dict) else collections
-    keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES, *(more or ())]
-    return get_variable(name, sizes, inputs.dtype, initializer, regularizer, trainable, keys)
+Maker = Callable[[str, Sequence[int], Any, Any], Variable]
+
+
+def _maker(inputs: Tensor, trainable: bool, collections: Any) -> Maker:
+    """What makes a layer's (model) variables from name, shape, initializer and regularizer.
+
+    ``collections`` are more collections for them, or a dict of those by name.
+    """
+
+    def make(name: str, sizes: Sequence[int], initializer: Any, regularizer: Any) -> Variable:
+        more = collections.get(name) if isinstance(collections, dict) else collections
+        keys = [GraphKeys.GLOBAL_VARIABLES, GraphKeys.MODEL_VARIABLES, *(more or ())]
+        return get_variable(name, sizes, inputs.dtype, initializer, regularizer, trainable, keys)
+
+    return make
 
 
 def _finish(
-    outputs: Tensor,
-    make_biases: Callable[[], Variable],
-    biases_initializer: Any,
-    normalizer_fn: Any,
-    normalizer_params: Any,
-    activation_fn: Any,
-    outputs_collections: Any,
-    data_format: str | None = None,
-) -> Tensor:
+    outputs: Tensor, make: Maker, channels: int, biases: tuple[Any, Any], normalizer: tuple[Any, Any],
+    activation_fn: Any, collections: Any, data_format: str | None = None,
+) -> Tensor:  # fmt: skip
+    """``normalizer`` (function, arguments), or else ``biases`` (initializer, regularizer); then activation."""
+    normalizer_fn, normalizer_params = normalizer
     if normalizer_fn is not None:
         outputs = normalizer_fn(outputs, **(normalizer_params or {}))
-    elif biases_initializer is not None:
-        outputs = bias.bias_add(outputs, make_biases(), data_format=data_format)
+    elif biases[0] is not None:
+        outputs = bias.bias_add(outputs, make("biases", [channels], *biases), data_format=data_format)
     if activation_fn is not None:
         outputs = activation_fn(outputs)
-    return _collected(outputs, outputs_collections)
+    return _collected(outputs, collections)
 
 
 def _collected(outputs: Tensor, collections: Any) -> Tensor:
@@ -142,25 +141,15 @@ def fully_connected(
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "fully_connected", [inputs], reuse=reuse):
         sizes = [_depth(inputs, -1, "fully_connected"), num_outputs]
-        weights = _variable(
-            "weights",
-            sizes,
-            inputs,
-            weights_initializer,
-            weights_regularizer,
-            trainable,
-            variables_collections,
-        )
+        make = _maker(inputs, trainable, variables_collections)
+        weights = make("weights", sizes, weights_initializer, weights_regularizer)
         flat = inputs.shape.rank == 2
         outputs = (
             matmul(inputs, weights) if flat else tensordot(inputs, weights, [[inputs.shape.rank - 1], [0]])
         )
         return _finish(
-            outputs,
-            lambda: _variable(
-                "biases", sizes[1:], inputs, biases_initializer, biases_regularizer, trainable, variables_collections
-            ),
-            biases_initializer, normalizer_fn, normalizer_params, activation_fn, outputs_collections,
+            outputs, make, num_outputs, (biases_initializer, biases_regularizer),
+            (normalizer_fn, normalizer_params), activation_fn, outputs_collections,
         )  # fmt: skip
 
 
@@ -178,15 +167,8 @@ def conv2d(
     with variable_scope(scope, "Conv", [inputs], reuse=reuse):
         depth = _depth(inputs, 1 if data_format == "NCHW" else -1, "conv2d")
         sizes = [*_pair(kernel_size), depth, num_outputs]
-        weights = _variable(
-            "weights",
-            sizes,
-            inputs,
-            weights_initializer,
-            weights_regularizer,
-            trainable,
-            variables_collections,
-        )
+        make = _maker(inputs, trainable, variables_collections)
+        weights = make("weights", sizes, weights_initializer, weights_regularizer)
         outputs = convolution(
             inputs,
             weights,
@@ -196,11 +178,8 @@ def conv2d(
             data_format=data_format,
         )
         return _finish(
-            outputs,
-            lambda: _variable(
-                "biases", sizes[3:], inputs, biases_initializer, biases_regularizer, trainable, variables_collections
-            ),
-            biases_initializer, normalizer_fn, normalizer_params, activation_fn, outputs_collections, data_format,
+            outputs, make, num_outputs, (biases_initializer, biases_regularizer),
+            (normalizer_fn, normalizer_params), activation_fn, outputs_collections, data_format,
         )  # fmt: skip
 
 
@@ -220,30 +199,21 @@ def conv2d_transpose(
     with variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
         kernel, strides = _pair(kernel_size), _pair(stride)
         sizes = [*kernel, num_outputs, _depth(inputs, -1, "conv2d_transpose")]
-        weights = _variable(
-            "weights",
-            sizes,
-            inputs,
-            weights_initializer,
-            weights_regularizer,
-            trainable,
-            variables_collections,
-        )
+        make = _maker(inputs, trainable, variables_collections)
+        weights = make("weights", sizes, weights_initializer, weights_regularizer)
         grown = _grown(inputs, kernel, strides, padding)
         outputs = deconvolve(inputs, weights, [*grown, num_outputs], [1, *strides, 1], padding)
         return _finish(
-            outputs,
-            lambda: _variable(
-                "biases", [num_outputs], inputs, biases_initializer, biases_regularizer, trainable, variables_collections
-            ),
-            biases_initializer, normalizer_fn, normalizer_params, activation_fn, outputs_collections,
+            outputs, make, num_outputs, (biases_initializer, biases_regularizer),
+            (normalizer_fn, normalizer_params), activation_fn, outputs_collections,
         )  # fmt: skip
 
 
 def _grown(inputs: Tensor, kernel: list[int], strides: list[int], padding: str) -> list[Any]:
     """Batch size, height and width of a transposed convolution's output, as numbers where they are known."""
-    dynamic, static = shape(inputs), inputs.shape.as_list()
-    batch, height, width = (dynamic[i] if static[i] is None else static[i] for i in range(3))
+    dynamic: Any = shape(inputs)
+    static: list[Any] = inputs.shape.as_list()
+    batch, height, width = [dynamic[i] if static[i] is None else static[i] for i in range(3)]
     beyond = [
         max(k - s, 0) if padding.upper() == "VALID" else 0 for k, s in zip(kernel, strides, strict=True)
     ]
@@ -374,9 +344,8 @@ def bias_add(
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "BiasAdd", [inputs], reuse=reuse):
         sizes = [_depth(inputs, 1 if data_format == "NCHW" else -1, "bias_add")]
-        biases = _variable(
-            "biases", sizes, inputs, initializer, regularizer, trainable, variables_collections
-        )
+        make = _maker(inputs, trainable, variables_collections)
+        biases = make("biases", sizes, initializer, regularizer)
         outputs = bias.bias_add(inputs, biases, data_format=data_format)
         return _collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
 

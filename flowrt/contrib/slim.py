@@ -2,7 +2,66 @@
 
 from typing import Any
 
+from flowrt.contrib.framework import (
+    add_arg_scope,
+    arg_scope,
+    get_model_variables,
+    get_or_create_global_step,
+    get_trainable_variables,
+    get_variables,
+    get_variables_to_restore,
+    model_variable,
+)
+from flowrt.contrib.layers import (
+    avg_pool2d,
+    batch_norm,
+    bias_add,
+    conv2d,
+    conv2d_transpose,
+    dropout,
+    flatten,
+    fully_connected,
+    l1_l2_regularizer,
+    l1_regularizer,
+    l2_regularizer,
+    max_pool2d,
+    one_hot_encoding,
+    repeat,
+    softmax,
+    stack,
+    variance_scaling_initializer,
+    xavier_initializer,
+)
 from flowrt.missing_names import missing_name
+
+__all__ = [
+    "add_arg_scope",
+    "arg_scope",
+    "avg_pool2d",
+    "batch_norm",
+    "bias_add",
+    "conv2d",
+    "conv2d_transpose",
+    "dropout",
+    "flatten",
+    "fully_connected",
+    "get_model_variables",
+    "get_or_create_global_step",
+    "get_trainable_variables",
+    "get_variables",
+    "get_variables_to_restore",
+    "l1_l2_regularizer",
+    "l1_regularizer",
+    "l2_regularizer",
+    "max_pool2d",
+    "model_variable",
+    "one_hot_encoding",
+    "repeat",
+    "softmax",
+    "stack",
+    "variance_scaling_initializer",
+    "xavier_initializer",
+]
 
 
 def __getattr__(name: str) -> Any:

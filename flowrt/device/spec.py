@@ -51,7 +51,7 @@ class DeviceSpec:
         return format_device(self)
 
     def merge(self, inner: DeviceSpec) -> DeviceSpec:
-        """This spec with each field that ``inner`` sets taken from it (TensorFlow's nesting rule: inner wins).
+        """This spec with each field that ``inner`` sets taken from it (TensorFlow's rule: inner wins).
 
         An inner type without an index clears the outer index, which counted devices of the outer type.
         """
@@ -97,8 +97,8 @@ def parse_device(text: str) -> DeviceSpec:
         match = _PART.match(text, position)
         if match is None or (match.end() < len(text) and text[match.end()] != "/"):
             raise InvalidArgumentError(
-                f"device {text!r}: expected parts of the form /job:NAME, /replica:N, /task:N, /device:TYPE:N, /cpu:N"
-                f" or /gpu:N; got {text[position:]!r}"
+                f"device {text!r}: expected parts of the form /job:NAME, /replica:N, /task:N, /device:TYPE:N,"
+                f" /cpu:N or /gpu:N; got {text[position:]!r}"
             )
         position = match.end()
         for group, field in _FIELDS:
@@ -111,7 +111,8 @@ def parse_device(text: str) -> DeviceSpec:
 
 
 _FIELDS = (
-    ("job", "job"), ("replica", "replica"), ("task", "task"), ("type", "device_type"), ("index", "device_index"),
+    ("job", "job"), ("replica", "replica"), ("task", "task"),
+    ("type", "device_type"), ("index", "device_index"),
     ("old_type", "device_type"), ("old_index", "device_index"),
 )  # fmt: skip
 

@@ -3,12 +3,13 @@
 `define_op` takes every fact as a required argument, so an op cannot be half defined:
 
 * the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
-  variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list of
-  tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes, permutations):
+  variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a
+  list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes, permutations):
   it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints;
 * ``shape``: a rule from `ShapeContext` to one shape an output;
 * ``kernel(xp, *inputs, out=None, **attrs)``: the computation, over the array module ``xp`` (NumPy, CuPy). A
-  kernel that has a parameter ``out`` can write its result into a given array. Kernels get only the attrs they name;
+  kernel that has a parameter ``out`` can write its result into a given array. Kernels get only the attrs
+  they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops;
 * ``effect``: what passes need to know instead of the op's name.
@@ -324,7 +325,8 @@ def define_op(
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
-        shape, kernel, vjp, jvp, samples, effect, alias, elementwise, commutative, state, value, simplify, cost, doc,
+        shape, kernel, vjp, jvp, samples, effect,
+        alias, elementwise, commutative, state, value, simplify, cost, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
     )  # fmt: skip

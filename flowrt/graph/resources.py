@@ -40,7 +40,7 @@ class VariableResource:
         """
         if self.array is None:
             raise FailedPreconditionError(
-                f"variable {self.name!r} has no value yet. Run global_variables_initializer() first, or restore"
+                f"variable {self.name!r} has no value yet. Run global_variables_initializer() or restore"
             )
         return self.array
 

@@ -6,7 +6,8 @@ logit by the logarithm of how often the sampler is expected to give the class.
 
 A sample without repetition is drawn by an exponential race: class i arrives at the time ``-log(u_i) /
 p_i``, the first k are the sample, and a class's expected count is the chance ``1 - exp(-p_i t)`` to arrive
-by the k-th's time t."""
+by the k-th's time t.
+"""
 
 from __future__ import annotations
 
@@ -127,7 +128,7 @@ def nce_loss(
             weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
             remove_accidental_hits, None,
         )  # fmt: skip
-        return reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), 1)  # type: ignore[no-any-return]
+        return reduce_sum(sigmoid_cross_entropy_with_logits(labels=targets, logits=logits), 1)
 
 
 def sampled_softmax_loss(
@@ -144,7 +145,7 @@ def sampled_softmax_loss(
             weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,
             remove_accidental_hits, seed,
         )  # fmt: skip
-        return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=logits)  # type: ignore[no-any-return]
+        return softmax_cross_entropy_with_logits_v2(labels=stop_gradient(targets), logits=logits)
 
 
 def compute_accidental_hits(

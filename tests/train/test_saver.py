@@ -30,8 +30,8 @@ def values(session: tf.Session, variables: dict[str, tf.Variable]) -> dict[str, 
 
 def assert_same(a: dict[str, Any], b: dict[str, Any]) -> None:
     assert a.keys() == b.keys()
-    for name in a:
-        np.testing.assert_array_equal(a[name], b[name])
+    for name, value in a.items():
+        np.testing.assert_array_equal(value, b[name])
 
 
 def test_a_new_session_gets_the_saved_values_without_initialization(tmp_path: Path) -> None:
@@ -137,11 +137,11 @@ def test_another_dtype_a_missing_name_and_a_missing_checkpoint_are_refused(tmp_p
             prefix = tf.train.Saver().save(session, str(tmp_path / "model"))
     with tf.Graph(), tf.Session() as session:
         tf.Variable(np.array([1.0]), name="weights")
-        with pytest.raises(tf.errors.InvalidArgumentError, match="float64.*float32"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"float64.*float32"):
             tf.train.Saver().restore(session, prefix)
     with tf.Graph(), tf.Session() as session:
         tf.Variable([1.0], name="weight")
-        with pytest.raises(tf.errors.NotFoundError, match="no tensor 'weight'. Nearest: weights"):
+        with pytest.raises(tf.errors.NotFoundError, match=r"no tensor 'weight'\. Nearest: weights"):
             tf.train.Saver().restore(session, prefix)
         for path in (None, str(tmp_path / "nothing")):
             with pytest.raises(tf.errors.InvalidArgumentError, match="restore"):

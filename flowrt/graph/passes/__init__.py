@@ -8,7 +8,7 @@ _Send and _Recv.
 
     Graph, fetches, feeds                                       what the session was asked for
       -> prune                         Subgraph                 what is needed; fed tensors become _Feed nodes
-      -> order_effects                 Subgraph                 a resource's reads and writes, in creation order
+      -> order_effects                 Subgraph                 each resource's, in the order of creation
       -> infer_shapes                  Subgraph                 again, now that the feeds' shapes are known
       -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
       -> place                         Subgraph                 every node has one full device name

@@ -26,7 +26,7 @@ def infer_shapes(subgraph: Subgraph) -> Subgraph:
 
 
 def _is_known(node: Node) -> bool:
-    return all([is_static(spec[1]) for spec in node.outputs])
+    return all(is_static(spec[1]) for spec in node.outputs)
 
 
 def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:

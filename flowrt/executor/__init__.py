@@ -1,0 +1,17 @@
+"""executor knows time: when each kernel runs, on which buffers, and who waits for whom.
+
+The way of a step, in the order of the modules:
+
+    session       `Session.run`: (fetches, fed tensors) -> `Request`, feed shapes -> `Plan`, both cached
+    fetches, feeds             what the caller asks for and gives, checked and converted
+    plan          compiles once (the passes of flowrt.graph), keeps bound instances, runs a step on one
+    bind          one device's subgraph -> `Program`: every tensor gets a place, every instruction its arguments
+    program       straight stretches of bound calls, and a wait where a tensor must arrive
+    runner        drives the programs: in turn, a thread a device, or in a seeded order
+    step_stats    what a traced step records
+    partial_run, config        a step in several calls; ConfigProto and RunOptions
+
+Invariants: on the cached way nothing is decided an op at a time; a program runs one step at a time and an
+instance that failed is thrown away; what a fetch returns is the caller's; the result does not depend on who
+drives.
+"""

@@ -1,0 +1,19 @@
+"""graph knows meaning: what a program says, as data, and how it is rewritten.
+
+The data path, from a user's call to what the executor gets:
+
+    op_def        `define_op`, `OpDef`: everything there is to know about an op, in one place; ops/ has them by family
+    build         a call becomes an operation: inputs converted, type variables bound
+    graph         `Graph`, `Operation`, `Tensor`: what the user holds; scopes, devices, collections
+    shapes, partial_value      the shape lattice, and small values that shapes are made of
+    gradients, jvp, custom_gradient, indexed_slices     derivatives as more graph
+    node          `Node`, `Subgraph`: the immutable form; edges are names
+    passes/       pure functions from Subgraph to Subgraph: prune, order, infer, optimise, place, partition
+    evaluate      the reference interpreter, node by node
+    text, graph_def, import_graph_def                   the same as text, as GraphDef, and back
+    resources, random_stream   what a session keeps behind a handle
+
+Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes know an op
+by the facts of its definition, not by its name. Nothing here knows sessions, rendezvous or devices beyond
+their names.
+"""
