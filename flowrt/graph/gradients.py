@@ -13,8 +13,10 @@ import contextlib
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
-from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.build import constant_tensor, convert_to_tensor
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.op_def import Rule, nearest, op_def
@@ -58,9 +60,16 @@ def gradients(
         raise InvalidArgumentError(
             f"gradients: expected one grad_y for each of {len(ys)} ys; got {len(grads)}"
         )
-    stops = {t.ref for t in _tensors(stop_gradients or [])}
+    if unconnected_gradients not in (UnconnectedGradients.NONE, UnconnectedGradients.ZERO):
+        raise InvalidArgumentError(
+            f"gradients: expected unconnected_gradients 'none' or 'zero'; got {unconnected_gradients!r}"
+        )
+    stopped = [] if stop_gradients is None else _tensors(stop_gradients)
     graph = ys[0].graph
-    with graph.name_scope(name):
+    for tensor in [*ys, *xs, *stopped]:
+        graph.as_graph_element(tensor)  # raises for a foreign one
+    stops = {t.ref for t in stopped}
+    with graph, graph.name_scope(name):
         seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
         shares = _backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
         zero = unconnected_gradients == UnconnectedGradients.ZERO
@@ -92,6 +101,8 @@ def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
     if grad is None:
         if y.dtype.is_complex:
             raise DTypeError(f"gradients: expected grad_ys for the complex y {y!r}; got None")
+        if y.spec.shape == ():  # a loss: then what only depends on its seed folds
+            return constant_tensor(np.ones((), y.dtype.np), f"grad_ys_{position}")
         ones: Tensor = op_def("OnesLike")(y, name=f"grad_ys_{position}")
         return ones
     if isinstance(grad, IndexedSlices):
@@ -244,12 +255,20 @@ class RegisterGradient:
         return function
 
 
-def hessians(ys: Any, xs: Any, name: str = "hessians", **options: Any) -> list[Tensor]:
+def hessians(
+    ys: Any,
+    xs: Any,
+    name: str = "hessians",
+    colocate_gradients_with_ops: bool = False,
+    gate_gradients: Any = False,
+    aggregation_method: Any = None,
+) -> list[Tensor]:
     """The second derivatives of ``sum(ys)``: for an x of shape ``[*s]`` a tensor of shape ``[*s, *s]``.
 
     One reverse sweep an element of x. Raises `InvalidArgumentError` for an x without a static shape.
     """
     xs = _tensors(xs)
+    options = {"colocate_gradients_with_ops": colocate_gradients_with_ops}
     reshape, pack, strided = op_def("Reshape"), op_def("Pack"), op_def("StridedSlice")
     found = []
     for x, gradient in zip(xs, gradients(ys, xs, **options), strict=True):

@@ -215,6 +215,10 @@ class Operation:
 
     _add_control_input = add_control_input
 
+    def values(self) -> tuple[Tensor, ...]:
+        """The outputs."""
+        return tuple(self.outputs)
+
     def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
         """Run it in ``session`` or the default session."""
         _session_for(session, "run()").run(self, feed_dict)

@@ -264,6 +264,18 @@ class TensorShape:
     def with_rank(self, rank: int) -> TensorShape:
         return self.merge_with(TensorShape([None] * rank))
 
+    def with_rank_at_least(self, rank: int) -> TensorShape:
+        """This shape. Raises `InvalidArgumentError` if it has fewer dimensions."""
+        if self.rank is not None and self.rank < rank:
+            raise InvalidArgumentError(f"expected a shape of rank {rank} or more; got {self}")
+        return self
+
+    def with_rank_at_most(self, rank: int) -> TensorShape:
+        """This shape. Raises `InvalidArgumentError` if it has more dimensions."""
+        if self.rank is not None and self.rank > rank:
+            raise InvalidArgumentError(f"expected a shape of rank {rank} or less; got {self}")
+        return self
+
     def merge_with(self, other: Any) -> TensorShape:
         """Both shapes' facts. Raises `InvalidArgumentError` when they contradict each other."""
         return TensorShape(merge(self.dims_tuple, as_shape(other)))

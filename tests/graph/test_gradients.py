@@ -1,4 +1,6 @@
-"""Gradients as graph: worked examples, structure, aggregation, higher orders, hand-written rules, wrong uses."""
+"""Gradients as graph: worked examples, structure, aggregation, higher orders, hand-written
+rules, wrong uses.
+"""
 
 from __future__ import annotations
 
@@ -118,11 +120,11 @@ def test_stop_gradients_count_as_constants(run):
 
 def test_one_of_several_outputs_gets_a_gradient(run):
     x = tf.constant([1.0, 2.0, 3.0, 4.0])
-    left, right = tf.split(x, 2)
+    _, right = tf.split(x, 2)
     assert run(tf.gradients(right * right, x)[0]).tolist() == [0, 0, 6, 8]
     values, _ = tf.nn.top_k(x, 2)
     assert run(tf.gradients(values, x)[0]).tolist() == [0, 0, 1, 1]
-    mean, variance = tf.nn.moments(x, [0])
+    mean, _ = tf.nn.moments(x, [0])
     assert run(tf.gradients(mean, x)[0]).tolist() == [0.25] * 4
 
 
@@ -307,3 +309,13 @@ def test_an_operation_without_a_rule_is_named(run):
         tf.gradients(y, x)
     assert caught.value.op == "guarded"
     assert "test_gradients.py" in caught.value.source
+
+
+def test_gradients_are_added_to_the_graph_of_the_ys():
+    with tf.Graph() as graph:
+        x = tf.constant(3.0)
+        y = x * x
+    (gradient,) = tf.gradients(y, x, grad_ys=[2.0])
+    assert gradient.graph is graph
+    with tf.Session(graph=graph) as session:
+        assert session.run(gradient) == 12.0

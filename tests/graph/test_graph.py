@@ -92,11 +92,11 @@ def test_elements_are_found_by_name(graph):
 
 def test_operations_know_the_users_line(graph):
     x = tf.placeholder(tf.float32, [2])
-    y = tf.nn.softmax(x); here = line_here()  # noqa: E702 (one line is the point)
+    y, here = tf.nn.softmax(x), line_here()
     assert y.op.source == here
-    w = tf.get_variable("w", [2, 2]); here = line_here()  # noqa: E702
+    w, here = tf.get_variable("w", [2, 2]), line_here()
     assert w.op.source == here
-    z = sum([x, x], start=x); here = line_here()  # noqa: E702
+    z, here = sum([x, x], start=x), line_here()
     assert z.op.source == here
 
 
@@ -248,7 +248,12 @@ def test_collections_keep_their_order_and_filter_by_scope(graph):
     for name in ("a/x", "a/y", "b/x"):
         graph.add_to_collection("things", tf.constant(1.0, name=name))
     graph.add_to_collections(["things", "others", "others"], "text")
-    assert [getattr(t, "name", t) for t in graph.get_collection("things")] == ["a/x:0", "a/y:0", "b/x:0", "text"]
+    assert [getattr(t, "name", t) for t in graph.get_collection("things")] == [
+        "a/x:0",
+        "a/y:0",
+        "b/x:0",
+        "text",
+    ]
     assert [t.name for t in graph.get_collection("things", "a/")] == ["a/x:0", "a/y:0"]
     assert graph.get_collection("others") == ["text"]
     graph.get_collection("things").clear()  # a copy

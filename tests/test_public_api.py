@@ -1,0 +1,116 @@
+"""The names that TensorFlow 1 scripts use are there, with TensorFlow's arguments in TensorFlow's order; no others leak.
+
+tests/tf1_names.txt has one name a line, as a script writes it after ``tf.``, with the arguments that it takes
+first. A name that is lost, or an argument that moves, breaks scripts.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import re
+import subprocess
+import sys
+import types
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrt as tf
+from flowrt.errors import UnimplementedError
+from flowrt.graph.op_def import OpDef
+from flowrt.missing_names import _REASONS
+
+LINES = (Path(__file__).parent / "tf1_names.txt").read_text().split("\n")[:-1]
+CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property)
+LATE = ("grpc", "cupy", "numba", "opt_einsum", "safetensors", "google.protobuf", "unittest", "argparse")
+
+
+def look_up(name: str) -> Any:
+    found: Any = tf
+    for part in name.split("."):
+        found = getattr(found, part)
+    return found
+
+
+def parameters(found: Any) -> list[str]:
+    if isinstance(found, OpDef):
+        return [*(argument.name for argument in found.inputs), *found.attrs, "name"]
+    return [p for p in inspect.signature(found).parameters if p != "self"]
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_name_is_there_and_takes_the_arguments(line: str) -> None:
+    name, _, arguments = line.rstrip(")").partition("(")
+    found = look_up(name)
+    assert callable(found) or isinstance(found, (types.ModuleType, *CONSTANTS)) or name == "flags.FLAGS"
+    expected = arguments.split(", ") if arguments else []
+    assert not expected or parameters(found)[: len(expected)] == expected
+
+
+def test_the_list_covers_what_scripts_use() -> None:
+    assert len(LINES) > 900
+
+
+def test_no_helper_leaks_at_the_top_level() -> None:
+    """A public name is a package or module of flowrt, a thing that one of its modules defines, or a constant."""
+    constants = {"newaxis", "VERSION", "GIT_VERSION", "COMPILER_VERSION", "AUTO_REUSE"}
+    for name in (n for n in dir(tf) if not n.startswith("_")):
+        found = getattr(tf, name)
+        if isinstance(found, types.ModuleType):
+            assert found.__name__ == f"flowrt.{name}", name
+        elif not isinstance(found, (OpDef, tf.DType)) and name not in constants:
+            assert found.__module__.startswith("flowrt."), name
+
+
+@pytest.mark.parametrize(
+    "name", [f"{space}.{name}".strip(".") for space, names in _REASONS.items() for name in names]
+)
+def test_a_name_that_only_tensorflow_has_says_what_to_use(name: str) -> None:
+    with pytest.raises(AttributeError, match=r"Nearest: \w") as caught:
+        look_up(name)
+    assert isinstance(caught.value, UnimplementedError)
+    space, _, last = name.rpartition(".")
+    assert not hasattr(look_up(space) if space else tf, last)
+
+
+@pytest.mark.parametrize(
+    ("name", "near"),
+    [
+        ("get_varible", "get_variable"),
+        ("nn.sofmax", "softmax"),
+        ("train.AdamOptimiser", "AdamOptimizer"),
+        ("contrib.layer", "layers"),
+        ("losess", "losses"),
+    ],
+)
+def test_a_misspelt_name_gets_the_nearest_ones(name: str, near: str) -> None:
+    with pytest.raises(AttributeError, match=rf"flowrt\.{name}: flowrt has no such name\. Nearest: .*\b{near}\b"):
+        look_up(name)
+
+
+def test_scripts_may_import_what_they_name() -> None:
+    for module in ("compat.v1", "contrib.layers", "contrib.slim", "contrib.framework", "layers", "losses", "app"):
+        assert importlib.import_module(f"flowrt.{module}")
+    assert importlib.import_module("flowrt.compat.v1").get_variable is tf.get_variable
+
+
+def test_the_module_functions_are_not_hidden_by_modules_of_their_names() -> None:
+    """Importing flowrt.device and the like by full name must not put the module in the function's place."""
+    for module in ("device.spec", "get_variable", "variable_scope", "train.global_step"):
+        importlib.import_module(f"flowrt.{module}")
+    for name in ("device", "get_variable", "variable_scope", "train.global_step"):
+        assert callable(look_up(name)), name
+
+
+def test_importing_flowrt_leaves_optional_and_slow_libraries_alone() -> None:
+    code = f"import sys, flowrt; print([m for m in {LATE!r} if m in sys.modules])"
+    root = Path(__file__).parent.parent
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=root)
+    assert done.stdout == "[]\n"
+
+
+def test_names_are_written_once() -> None:
+    names = [re.sub(r"\(.*", "", line) for line in LINES]
+    assert len(names) == len(set(names))
