@@ -6,6 +6,7 @@ first. A name that is lost, or an argument that moves, breaks scripts.
 
 from __future__ import annotations
 
+import enum
 import importlib
 import inspect
 import re
@@ -23,7 +24,7 @@ from flowrt.graph.op_def import OpDef
 from flowrt.missing_names import _REASONS
 
 LINES = (Path(__file__).parent / "tf1_names.txt").read_text().split("\n")[:-1]
-CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property)
+CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property, enum.Enum)
 LATE = ("grpc", "cupy", "numba", "opt_einsum", "safetensors", "google.protobuf", "unittest", "argparse")
 
 
@@ -86,12 +87,22 @@ def test_a_name_that_only_tensorflow_has_says_what_to_use(name: str) -> None:
     ],
 )
 def test_a_misspelt_name_gets_the_nearest_ones(name: str, near: str) -> None:
-    with pytest.raises(AttributeError, match=rf"flowrt\.{name}: flowrt has no such name\. Nearest: .*\b{near}\b"):
+    with pytest.raises(
+        AttributeError, match=rf"flowrt\.{name}: flowrt has no such name\. Nearest: .*\b{near}\b"
+    ):
         look_up(name)
 
 
 def test_scripts_may_import_what_they_name() -> None:
-    for module in ("compat.v1", "contrib.layers", "contrib.slim", "contrib.framework", "layers", "losses", "app"):
+    for module in (
+        "compat.v1",
+        "contrib.layers",
+        "contrib.slim",
+        "contrib.framework",
+        "layers",
+        "losses",
+        "app",
+    ):
         assert importlib.import_module(f"flowrt.{module}")
     assert importlib.import_module("flowrt.compat.v1").get_variable is tf.get_variable
 

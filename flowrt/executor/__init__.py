@@ -5,7 +5,7 @@ The way of a step, in the order of the modules:
     session       `Session.run`: (fetches, fed tensors) -> `Request`, feed shapes -> `Plan`, both cached
     fetches, feeds             what the caller asks for and gives, checked and converted
     plan          compiles once (the passes of flowrt.graph), keeps instances, runs a step on one
-    bind          one device's subgraph -> `Program`: every tensor gets a place, every instruction its arguments
+    bind          one device's subgraph -> `Program`: each tensor gets a place, each instruction its arguments
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order
     step_stats    what a traced step records

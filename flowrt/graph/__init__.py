@@ -2,7 +2,7 @@
 
 The data path, from a user's call to what the executor gets:
 
-    op_def        `define_op`, `OpDef`: everything there is to know about an op, in one place; ops/ has them by family
+    op_def        `define_op`, `OpDef`: all there is to know about an op, in one place; ops/ has them
     build         a call becomes an operation: inputs converted, type variables bound
     graph         `Graph`, `Operation`, `Tensor`: what the user holds; scopes, devices, collections
     shapes, partial_value      the shape lattice, and small values that shapes are made of

@@ -4,7 +4,7 @@
 
 * the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
   variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a
-  list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes, permutations):
+  list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes):
   it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints;
 * ``shape``: a rule from `ShapeContext` to one shape an output;
 * ``kernel(xp, *inputs, out=None, **attrs)``: the computation, over the array module ``xp`` (NumPy, CuPy). A

@@ -1,0 +1,129 @@
+"""flowrt.contrib: its layers are the nn functions on variables of contrib's names; arg_scope gives defaults."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.contrib import framework, layers, slim
+
+
+@pytest.fixture
+def images() -> Any:
+    return np.random.default_rng(0).normal(size=(2, 6, 6, 3)).astype(np.float32)
+
+
+def run(fetches: Any) -> Any:
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return session.run(fetches)
+
+
+def test_conv2d_is_a_convolution_with_biases_and_relu(images: Any) -> None:
+    out = layers.conv2d(images, 4, [3, 3], stride=2, biases_initializer=tf.ones_initializer(), scope="c")
+    weights, biases = tf.trainable_variables()
+    assert [v.op.name for v in (weights, biases)] == ["c/weights", "c/biases"]
+    same = tf.nn.relu(tf.nn.conv2d(images, weights, [1, 2, 2, 1], "SAME") + biases)
+    found, expected = run([out, same])
+    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    assert set(tf.get_collection(tf.GraphKeys.MODEL_VARIABLES)) == {weights, biases}
+
+
+def test_fully_connected_works_on_the_last_axis(images: Any) -> None:
+    out = layers.fully_connected(images, 5, activation_fn=None)
+    weights = tf.trainable_variables("fully_connected/weights")[0]
+    found, expected = run([out, tf.einsum("nhwc,cd->nhwd", images, weights)])
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(("padding", "size"), [("SAME", 12), ("VALID", 13)])
+def test_conv2d_transpose_grows_the_image(images: Any, padding: str, size: int) -> None:
+    out = layers.conv2d_transpose(images, 4, 3, 2, padding, activation_fn=None)
+    assert out.shape.as_list() == [2, size, size, 4]
+    assert run(out).shape == (2, size, size, 4)
+
+
+def test_layers_share_variables_by_reuse(images: Any) -> None:
+    one = layers.conv2d(images, 4, 3, scope="shared")
+    other = layers.conv2d(images, 4, 3, scope="shared", reuse=True)
+    assert len(tf.trainable_variables()) == 2
+    np.testing.assert_array_equal(*run([one, other]))
+
+
+def test_batch_norm_normalizes_and_collects_its_updates(images: Any) -> None:
+    out = layers.batch_norm(images, decay=0.9, is_training=True, scope="bn")
+    assert [v.op.name for v in tf.trainable_variables()] == ["bn/beta"]  # contrib's default is not to scale
+    assert len(tf.get_collection(tf.GraphKeys.UPDATE_OPS)) == 2
+    np.testing.assert_allclose(run(out).mean((0, 1, 2)), 0, atol=1e-5)
+
+
+def test_batch_norm_without_a_collection_updates_in_place(images: Any) -> None:
+    out = layers.batch_norm(images, decay=0.9, updates_collections=None, scope="bn")
+    assert tf.get_collection(tf.GraphKeys.UPDATE_OPS) == []
+    (mean,) = (v for v in tf.global_variables() if v.op.name == "bn/moving_mean")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(out)
+        np.testing.assert_allclose(session.run(mean), 0.1 * images.mean((0, 1, 2)), rtol=1e-4)
+
+
+def test_a_normalizer_takes_the_place_of_the_biases(images: Any) -> None:
+    layers.conv2d(images, 4, 3, normalizer_fn=layers.batch_norm, normalizer_params={"scale": True}, scope="c")
+    names = [v.op.name for v in tf.trainable_variables()]
+    assert names == ["c/weights", "c/BatchNorm/gamma", "c/BatchNorm/beta"]
+
+
+def test_dropout_follows_a_placeholder(images: Any) -> None:
+    training = tf.placeholder(tf.bool, [])
+    out = slim.dropout(images, 0.5, is_training=training)
+    with tf.Session() as session:
+        np.testing.assert_array_equal(session.run(out, {training: False}), images)
+        assert (session.run(out, {training: True}) == 0).mean() > 0.3
+
+
+def test_arg_scope_gives_defaults_that_calls_override(images: Any) -> None:
+    regularizer = slim.l2_regularizer(0.1)
+    with slim.arg_scope(
+        [slim.conv2d, slim.fully_connected], weights_regularizer=regularizer, activation_fn=None
+    ):
+        with slim.arg_scope([slim.conv2d], padding="VALID", stride=2) as scope:
+            narrow = slim.conv2d(images, 4, 3)
+        wide = slim.conv2d(images, 4, 3)
+        plain = slim.conv2d(images, 4, 3, weights_regularizer=None)
+    assert (narrow.shape.as_list(), wide.shape.as_list()) == ([2, 2, 2, 4], [2, 6, 6, 4])
+    assert plain.shape.as_list() == [2, 6, 6, 4]
+    assert len(tf.losses.get_regularization_losses()) == 2
+    with slim.arg_scope(scope):
+        assert slim.conv2d(images, 4, 3).shape.as_list() == [2, 2, 2, 4]
+    assert slim.conv2d(images, 4, 3).shape.as_list() == [2, 6, 6, 4]
+
+
+def test_arg_scope_refuses_a_function_that_takes_no_defaults() -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="functions of add_arg_scope"):
+        with framework.arg_scope([tf.nn.relu], name="x"):
+            pass
+
+
+def test_stack_and_repeat_name_their_layers(images: Any) -> None:
+    slim.stack(slim.flatten(images), slim.fully_connected, [8, 4], scope="fc")
+    slim.repeat(images, 2, slim.conv2d, 3, [3, 3], scope="conv")
+    weights = [v.op.name for v in tf.trainable_variables() if v.op.name.endswith("weights")]
+    assert weights == ["fc/fc_1/weights", "fc/fc_2/weights", "conv/conv_1/weights", "conv/conv_2/weights"]
+
+
+def test_apply_regularization_sums_and_collects() -> None:
+    weights = [tf.constant([3.0, 4.0]), tf.constant([1.0])]
+    total = layers.apply_regularization(layers.l2_regularizer(2.0), weights)
+    assert tf.losses.get_regularization_losses() == [total]
+    assert run(total) == 26.0
+
+
+def test_variables_to_restore_leave_out_the_excluded_scopes() -> None:
+    for name in ("base/w", "base/b", "head/w"):
+        tf.get_variable(name, [])
+    found = slim.get_variables_to_restore(exclude=["head"])
+    assert [v.op.name for v in found] == ["base/w", "base/b"]
+    assert [v.op.name for v in slim.get_variables("base", suffix="b")] == ["base/b"]
