@@ -1,4 +1,4 @@
-"""flowrt.contrib: its layers are the nn functions on variables of contrib's names; arg_scope gives defaults."""
+"""flowrt.contrib: layers are nn functions on variables of contrib's names; arg_scope gives defaults."""
 
 from __future__ import annotations
 

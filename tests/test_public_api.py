@@ -1,4 +1,4 @@
-"""The names that TensorFlow 1 scripts use are there, with TensorFlow's arguments in TensorFlow's order; no others leak.
+"""The names that TensorFlow 1 scripts use are there, with TensorFlow's arguments in order; no others leak.
 
 tests/tf1_names.txt has one name a line, as a script writes it after ``tf.``, with the arguments that it takes
 first. A name that is lost, or an argument that moves, breaks scripts.
@@ -55,7 +55,7 @@ def test_the_list_covers_what_scripts_use() -> None:
 
 
 def test_no_helper_leaks_at_the_top_level() -> None:
-    """A public name is a package or module of flowrt, a thing that one of its modules defines, or a constant."""
+    """A public name is a module of flowrt, a thing that one of its modules defines, or a constant."""
     constants = {"newaxis", "VERSION", "GIT_VERSION", "COMPILER_VERSION", "AUTO_REUSE"}
     for name in (n for n in dir(tf) if not n.startswith("_")):
         found = getattr(tf, name)

@@ -19,7 +19,11 @@ def test_a_unique_sample_has_no_class_twice() -> None:
 @pytest.mark.parametrize("unique", [True, False])
 @pytest.mark.parametrize("sampler", [tf.nn.log_uniform_candidate_sampler, tf.nn.uniform_candidate_sampler])
 def test_expected_counts_are_the_average_counts(sampler: object, unique: bool) -> None:
-    """Over 4,000 draws a count's standard error is below 0.02."""
+    """Over 4,000 draws a count's standard error is below 0.01.
+
+    Without repetition the said count is lower by up to 0.08 for the likeliest of so few classes, because the
+    last arrival is no chance. (TensorFlow counts tries instead of time, and says 0.16 too much.)
+    """
     drawn = sampler([[i] for i in range(CLASSES)], 1, 4, unique, CLASSES, seed=3)  # type: ignore[operator]
     counts, said = np.zeros(CLASSES), np.zeros(CLASSES)
     with tf.Session() as session:
@@ -28,7 +32,7 @@ def test_expected_counts_are_the_average_counts(sampler: object, unique: bool) -
             sampled, expected = step()
             counts += np.bincount(sampled, minlength=CLASSES)
             said += expected[:, 0]
-    np.testing.assert_allclose(counts / 4000, said / 4000, atol=0.06)
+    np.testing.assert_allclose(counts / 4000, said / 4000, atol=0.1 if unique else 0.05)
 
 
 def test_sampled_softmax_over_all_classes_is_the_softmax() -> None:

@@ -214,7 +214,8 @@ feeds: %x1, %x2
 fetches: %gradients/AddN, %gradients/AddN_1
 """
 
-# Of the forward pass this needs the inputs only. Had there been an exp, its result would have been used again: forwards and backwards are one graph, and nothing has to be recorded.
+# Of the forward pass this needs the inputs only. Had there been an exp, its result would have been used
+# again: forwards and backwards are one graph, and nothing has to be recorded.
 #
 # Since a derivative is graph like any other, it has a derivative:
 

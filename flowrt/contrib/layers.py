@@ -99,7 +99,7 @@ def _finish(
     outputs: Tensor, make: Maker, channels: int, biases: tuple[Any, Any], normalizer: tuple[Any, Any],
     activation_fn: Any, collections: Any, data_format: str | None = None,
 ) -> Tensor:  # fmt: skip
-    """``normalizer`` (function, arguments), or else ``biases`` (initializer, regularizer); then activation."""
+    """``normalizer`` (function, arguments) or ``biases`` (initializer, regularizer); then activation."""
     normalizer_fn, normalizer_params = normalizer
     if normalizer_fn is not None:
         outputs = normalizer_fn(outputs, **(normalizer_params or {}))

@@ -6,6 +6,7 @@ The way of a step, in the order of the modules:
     fetches, feeds             what the caller asks for and gives, checked and converted
     plan          compiles once (the passes of flowrt.graph), keeps instances, runs a step on one
     bind          one device's subgraph -> `Program`: each tensor gets a place, each instruction its arguments
+    arguments, lifetimes, cost what an instruction reads, who reads a tensor last, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order
     step_stats    what a traced step records

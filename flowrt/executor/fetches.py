@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
-
-Rebuild: TypeAlias = Callable[[Iterator[Any]], Any]
 
 
 class IndexedSlicesValue(NamedTuple):

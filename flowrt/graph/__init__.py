@@ -4,7 +4,9 @@ The data path, from a user's call to what the executor gets:
 
     op_def        `define_op`, `OpDef`: all there is to know about an op, in one place; ops/ has them
     build         a call becomes an operation: inputs converted, type variables bound
-    graph         `Graph`, `Operation`, `Tensor`: what the user holds; scopes, devices, collections
+    graph         `Graph`: names, scopes, collections, the default graph
+    operation     `Operation`, `Tensor`: the user's handles on nodes; `source` finds the user's line
+    scopes, defaults           what colours new operations; a thread's default graphs and sessions
     shapes, partial_value      the shape lattice, and small values that shapes are made of
     gradients, jvp, custom_gradient, indexed_slices     derivatives as more graph
     node          `Node`, `Subgraph`: the immutable form; edges are names

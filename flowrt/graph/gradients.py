@@ -268,7 +268,7 @@ def hessians(
     One reverse sweep an element of x. Raises `InvalidArgumentError` for an x without a static shape.
     """
     xs = _tensors(xs)
-    options = {"colocate_gradients_with_ops": colocate_gradients_with_ops}
+    options: dict[str, Any] = {"colocate_gradients_with_ops": colocate_gradients_with_ops}
     reshape, pack, strided = op_def("Reshape"), op_def("Pack"), op_def("StridedSlice")
     found = []
     for x, gradient in zip(xs, gradients(ys, xs, **options), strict=True):
