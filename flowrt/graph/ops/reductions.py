@@ -76,8 +76,10 @@ def reduced_shape(s: ShapeContext) -> Sequence[Shape]:
     dims, axes, keep = s.shapes[0], s.value(1), s.attrs["keep_dims"]
     if dims is None:
         return [None]
+    if s.shapes[1] == (0,):  # no axes: nothing is reduced
+        return [dims]
     if axes is None:
-        return [(None,) * len(dims) if keep else () if s.shapes[1] == (0,) else None]
+        return [(None,) * len(dims) if keep else None]
     dropped = [normalize_axis(axis, len(dims)) for axis in (axes if isinstance(axes, tuple) else (axes,))]
     if len(set(dropped)) != len(dropped):
         raise InvalidArgumentError(f"expected each axis once; got {list(dropped)}")
