@@ -10,6 +10,8 @@ Some classes are also a built-in exception, because define-and-run scripts catch
 
 from __future__ import annotations
 
+from typing import Any
+
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
 PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE = range(7, 12)
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = range(12, 17)
@@ -25,8 +27,12 @@ class OpError(Exception):
     error_code = UNKNOWN
 
     def __init__(
-        self, message: str, *, op: str | None = None, op_type: str | None = None, source: str | None = None
+        self, *args: Any, op: str | None = None, op_type: str | None = None, source: str | None = None
     ) -> None:
+        """``args`` is the message, or TensorFlow's ``(node_def, op, message)`` from scripts that raise these."""
+        message = str(args[2] if len(args) > 2 else args[0] if args else "")
+        if len(args) > 2 and op is None:
+            op = getattr(args[1], "name", None)
         self.op, self.op_type, self.source = op, op_type, source
         where = " ".join(filter(None, (op_type, repr(op) if op else None, f"({source})" if source else None)))
         self.message = f"{where}: {message}" if where else message
