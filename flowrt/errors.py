@@ -29,7 +29,7 @@ class OpError(Exception):
     def __init__(
         self, *args: Any, op: str | None = None, op_type: str | None = None, source: str | None = None
     ) -> None:
-        """``args`` is the message, or TensorFlow's ``(node_def, op, message)`` from scripts that raise these."""
+        """``args`` is the message, or TensorFlow's ``(node_def, op, message)``, as scripts raise it."""
         message = str(args[2] if len(args) > 2 else args[0] if args else "")
         if len(args) > 2 and op is None:
             op = getattr(args[1], "name", None)

@@ -130,7 +130,7 @@ class Tensor:
 
     def __bool__(self) -> NoReturn:
         raise DTypeError(
-            f"Tensor {self.name!r} has no truth value: the graph has no values yet. Use flowrt.cond() to"
+            f"Tensor {self.name!r} has no truth value: the graph has no values yet. Use flowrt.where() to"
             " choose by a tensor, and 'is None' to test for absence"
         )
 
