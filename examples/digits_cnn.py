@@ -65,7 +65,7 @@ def main(out: Path, steps: int) -> float:
     next_batch = dataset.make_one_shot_iterator().get_next()
     saver = tf.train.Saver()
     out.mkdir(parents=True, exist_ok=True)
-    with tf.Session(config=CONFIG) as session, tf.summary.FileWriter(str(out)) as events:
+    with tf.Session(config=CONFIG) as session, tf.summary.FileWriter(str(out), session.graph) as events:
         session.run(tf.global_variables_initializer())
         start = time.perf_counter()
         for step in range(1, steps + 1):

@@ -182,10 +182,10 @@ class Binder:
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         fetched = any(self._is_fetched(ref) for ref in outputs)
         static = all(is_static(spec[1]) and spec[0].np.kind != "O" for spec in node.outputs)
-        large_send = self._lifetimes.is_sent(outputs) and any(
-            _nbytes(s) > MAX_PINNED_SEND for s in node.outputs
-        )
-        if node.op.takes_out and outputs and static and not fetched and not large_send:
+        in_buffers = node.op.takes_out and outputs and static and not fetched
+        if in_buffers and self._lifetimes.is_sent(outputs):
+            in_buffers = all(_nbytes(spec) <= MAX_PINNED_SEND for spec in node.outputs)
+        if in_buffers:
             self._bind_into_buffers(node, operands, outputs, position)
         else:
             self._bind_into_registers(node, operands)

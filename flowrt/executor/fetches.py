@@ -44,6 +44,8 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             if isinstance(element, Operation):
                 targets[element] = None
                 return lambda values: None
+            if element.dtype is dtypes.resource:
+                element = _read_of(graph, element)
             if element.dtype in (dtypes.resource, dtypes.variant):
                 raise element.op.error(
                     InvalidArgumentError, f"{path}: a {element.dtype.name} cannot be fetched"
@@ -75,6 +77,12 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
     if type(fetches) is list and all(type(f) is Tensor for f in fetches):
         rebuild = list
     return Fetches(tuple(tensors), tuple(targets), rebuild)
+
+
+def _read_of(graph: Graph, handle: Tensor) -> Tensor:
+    """The value of the variable behind ``handle``, for scripts that fetch variables by name; else the handle."""
+    read = graph.operations.get(f"{handle.op.name}/Read/ReadVariableOp")
+    return handle if read is None else read.outputs[0]
 
 
 def structure_key(fetches: Any) -> Any:

@@ -31,13 +31,29 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
     """
     graph = get_default_graph()
     values = args if len(args) == len(op.inputs) else _input_values(op, args, kwargs)
+    for value in values:  # as in TensorFlow, an operation goes where its inputs are
+        if type(value) is Tensor:
+            if value.op.graph is not graph:
+                graph = value.op.graph
+                with graph:
+                    return _build_in(graph, op, values, name, kwargs)
+            break
+    return _build_in(graph, op, values, name, kwargs)
+
+
+def _build_in(
+    graph: Graph, op: OpDef, values: Sequence[Any], name: str | None, kwargs: dict[str, Any]
+) -> Any:
+    """`build_op` in ``graph``, which is the default one."""
     full_name = graph.operation_name(name or op.name)
     try:
         types = _given_types(op, kwargs) if kwargs else {}
         inputs = _inputs(op, values, types, full_name, kwargs)
         for tensor in inputs:
             if tensor.op.graph is not graph:
-                raise InvalidArgumentError(f"input {tensor.name!r} is of another graph than the default one")
+                raise InvalidArgumentError(
+                    f"input {tensor.name!r} is of another graph than the inputs before it or the default one"
+                )
         attrs = _attrs(op, types, kwargs)
     except InvalidArgumentError as error:
         if error.op is not None:
@@ -391,7 +407,7 @@ def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
             _check_kind(own, dtype, value)
         return _cast_in_range(array, dtype, value)
     if own is dtypes.float64 and not hasattr(value, "__array__"):
-        return array.astype(np.float32)
+        return _cast_in_range(array, dtypes.float32, value)
     if own is dtypes.int64 and not hasattr(value, "__array__") and np.all(array.astype(np.int32) == array):
         return array.astype(np.int32)
     return array
@@ -402,7 +418,7 @@ def _cast_in_range(array: np.ndarray[Any, Any], dtype: DType, value: Any) -> np.
         raise InvalidArgumentError(
             f"expected {dtype.name}, from {dtype.min} to {dtype.max}; got {_brief(value)}"
         )
-    with np.errstate(over="ignore"):
+    with np.errstate(all="ignore"):
         return array.astype(dtype.np)
 
 

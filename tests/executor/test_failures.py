@@ -25,6 +25,14 @@ def open_session(request, monkeypatch):
     return lambda: tf.Session(config=config, seed=7 if request.param == "seeded" else None)
 
 
+@pytest.fixture
+def ctrl_c():
+    """Python's own handling of SIGINT, which a shell's background job starts without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 class Failing:
     """Two devices: one fails while the other waits for it; then a write that must not happen."""
 
@@ -208,7 +216,7 @@ def test_a_closed_session_says_so(open_session):
             use()
 
 
-def test_ctrl_c_leaves_the_session_usable(open_session):
+def test_ctrl_c_leaves_the_session_usable(open_session, ctrl_c):
     main = threading.main_thread().ident
     v = tf.Variable(0.0)
     interrupting = tf.py_func(
@@ -226,7 +234,7 @@ def test_ctrl_c_leaves_the_session_usable(open_session):
         assert not session._running
 
 
-def test_ctrl_c_while_another_device_works_ends_the_step(monkeypatch):
+def test_ctrl_c_while_another_device_works_ends_the_step(monkeypatch, ctrl_c):
     monkeypatch.setattr(plan, "THREADED_COST", 0.0)
     main = threading.main_thread().ident
     with tf.device("/cpu:0"):

@@ -99,10 +99,16 @@ def test_unknown_names_and_foreign_elements_are_refused(session):
         session.run("known:0", {foreign: 2.0})
 
 
-def test_a_handle_cannot_be_fetched(session):
-    v = tf.Variable(1.0)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="resource"):
-        session.run(v.handle)
+def test_a_variable_is_fetched_by_its_name_too(session):
+    v = tf.Variable(1.0, name="scope/v")
+    session.run(v.initializer)
+    assert session.run([v, v.name, "scope/v:0", v.handle]) == [1.0] * 4
+
+
+def test_a_handle_of_something_else_cannot_be_fetched(session):
+    iterator = tf.data.Dataset.range(3).make_initializable_iterator()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="resource cannot be fetched"):
+        session.run(iterator.initializer.inputs[0])
 
 
 # --- feeds

@@ -129,6 +129,11 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
     items = list(values) if isinstance(values, (list, tuple)) else [values]
     if not items:
         raise InvalidArgumentError("concat: expected at least one value; got none")
+    rank = axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
+    if rank not in (None, 0):
+        raise InvalidArgumentError(
+            f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
+        )
     result: Tensor = identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
     return result
 
