@@ -45,6 +45,7 @@ from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradi
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
 from flowrt.graph.import_graph_def import import_graph_def
 from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.ops import all as _all_ops  # import_graph_def knows every op from the start
 from flowrt.graph.ops import operators as _operators  # Tensor's +, -, [] and so on
 from flowrt.graph.ops.arithmetic import (
     accumulate_n,

@@ -77,7 +77,7 @@ class FlagValues:
             raise InvalidArgumentError(f"expected a value for --{missing[0]}; got none")
         if rest and not known_only:
             raise InvalidArgumentError(
-                f"unknown flags {' '.join(rest)}. {nearest(rest[0].lstrip('-'), self._values)}"
+                f"unknown flags {' '.join(rest)}.{nearest(rest[0].lstrip('-'), self._values)}"
             )
         return [*arguments[:1], *rest]
 
@@ -93,7 +93,7 @@ class FlagValues:
         if not self.__dict__["_parsed"]:
             self()
         if name not in self._values:
-            raise AttributeError(f"no flag {name!r}. {nearest(name, self._values)}")
+            raise AttributeError(f"no flag {name!r}.{nearest(name, self._values)}")
         return self._values[name]
 
     def __getitem__(self, name: str) -> Any:
@@ -111,7 +111,7 @@ class FlagValues:
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name not in self._values:
-            raise AttributeError(f"no flag {name!r}. {nearest(name, self._values)}")
+            raise AttributeError(f"no flag {name!r}.{nearest(name, self._values)}")
         self._values[name] = value
 
 

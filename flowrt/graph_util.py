@@ -25,7 +25,7 @@ def extract_sub_graph(graph_def: GraphDef, dest_nodes: Iterable[str]) -> GraphDe
     while waiting:
         name = waiting.pop()
         if name not in nodes:
-            raise NotFoundError(f"node {name!r}: the graph has no such node. {nearest(name, nodes)}")
+            raise NotFoundError(f"node {name!r}: the graph has no such node.{nearest(name, nodes)}")
         if name not in needed:
             needed.add(name)
             waiting += [_producer(text) for text in nodes[name].input]

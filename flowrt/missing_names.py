@@ -105,4 +105,4 @@ def missing_name(namespace: str, name: str, names: Iterable[str]) -> AttributeEr
     if reason is not None:
         return MissingNameError(f"{full}: {reason}")
     public = [n for n in names if not n.startswith("_")]
-    return AttributeError(f"{full}: flowrt has no such name. {nearest(name, public)}".rstrip())
+    return AttributeError(f"{full}: flowrt has no such name.{nearest(name, public)}")

@@ -98,7 +98,6 @@ class Variable:
     """
 
     __array_priority__ = 100
-    __array_ufunc__ = None
 
     def __init__(
         self,

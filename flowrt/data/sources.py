@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import gzip
 import operator
-from collections.abc import Callable, Iterable
-from contextlib import ExitStack, closing
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from typing import IO, Any, final
 
 import numpy as np
@@ -16,7 +17,7 @@ from flowrt import dtypes
 from flowrt.data.node import Array, Element, Iteration, Node, Rows, Stream, known_int
 from flowrt.data.spec import TensorSpec, row_spec, spec_of
 from flowrt.data.structure import Structure, flatten, flatten_up_to, leaf_paths
-from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from flowrt.graph.shapes import compatible, format_shape
 
 
@@ -107,10 +108,15 @@ class FromGenerator(Node):
     def open(self, iteration: Iteration) -> Stream[Element]:
         leaves = list(zip(leaf_paths(self.yields), flatten(self.yields), strict=True))
         with ExitStack() as stack:
-            values = iter(self.generator(*self.args))
+            with _users_errors():
+                values = iter(self.generator(*self.args))
             if close := getattr(values, "close", None):
                 stack.callback(close)
-            for index, value in enumerate(values):
+            for index in count():
+                with _users_errors():
+                    value = next(values, _END)
+                if value is _END:
+                    return
                 where = f"from_generator: element {index}"
                 parts = zip(leaves, self._parts(value, where), strict=True)
                 yield tuple([_convert(part, spec, where + path) for (path, spec), part in parts])
@@ -120,6 +126,26 @@ class FromGenerator(Node):
             return flatten_up_to(self.yields, value)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{where}: {error}") from None
+
+
+_END = object()
+
+
+@contextmanager
+def _users_errors() -> Iterator[None]:
+    """Say of what the user's generator raises that it did; the traceback is in the cause."""
+    try:
+        yield
+    except Exception as error:
+        is_argument = isinstance(error, (ValueError, TypeError))
+        kind = (
+            type(error)
+            if isinstance(error, OpError)
+            else InvalidArgumentError
+            if is_argument
+            else UnknownError
+        )
+        raise kind(f"generator raised {type(error).__name__}: {error}") from error
 
 
 def _convert(value: Any, spec: TensorSpec, where: str) -> Array:
@@ -137,7 +163,7 @@ def _convert(value: Any, spec: TensorSpec, where: str) -> Array:
 def _numbers(value: Any, dtype: dtypes.DType) -> Array:
     given = np.asarray(value)
     if given.dtype == dtype.np:
-        return given
+        return given.copy()  # a generator may fill the same array again
     if dtypes.as_dtype(given.dtype) is dtypes.string or (given.dtype.kind == "c" and not dtype.is_complex):
         raise TypeError(f"{given.dtype} does not convert to {dtype.name}")
     with np.errstate(invalid="ignore", over="ignore"):

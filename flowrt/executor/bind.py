@@ -45,6 +45,9 @@ from flowrt.graph.op_def import Effect, Ufunc
 from flowrt.graph.shapes import is_static
 from flowrt.rendezvous import create_key
 
+INCARNATION = 0
+"""The devices of one process live as long as it does: in keys, theirs is the first life."""
+
 MAX_COPIED_FEED = 65536
 """Bytes: a smaller feed is copied into a buffer, so that its readers are bound; a larger one is read where it
 is.
@@ -67,8 +70,7 @@ MAX_STRETCH_COST = 1e7
 @final
 class Binder:
     """Binds one subgraph. ``device`` gives memory and the array module, ``resource(node)`` the session's
-    object behind a stateful node, ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous,
-    ``incarnations`` the number of each sending device's life, for keys.
+    object behind a stateful node, ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous.
     """
 
     def __init__(
@@ -78,10 +80,9 @@ class Binder:
         resource: Callable[[Node], Any],
         send: Callable[[str, Any], None],
         take: Callable[[str, Any], Any],
-        incarnation: int,
     ) -> None:
         self._subgraph, self._device, self._xp = subgraph, device, device.xp
-        self._resource, self._send, self._take, self._incarnation = resource, send, take, incarnation
+        self._resource, self._send, self._take = resource, send, take
         self._registers: list[Any] = []
         self._instructions: list[Instruction] = []
         self._nodes: list[Node] = []
@@ -168,9 +169,7 @@ class Binder:
 
     def _key(self, node: Node) -> str:
         ends = node.attrs
-        return create_key(
-            ends["send_device"], self._incarnation, ends["recv_device"], ends["tensor_name"], 0, 0
-        )
+        return create_key(ends["send_device"], INCARNATION, ends["recv_device"], ends["tensor_name"], 0, 0)
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = [self._places[ref] for ref in node.inputs]
@@ -220,14 +219,24 @@ class Binder:
         """Rule 2."""
         read, arguments = self._kernel(node, operands)
         spec, ref, copy = node.outputs[0], (node.name, 0), self._xp.array
+        lock = operands[0].value.lock
         if self._is_fetched(ref) or spec.dtype.np.kind == "O" or not is_static(spec.shape):
             store = functools.partial(self._registers.__setitem__, self._new_register(node, 0))
-            self._emit_call(node, lambda *a: copy(read(*a)), arguments, operands, store, returns=True)
+            self._emit_call(
+                node,
+                lambda *a: _locked(lock, lambda: copy(read(*a))),
+                arguments,
+                operands,
+                store,
+                returns=True,
+            )
             return
         array = self._new_buffer(ref, spec)
         self._place(node, 0, Operand(array, None, self._buffer_name(array), True))
         copyto = self._xp.copyto
-        self._emit_call(node, lambda *a: copyto(array, read(*a)), arguments, operands, _ignore)
+        self._emit_call(
+            node, lambda *a: _locked(lock, lambda: copyto(array, read(*a))), arguments, operands, _ignore
+        )
 
     def _bind_into_buffers(
         self, node: Node, operands: list[Operand], outputs: list[Ref], position: int
@@ -377,6 +386,10 @@ class Binder:
         operand = self._places[ref]
         registers, slot = self._registers, operand.slot
         if slot is None:
+            source = self._subgraph.nodes[self._lifetimes.root(ref)[0]]
+            if source.op.effect is Effect.READ and source.op.alias:
+                lock = self._places[source.inputs[0]].value.lock  # another step may be updating the variable
+                return lambda: _locked(lock, _copy, operand.value)
             return functools.partial(_copy, operand.value)
         is_new = self._subgraph.nodes[ref[0]].op.effect in (Effect.PURE, Effect.RANDOM)
         if is_new and self._lifetimes.root(ref) == ref and self._fetch_counts[ref] == 1:
@@ -391,6 +404,11 @@ def _nbytes(spec: TensorSpec) -> int:
             raise InternalError(f"expected a static shape; got {spec}")
         count *= dim
     return count
+
+
+def _locked(lock: Any, function: Callable[..., Any], *arguments: Any) -> Any:
+    with lock:
+        return function(*arguments)
 
 
 def _ignore(_: Any) -> None:

@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import nearest
 
 
 class _Record:
-    """Fields with defaults, set by keyword or attribute, nothing else."""
+    """Fields with defaults, set by keyword or attribute, nothing else; a value is of its default's kind."""
 
     _defaults: ClassVar[Mapping[str, Any]] = {}
 
@@ -30,13 +32,14 @@ class _Record:
         if name not in self._defaults:
             known = ", ".join(self._defaults)
             raise InvalidArgumentError(
-                f"{type(self).__name__}: expected a field among {known}; got {name!r}. {self._hint(name)}"
+                f"{type(self).__name__}: expected a field among {known}; got {name!r}.{self._hint(name)}"
             )
+        _check_field(type(self).__name__, name, self._defaults[name], value)
         object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
         """Asked for what is not there only."""
-        raise AttributeError(f"{type(self).__name__} has no field {name!r}. {self._hint(name)}")
+        raise AttributeError(f"{type(self).__name__} has no field {name!r}.{self._hint(name)}")
 
     def _hint(self, name: str) -> str:
         return nearest(name, self._defaults)
@@ -44,6 +47,37 @@ class _Record:
     def __repr__(self) -> str:
         changed = {n: getattr(self, n) for n in self._defaults}
         return f"{type(self).__name__}({', '.join(f'{n}={v!r}' for n, v in changed.items())})"
+
+
+_KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
+    bool: ("True or False", (bool, np.bool_)),
+    int: ("an integer", (int, np.integer)),
+    float: ("a number", (int, float, np.number)),
+    str: ("a string", (str,)),
+    dict: ("a dict like {'CPU': 2}", (dict,)),
+    list: ("a list", (list, tuple)),
+}
+
+_COUNTS = ("intra_op_parallelism_threads", "operation_timeout_in_ms", "timeout_in_ms")
+
+
+def _check_field(record: str, name: str, default: Any, value: Any) -> None:
+    """Raise `InvalidArgumentError` for a value that field ``name`` cannot have. A default None allows all."""
+    kind = default if isinstance(default, type) else type(default)
+    expected, allowed = _KINDS.get(kind, (f"a {kind.__name__}", (kind,)))
+    fits = isinstance(value, allowed) and (kind is bool or not isinstance(value, bool))
+    if fits and name in _COUNTS:
+        expected, fits = f"{expected} of at least 0", value >= 0
+    if fits and name == "device_count":
+        fits = all(_is_count(key, count) for key, count in value.items())
+    if default is not None and not fits:
+        raise InvalidArgumentError(f"{record} {name}: expected {expected}; got {value!r}")
+
+
+def _is_count(device_type: Any, count: Any) -> bool:
+    if not isinstance(device_type, str) or not isinstance(count, int) or isinstance(count, bool):
+        return False
+    return count >= (device_type == "CPU")
 
 
 class GPUOptions(_Record):

@@ -80,7 +80,7 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
 
 
 def _read_of(graph: Graph, handle: Tensor) -> Tensor:
-    """The value of the variable behind ``handle``, for scripts that fetch variables by name; else the handle."""
+    """The value of the variable behind ``handle``, for fetches of variables by name; else the handle."""
     read = graph.operations.get(f"{handle.op.name}/Read/ReadVariableOp")
     return handle if read is None else read.outputs[0]
 

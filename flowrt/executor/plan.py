@@ -1,7 +1,7 @@
 """A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
 
-`compile_plan` goes the whole way of design: extract, order, infer, optimise, place, partition. `Plan.run`
-takes an instance (the partitions bound to buffers) from a pool, drives its programs and gives it back. Steps
+`compile_subgraphs` goes the whole way: extract, order, infer, optimise, place, partition. `Plan.run` takes
+an instance (the partitions bound to buffers) from a pool, drives its programs and gives it back. Steps
 that run at once use an instance each. An instance that failed is thrown away, with whatever its rendezvous
 still held.
 """
@@ -9,6 +9,7 @@ still held.
 from __future__ import annotations
 
 import contextlib
+import os
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -103,7 +104,6 @@ class Plan:
                 lambda node, device=device: self._resource(device, node),  # type: ignore[misc]
                 rendezvous.send,
                 take,
-                0,
             ).bind()
             for device, subgraph in self.partitions.items()
         ]
@@ -133,6 +133,7 @@ class Instance:
         self.feeds = [feed for program in programs for feed in program.feeds]
         self.fetches = [fetch for program in programs for fetch in program.fetches]
         self._pool: ThreadPoolExecutor | None = None
+        self._process = os.getpid()
         self._empty = not any(s.stretch or s.key for p in programs for s in p.segments)
 
     def run_straight(self) -> None:
@@ -161,7 +162,8 @@ class Instance:
         if isinstance(self._rendezvous, InlineRendezvous):
             run_inline(running, control)
             return
-        if self._pool is None:
+        if self._pool is None or self._process != os.getpid():  # a forked child has none of the threads
+            self._process = os.getpid()
             self._pool = ThreadPoolExecutor(
                 max(1, len(self.programs) - 1), thread_name_prefix="flowrt-device"
             )

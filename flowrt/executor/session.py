@@ -84,6 +84,9 @@ class BaseSession:
         *,
         seed: int | None = None,
     ) -> None:
+        if isinstance(target, Graph | ConfigProto):
+            given = "config" if isinstance(target, ConfigProto) else "graph"
+            raise DTypeError(f"Session: the first argument is the target; pass {given}=")
         if target:
             raise InvalidArgumentError(
                 f"Session: expected the target ''; got {target!r}: this build has no cluster"
@@ -220,7 +223,7 @@ class BaseSession:
         plan = request.plans.get(shapes)
         if plan is None:
             with self._lock:
-                if len(request.plans) > MAX_SHAPES:
+                if len(request.plans) >= MAX_SHAPES:
                     shapes = ()
                 plan = request.plans.get(shapes)
                 if plan is None:
@@ -306,9 +309,12 @@ class BaseSession:
     def variable_values(self, variables: Sequence[Any]) -> list[Any]:
         """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
         found = []
-        for resource in self._variable_resources(variables):
+        for variable, resource in zip(variables, self._variable_resources(variables), strict=True):
             with resource.lock:
-                found.append(resource.read().copy())
+                try:
+                    found.append(resource.read().copy())
+                except FailedPreconditionError as error:
+                    raise variable.op.error(FailedPreconditionError, error.message) from None
         return found
 
     def assign_variables(self, values: Mapping[Any, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.errors import InvalidArgumentError, OpError, UnknownError
+from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError, UnknownError
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, Rule
 from flowrt.graph.partial_value import as_host_value
@@ -68,6 +68,10 @@ def located(node: Node, error: Exception, inputs: str = "") -> OpError:
         if error.op is not None:
             return error
         return type(error)(error.message + inputs, op=node.name, op_type=node.op.name, source=source)
+    if isinstance(error, MemoryError):
+        return ResourceExhaustedError(
+            f"out of memory: {error}", op=node.name, op_type=node.op.name, source=source
+        )
     if isinstance(error, (ValueError, IndexError, np.linalg.LinAlgError)):
         return InvalidArgumentError(f"{error}{inputs}", op=node.name, op_type=node.op.name, source=source)
     text = f"{type(error).__name__}: {error}{inputs}"

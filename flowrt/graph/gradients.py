@@ -185,7 +185,7 @@ def _vjp_rule(op: Operation) -> Any:
         return op.graph.gradient_functions[override]
     if override not in _registered:
         raise NotFoundError(
-            f"gradient {override!r}: no RegisterGradient has this name. {nearest(override, _registered)}"
+            f"gradient {override!r}: no RegisterGradient has this name.{nearest(override, _registered)}"
         )
     return _registered[override]
 

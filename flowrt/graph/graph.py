@@ -136,8 +136,8 @@ class Graph:
             message = f"{error.message}; inputs are ({described})"
             raise type(error)(message, op=name, op_type=op_def.name, source=where) from None
         except (TypeError, ValueError, IndexError) as error:  # a host input of a rank the rule did not expect
-            described = ", ".join(f"{spec}={context.value(i)}" for i, spec in enumerate(specs))
-            message = f"expected inputs of other shapes or values; got ({described}): {error}"
+            described = ", ".join(context.describe(specs))
+            message = f"expected inputs of other shapes or values; got ({described})"
             raise InvalidArgumentError(
                 message, op=name, op_type=op_def.name, source=None if source is None else str(source)
             ) from error
@@ -169,7 +169,7 @@ class Graph:
         if not isinstance(name, str):
             raise DTypeError(f"operation name: expected a string; got {name!r}")
         if name not in self._operations:
-            raise NotFoundError(f"operation {name!r}: the graph has none. {nearest(name, self._operations)}")
+            raise NotFoundError(f"operation {name!r}: the graph has none.{nearest(name, self._operations)}")
         return self._operations[name]
 
     def get_tensor_by_name(self, name: str) -> Tensor:
@@ -192,12 +192,18 @@ class Graph:
             obj = obj._as_graph_element()
         if isinstance(obj, str):
             obj = self.get_tensor_by_name(obj) if ":" in obj else self.get_operation_by_name(obj)
+        if isinstance(obj, Operation) and not allow_operation:
+            hint = f" Did you mean '{obj.name}:0'?" if obj.outputs else ""
+            raise DTypeError(f"expected a tensor; got the operation {obj.name!r}.{hint}")
         if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Operation) and allow_operation):
             if obj.graph is not self:
-                raise InvalidArgumentError(f"{obj!r} is not an element of this graph")
+                raise InvalidArgumentError(
+                    f"{obj!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
+                )
             return obj
+        hint = ". gradients() and summary.merge_all() may return None" if obj is None else ""
         wanted = " or ".join(["a Tensor"] * allow_tensor + ["an Operation"] * allow_operation)
-        raise DTypeError(f"expected {wanted} or the name of one; got {obj!r}")
+        raise DTypeError(f"expected {wanted} or the name of one; got {obj!r}{hint}")
 
     def is_feedable(self, tensor: Tensor) -> bool:
         return tensor not in self._collections.get(_UNFEEDABLE, ())

@@ -197,7 +197,7 @@ def _hint(op: str, functions: set[str]) -> str:
     if _ON_REFERENCES.fullmatch(op):
         return ": for reference variables, build the graph with use_resource=True"
     found = nearest(op, (name for name in registered_ops() if not name.startswith("_")))
-    return f". {found}" if found else ""
+    return f".{found}" if found else ""
 
 
 def _read_node(
@@ -239,7 +239,7 @@ def _read_attrs(node_def: NodeDef, op: OpDef, defaults: Mapping[tuple[str, str],
                 attrs[key] = decode_attr(message, key, kind)
         elif not _says_nothing(node_def.op, key, decode_attr(message, key, None), defaults):
             hint = nearest(key, attr_names(op))
-            raise InvalidArgumentError(f"expected attributes of {node_def.op}; got {key[:200]!r}. {hint}")
+            raise InvalidArgumentError(f"expected attributes of {node_def.op}; got {key[:200]!r}.{hint}")
     for key, attr in op.attrs.items():
         if key not in attrs:
             if attr.required:

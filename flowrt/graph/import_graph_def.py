@@ -110,7 +110,7 @@ class _InputMap:
             op = importer.added.get(name)
             if op is None or index >= len(op.outputs):
                 hint = nearest(name, importer.added)
-                raise InvalidArgumentError(f"input_map: expected names of the GraphDef; got {key!r}. {hint}")
+                raise InvalidArgumentError(f"input_map: expected names of the GraphDef; got {key!r}.{hint}")
 
 
 def _own_tensor(graph: Graph, key: str, value: Any) -> Tensor:
@@ -135,7 +135,7 @@ class _Importer:
             for name in _colocated_with(node):
                 if name not in self.nodes:
                     message = f"expected colocation with a node of the GraphDef; got {name!r}"
-                    raise located(node, InvalidArgumentError(f"{message}. {nearest(name, self.nodes)}"))
+                    raise located(node, InvalidArgumentError(f"{message}.{nearest(name, self.nodes)}"))
 
     def add_all(self, shapes: Mapping[str, tuple[Shape, ...]]) -> None:
         inner = {name: self._without_mapped(node) for name, node in self.nodes.items()}
@@ -143,8 +143,8 @@ class _Importer:
             for ref in [*node.inputs, *((name, 0) for name in node.controls)]:
                 if ref[0] not in inner:
                     message = f"expected inputs among the nodes of the GraphDef; got {format_ref(ref)!r}"
-                    hint = nearest(ref[0], inner) or "input_map can replace it"
-                    raise located(node, InvalidArgumentError(f"{message}. {hint}"))
+                    hint = nearest(ref[0], inner) or " input_map can replace it"
+                    raise located(node, InvalidArgumentError(f"{message}.{hint}"))
         for name in sort_topologically(inner):
             node = self.nodes[name]
             try:
@@ -204,7 +204,7 @@ class _Importer:
             is_known = ref[0] in self.added or (":" in name and ref in self.mapped.tensors)
             if is_control or not is_known:
                 hint = nearest(name, self.added)
-                message = f"return_elements: expected names of the GraphDef; got {name!r}. {hint}"
+                message = f"return_elements: expected names of the GraphDef; got {name!r}.{hint}"
                 raise InvalidArgumentError(message)
             found.append(self.tensor(ref) if ":" in name else self.added[name])
         return found

@@ -126,6 +126,12 @@ class Argument(NamedTuple):
     on_host: bool
     is_list: bool  # either of the two
 
+    def length(self, attrs: Mapping[str, Any]) -> int:
+        """How many tensors it stands for in a call with ``attrs``."""
+        if self.number_attr:
+            return int(attrs[self.number_attr])
+        return len(attrs[self.type_attr]) if self.is_type_list and self.type_attr else 1
+
 
 class Sample(NamedTuple):
     """Inputs (arrays, or tuples of arrays for list inputs) and attrs of one call, for the test of all ops."""
@@ -159,6 +165,15 @@ class ShapeContext:
         self.op, self.attrs, self.shapes, self.dtypes = op, attrs, shapes, dtypes
         self.value = value
         """``value(i)``: what is known of input i's value, or None."""
+
+    def describe(self, specs: Sequence[TensorSpec]) -> list[str]:
+        """Each input's dtype and shape, and the value of those that say *how*, cut to 60 characters."""
+        arguments = [a for a in self.op.inputs for _ in range(a.length(self.attrs))]
+        described = [f"{a.name}: {spec}" for a, spec in zip(arguments, specs, strict=True)]
+        for i, argument in enumerate(arguments):
+            if argument.on_host and (value := self.value(i)) is not None:
+                described[i] += f"={value!s:.60}"
+        return described
 
 
 class SimplifyContext:
@@ -366,7 +381,7 @@ def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[A
 def op_def(name: str) -> OpDef:
     """The definition of the op ``name``. Raises `NotFoundError`, which names the nearest ones."""
     if name not in _registry:
-        raise NotFoundError(f"op {name!r}: flowrt has no such op. {nearest(name, _registry)}")
+        raise NotFoundError(f"op {name!r}: flowrt has no such op.{nearest(name, _registry)}")
     return _registry[name]
 
 
@@ -376,6 +391,6 @@ def registered_ops() -> Mapping[str, OpDef]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """``Nearest: a, b`` or the empty string."""
+    """`` Nearest: a, b``, which follows a full stop, or the empty string."""
     found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
-    return f"Nearest: {', '.join(found)}" if found else ""
+    return f" Nearest: {', '.join(found)}" if found else ""

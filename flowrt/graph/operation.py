@@ -30,7 +30,6 @@ class Tensor:
 
     __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
     __array_priority__ = 100  # so that ``array * tensor`` asks the tensor first
-    __array_ufunc__ = None
 
     def __init__(self, op: Operation, index: int, dtype: DType) -> None:
         self.op = op
@@ -187,7 +186,7 @@ class Operation:
     def get_attr(self, name: str) -> Any:
         """An attribute's value. Raises `NotFoundError`."""
         if name not in self.node.attrs:
-            raise self.error(NotFoundError, f"no attribute {name!r}. {nearest(name, self.node.attrs)}")
+            raise self.error(NotFoundError, f"no attribute {name!r}.{nearest(name, self.node.attrs)}")
         return self.node.attrs[name]
 
     def colocation_groups(self) -> list[str]:

@@ -18,8 +18,9 @@ class VariableResource:
 
     ``array`` is None until the first `assign`. With a static shape it then stays the same memory for the
     session's life, so that compiled programs read it in place; kernels that update it do so under ``lock``
-    and in place. Steps that run at once and update one variable each apply their update whole; a reader
-    beside them may see either.
+    and in place. Steps that run at once and update one variable each apply their update whole, and a fetch
+    copies the value whole; a kernel that reads it in place beside an update of another step may see a part
+    of each, as with TensorFlow's reference variables.
     """
 
     __slots__ = ("array", "dtype", "lock", "name", "shape")

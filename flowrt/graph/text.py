@@ -237,7 +237,8 @@ def _parse_input(line: Line, argument: Argument, nodes: Mapping[str, Node]) -> l
 def _resolve(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
     name, index = parse_name(token)
     if name not in nodes:
-        line.fail_at(token.column, f"expected an operation defined above. {nearest(name, nodes)}", token.text)
+        hint = nearest(name, nodes)
+        line.fail_at(token.column, f"expected an operation defined above{hint and f'.{hint}'}", token.text)
     if index and index >= len(nodes[name].outputs):
         line.fail_at(token.column, f"expected one of its {len(nodes[name].outputs)} outputs", token.text)
     return name, index
@@ -255,7 +256,9 @@ def _parse_attrs(line: Line, op: OpDef) -> dict[str, Any]:
         kind = attr_kind(op, key)
         if key in attrs or (kind is None and not key.startswith("_")):
             hint = nearest(key, attr_names(op))
-            line.fail_at(token.column, f"expected a new attribute of {op.name}. {hint}", token.text)
+            line.fail_at(
+                token.column, f"expected a new attribute of {op.name}{hint and f'.{hint}'}", token.text
+            )
         line.expect("=")
         attrs[key] = parse_value(line, kind)
     return attrs

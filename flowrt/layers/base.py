@@ -13,11 +13,13 @@ import re
 from collections.abc import Callable
 from typing import Any, ClassVar
 
+from flowrt import nn
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.get_variable import get_variable
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import nearest
 from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.shaping import shape
@@ -214,6 +216,17 @@ def _snake_case(name: str) -> str:
     """``MaxPooling2D`` -> ``max_pooling2d``."""
     parts = re.sub(r"(.)([A-Z][a-z0-9]+)", r"\1_\2", name)
     return re.sub(r"([a-z])([A-Z])", r"\1_\2", parts).lower()
+
+
+def activation_function(activation: Any) -> Callable[..., Any] | None:
+    """``activation``, or the function of flowrt.nn of this name. Raises `DTypeError` if there is none."""
+    found = getattr(nn, activation, None) if isinstance(activation, str) else activation
+    if found is None and activation is not None:
+        hint = nearest(activation, dir(nn))
+        raise DTypeError(f"activation: expected a function of flowrt.nn; got {activation!r}.{hint}")
+    if found is not None and not callable(found):
+        raise DTypeError(f"activation: expected a function or the name of one in flowrt.nn; got {found!r}")
+    return found
 
 
 def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., Tensor]:

@@ -13,7 +13,7 @@ from flowrt.graph.ops.linalg import matmul, tensordot
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Zeros
-from flowrt.layers.base import Layer, layer_function
+from flowrt.layers.base import Layer, activation_function, layer_function
 from flowrt.variables import Variable
 
 
@@ -39,7 +39,7 @@ class Dense(Layer):
         **options: Any,
     ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
-        self.units, self.activation, self.use_bias = int(units), activation, use_bias
+        self.units, self.activation, self.use_bias = int(units), activation_function(activation), use_bias
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
         self.kernel_regularizer, self.bias_regularizer = kernel_regularizer, bias_regularizer
         self.kernel_constraint, self.bias_constraint = kernel_constraint, bias_constraint

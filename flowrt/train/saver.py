@@ -27,6 +27,8 @@ from flowrt.train.checkpoint import (
 from flowrt.train.checkpoint_state import update_checkpoint_state
 from flowrt.variables import GraphKeys, Variable, global_variables
 
+_MANIFEST = ".index.json"
+
 
 class Saver:
     """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables,
@@ -96,6 +98,7 @@ class Saver:
         ``global_step`` is an int, a variable or a tensor. Raises `FailedPreconditionError` for an
         uninitialized variable and what writing raises; the last checkpoint is untouched then.
         """
+        _check_session(sess, "save")
         targets = self._targets()
         prefix = os.fspath(save_path)
         if global_step is not None:
@@ -128,15 +131,14 @@ class Saver:
         variable that is not in it, `InvalidArgumentError` for another shape or dtype (with both),
         `DataLossError` for damage. No variable has changed then.
         """
+        _check_session(sess, "restore")
         if save_path is None:
             raise InvalidArgumentError(
                 "restore: expected a checkpoint's prefix; got None. Was anything saved?"
             )
         prefix = os.fspath(save_path)
         if not checkpoint_exists(prefix):
-            raise InvalidArgumentError(
-                f"restore: {prefix!r} is not a checkpoint's prefix: there is no {prefix}.index.json"
-            )
+            raise InvalidArgumentError(f"restore: {prefix!r} is not a checkpoint's prefix: {_reason(prefix)}")
         targets = self._targets()
         reader = CheckpointReader(prefix)
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -149,7 +151,9 @@ class Saver:
         self, prefix: str, name: str, variable: Variable, shapes: Mapping[str, Any], types: Mapping[str, Any]
     ) -> None:
         if name not in shapes:
-            message = f"checkpoint {prefix!r} has no tensor {name!r}. {nearest(name, shapes)}"
+            message = (
+                f"checkpoint {prefix!r} has no tensor {name!r}.{nearest(name, shapes) or _some_of(shapes)}"
+            )
             raise NotFoundError(message, op=variable.op.name, source=variable.op.source)
         shape, expected = list(shapes[name]), variable.shape
         fits = expected.is_compatible_with(shape)
@@ -187,17 +191,40 @@ def _saveables() -> list[Variable]:
 
 
 def _by_name(var_list: Any) -> dict[str, Variable]:
+    if not isinstance(var_list, Iterable) or isinstance(var_list, str | Variable):
+        raise DTypeError(f"Saver: expected a list or dict of variables; got {var_list!r}")
+    for variable in var_list.values() if isinstance(var_list, Mapping) else (var_list := list(var_list)):
+        if not isinstance(variable, Variable):
+            raise DTypeError(f"Saver: expected variables; got {variable!r}")
     if isinstance(var_list, Mapping):
         return dict(var_list)
     found: dict[str, Variable] = {}
     for variable in var_list:
-        if not isinstance(variable, Variable):
-            raise DTypeError(f"Saver: expected variables; got {variable!r}")
         if found.setdefault(variable.op.name, variable) is not variable:
             raise InvalidArgumentError(
                 f"Saver: expected one variable of each name; got two of {variable.op.name!r}"
             )
     return found
+
+
+def _check_session(sess: Any, what: str) -> None:
+    if not hasattr(sess, "variable_values"):
+        raise DTypeError(f"{what}: expected a session first; got {sess!r}")
+
+
+def _reason(prefix: str) -> str:
+    """Why there is no checkpoint at ``prefix``."""
+    if prefix.endswith(_MANIFEST) and checkpoint_exists(prefix.removesuffix(_MANIFEST)):
+        return f"drop {_MANIFEST!r} from it"
+    if os.path.isdir(prefix):
+        return "it is a directory. Use latest_checkpoint(directory)"
+    return f"there is no {prefix}{_MANIFEST}"
+
+
+def _some_of(names: Mapping[str, Any]) -> str:
+    """Up to five of the checkpoint's tensors."""
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f" It has {', '.join(sorted(names)[:5])}{rest}" if names else " It is empty"
 
 
 def _step_of(sess: Any, global_step: Any) -> int:

@@ -16,7 +16,7 @@ from flowrt.data.node import ElementIterator, Iteration
 from flowrt.data.pipeline import AUTOTUNE, Filter, Map, Prefetch, Repeat, Shuffle, Take
 from flowrt.data.sources import FromGenerator, Range
 from flowrt.data.spec import TensorSpec
-from flowrt.errors import CancelledError
+from flowrt.errors import CancelledError, UnknownError
 
 INT = TensorSpec((), dtypes.int64)
 DEADLINE_S = 10.0
@@ -82,8 +82,9 @@ def test_an_error_comes_after_the_elements_before_it():
         iterator = ElementIterator(node)
         assert [next(iterator) for _ in range(3)] == [(0,), (1,), (2,)]
         for _ in range(2):
-            with pytest.raises(KeyError, match="no more"):
+            with pytest.raises(UnknownError, match="generator raised KeyError: 'no more'") as caught:
                 next(iterator)
+            assert isinstance(caught.value.__cause__, KeyError)
 
 
 def test_parallel_map_keeps_the_order_though_later_calls_end_first():

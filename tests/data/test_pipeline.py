@@ -448,3 +448,19 @@ def test_a_closed_iterator_says_so():
 def test_repeating_an_empty_dataset_for_ever_ends():
     assert elements(Repeat(Take(Range(0, 3), 0))) == []
     assert elements(Take(Repeat(Range(0, 2)), 5)) == [0, 1, 0, 1, 0]
+
+
+def test_a_generator_may_fill_one_array_again_and_again() -> None:
+    import flowrt as tf
+
+    buffer = np.zeros(2, np.float32)
+
+    def generate():
+        for i in range(4):
+            buffer[:] = i
+            yield buffer
+
+    with tf.Graph(), tf.Session() as session:
+        dataset = tf.data.Dataset.from_generator(generate, tf.float32, [2]).prefetch(3)
+        element = dataset.make_one_shot_iterator().get_next()
+        assert [session.run(element)[0] for _ in range(4)] == [0, 1, 2, 3]

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import sys
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -147,3 +151,69 @@ def test_set_shape_and_new_control_inputs_make_plans_stale():
         y.op._add_control_input(v.assign_add(1.0, read_value=False))
         session.run(y, {x: [1, 2]})
         assert session.run(v) == 1.0
+
+
+def test_a_fetched_variable_is_whole_while_others_assign_it():
+    size = 300_000
+    v = tf.Variable(np.zeros(size, np.float32))
+    x = tf.placeholder(tf.float32, [size])
+    assign = v.assign(x, read_value=False)
+    with tf.Session() as session:
+        session.run(v.initializer)
+        done = threading.Event()
+
+        def write():
+            number = 0
+            while not done.is_set():
+                number += 1
+                session.run(assign, {x: np.full(size, number, np.float32)})
+
+        writer = threading.Thread(target=write)
+        writer.start()
+        values = [session.run(v) for _ in range(300)]
+        done.set()
+        writer.join(30)
+        assert not writer.is_alive()
+    assert all(value.min() == value.max() for value in values)
+
+
+def test_one_thread_runs_while_another_builds():
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        x = tf.placeholder(tf.float32, [])
+        graph, ys = x.graph, [x + 1.0]
+        for _ in range(3000):
+            tf.constant(0.0)
+
+        def build():
+            with graph.as_default():
+                ys.extend(tf.identity(x) for _ in range(1500))
+
+        builder = threading.Thread(target=build)
+        with tf.Session() as session:
+            builder.start()
+            while builder.is_alive():
+                assert session.run(ys[-1], {x: 1.0}) in (1.0, 2.0)
+    finally:
+        sys.setswitchinterval(interval)
+
+
+def test_a_forked_child_goes_on_with_the_session(monkeypatch):
+    monkeypatch.setattr(plan, "THREADED_COST", 0.0)
+    x = tf.placeholder(tf.float32, [4])
+    with tf.device("/cpu:0"):
+        a = tf.exp(x)
+    with tf.device("/cpu:1"):
+        y = tf.reduce_sum(tf.sin(a))
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+        expected = session.run(y, {x: np.ones(4, np.float32)})
+        with warnings.catch_warnings():
+            warnings.simplefilter(
+                "ignore", DeprecationWarning
+            )  # Python 3.12 warns of any fork beside threads
+            child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            os._exit(0 if session.run(y, {x: np.ones(4, np.float32)}) == expected else 1)
+        assert os.waitpid(child, 0)[1] == 0

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import tracemalloc
 from types import SimpleNamespace
 from typing import Any
@@ -498,3 +500,29 @@ def test_a_damaged_graph_def_is_imported_or_refused_with_a_typed_error(data: st.
             peak = tracemalloc.get_traced_memory()[1]
             tracemalloc.stop()
     assert peak < 32 << 20, f"{peak} bytes for {len(encoded)}"
+
+
+EXPORTED = """
+import sys, flowrt as tf
+w = tf.Variable([1.0], name="w")
+loss = tf.reduce_sum(w * w)
+tf.summary.scalar("loss", loss)
+tf.train.AdamOptimizer().minimize(loss)
+tf.data.Dataset.range(3).make_initializable_iterator().get_next()
+sys.stdout.buffer.write(tf.get_default_graph().as_graph_def().SerializeToString())
+"""
+
+IMPORTED = """
+import sys, flowrt as tf
+definition = tf.GraphDef.FromString(sys.stdin.buffer.read())
+tf.import_graph_def(definition, name="")
+print(len(tf.get_default_graph().get_operations()))
+"""
+
+
+def test_another_process_imports_a_graph_of_any_ops() -> None:
+    exported = subprocess.run([sys.executable, "-c", EXPORTED], capture_output=True, check=True, timeout=60)
+    command = [sys.executable, "-c", IMPORTED]
+    imported = subprocess.run(command, input=exported.stdout, capture_output=True, timeout=60, check=False)
+    assert imported.returncode == 0, imported.stderr.decode()
+    assert int(imported.stdout) > 30

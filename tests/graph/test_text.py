@@ -214,7 +214,7 @@ X = "%x = Placeholder() : f32[2]\n"
     [
         ("%x Placeholder()", "line 1, column 4: expected '='; got 'Placeholder'"),
         ("%x =", "line 1, column 5: expected an op; got the end of the line"),
-        (X + "%y = Neg(%z) : f32[2]", "line 2, column 10: expected an operation defined above. ; got '%z'"),
+        (X + "%y = Neg(%z) : f32[2]", "line 2, column 10: expected an operation defined above; got '%z'"),
         (X + "%y = Neg(%x:1) : f32[2]", "line 2, column 10: expected one of its 1 outputs; got '%x:1'"),
         (X + "%y = Neg(%x, %x) : f32[2]", "line 2, column 12: expected ')'; got ','"),
         (X + "%y = AddN(%x) : f32[2]", "line 2, column 11: expected '['; got '%x'"),

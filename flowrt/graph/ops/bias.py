@@ -23,7 +23,7 @@ from flowrt.graph.ops.math import number
 from flowrt.graph.ops.random import random_uniform
 from flowrt.graph.ops.reductions import accumulator, delivered
 from flowrt.graph.ops.shaping import shape
-from flowrt.graph.shapes import Shape, format_shape, merge
+from flowrt.graph.shapes import Shape, format_shape
 
 
 def _channel_axis(value: Sequence[Any], data_format: str) -> int:
@@ -37,11 +37,17 @@ def _channel_axis(value: Sequence[Any], data_format: str) -> int:
 
 def _bias_add_shape(s: ShapeContext) -> Sequence[Shape]:
     value, bias = s.shapes
-    merge(bias, (None,))
+    if bias is not None and len(bias) != 1:
+        raise InvalidArgumentError(f"bias: expected a vector; got shape {format_shape(bias)}")
     if value is None:
         return [None]
     axis = _channel_axis(value, s.attrs["data_format"])
-    (channels,) = merge((value[axis],), bias) or (None,)
+    channels, length = value[axis], bias[0] if bias else None
+    if None not in (channels, length) and channels != length:
+        raise InvalidArgumentError(
+            f"bias: expected one element for each of the {channels} channels; got {length}"
+        )
+    channels = length if channels is None else channels
     return [(*value[:axis], channels, *value[axis + 1 :])]
 
 

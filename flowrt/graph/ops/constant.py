@@ -24,7 +24,7 @@ from flowrt.graph.op_def import (
     define_op,
 )
 from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
-from flowrt.graph.shapes import Shape, as_shape, num_elements
+from flowrt.graph.shapes import Shape, as_shape, merge, num_elements
 
 
 def _const_value(s: ShapeContext) -> PartialValue:
@@ -106,12 +106,17 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
     return tensor
 
 
+def _default_shape(s: ShapeContext) -> list[Shape]:
+    merge(s.shapes[0], s.attrs["shape"])  # the default has to be a value that may be fed
+    return [s.attrs["shape"]]
+
+
 placeholder_with_default_op = define_op(
     "PlaceholderWithDefault",
     "input: dtype -> dtype",
     types={"dtype": dtypes.ANY},
     attrs={"shape": attr_shape()},
-    shape=lambda s: [s.attrs["shape"]],
+    shape=_default_shape,
     kernel=lambda xp, x: x,
     vjp=lambda op, dy: [dy],
     jvp=lambda op, dx: [dx],

@@ -71,6 +71,9 @@ def _product_shape(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> 
 
 
 def _matmul_shape(s: ShapeContext) -> Sequence[Shape]:
+    for name, dims in zip("ab", s.shapes, strict=True):
+        if dims is not None and len(dims) != 2:
+            raise InvalidArgumentError(f"{name}: expected a matrix; got shape {format_shape(dims)}")
     a, b = (merge(dims, (None, None)) for dims in s.shapes)
     return [_product_shape(a, b, s.attrs["transpose_a"], s.attrs["transpose_b"])]
 

@@ -1,14 +1,15 @@
 """Python's operators on tensors: ``x + y`` adds an operation named "add" to the graph, and so on.
 
 Rules of this file: an operand that is no tensor becomes a constant of the tensor's dtype; ``==`` and ``!=``
-compare identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values).
+compare identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values). An array
+to the left of an operator comes here as a call of its ufunc; all else that needs a value raises `DTypeError`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Number
-from typing import Any
+from typing import Any, NoReturn
 
 from flowrt.errors import DTypeError
 from flowrt.graph.build import convert_to_tensor
@@ -32,6 +33,25 @@ from flowrt.graph.ops.math import neg
 from flowrt.graph.ops.slicing import getitem
 
 Function = Callable[..., Any]
+
+_REFLECTED = {
+    "add": "__radd__",
+    "subtract": "__rsub__",
+    "multiply": "__rmul__",
+    "divide": "__rtruediv__",
+    "floor_divide": "__rfloordiv__",
+    "remainder": "__rmod__",
+    "power": "__rpow__",
+    "matmul": "__rmatmul__",
+    "bitwise_and": "__rand__",
+    "bitwise_or": "__ror__",
+    "bitwise_xor": "__rxor__",
+    "less": "__gt__",
+    "less_equal": "__ge__",
+    "greater": "__lt__",
+    "greater_equal": "__le__",
+}
+"""The operator that ``array <op> tensor`` means, by the ufunc that NumPy calls for it."""
 
 
 def _bits_or_truth(of_bits: Function, of_truth: Function) -> Function:
@@ -93,6 +113,32 @@ def _invert(self: Any) -> Any:
     return logical_not(tensor) if tensor.dtype.is_bool else invert(tensor)
 
 
+def _no_value(self: Any, hint: str) -> DTypeError:
+    what = f"{type(self).__name__} {self.name!r} has no value yet"
+    return DTypeError(f"{what}: expected an array. {hint}run it in a session first")
+
+
+def _array_ufunc(self: Any, ufunc: Any, method: str, *inputs: Any, **_: Any) -> Any:
+    """``array <op> self`` by the reflected operator; every other call of a ufunc needs a value."""
+    if method == "__call__" and len(inputs) == 2 and inputs[1] is self:
+        if ufunc.__name__ in ("equal", "not_equal"):  # by identity, and an array is no tensor
+            return ufunc.__name__ == "not_equal"
+        if ufunc.__name__ in _REFLECTED:
+            return getattr(self, _REFLECTED[ufunc.__name__])(inputs[0])
+    raise _no_value(self, f"For np.{ufunc.__name__} use flowrt's function of this name, or ")
+
+
+def _to_number(self: Any) -> NoReturn:
+    raise _no_value(self, "Use flowrt.cast() to change its dtype, or ")
+
+
+def _setitem(self: Any, key: Any, value: Any) -> NoReturn:
+    raise DTypeError(
+        f"{type(self).__name__} {self.name!r} cannot be changed by index: use"
+        " flowrt.tensor_scatter_nd_update(), or assign() of a variable"
+    )
+
+
 def overload_operators(cls: type[Any]) -> None:
     """Give ``cls``, which is `Tensor` or converts to one, Python's operators and indexing."""
     for key, (function, name) in _BINARY.items():
@@ -100,13 +146,17 @@ def overload_operators(cls: type[Any]) -> None:
         setattr(cls, f"__r{key}__", _reflected(function, name))
     for method, (function, name) in _COMPARISONS.items():
         setattr(cls, method, _forward(function, name, method))
-    unary: dict[str, Function] = {
+    others: dict[str, Function] = {
         "__neg__": lambda self: neg(convert_to_tensor(self)),
         "__abs__": absolute,
         "__invert__": _invert,
         "__getitem__": lambda self, key: getitem(convert_to_tensor(self), key),
+        "__setitem__": _setitem,
+        "__float__": _to_number,
+        "__int__": _to_number,
+        "__array_ufunc__": _array_ufunc,
     }
-    for method, function in unary.items():
+    for method, function in others.items():
         setattr(cls, method, function)
 
 

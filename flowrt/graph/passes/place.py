@@ -194,6 +194,8 @@ class _Placer:
         sets = (s for n in range(1, len(distinct) + 1) for s in combinations(distinct, n))
         smallest = next(s for s in sets if not self._intersection(s))
         ending = f"The devices are {', '.join(self._names)}."
+        if not self._soft and self._intersection(self._constraints(names, relaxed=True)):
+            ending += " allow_soft_placement=True moves it to a device there is."
         facts = " and ".join(c.fact for c in smallest)
         node = self._subgraph.nodes.get(smallest[0].name)
         if len({c.name for c in smallest}) > 1:

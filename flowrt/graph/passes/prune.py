@@ -51,7 +51,8 @@ def extract(
         found[name] = node
         stack += [ref[0] for ref in node.inputs if ref[0] not in found]
         stack += [control for control in node.controls if control not in found]
-    ordered = {name: found[name] for name in operations if name in found}
+    # list(): one step under the interpreter lock, while other threads may add operations
+    ordered = {name: found[name] for name in list(operations) if name in found}
     aliases = {node.name: node for node in fed.values() if node.name not in operations}
     return Subgraph(
         sort_topologically(aliases | ordered),

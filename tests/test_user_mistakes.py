@@ -1,0 +1,253 @@
+"""What a new user gets wrong, and what the error then says: one test a mistake."""
+
+import math
+import re
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    NotFoundError,
+    UnknownError,
+)
+
+
+@pytest.fixture(autouse=True)
+def graph():
+    with tf.Graph().as_default() as graph:
+        yield graph
+
+
+# --- tensors taken for arrays
+
+
+@pytest.mark.parametrize("call", [np.sqrt, np.sum, np.exp, lambda t: np.maximum(1.0, t), np.add.accumulate])
+@pytest.mark.parametrize("make", [tf.constant, tf.Variable])
+def test_a_numpy_function_of_a_tensor(make, call):
+    t = make([1.0, 4.0], name="x")
+    with pytest.raises(DTypeError, match=r"'x:0' has no value yet: expected an array.* run it in a session"):
+        call(t)
+
+
+@pytest.mark.parametrize("make", [tf.constant, tf.Variable])
+def test_an_array_to_the_left_of_an_operator_is_no_mistake(make):
+    a, b = np.array([3.0, 5.0]), np.array([2.0, 4.0])
+    t = make(b)
+    cases = [
+        (a + t, a + b), (a - t, a - b), (a * t, a * b), (a / t, a / b), (a // t, a // b), (a % t, a % b),
+        (a**t, a**b), (a < t, a < b), (a <= t, a <= b), (a > t, a > b), (a >= t, a >= b),
+        (np.float64(3) * t, 3 * b), (np.float64(3) - t, 3 - b), (np.float64(3) ** t, 3**b),
+        (np.float64(3) < t, b > 3), (np.float64(3) / t, 3 / b),
+    ]  # fmt: skip
+    assert all(isinstance(tensor, tf.Tensor) for tensor, _ in cases)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for got, (_, expected) in zip(session.run([tensor for tensor, _ in cases]), cases, strict=True):
+            np.testing.assert_array_equal(got, expected)
+    assert ((a == t), (a != t)) == (False, True)
+
+
+def test_integers_and_matrices_to_the_left_of_an_operator_are_no_mistake():
+    a, t = np.array([[6, 3], [1, 2]]), tf.constant([[3, 5], [1, 7]], tf.int64)
+    b = np.array([[3, 5], [1, 7]])
+    with tf.Session() as session:
+        for got, expected in ((a @ t, a @ b), (a & t, a & b), (a | t, a | b), (a ^ t, a ^ b)):
+            np.testing.assert_array_equal(session.run(got), expected)
+
+
+@pytest.mark.parametrize("convert", [float, int, math.sqrt])
+def test_a_tensor_taken_for_a_number(convert):
+    with pytest.raises(DTypeError, match=r"Tensor 'x:0' has no value yet"):
+        convert(tf.constant(1.0, name="x"))
+
+
+def test_an_assignment_to_an_element():
+    t = tf.constant([1.0], name="x")
+    with pytest.raises(
+        DTypeError, match=r"'x:0' cannot be changed by index.*tensor_scatter_nd_update.*assign"
+    ):
+        t[0] = 2
+
+
+# --- shapes
+
+
+def test_a_value_that_a_shape_rule_cannot_read_is_short_in_the_message():
+    x = tf.constant(np.arange(10_000.0))
+    with pytest.raises(InvalidArgumentError) as caught:
+        tf.transpose(x, np.zeros((1, 30), np.int32))
+    assert re.search(r"x: float64\[10000\], perm: int32\[1, 30\]=\(\(0, 0, [0, ]{52}\)$", str(caught.value))
+
+
+def test_a_matrix_times_a_vector():
+    with pytest.raises(InvalidArgumentError, match=r"b: expected a matrix; got shape \[3\]"):
+        tf.matmul(tf.ones([2, 3]), tf.ones([3]))
+
+
+def test_a_bias_of_another_length():
+    with pytest.raises(
+        InvalidArgumentError, match=r"bias: expected one element for each of the 3 ch.*; got 4"
+    ):
+        tf.nn.bias_add(tf.ones([1, 3]), tf.ones([4]))
+    with pytest.raises(InvalidArgumentError, match=r"bias: expected a vector; got shape \[1, 3\]"):
+        tf.nn.bias_add(tf.ones([1, 3]), tf.ones([1, 3]))
+
+
+# --- sessions
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"device_count": 2}, r"ConfigProto device_count: expected a dict like {'CPU': 2}; got 2"),
+        ({"device_count": {"CPU": 0}}, r"device_count: expected a dict like"),
+        ({"allow_soft_placement": "yes"}, r"allow_soft_placement: expected True or False; got 'yes'"),
+        ({"intra_op_parallelism_threads": -1}, r"_threads: expected an integer of at least 0; got -1"),
+        ({"operation_timeout_in_ms": 1.5}, r"_in_ms: expected an integer; got 1\.5"),
+        ({"operation_timeout_in_ms": -5}, r"_in_ms: expected an integer of at least 0; got -5"),
+        ({"gpu_options": {}}, r"gpu_options: expected a GPUOptions; got {}"),
+    ],
+)
+def test_a_setting_of_the_wrong_kind(fields, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        tf.ConfigProto(**fields)
+
+
+def test_settings_of_the_right_kind_are_no_mistake():
+    tf.ConfigProto(
+        device_count={"GPU": 0, "CPU": 2}, device_filters=("/job:ps",), inter_op_parallelism_threads=-1
+    )
+    tf.GPUOptions(per_process_gpu_memory_fraction=1)
+    tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0)
+
+
+def test_a_config_or_a_graph_as_the_first_argument_of_a_session(graph):
+    with pytest.raises(DTypeError, match="the first argument is the target; pass config="):
+        tf.Session(tf.ConfigProto())
+    with pytest.raises(DTypeError, match="the first argument is the target; pass graph="):
+        tf.Session(graph)
+
+
+def test_an_operation_as_a_feed():
+    x = tf.placeholder(tf.float32, name="x")
+    with tf.Session() as session:
+        for key in ("x", x.op):
+            with pytest.raises(
+                DTypeError, match=r"expected a tensor; got the op.* 'x'. Did you mean 'x:0'\?"
+            ):
+                session.run(x + 1, {key: 1.0})
+
+
+def test_a_tensor_of_another_graph():
+    with tf.Graph().as_default():
+        other = tf.constant(1.0)
+    with tf.Session() as session, pytest.raises(InvalidArgumentError, match=r"of this graph.*graph=\.\.\."):
+        session.run(other)
+
+
+def test_none_in_place_of_an_operation():
+    with pytest.raises(
+        DTypeError, match=r"got None. gradients\(\) and summary.merge_all\(\) may return None"
+    ):
+        tf.get_default_graph().as_graph_element(None)
+
+
+def test_a_device_that_does_not_exist():
+    with tf.device("/gpu:0"):
+        x = tf.constant(1.0)
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match="allow_soft_placement=True moves it to a device"):
+            session.run(x)
+    with tf.Session(config=tf.ConfigProto(allow_soft_placement=True)) as session:
+        assert session.run(x) == 1
+
+
+# --- checkpoints
+
+
+@pytest.fixture
+def saved(tmp_path):
+    with tf.Graph().as_default(), tf.Session() as session:
+        for i in range(7):
+            tf.Variable(0.0, name=f"weights{i}")
+        session.run(tf.global_variables_initializer())
+        return tf.train.Saver().save(session, str(tmp_path / "m"))
+
+
+def test_a_directory_or_a_file_in_place_of_a_checkpoints_prefix(saved, tmp_path):
+    tf.Variable(0.0, name="weights0")
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=r"a directory\. Use latest_checkpoint\(directory\)"):
+            tf.train.Saver().restore(session, str(tmp_path))
+        with pytest.raises(InvalidArgumentError, match=r"drop '\.index\.json' from it"):
+            tf.train.Saver().restore(session, saved + ".index.json")
+
+
+def test_a_variable_that_a_checkpoint_has_not(saved):
+    tf.Variable(0.0, name="zzz")
+    names = ", ".join(f"weights{i}" for i in range(5))
+    with tf.Session() as session, pytest.raises(NotFoundError, match=rf"'zzz'\. It has {names} and 2 more$"):
+        tf.train.Saver().restore(session, saved)
+
+
+def test_a_saver_of_something_else(tmp_path):
+    for given in ({"a": 1}, [1], 1, tf.Variable(0.0)):
+        with pytest.raises(DTypeError, match=r"Saver: expected .*variables; got"):
+            tf.train.Saver(given)
+    with pytest.raises(DTypeError, match="save: expected a session first; got None"):
+        tf.train.Saver().save(None, str(tmp_path / "m"))
+
+
+def test_saving_before_initializing_names_the_variables_line(tmp_path):
+    tf.Variable(0.0, name="w")
+    with tf.Session() as session, pytest.raises(FailedPreconditionError) as caught:
+        tf.train.Saver().save(session, str(tmp_path / "m"))
+    assert "test_user_mistakes.py:" in str(caught.value)
+    assert "'w' has no value yet" in str(caught.value)
+
+
+# --- layers, data, names
+
+
+def test_an_activation_by_name():
+    x = tf.constant([[-1.0, 2.0]])
+    same = tf.layers.dense(x, 2, "relu", kernel_initializer=tf.constant_initializer([[1.0, 0.0], [0.0, 1.0]]))
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        np.testing.assert_array_equal(session.run(same), [[0, 2]])
+    with pytest.raises(DTypeError, match=r"function of flowrt\.nn; got 'rellu'. Nearest: relu"):
+        tf.layers.conv2d(tf.ones([1, 3, 3, 1]), 1, 3, activation="rellu")
+    with pytest.raises(DTypeError, match=r"expected a function or the name of one in flowrt\.nn; got 3"):
+        tf.layers.dense(x, 2, 3)
+
+
+def test_a_message_does_not_end_in_a_blank_when_no_name_is_near():
+    for call in (lambda: tf.qqqqqqqq, lambda: tf.get_default_graph().get_operation_by_name("q")):
+        with pytest.raises((AttributeError, NotFoundError), match=r"\.$"):
+            call()
+
+
+@pytest.mark.parametrize(
+    ("error", "kind"),
+    [
+        (ValueError("my text"), InvalidArgumentError),
+        (KeyError("my text"), UnknownError),
+        (OSError("my text"), UnknownError),
+        (NotFoundError("my text"), NotFoundError),
+    ],
+)
+def test_a_generator_that_fails(error, kind):
+    def generator():
+        yield 1
+        raise error
+
+    element = tf.data.Dataset.from_generator(generator, tf.int32, []).make_one_shot_iterator().get_next()
+    with tf.Session() as session:
+        assert session.run(element) == 1
+        with pytest.raises(kind, match=rf"generator raised {type(error).__name__}: .*my text") as caught:
+            session.run(element)
+    assert caught.value.__cause__ is error
