@@ -370,7 +370,7 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     parts, no_variables = two_partitions(), {}.__getitem__
     return [
-        Binder(parts[device.name], device, no_variables, rendezvous.send, rendezvous.take, 0).bind()
+        Binder(parts[device.name], device, no_variables, rendezvous.send, rendezvous.take).bind()
         for device in (HostDevice(0), HostDevice(1))
     ]
 

@@ -24,7 +24,7 @@ def bind(fetches, feeds=()):
     shapes = {t: tuple(t.shape.as_list()) for t in feeds}
     graph = tf.get_default_graph()
     _, parts = compile_subgraphs(graph, fetches, [], shapes, [device], {}, False, False, ())
-    return Binder(parts[device.name], device, resource, rendezvous.send, rendezvous.take, 0).bind()
+    return Binder(parts[device.name], device, resource, rendezvous.send, rendezvous.take).bind()
 
 
 def lines(program):

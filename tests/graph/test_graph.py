@@ -218,7 +218,7 @@ def test_tensors_have_no_values_while_the_graph_is_built(graph):
     for use in (bool, list, len, np.array, lambda t: 1 if t > 0 else 2):
         with pytest.raises(TypeError):
             use(x)
-    with pytest.raises(TypeError, match="cond"):
+    with pytest.raises(TypeError, match="where"):
         bool(x)
     assert np.float32(2) * x is not None
     assert (np.ones(3, np.float32) * x).shape.as_list() == [3]
