@@ -22,6 +22,7 @@ from flowrt.graph.ops.math import log
 from flowrt.graph.ops.reductions import reduce_sum
 from flowrt.graph.ops.shaping import shape, size
 from flowrt.graph.shapes import compatible
+from flowrt.missing_names import missing_name
 from flowrt.variables import GraphKeys
 
 _COLLECTION = GraphKeys.LOSSES
@@ -302,3 +303,7 @@ def get_total_loss(
         raise InvalidArgumentError("get_total_loss: expected losses in the collection; got none")
     total: Tensor = add_n(found, name=name)
     return total
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("losses", name, globals())

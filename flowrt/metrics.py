@@ -22,6 +22,7 @@ from flowrt.graph.ops.math import sqrt
 from flowrt.graph.ops.matrix_parts import diag_part
 from flowrt.graph.ops.reductions import reduce_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape
+from flowrt.missing_names import missing_name
 from flowrt.variables import GraphKeys, Variable
 
 
@@ -330,3 +331,7 @@ def _area(hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) ->
     x, y = div_no_nan(alarms, negatives), div_no_nan(hits, positives)
     area: Tensor = reduce_sum((x[:-1] - x[1:]) * (y[:-1] + y[1:]) / 2.0)
     return area
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("metrics", name, globals())

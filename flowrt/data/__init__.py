@@ -9,6 +9,8 @@
 Nothing is read before a session asks an iterator for its first element.
 """
 
+from typing import Any
+
 from flowrt.data import experimental as experimental
 from flowrt.data.dataset import Dataset as Dataset
 from flowrt.data.dataset import TextLineDataset as TextLineDataset
@@ -19,3 +21,8 @@ from flowrt.data.iterator import get_output_types as get_output_types
 from flowrt.data.iterator import make_initializable_iterator as make_initializable_iterator
 from flowrt.data.iterator import make_one_shot_iterator as make_one_shot_iterator
 from flowrt.data.pipeline import AUTOTUNE as AUTOTUNE
+from flowrt.missing_names import missing_name
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("data", name, globals())

@@ -23,9 +23,8 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
         )
     tensor: Tensor = graph.as_graph_element(key, allow_operation=False)
     if not graph.is_feedable(tensor) or tensor.dtype in (dtypes.resource, dtypes.variant):
-        raise InvalidArgumentError(
-            f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed"
-        )
+        message = f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed"
+        raise tensor.op.error(InvalidArgumentError, message)
     return tensor
 
 

@@ -38,6 +38,7 @@ from flowrt.graph.graph_def import subgraph_to_graph_def
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
+from flowrt.graph.source import user_line
 
 MAX_REQUESTS = 256
 """Cached (fetches, fed tensors) pairs a session; the least recently used one goes."""
@@ -407,7 +408,8 @@ class BaseSession:
             raise self._closed_error()
 
     def _closed_error(self) -> FailedPreconditionError:
-        return FailedPreconditionError("the session is closed: expected an open one. Make a new Session")
+        message = "the session is closed: expected an open one. Make a new Session"
+        return FailedPreconditionError(message, source=user_line())
 
 
 def _leave(session: BaseSession) -> None:

@@ -17,9 +17,10 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, user_source
+from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import Argument, Attr, OpDef, op_def, set_builder
 from flowrt.graph.shapes import Dimension, TensorShape, as_shape
+from flowrt.graph.source import user_line
 
 
 def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
@@ -58,7 +59,7 @@ def _build_in(
     except InvalidArgumentError as error:
         if error.op is not None:
             raise
-        raise type(error)(error.message, op=full_name, op_type=op.name, source=_where()) from None
+        raise type(error)(error.message, op=full_name, op_type=op.name, source=user_line()) from None
     operation = graph.add(op, full_name, inputs, attrs, output_dtypes(op, attrs))
     outputs = operation.outputs
     if len(outputs) == 1 and not op.outputs[0].is_list:
@@ -69,25 +70,20 @@ def _build_in(
 set_builder(build_op)
 
 
-def _where() -> str | None:
-    source = user_source()
-    return None if source is None else str(source)
-
-
 def _input_values(op: OpDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
     """The inputs' values in the order of the signature; ``kwargs`` keeps the attrs."""
     if len(args) == len(op.inputs):
         return args
     if len(args) > len(op.inputs):
         message = f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}"
-        raise InvalidArgumentError(message, source=_where())
+        raise InvalidArgumentError(message, source=user_line())
     values = list(args)
     for argument in op.inputs[len(args) :]:
         if argument.name not in kwargs:
             message = (
                 f"{op.name}: expected inputs {', '.join(a.name for a in op.inputs)}; got no {argument.name}"
             )
-            raise InvalidArgumentError(message, source=_where())
+            raise InvalidArgumentError(message, source=user_line())
         values.append(kwargs.pop(argument.name))
     return values
 

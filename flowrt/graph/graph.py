@@ -26,7 +26,7 @@ from flowrt.graph.operation import Operation, Tensor, depends_on
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.scopes import Controller, Scopes, apply_device_functions
 from flowrt.graph.shapes import Shape
-from flowrt.graph.source import user_source
+from flowrt.graph.source import user_line, user_source
 
 __all__ = [
     "Graph", "Operation", "Tensor", "default_sessions", "depends_on", "get_default_graph",
@@ -197,8 +197,10 @@ class Graph:
             raise DTypeError(f"expected a tensor; got the operation {obj.name!r}.{hint}")
         if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Operation) and allow_operation):
             if obj.graph is not self:
-                raise InvalidArgumentError(
-                    f"{obj!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
+                op = obj if isinstance(obj, Operation) else obj.op
+                raise op.error(
+                    InvalidArgumentError,
+                    f"{obj!r} is not an element of this graph. A session runs one graph: Session(graph=...)",
                 )
             return obj
         hint = ". gradients() and summary.merge_all() may return None" if obj is None else ""
@@ -235,7 +237,8 @@ class Graph:
 
     def check_building(self) -> None:
         if self._finalized:
-            raise FailedPreconditionError("the graph is finalized: it cannot be changed any more")
+            message = "the graph is finalized: it cannot be changed any more"
+            raise FailedPreconditionError(message, source=user_line())
 
     def rollback_on_error(self) -> _Rollback:
         """A context that takes back every operation added in it when it ends with an exception."""

@@ -24,5 +24,11 @@ def user_source() -> Source | None:
     return found
 
 
+def user_line() -> str | None:
+    """`user_source` as ``file:line``, for errors that no operation stands behind."""
+    source = user_source()
+    return None if source is None else str(source)
+
+
 _sources: dict[tuple[int, int], Source] = {}
 """Equal sources are one object, which the garbage collector then visits once."""

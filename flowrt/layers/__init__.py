@@ -8,6 +8,8 @@ normalization   BatchNormalization
 regularizers    l1, l2: losses of variables
 """
 
+from typing import Any
+
 from flowrt.layers.base import Layer
 from flowrt.layers.convolutional import (
     Conv1D,
@@ -39,6 +41,7 @@ from flowrt.layers.pooling import (
     max_pooling2d,
     max_pooling3d,
 )
+from flowrt.missing_names import missing_name
 
 __all__ = [
     "AveragePooling1D",
@@ -75,3 +78,7 @@ __all__ = [
     "max_pooling3d",
     "separable_conv2d",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("layers", name, globals())

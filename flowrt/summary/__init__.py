@@ -7,15 +7,22 @@
 Importing this package imports protobuf, so `import flowrt` leaves it until it is asked for.
 """
 
+from typing import Any
+
 from flowrt.graph.ops.summaries import histogram as histogram
 from flowrt.graph.ops.summaries import image as image
 from flowrt.graph.ops.summaries import merge as merge
 from flowrt.graph.ops.summaries import merge_all as merge_all
 from flowrt.graph.ops.summaries import scalar as scalar
 from flowrt.graph.ops.summaries import text as text
+from flowrt.missing_names import missing_name
 from flowrt.protos.event_pb2 import Event as Event
 from flowrt.protos.event_pb2 import SessionLog as SessionLog
 from flowrt.protos.event_pb2 import Summary as Summary
 from flowrt.protos.event_pb2 import TaggedRunMetadata as TaggedRunMetadata
 from flowrt.summary.writer import FileWriter as FileWriter
 from flowrt.summary.writer import FileWriterCache as FileWriterCache
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("summary", name, globals())

@@ -241,3 +241,31 @@ def test_every_module_of_ops_is_loaded_by_all() -> None:
     folder = Path(all_ops.__file__).parent
     modules = {path.stem for path in folder.glob("*.py")} - {"__init__", "all"}
     assert modules == {name for name in vars(all_ops) if not name.startswith("_")}
+
+
+@pytest.mark.gpu
+def test_kernels_give_on_cupy_what_they_give_on_numpy() -> None:
+    cupy = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+    wrong = []
+    for op in registered_ops().values():
+        for sample in op.samples(np.random.default_rng(0)):
+            arrays = [np.asarray(v) for v in flat_inputs(op, sample)]
+            if (
+                op.effect is not Effect.PURE
+                or isinstance(op.kernel, Rule)
+                or any(a.dtype == object for a in arrays)
+            ):
+                continue
+            with Graph():
+                operation, _ = build(op, sample)
+            attrs = {k: operation.node.attrs[k] for k in op.kernel_attrs}
+            here = op.kernel(np, *kernel_arguments(op, arrays, operation.node.attrs), **attrs)
+            pairs = zip(op.inputs, sample.inputs, strict=True)
+            on_host = [a.on_host for a, v in pairs for _ in (v if a.is_list else (v,))]
+            moved = [a if h else cupy.asarray(a) for a, h in zip(arrays, on_host, strict=True)]
+            there = op.kernel(cupy, *kernel_arguments(op, moved, operation.node.attrs), **attrs)
+            several = isinstance(here, (list, tuple))
+            for a, b in zip(here if several else [here], there if several else [there], strict=True):
+                if not np.allclose(np.asarray(a), cupy.asnumpy(b), rtol=1e-4, atol=1e-5, equal_nan=True):
+                    wrong.append(operation)
+    assert wrong == []
