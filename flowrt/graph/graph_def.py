@@ -19,6 +19,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Source, Subgraph
 from flowrt.graph.op_def import OpDef, nearest, registered_ops
 from flowrt.graph.shapes import Shape
+from flowrt.graph.source import user_line
 
 if TYPE_CHECKING:
     from flowrt.protos.graph_pb2 import GraphDef, NodeDef, VersionDef
@@ -182,7 +183,7 @@ def _check_ops(graph_def: GraphDef) -> None:
     if unknown:
         functions = {function.signature.name for function in graph_def.library.function}
         text = "; ".join(f"{op!r} (node {name!r}{_hint(op, functions)})" for op, name in unknown.items())
-        raise NotFoundError(f"GraphDef: expected ops that flowrt has; got {text}")
+        raise NotFoundError(f"GraphDef: expected ops that flowrt has; got {text}", source=user_line())
 
 
 def _find_op(name: str) -> OpDef | None:

@@ -71,7 +71,6 @@ PartialValue: TypeAlias = Any
 """A host value as far as it is known: int, bool or float, a nested tuple of them, None where unknown."""
 
 ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
-Gradient: TypeAlias = Callable[..., Any]
 
 
 class Attr(NamedTuple):

@@ -207,7 +207,8 @@ class Operation:
             raise self.error(InvalidArgumentError, f"control input {op.name!r} is of another graph")
         if depends_on(op, self):
             raise self.error(
-                InvalidArgumentError, f"control input {op.name!r} depends on this operation: a cycle"
+                InvalidArgumentError,
+                f"expected a graph without cycles; control input {op.name!r} depends on this",
             )
         self.control_inputs += (op,)
         self.mutate(controls=(*self.node.controls, op.name))

@@ -41,7 +41,7 @@ class VariableResource:
         """
         if self.array is None:
             raise FailedPreconditionError(
-                f"variable {self.name!r} has no value yet. Run global_variables_initializer() or restore"
+                f"variable {self.name!r} has no value yet. Run its initializer, or restore a checkpoint"
             )
         return self.array
 
