@@ -1,8 +1,17 @@
-"""device knows bytes: names of devices, and memory and an array module on each.
+"""device knows bytes: names of devices, memory and streams on each, and what crosses between them.
 
-    spec   `DeviceSpec`: a named device, ``/job:worker/task:0/device:CPU:1``; parse, format, merge
-    host   `HostDevice`: NumPy, and buffers aligned to 64 bytes
+    spec              `DeviceSpec`: a named device, ``/job:worker/task:0/device:CPU:1``; parse, format, merge
+    stream_executor   `StreamExecutor`, `Stream`, `Event`, `DeviceMemory`: the seam, and its checks
+    host, null, cuda  its three implementations: NumPy; nothing but a record and a clock; CuPy (its one door)
+    bfc               `BFCAllocator`, pure: best fit with coalescing over integer offsets
+    memory_pool       `MemoryPool`: BFC over a device's regions, with owners, a limit and a report
+    transfer          `TransferManager`: to the device, to the host, in which stream, copied or not; queues
+    device            `Device`: a name, an executor, a pool, transfers; `local_devices`: those of a session
 
-The executor asks a device for memory (``empty``) and for its array module (``xp``), with which every kernel
-is called; that is all it knows of it. The graph takes only the names.
+Bytes come in regions from a `StreamExecutor` (``mmap``, ``cudaMalloc``), a `MemoryPool` cuts them up, and
+everybody else has `DeviceMemory` from the pool: the arena of a plan, a variable, a value of a size that only
+the step knew. It goes back to the pool when its last holder lets go of it, or by hand.
+
+The executor asks a `Device` for memory, arrays over it, the array module ``xp`` with which every kernel is
+called, and the streams that its programs run on. The graph takes only the names.
 """
