@@ -255,6 +255,12 @@ from flowrt.graph.ops.selecting import (
     repeat,
     sparse_to_dense,
 )
+from flowrt.graph.ops.session_tensors import (
+    TensorHandle,
+    delete_session_tensor,
+    get_session_handle,
+    get_session_tensor,
+)
 from flowrt.graph.ops.shaping import (
     expand_dims,
     invert_permutation,

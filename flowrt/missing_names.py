@@ -87,7 +87,7 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("Server", "ClusterSpec", "ClusterDef", "replica_device_setter"), _DISTRIBUTED)
     | dict.fromkeys(("SyncReplicasOptimizer",), _DISTRIBUTED),
     "contrib": dict.fromkeys(("rnn", "seq2seq", "cudnn_rnn"), _CELLS)
-    | dict.fromkeys(("learn", "estimator", "training", "tpu"), _ESTIMATOR)
+    | dict.fromkeys(("learn", "estimator", "training"), _ESTIMATOR)
     | dict.fromkeys(("eager",), _EAGER)
     | dict.fromkeys(("distribute",), _DISTRIBUTED)
     | dict.fromkeys(("lookup",), _TABLES),

@@ -20,6 +20,7 @@ from unittest import mock  # noqa: F401  part of the interface
 import numpy as np
 
 from flowrt.data.structure import map_structure
+from flowrt.device.cuda import visible_devices
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.session import Session, get_default_session
@@ -48,14 +49,17 @@ def is_built_with_cuda() -> bool:
 
 
 def gpu_device_name() -> str:
-    """The first GPU's name, or the empty string."""
-    with Graph().as_default(), Session() as session:
-        return next((d.name for d in session.list_devices() if d.device_type == "GPU"), "")
+    """The first GPU's name, as a device scope takes it, or the empty string."""
+    return "/device:GPU:0" if visible_devices() else ""
 
 
 def is_gpu_available(cuda_only: bool = False, min_cuda_compute_capability: Any = None) -> bool:
-    """Whether a session has a GPU device."""
-    return gpu_device_name() != ""
+    """Whether there is a GPU, of the compute capability ``(major, minor)`` or a later one if that is given.
+
+    All GPUs are CUDA's here, so ``cuda_only`` changes nothing.
+    """
+    least = tuple(min_cuda_compute_capability or (0, 0))
+    return any(gpu.compute_capability >= least for gpu in visible_devices())
 
 
 def main(argv: list[str] | None = None) -> None:

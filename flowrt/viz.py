@@ -14,7 +14,6 @@ import os
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.device.spec import parse_device
@@ -81,7 +80,7 @@ def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partition
     }
     wanted = _ancestors([t.op for t in parsed.tensors] + list(parsed.targets))
     feeds = {tensor: shape for tensor, shape in feeds.items() if tensor.op in wanted}
-    devices = [SimpleNamespace(spec=parse_device(device.name)) for device in session.list_devices()]
+    devices = [device.spec for device in session.devices]
     return compile_subgraphs(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True, ())[1]
 
 

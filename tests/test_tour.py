@@ -22,9 +22,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device.host import HostDevice
+from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
-from flowrt.executor.bind import Binder
+from flowrt.executor.bind import Binder, compile_partition
 from flowrt.executor.program import PAUSE, Program
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.jvp import apply_jvp
@@ -266,7 +266,7 @@ def two_partitions() -> dict[str, Subgraph]:
     with tf.Graph() as graph:
         x1, x2, f = f_by_script(log_device="/cpu:0", product_device="/cpu:1")
     step = extract(graph, [f], [], {x1: (), x2: ()})
-    devices = [HostDevice(0).spec, HostDevice(1).spec]
+    devices = [tf.DeviceSpec.from_string(name) for name in (CPU_0, CPU_1)]
     return partition(place(step, devices, assigned={}, soft=False))
 
 
@@ -363,16 +363,16 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 #
 # The interpreter of chapter 2 looks everything up again in every step: the kernel, the inputs, a place for
 # the output. None of that changes from step to step. To *bind* a partition is to decide it all once: every
-# tensor gets a place (a buffer, a register), and what is left is a flat list of calls. That is a *program*.
-# It prints:
+# tensor gets a place (a buffer in the plan's one arena, a register), and what is left is a flat list of calls.
+# That is a *program*. It prints:
 
 
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
-    parts, no_variables = two_partitions(), {}.__getitem__
-    return [
-        Binder(parts[device.name], device, no_variables, rendezvous.send, rendezvous.take).bind()
-        for device in (HostDevice(0), HostDevice(1))
-    ]
+    parts, no_variables, programs = two_partitions(), {}.__getitem__, []
+    for device in local_devices(DeviceRequest(cpus=2, gpus=0)):
+        compiled = compile_partition(parts[device.name], device, no_variables)
+        programs += Binder(compiled, no_variables, rendezvous.send, rendezvous.take).bind()
+    return programs
 
 
 def test_chapter_6_a_program_is_a_list_of_calls_on_fixed_places() -> None:
@@ -415,7 +415,8 @@ def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
     rendezvous.check_empty()
 
 
-# Real files: flowrt/executor/bind.py (Binder), flowrt/executor/program.py (Program), flowrt/device/host.py,
+# Real files: flowrt/executor/places.py and memory_plan.py (what goes where), flowrt/executor/bind.py (Binder),
+# flowrt/executor/program.py (Program), flowrt/device/device.py,
 # flowrt/executor/plan.py (keeps bound programs for the next step of the same kind).
 # Left out here: variables read in place, views that cost nothing, large tensors, errors that name the node.
 

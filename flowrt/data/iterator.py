@@ -14,12 +14,13 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.data.node import Element, ElementIterator, Node
+from flowrt.data.node import HOST, Element, ElementIterator, Node
 from flowrt.data.spec import TensorSpec
 from flowrt.data.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
 from flowrt.data.traced import open_tree, tensors_in
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
+from flowrt.graph.dlpack import host_array, is_foreign
 from flowrt.graph.evaluate import evaluate, located
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Subgraph
@@ -34,8 +35,6 @@ from flowrt.graph.ops.iterators import (
 )
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import TensorShape, as_shape, compatible
-
-_HOST = "/device:CPU:0"
 
 
 class Iterator:
@@ -57,7 +56,7 @@ class Iterator:
         else:
             pairs = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
             spec = map_structure(pairs, output_types, output_shapes)
-        return Iterator(_new_handle(spec, shared_name), None, spec)
+        return Iterator(_new_handle(spec, HOST, shared_name), None, spec)
 
     @property
     def initializer(self) -> Operation:
@@ -152,7 +151,7 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
             evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful))
         )
 
-    with get_default_graph().device(_HOST):
+    with get_default_graph().device(node.device):
         resource = one_shot_iterator(open, **_element_attrs(node.spec))
     return Iterator(resource, None, node.spec)
 
@@ -160,13 +159,13 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
 def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Iterator:
     """An iterator over ``dataset`` that begins, and begins again, when its ``initializer`` runs."""
     node: Node = dataset.node
-    resource = _new_handle(node.spec, shared_name)
+    resource = _new_handle(node.spec, node.device, shared_name)
     opening = _opening(node, tensors_in(node))
     return Iterator(resource, make_iterator(resource, tensors_in(node), opening), node.spec)
 
 
-def _new_handle(spec: Structure, shared_name: str | None) -> Tensor:
-    with get_default_graph().device(_HOST):
+def _new_handle(spec: Structure, device: str, shared_name: str | None) -> Tensor:
+    with get_default_graph().device(device):
         handle: Tensor = iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
         return handle
 
@@ -205,9 +204,10 @@ def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
     """How a session begins a run over ``node``, given the values of ``tensors``."""
 
     def open(values: Sequence[Any]) -> Elements:
-        copies = [
-            np.array(value, t.dtype.np) for t, value in zip(tensors, values, strict=True)
-        ]  # a step's buffers
+        on_host = [host_array(value) if is_foreign(value) else value for value in values]
+        copies = [  # of a step's buffers
+            np.array(value, t.dtype.np) for t, value in zip(tensors, on_host, strict=True)
+        ]
         return _Run(node, dict(zip(tensors, copies, strict=True)))
 
     return open

@@ -34,6 +34,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 Element: TypeAlias = tuple[Any, ...]
 Stream: TypeAlias = Generator[T, None, None]
 
+HOST = "/device:CPU:0"
 CLOSE_S = 5.0  # how long closing waits for an element under way before it leaves it behind
 
 
@@ -48,6 +49,11 @@ class Node(ABC):
     @abstractmethod
     def open(self, iteration: Iteration) -> Stream[Element]:
         """The elements from the first on."""
+
+    @property
+    def device(self) -> str:
+        """The device on which an iterator gives out the elements."""
+        return HOST
 
     @property
     def rows(self) -> Rows | None:

@@ -204,11 +204,41 @@ class Prefetch(Node):
     def spec(self) -> Structure:
         return self.input.spec
 
+    @property
+    def device(self) -> str:
+        return self.input.device
+
     def open(self, iteration: Iteration) -> Stream[Element]:
         size = operator.index(self.buffer_size)
         if size == 0:
             return self.input.open(iteration)
         return read_ahead(self.input.open, _AUTO_PREFETCH if size == AUTOTUNE else size, iteration)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class OnDevice(Node):
+    """The input, for an iterator on ``target``: elements are computed on the host, and cross to the device
+    when a step takes them.
+    """
+
+    input: Node
+    target: str
+
+    @property
+    def spec(self) -> Structure:
+        return self.input.spec
+
+    @property
+    def device(self) -> str:
+        return self.target
+
+    @property
+    def rows(self) -> Rows | None:
+        return self.input.rows
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        return self.input.open(iteration)
 
 
 @final

@@ -5,7 +5,7 @@
     host, null, cuda  its three implementations: NumPy; nothing but a record and a clock; CuPy (its one door)
     bfc               `BFCAllocator`, pure: best fit with coalescing over integer offsets
     memory_pool       `MemoryPool`: BFC over a device's regions, with owners, a limit and a report
-    transfer          `TransferManager`: to the device, to the host, in which stream, copied or not; queues
+    transfer          `TransferManager`: to the device, to the host, in which stream, copied or not
     device            `Device`: a name, an executor, a pool, transfers; `local_devices`: those of a session
 
 Bytes come in regions from a `StreamExecutor` (``mmap``, ``cudaMalloc``), a `MemoryPool` cuts them up, and

@@ -63,7 +63,8 @@ class Stream:
         """Note ``error``, if it is the first."""
         if self._error is None:
             known = error if isinstance(error, OpError) else InternalError(f"{self.name}: {error!r}")
-            known.__cause__ = None if known is error else error
+            if known is not error:
+                known.__cause__ = error
             self._error = known
 
     def check(self) -> None:
@@ -83,7 +84,7 @@ class DeviceMemory:
     lease, which gives the bytes back when it dies, or the array that owns them.
     """
 
-    __slots__ = ("__weakref__", "address", "executor", "is_live", "keep", "nbytes", "whole")
+    __slots__ = ("__weakref__", "_whole", "address", "executor", "is_live", "keep", "nbytes")
 
     def __init__(
         self,
@@ -95,10 +96,14 @@ class DeviceMemory:
         keep: object = None,
     ) -> None:
         self.executor, self.address, self.nbytes = executor, address, nbytes
-        self.whole = self if whole is None else whole
+        self._whole = whole  # None where it is this: a reference to itself would keep it until a collection
         self.keep = keep
         self.is_live = True
         """Of the whole: whether it has not been deallocated."""
+
+    @property
+    def whole(self) -> DeviceMemory:
+        return self if self._whole is None else self._whole
 
     def slice(self, offset: int, nbytes: int) -> DeviceMemory:
         """A part of this memory. Raises `InvalidArgumentError` for a part that is not inside."""
@@ -122,6 +127,8 @@ class StreamExecutor(ABC):
     """The array module that kernels are called with."""
     is_asynchronous: ClassVar[bool]
     """Whether kernels return before their work is done: then one thread feeds all streams of the device."""
+    computes: ClassVar[bool] = True
+    """Whether kernels run. A device that only pretends has no values, and needs every shape beforehand."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -260,7 +267,7 @@ class StreamExecutor(ABC):
         """
         self._check_stream(stream)
         if isinstance(other, Stream):
-            event = self.create_event()
+            event = other.executor.create_event()
             other.executor.record(other, event)
             other = event
         elif other.poll() is EventStatus.UNKNOWN:

@@ -8,6 +8,7 @@ that reads it.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from operator import itemgetter
 from typing import Any, NamedTuple
@@ -15,8 +16,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import Argument
+from flowrt.graph.op_def import Argument, Ufunc
 from flowrt.graph.partial_value import as_host_value
+
+ToHost = Callable[[Any], Any]
+"""From an array of the device to one of NumPy."""
 
 
 class Operand(NamedTuple):
@@ -25,20 +29,18 @@ class Operand(NamedTuple):
     value: Any
     slot: int | None
     text: str
-    writable: bool = False
-    """Whether ``value`` is exactly a plan buffer, which an elementwise successor may write over."""
-    constant: bool = False
-    """Whether ``value``'s elements never change."""
+    host_value: Any = None
+    """A NumPy array of the elements, if they never change."""
 
 
 class _Item(NamedTuple):
     slot: int | None
     value: Any
-    on_host: bool
+    to_host: ToHost | None
 
     def read(self, registers: list[Any]) -> Any:
         value = self.value if self.slot is None else registers[self.slot]
-        return as_host_value(np.asarray(value)) if self.on_host else value
+        return value if self.to_host is None else as_host_value(self.to_host(value))
 
 
 class Later(NamedTuple):
@@ -56,39 +58,48 @@ class Later(NamedTuple):
     def plain_slot(self) -> int | None:
         """The register, if reading it is all there is to do."""
         item = self.items[0]
-        return None if self.is_list or item.on_host else item.slot
+        return None if self.is_list or item.to_host is not None else item.slot
 
 
-def arguments_of(node: Node, operands: Sequence[Operand]) -> tuple[Any, ...]:
-    """One argument an input of the signature; one that is not known yet is a `Later`."""
+def bound_kernel(
+    xp: Any, node: Node, operands: Sequence[Operand], state: Any = None, to_host: ToHost = np.asarray
+) -> tuple[Any, tuple[Any, ...]]:
+    """The node's kernel with attrs, array module and ``state`` bound, and one argument an input of its
+    signature; one that is not known yet is a `Later`.
+    """
+    op = node.op
+    arguments = _arguments_of(node, operands, to_host)
+    if isinstance(op.kernel, Ufunc):
+        return op.kernel.bind(xp), arguments
+    attrs = {key: node.attrs[key] for key in op.kernel_attrs}
+    if op.state is not None:
+        attrs["state"] = state
+    return functools.partial(op.kernel, xp, **attrs), arguments
+
+
+def _arguments_of(node: Node, operands: Sequence[Operand], to_host: ToHost) -> tuple[Any, ...]:
     arguments: list[Any] = []
     position = 0
     for argument in node.op.inputs:
-        count = _width(argument, node)
-        items = [_argument(argument, o) for o in operands[position : position + count]]
+        count = argument.length(node.attrs)
+        items = [_argument(argument, o, to_host) for o in operands[position : position + count]]
         position += count
         arguments.append(_group(items) if argument.is_list else items[0])
     return tuple(arguments)
 
 
-def _width(argument: Argument, node: Node) -> int:
-    if argument.number_attr:
-        return int(node.attrs[argument.number_attr])
-    return len(node.attrs[argument.type_attr or ""]) if argument.is_type_list else 1
-
-
-def _argument(argument: Argument, operand: Operand) -> Any:
+def _argument(argument: Argument, operand: Operand, to_host: ToHost) -> Any:
     if operand.slot is None and not argument.on_host:
         return operand.value
-    if operand.constant:
-        return as_host_value(np.asarray(operand.value))
-    return Later((_Item(operand.slot, operand.value, argument.on_host),), False)
+    if operand.host_value is not None:
+        return as_host_value(np.asarray(operand.host_value))
+    return Later((_Item(operand.slot, operand.value, to_host if argument.on_host else None),), False)
 
 
 def _group(items: list[Any]) -> Any:
     if not any(isinstance(i, Later) for i in items):
         return tuple(items)
-    return Later(tuple([i.items[0] if isinstance(i, Later) else _Item(None, i, False) for i in items]), True)
+    return Later(tuple([i.items[0] if isinstance(i, Later) else _Item(None, i, None) for i in items]), True)
 
 
 def late_call(registers: list[Any], function: Any, arguments: Sequence[Any]) -> Callable[[], Any]:

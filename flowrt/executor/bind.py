@@ -1,27 +1,13 @@
-"""Binding: from one device's subgraph to a `Program` on preassigned buffers.
+"""Binding: from a partition with its schedule and places to `Program`s on preassigned memory.
 
-Everything that a step would otherwise look up is decided here, once, walking the nodes in order. Each tensor
-gets a place:
+Everything that a step would otherwise look up is decided here, once, walking the nodes in order. Where each
+tensor is was decided before (`flowrt.executor.places`); here the arena is taken from the device's pool, the
+views are made, and each instruction gets its arguments. An op whose output is a view costs nothing at run
+time. Host arguments (axes, shapes) are read now only if they are constants.
 
-    constant   a constant's array, or the session's resource behind a handle
-    buffer     memory of the plan, for a value of static shape whose kernel can write into it; used again
-               (last in, first out, so that it is warm) by later values of the same size once its last reader
-               has run
-    variable   the variable's own memory, read in place
-    register   a slot for what is new in every step: large feeds, received tensors, results, values of unknown
-    shape
-
-An op whose output aliases its input (reshape, transpose, slice) becomes a view when the program is bound and
-costs nothing at run time. Rules that keep this right:
-
-  1. A buffer that another partition may still be reading (it was sent) is not used again within the step.
-  2. A variable that is written later in the program, while a reader of the old value is still to come, is
-     copied at the read.
-  3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
-  4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the
-     output's shape and dtype, this is its last reader, and no other input is a view of it.
-  5. A feed's buffer has not held anything earlier in the program: it is filled before the program starts.
-  6. Host arguments (axes, shapes) are read now only if they are constants.
+On the host a stream is a thread, and each has a program of its own: a node that must wait for another stream
+waits for a key, as for a tensor of another device. A device that works by itself gets one program, which
+fills all of its streams in order; there the waits are events, and the program never stops for them.
 """
 
 from __future__ import annotations
@@ -29,34 +15,31 @@ from __future__ import annotations
 import functools
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import InternalError, OpError
-from flowrt.executor.arguments import Later, Operand, arguments_of, late_call
-from flowrt.executor.cost import may_block, node_cost
+from flowrt.device.device import MIN_POOLED, Device
+from flowrt.device.memory_pool import LiveTensor, Owner
+from flowrt.device.stream_executor import DeviceMemory
+from flowrt.errors import OpError
+from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
+from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.lifetimes import Lifetimes
+from flowrt.executor.memory_plan import MemoryPlan
+from flowrt.executor.places import Places, Storage, assign_places, nbytes_of, static_shape
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
+from flowrt.executor.sized_call import sized_call
+from flowrt.executor.streams import StreamSchedule, schedule_streams
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
 from flowrt.graph.shapes import is_static
 from flowrt.rendezvous import create_key
 
 INCARNATION = 0
 """The devices of one process live as long as it does: in keys, theirs is the first life."""
-
-MAX_COPIED_FEED = 65536
-"""Bytes: a smaller feed is copied into a buffer, so that its readers are bound; a larger one is read where it
-is.
-"""
-
-MAX_PINNED_SEND = 65536
-"""Bytes: a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its last reader
-frees.
-"""
 
 MAX_KEPT_REGISTER = 65536
 """Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its
@@ -67,185 +50,315 @@ MAX_STRETCH_COST = 1e7
 """Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
 
 
+class Partition(NamedTuple):
+    """One device's part of a step, compiled: everything that its instances share."""
+
+    subgraph: Subgraph
+    device: Device
+    schedule: StreamSchedule
+    lifetimes: Lifetimes
+    places: Places
+
+
+def compile_partition(subgraph: Subgraph, device: Device, resource: Callable[[Node], Any]) -> Partition:
+    """Streams, lifetimes and the memory plan of ``subgraph``. ``resource(node)``: the session's object behind
+    a stateful node.
+    """
+    schedule = schedule_streams(subgraph, device.num_streams)
+    lifetimes = Lifetimes(subgraph, schedule)
+    places = assign_places(subgraph, schedule, lifetimes, resource, device)
+    return Partition(subgraph, device, schedule, lifetimes, places)
+
+
+@final
+class _Strand:
+    """The instructions of one program as they are bound."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self.lines: list[Line] = []
+        self.stream = 0
+        """Where kernels go, of a device that works by itself."""
+        self._instructions: list[Instruction] = []
+        self._nodes: list[Node] = []
+        self._cost = 0.0
+
+    def emit(self, node: Node, function: Any, arguments: tuple[Any, ...]) -> None:
+        self._instructions.append((function, arguments))
+        self._nodes.append(node)
+
+    def work(self, cost: float, pause: bool) -> None:
+        """Note the work of the last node; pause behind it if it is time, or if ``pause`` says so."""
+        self._cost += cost
+        if self._instructions and (
+            pause or len(self._instructions) >= MAX_STRETCH or self._cost >= MAX_STRETCH_COST
+        ):
+            self.cut(PAUSE, 0)
+
+    def cut(self, key: str | None, slot: int) -> None:
+        """End the stretch, and wait for ``key``."""
+        self.segments.append(Segment(tuple(self._instructions), tuple(self._nodes), key, slot))
+        self._instructions, self._nodes, self._cost = [], [], 0.0
+        self.stream = 0  # every stretch begins on the first
+
+
 @final
 class Binder:
-    """Binds one subgraph. ``device`` gives memory and the array module, ``resource(node)`` the session's
-    object behind a stateful node, ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous.
+    """Binds one partition. ``resource(node)`` gives the session's object behind a stateful node,
+    ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous.
     """
 
     def __init__(
         self,
-        subgraph: Subgraph,
-        device: Any,
+        partition: Partition,
         resource: Callable[[Node], Any],
         send: Callable[[str, Any], None],
         take: Callable[[str, Any], Any],
     ) -> None:
-        self._subgraph, self._device, self._xp = subgraph, device, device.xp
+        self._subgraph, self._device, self._schedule, self._lifetimes, places = partition
+        self._xp, self._is_remote = self._device.xp, self._device.is_remote
+        self._storage, self._memory = places
         self._resource, self._send, self._take = resource, send, take
+        self._arena = self._take_arena()
         self._registers: list[Any] = []
-        self._instructions: list[Instruction] = []
-        self._nodes: list[Node] = []
-        self._segments: list[Segment] = []
-        self._places: dict[Ref, Operand] = {}
-        self._free: dict[tuple[Any, Any], list[Any]] = {}
-        self._buffers: dict[Ref, tuple[tuple[Any, Any], Any]] = {}
+        self._strands = [_Strand() for _ in range(1 if self._is_remote else self._schedule.count)]
+        self._strand = self._strands[0]
+        """Of the node that is being bound."""
+        self._events: dict[str, Any] = {}
+        self._awaited = _awaited(self._schedule)
+        self._operands: dict[Ref, Operand] = {}
         self._large_slots: dict[Ref, list[int]] = {}
         self._names: dict[int, str] = {}
-        self._lines: list[Line] = []
         self._feeds: dict[str, Callable[[Any], None]] = {}
-        self._lifetimes = Lifetimes(subgraph)
-        self._fetch_counts = Counter(subgraph.fetches)
-        self._fetched = {self._lifetimes.root(ref) for ref in subgraph.fetches}
-        self._cost = 0.0
-        """Of the stretch so far."""
+        self._fetch_counts = Counter(self._subgraph.fetches)
+        self._pooled: set[Ref] = set()
+        """What a step fetches out of the pool: new memory, all of it the caller's."""
 
-    def bind(self) -> Program:
-        """The program. Raises what a kernel raises when it cannot be bound."""
-        for position, node in enumerate(self._subgraph):
+    def bind(self) -> list[Program]:
+        """One program a stream, or one for all of them; the first has the feeds and fetches. Raises what a
+        kernel raises when it cannot be bound, and `ResourceExhaustedError`.
+        """
+        for name in self._subgraph.feeds:
+            self._bind_feed(self._subgraph.nodes[name])
+        self._fork_streams()
+        for position, node in enumerate(self._schedule.order):
             try:
-                self._bind_node(node, position)
+                self._bind_on_stream(node, position)
             except OpError as error:
                 raise located(node, error) from error.__cause__
             except Exception as error:
                 raise located(node, error) from error
-            self._cost += node_cost(self._subgraph, node)
-            if self._instructions and (
-                len(self._instructions) >= MAX_STRETCH or self._cost >= MAX_STRETCH_COST or may_block(node)
-            ):
-                self._cut(PAUSE, 0)
-        self._cut(None, 0)
-        fetches = [self._fetch(ref) for ref in self._subgraph.fetches]
+        self._join_streams()
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
-        segments, registers = tuple(self._segments), self._registers
-        return Program(self._device.name, segments, registers, feeds, fetches, self._take, self._lines)
+        fetches = [self._fetch(ref) for ref in self._subgraph.fetches]
+        programs = []
+        for index, strand in enumerate(self._strands):
+            strand.cut(None, 0)
+            ends = ([], []) if index else (feeds, fetches)
+            programs.append(
+                Program(
+                    self._device, index, strand.segments, self._registers, *ends, self._take, strand.lines
+                )
+            )
+        return programs
+
+    def _take_arena(self) -> DeviceMemory | None:
+        memory = self._memory
+        if not memory.nbytes:
+            return None
+        largest = self._subgraph.nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
+        tensors = functools.partial(_tensors_at_peak, self._subgraph, memory)
+        try:
+            return self._device.allocate(memory.nbytes, Owner(largest.name, _source(largest), tensors))
+        except OpError as error:
+            raise located(largest, error) from error.__cause__
+
+    # --- streams
+
+    def _bind_on_stream(self, node: Node, position: int) -> None:
+        if node.op.name == "_Feed" and node.name in self._feeds:
+            return
+        stream = self._schedule.stream_of(node.name)
+        strand = self._strand = self._strands[0 if self._is_remote else stream]
+        if self._is_remote and stream != strand.stream:
+            strand.stream = stream
+            strand.emit(node, self._device.executor.use, (self._device.streams[stream],))
+        for other in self._schedule.waits.get(node.name, ()):
+            self._wait(node, stream, other)
+        self._bind_node(node, position)
+        self._free_registers(node, position)
+        for reader in self._awaited.get(node.name, ()):
+            self._signal(node, stream, reader)
+        strand.work(node_cost(self._subgraph, node), may_block(node))
+
+    def _wait(self, node: Node, stream: int, other: str) -> None:
+        if self._is_remote:
+            executor, streams = self._device.executor, self._device.streams
+            self._strand.emit(node, executor.wait_for, (streams[stream], self._events[other]))
+        else:
+            self._strand.cut(self._event_key(other, stream), self._scratch_slot)
+
+    def _signal(self, node: Node, stream: int, reader: int) -> None:
+        """Tell the stream ``reader`` that ``node`` is done."""
+        if not self._is_remote:
+            self._strand.emit(node, self._send, (self._event_key(node.name, reader), True))
+        elif node.name not in self._events:
+            executor = self._device.executor
+            event = self._events[node.name] = executor.create_event()
+            self._strand.emit(node, executor.record, (self._device.streams[stream], event))
+
+    def _event_key(self, name: str, reader: int) -> str:
+        device = self._device.name
+        return create_key(device, INCARNATION, device, f"{name}^stream{reader}", 0, 0)
+
+    @functools.cached_property
+    def _scratch_slot(self) -> int:
+        """Where what comes with an event goes, which is nothing."""
+        self._registers.append(None)
+        return len(self._registers) - 1
+
+    def _fork_streams(self) -> None:
+        """A step begins on the device's first stream: the others wait for what is on it."""
+        if self._is_remote and self._schedule.count > 1:
+            first, executor = self._device.streams[0], self._device.executor
+            node = self._schedule.order[0]
+            for stream in self._device.streams[1 : self._schedule.count]:
+                self._strand.emit(node, executor.wait_for, (stream, first))
+
+    def _join_streams(self) -> None:
+        """A step ends on the device's first stream, which waits for the others."""
+        if self._is_remote and self._schedule.count > 1:
+            first, executor = self._device.streams[0], self._device.executor
+            node = self._schedule.order[-1]
+            for stream in self._device.streams[1 : self._schedule.count]:
+                self._strand.emit(node, executor.wait_for, (first, stream))
 
     # --- nodes
 
     def _bind_node(self, node: Node, position: int) -> None:
-        name = node.op.name
-        if name == "Const":
-            array = node.attrs["value"]
-            self._place(node, 0, Operand(array, None, _text(array), constant=True))
-        elif node.op.effect is Effect.HANDLE:
+        name, storage = node.op.name, self._storage[node.name]
+        if storage is Storage.CONSTANT:
+            self._bind_constant(node)
+        elif storage is Storage.RESOURCE:
             self._place(node, 0, Operand(self._resource(node), None, f"%{node.name}"))
+        elif storage is Storage.VIEW:
+            self._bind_view(node)
         elif name == "_Feed":
-            self._bind_feed(node, position)
+            self._bind_feed(node)
         elif name == "_Recv":
             self._bind_recv(node)
         elif name == "_Send":
             self._bind_send(node)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_kernel(node, position)
-        self._release(node, position)
 
-    def _bind_feed(self, node: Node, position: int) -> None:
-        dtype, shape = node.outputs[0]
-        fetched = self._is_fetched((node.name, 0))
-        if (
-            is_static(shape)
-            and dtype.np.kind != "O"
-            and not fetched
-            and _nbytes(node.outputs[0]) <= MAX_COPIED_FEED
-        ):
-            array = self._fresh_buffer((node.name, 0), node.outputs[0])
-            self._feeds[node.name] = functools.partial(array.__setitem__, ...)
-            self._place(node, 0, Operand(array, None, self._buffer_name(array)))
+    def _bind_constant(self, node: Node) -> None:
+        array = node.attrs["value"]
+        value = self._device.put(array, Owner(node.name, _source(node))) if self._is_remote else array
+        self._place(node, 0, Operand(value, None, _text(array), host_value=array))
+
+    def _bind_feed(self, node: Node) -> None:
+        if self._storage[node.name] is Storage.BUFFER:
+            array = self._new_buffer(node, 0)
+            if self._is_remote:
+                memory = self._device.executor.memory_of(array)
+                self._feeds[node.name] = functools.partial(self._device.feed, memory)
+            else:
+                self._feeds[node.name] = functools.partial(array.__setitem__, ...)
             return
-        slot = self._new_register(node, 0)
-        self._feeds[node.name] = functools.partial(self._registers.__setitem__, slot)
+        slot, registers = self._new_register(node, 0), self._registers
+        if self._is_remote:
+            put, owner = self._device.put, Owner(node.name, _source(node))
+            self._feeds[node.name] = lambda value: registers.__setitem__(slot, put(value, owner))
+        else:
+            self._feeds[node.name] = functools.partial(registers.__setitem__, slot)
 
     def _bind_recv(self, node: Node) -> None:
-        self._cut(self._key(node), self._new_register(node, 0))
-        self._lines.append(Line(node, (node.attrs["send_device"],), self._places[node.name, 0].text))
+        device, registers = self._device, self._registers
+        if not self._is_remote:
+            self._strand.cut(self._key(node), self._new_register(node, 0))
+        else:
+            registers.append(None)
+            arrived = len(registers) - 1
+            self._strand.cut(self._key(node), arrived)
+            if self._storage[node.name] is Storage.BUFFER:
+                memory = device.executor.memory_of(self._new_buffer(node, 0))
+                self._strand.emit(node, lambda: device.feed(memory, registers[arrived]), ())
+            else:
+                slot, owner = self._new_register(node, 0), Owner(node.name, _source(node))
+                self._strand.emit(
+                    node, lambda: registers.__setitem__(slot, device.put(registers[arrived], owner)), ()
+                )
+        text = self._operands[node.name, 0].text
+        self._strand.lines.append(Line(node, (node.attrs["send_device"],), text))
 
     def _bind_send(self, node: Node) -> None:
-        operand, key = self._places[node.inputs[0]], self._key(node)
-        if operand.slot is None:
-            self._emit(node, self._send, (key, operand.value), (operand,), "")
+        operand, key, slot = self._operands[node.inputs[0]], self._key(node), 0
+        registers, send = self._registers, self._send
+        if self._is_remote:
+            device, done = self._device, functools.partial(send, key)
+            stream = device.streams[self._strand.stream]
+            if operand.slot is None:
+                self._emit(node, device.send, (stream, operand.value, done), (operand,), "")
+            else:
+                slot = operand.slot
+                self._emit(node, lambda: device.send(stream, registers[slot], done), (), (operand,), "")
+        elif operand.slot is None:
+            self._emit(node, send, (key, operand.value), (operand,), "")
         else:
-            registers, send, slot = self._registers, self._send, operand.slot
+            slot = operand.slot
             self._emit(node, lambda: send(key, registers[slot]), (), (operand,), "")
 
     def _key(self, node: Node) -> str:
         ends = node.attrs
         return create_key(ends["send_device"], INCARNATION, ends["recv_device"], ends["tensor_name"], 0, 0)
 
+    def _bind_view(self, node: Node) -> None:
+        """Make the view now."""
+        operands = [self._operands[ref] for ref in node.inputs]
+        source = operands[0]
+        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
+            self._place(node, 0, source)
+            return
+        if node.op.effect is Effect.READ:
+            variable = source.value
+            if not variable.is_initialized:  # it never becomes uninitialized again
+                check = self._device.executor.kernel(node.name, variable.read, 0.0)
+                self._strand.emit(node, check, ())
+            self._place(node, 0, Operand(variable.array, None, source.text))
+            return
+        function, arguments = bound_kernel(self._xp, node, operands)
+        with np.errstate(all="ignore"):
+            array = function(*arguments)
+        text = source.text if array is source.value else f"{node.op.name}({source.text})"
+        host = source.host_value if array is source.value else None
+        self._place(node, 0, Operand(array, None, text, host_value=host))
+
     def _bind_kernel(self, node: Node, position: int) -> None:
-        operands = [self._places[ref] for ref in node.inputs]
-        if node.op.alias and self._bind_view(node, operands, position):
-            return
+        operands = [self._operands[ref] for ref in node.inputs]
+        is_buffer = self._storage[node.name] is Storage.BUFFER
         if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):
-            self._bind_copied_read(node, operands)
-            return
-        outputs = [(node.name, i) for i in range(len(node.outputs))]
-        fetched = any(self._is_fetched(ref) for ref in outputs)
-        static = all(is_static(spec[1]) and spec[0].np.kind != "O" for spec in node.outputs)
-        in_buffers = node.op.takes_out and outputs and static and not fetched
-        if in_buffers and self._lifetimes.is_sent(outputs):
-            in_buffers = all(_nbytes(spec) <= MAX_PINNED_SEND for spec in node.outputs)
-        if in_buffers:
-            self._bind_into_buffers(node, operands, outputs, position)
+            self._bind_copied_read(node, operands, is_buffer)
+        elif is_buffer:
+            self._bind_into_buffers(node, operands)
         else:
             self._bind_into_registers(node, operands)
 
-    def _bind_view(self, node: Node, operands: list[Operand], position: int) -> bool:
-        """Make the output a view now, if that is possible."""
-        source = operands[0]
-        if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
-            return False
-        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
-            self._place(node, 0, source)
-            return True
-        if node.op.effect is Effect.READ:
-            array = source.value.array
-            if array is None or not source.value.is_pinned or self._lifetimes.is_overwritten(node, position):
-                return False
-        else:
-            function, arguments = self._kernel(node, operands)
-            if any(isinstance(a, Later) for a in arguments):
-                return False
-            with np.errstate(all="ignore"):
-                array = function(*arguments)
-            if not (isinstance(array, np.ndarray) and np.may_share_memory(array, source.value)):
-                return False
-        same = array is source.value or node.op.effect is Effect.READ
-        text = source.text if same else f"{node.op.name}({source.text})"
-        exact = source.writable and array is source.value
-        self._place(node, 0, Operand(array, None, text, exact))
-        return True
-
-    def _bind_copied_read(self, node: Node, operands: list[Operand]) -> None:
-        """Rule 2."""
+    def _bind_copied_read(self, node: Node, operands: list[Operand], is_buffer: bool) -> None:
+        """Rule 2 of `flowrt.executor.places`."""
         read, arguments = self._kernel(node, operands)
-        spec, ref, copy = node.outputs[0], (node.name, 0), self._xp.array
-        lock = operands[0].value.lock
-        if self._is_fetched(ref) or spec.dtype.np.kind == "O" or not is_static(spec.shape):
+        lock, xp = operands[0].value.lock, self._xp
+        if is_buffer:
+            array = self._new_buffer(node, 0)
+            call = self._timed(node, lambda *a: _locked(lock, lambda: xp.copyto(array, read(*a))))
+            self._emit_call(node, call, arguments, operands, _ignore)
+        else:
             store = functools.partial(self._registers.__setitem__, self._new_register(node, 0))
-            self._emit_call(
-                node,
-                lambda *a: _locked(lock, lambda: copy(read(*a))),
-                arguments,
-                operands,
-                store,
-                returns=True,
-            )
-            return
-        array = self._new_buffer(ref, spec)
-        self._place(node, 0, Operand(array, None, self._buffer_name(array), True))
-        copyto = self._xp.copyto
-        self._emit_call(
-            node, lambda *a: _locked(lock, lambda: copyto(array, read(*a))), arguments, operands, _ignore
-        )
+            call = self._timed(node, lambda *a: _locked(lock, lambda: xp.array(read(*a))))
+            self._emit_call(node, call, arguments, operands, store, returns=True)
 
-    def _bind_into_buffers(
-        self, node: Node, operands: list[Operand], outputs: list[Ref], position: int
-    ) -> None:
-        if node.op.elementwise:
-            self._release_inputs(node, operands, position)
-        arrays = [self._new_buffer(ref, spec) for ref, spec in zip(outputs, node.outputs, strict=True)]
-        for index, array in enumerate(arrays):
-            self._place(node, index, Operand(array, None, self._buffer_name(array), True))
+    def _bind_into_buffers(self, node: Node, operands: list[Operand]) -> None:
+        arrays = [self._new_buffer(node, index) for index in range(len(node.outputs))]
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
@@ -253,10 +366,11 @@ class Binder:
             bound, arguments = function, (*arguments, out)
         else:
             bound = functools.partial(function, out=out)
-        self._emit_call(node, bound, arguments, operands, _ignore)
+        self._emit_call(node, self._timed(node, bound), arguments, operands, _ignore)
 
     def _bind_into_registers(self, node: Node, operands: list[Operand]) -> None:
         function, arguments = self._kernel(node, operands)
+        function = self._timed(node, self._sized(node, function))
         registers = self._registers
         slots = [self._new_register(node, i) for i in range(len(node.outputs))]
         if not slots:
@@ -279,14 +393,34 @@ class Binder:
 
         An argument that is not known yet stands as a `Later`.
         """
+        state = self._resource(node) if node.op.state is not None else None
+        return bound_kernel(self._xp, node, operands, state, self._device.to_host)
+
+    def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
+        """What the device runs for a kernel: the kernel, unless it only pretends."""
+        return self._device.executor.kernel(node.name, function, node_seconds(self._subgraph, node))
+
+    def _sized(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
+        """``function``, with the pool's memory for a large result: 64 MB of new pages cost 10 ms."""
         op = node.op
-        arguments = arguments_of(node, operands)
-        if isinstance(op.kernel, Ufunc):
-            return op.kernel.bind(self._xp), arguments
-        attrs = {key: node.attrs[key] for key in op.kernel_attrs}
-        if op.state is not None:
-            attrs["state"] = self._resource(node)
-        return functools.partial(op.kernel, self._xp, **attrs), arguments
+        if self._is_remote or not op.takes_out or len(node.outputs) != 1 or op.outputs[0].is_list:
+            return function
+        spec, owner = node.outputs[0], Owner(node.name, _source(node))
+        if spec.dtype.np.kind == "O":
+            return function
+        if is_static(spec.shape) and nbytes_of(spec) < MIN_POOLED:
+            return function
+        self._pooled.add((node.name, 0))
+        if not is_static(spec.shape):
+            return sized_call(node, function, functools.partial(self._device.empty, owner=owner))
+        empty = functools.partial(self._device.empty, spec.shape, spec.dtype.np, owner)
+
+        def call(*arguments: Any) -> Any:
+            out = empty()
+            function(*arguments, out=out)
+            return out
+
+        return call
 
     def _emit_call(
         self,
@@ -297,10 +431,10 @@ class Binder:
         store: Callable[[Any], None],
         returns: bool = False,
     ) -> None:
-        """Emit the instruction ``store(function(*arguments))``, reading registers where
-        arguments come later.
+        """Emit the instruction ``store(function(*arguments))``, reading registers where arguments come
+        later.
         """
-        result = ", ".join(self._places[node.name, i].text for i in range(len(node.outputs)))
+        result = ", ".join(self._operands[node.name, i].text for i in range(len(node.outputs)))
         if not any(isinstance(a, Later) for a in arguments):
             if returns:
                 self._emit(node, lambda: store(function(*arguments)), (), operands, result)
@@ -313,97 +447,92 @@ class Binder:
     def _emit(
         self, node: Node, function: Any, arguments: tuple[Any, ...], operands: Sequence[Operand], text: str
     ) -> None:
-        self._instructions.append((function, arguments))
-        self._nodes.append(node)
-        self._lines.append(Line(node, tuple(o.text for o in operands), text))
-
-    def _cut(self, key: str | None, slot: int) -> None:
-        """End the stretch, and wait for ``key``."""
-        self._segments.append(Segment(tuple(self._instructions), tuple(self._nodes), key, slot))
-        self._instructions, self._nodes, self._cost = [], [], 0.0
+        self._strand.emit(node, function, arguments)
+        self._strand.lines.append(Line(node, tuple(o.text for o in operands), text))
 
     # --- places
 
     def _place(self, node: Node, index: int, operand: Operand) -> None:
-        self._places[node.name, index] = operand
+        self._operands[node.name, index] = operand
 
     def _new_register(self, node: Node, index: int) -> int:
         slot, spec = len(self._registers), node.outputs[index]
         self._registers.append(None)
-        if not is_static(spec.shape) or _nbytes(spec) > MAX_KEPT_REGISTER:
+        if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
             self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
         self._place(node, index, Operand(None, slot, f"r{slot}"))
         return slot
 
-    def _new_buffer(self, ref: Ref, spec: TensorSpec) -> Any:
-        spare = self._free.get((spec.shape, spec.dtype))
-        if not spare:
-            return self._fresh_buffer(ref, spec)
-        array = spare.pop()
-        self._buffers[ref] = ((spec.shape, spec.dtype), array)
+    def _new_buffer(self, node: Node, index: int) -> Any:
+        """The output's array in the arena, by the memory plan."""
+        spec, ref = node.outputs[index], (node.name, index)
+        assert self._arena is not None
+        offset = self._memory.offsets[ref]
+        array = self._device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
+        name = self._names.setdefault(offset, f"b{len(self._names)}")
+        self._place(node, index, Operand(array, None, name))
         return array
 
-    def _fresh_buffer(self, ref: Ref, spec: TensorSpec) -> Any:
-        """Memory that nothing earlier in the program has written: a feed is put there before the program
-        starts.
-        """
-        array = self._device.empty(spec.shape, spec.dtype.np)
-        self._buffers[ref] = ((spec.shape, spec.dtype), array)
-        return array
-
-    def _buffer_name(self, array: Any) -> str:
-        """``b0``, ``b1``, … in the order of allocation: what the program's text calls a buffer."""
-        return self._names.setdefault(id(array), f"b{len(self._names)}")
-
-    def _is_fetched(self, ref: Ref) -> bool:
-        return self._lifetimes.root(ref) in self._fetched
-
-    def _release_inputs(self, node: Node, operands: Sequence[Operand], position: int) -> None:
-        """Give back, before the output is placed, the buffers that rule 4 lets the kernel write over."""
-        roots = [self._lifetimes.root(ref) for ref in node.inputs]
-        rearranged = {root for root, operand in zip(roots, operands, strict=True) if not operand.writable}
-        for ref, root in zip(node.inputs, roots, strict=True):
-            if root not in rearranged and self._lifetimes.ends_at(ref, position):
-                self._give_back(root)
-
-    def _release(self, node: Node, position: int) -> None:
-        """After the node: give back what it was the last to read."""
+    def _free_registers(self, node: Node, position: int) -> None:
+        """After the node: let go of large values that it was the last to read."""
+        if not self._large_slots:
+            return
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
-            if self._lifetimes.ends_at(root, position):
-                self._give_back(root)
-            if root in self._large_slots and self._lifetimes.is_read_last_at(root, position):
+            if (
+                root in self._large_slots
+                and self._lifetimes.is_read_last_at(root, position)
+                and self._lifetimes.are_done(root, node.name)
+            ):
                 for slot in self._large_slots.pop(root):
-                    self._instructions.append((self._registers.__setitem__, (slot, None)))
-                    self._nodes.append(node)
+                    self._strand.emit(node, self._registers.__setitem__, (slot, None))
 
-    def _give_back(self, root: Ref) -> None:
-        kept = self._buffers.pop(root, None)
-        if kept is not None:
-            self._free.setdefault(kept[0], []).append(kept[1])
+    # --- fetches
 
     def _fetch(self, ref: Ref) -> Callable[[], Any]:
-        operand = self._places[ref]
+        """A function that gives the tensor's value to the caller, who owns it."""
+        operand = self._operands[ref]
         registers, slot = self._registers, operand.slot
-        if slot is None:
-            source = self._subgraph.nodes[self._lifetimes.root(ref)[0]]
-            if source.op.effect is Effect.READ and source.op.alias:
-                lock = self._places[source.inputs[0]].value.lock  # another step may be updating the variable
-                return lambda: _locked(lock, _copy, operand.value)
-            return functools.partial(_copy, operand.value)
+        take = self._take_out(ref)
+        if slot is not None:
+            return lambda: take(registers[slot])
+        source = self._subgraph.nodes[self._lifetimes.root(ref)[0]]
+        if source.op.effect is Effect.READ and source.op.alias:
+            lock = self._operands[source.inputs[0]].value.lock  # another step may be updating the variable
+            return lambda: _locked(lock, take, operand.value)
+        return functools.partial(take, operand.value)
+
+    def _take_out(self, ref: Ref) -> Callable[[Any], Any]:
+        if self._is_remote:
+            fetch = self._device.fetch
+            return lambda array: _own(fetch(array))
+        if self._operands[ref].slot is None:
+            return _copy
         is_new = self._subgraph.nodes[ref[0]].op.effect in (Effect.PURE, Effect.RANDOM)
         if is_new and self._lifetimes.root(ref) == ref and self._fetch_counts[ref] == 1:
-            return lambda: _own(registers[slot])
-        return lambda: _copy(registers[slot])
+            return _scalar_or_array if ref in self._pooled else _own
+        return _copy
 
 
-def _nbytes(spec: TensorSpec) -> int:
-    count = spec.dtype.size
-    for dim in spec.shape or ():
-        if dim is None:
-            raise InternalError(f"expected a static shape; got {spec}")
-        count *= dim
-    return count
+def _awaited(schedule: StreamSchedule) -> dict[str, list[int]]:
+    """For each node that others wait for, the streams of those."""
+    awaited: dict[str, list[int]] = {}
+    for name, others in schedule.waits.items():
+        for other in others:
+            readers = awaited.setdefault(other, [])
+            if schedule.stream_of(name) not in readers:
+                readers.append(schedule.stream_of(name))
+    return awaited
+
+
+def _tensors_at_peak(subgraph: Subgraph, memory: MemoryPlan) -> list[LiveTensor]:
+    """What an arena holds when most of it is in use."""
+    nodes = subgraph.nodes
+    return [LiveTensor(ref[0], memory.sizes[ref], _source(nodes[ref[0]])) for ref in memory.peak]
+
+
+def _source(node: Node) -> str | None:
+    return None if node.source is None else str(node.source)
 
 
 def _locked(lock: Any, function: Callable[..., Any], *arguments: Any) -> Any:
@@ -419,8 +548,13 @@ def _text(array: Any) -> str:
     return repr(array.item()) if array.size == 1 else f"const{list(array.shape)}"
 
 
+def _scalar_or_array(value: Any) -> Any:
+    """A new array as the caller gets it: 0-d arrays become scalars."""
+    return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
+
+
 def _own(value: Any) -> Any:
-    """A fetched value as the caller gets it: 0-d arrays become scalars, views of larger arrays copies."""
+    """A fetched value as the caller gets it: scalars, and copies for views of larger arrays."""
     if not isinstance(value, np.ndarray):
         return value
     if value.ndim == 0:

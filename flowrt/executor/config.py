@@ -80,10 +80,25 @@ def _is_count(device_type: Any, count: Any) -> bool:
     return count >= (device_type == "CPU")
 
 
+class VirtualDevices(_Record):
+    """The devices that one GPU is divided into: ``memory_limit_mb``, the limit of each in MiB."""
+
+    _defaults: ClassVar[Mapping[str, Any]] = {"memory_limit_mb": list, "priority": list}
+
+
+class GPUExperimental(_Record):
+    """``virtual_devices[i]`` divides GPU i, so that several replicas can run on one."""
+
+    VirtualDevices = VirtualDevices
+    _defaults: ClassVar[Mapping[str, Any]] = {"virtual_devices": list}
+
+
 class GPUOptions(_Record):
-    """``per_process_gpu_memory_fraction`` and ``allow_growth`` bound a GPU's pool; memory
-    grows by default.
+    """``per_process_gpu_memory_fraction`` bounds a GPU's pool, which grows by need, and
+    ``visible_device_list`` says which of CUDA's devices are GPUs, ``"1,0"``; empty for all.
     """
+
+    Experimental = GPUExperimental
 
     _defaults: ClassVar[Mapping[str, Any]] = {
         "per_process_gpu_memory_fraction": 1.0,
@@ -93,6 +108,7 @@ class GPUOptions(_Record):
         "force_gpu_compatible": False,
         "polling_active_delay_usecs": 0,
         "deferred_deletion_bytes": 0,
+        "experimental": GPUExperimental,
     }
 
 
@@ -131,9 +147,10 @@ class ConfigProto(_Record):
     ``device_count``: how many devices of a type the session has, ``{"CPU": 2}``; the default is one CPU.
     ``intra_op_parallelism_threads``: threads of BLAS (process-wide, through threadpoolctl; 0 leaves them
     alone).
-    ``inter_op_parallelism_threads``: 1 runs the devices' programs in turn on the calling thread; other values
-    leave the choice to the plan. ``allow_soft_placement``: an op whose device does not exist or has no kernel
-    for it goes to another device of its job and task. ``log_device_placement``: print each op's device to
+    ``inter_op_parallelism_threads``: how many streams each device's operations may spread over, where that is
+    estimated to pay (0: one); 1 also runs several CPU devices in turn on the calling thread.
+    ``allow_soft_placement``: an op whose device does not exist or has no kernel for it goes to another device
+    of its job and task. ``log_device_placement``: print each op's device to
     standard error when a plan is made.
     ``operation_timeout_in_ms``: the deadline of runs that set none (0: none).
     """

@@ -1,4 +1,4 @@
-"""What a node costs, estimated: what the choice of threads and the places of pauses go by."""
+"""What a node costs, estimated: what the choice of threads, of streams and the places of pauses go by."""
 
 from __future__ import annotations
 
@@ -7,6 +7,14 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import num_elements
 
 _FREE = ("Const", "_Feed", "_Recv")
+
+SECONDS_PER_UNIT = 1e-9
+"""Of `node_cost`: a core adds about 1e9 floats a second out of memory; products are ten times faster, which a
+schedule only has to rank.
+"""
+
+CALL_SECONDS = 0.5e-6
+"""What any call costs beside its work."""
 
 
 def node_cost(subgraph: Subgraph, node: Node) -> float:
@@ -18,6 +26,14 @@ def node_cost(subgraph: Subgraph, node: Node) -> float:
     if node.op.name in _FREE:
         return 0.0
     return float(sum(num_elements(spec.shape) or 0 for spec in node.outputs))
+
+
+def node_seconds(subgraph: Subgraph, node: Node) -> float:
+    """About how long the node occupies its device. An op that only waits says itself how long
+    (attribute ``seconds``)."""
+    if "seconds" in node.attrs:
+        return float(node.attrs["seconds"])
+    return CALL_SECONDS + SECONDS_PER_UNIT * node_cost(subgraph, node)
 
 
 def may_block(node: Node) -> bool:

@@ -11,6 +11,7 @@ from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.op_def import Effect
 
 
 class IndexedSlicesValue(NamedTuple):
@@ -46,7 +47,7 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
                 return lambda values: None
             if element.dtype is dtypes.resource:
                 element = _read_of(graph, element)
-            if element.dtype in (dtypes.resource, dtypes.variant):
+            if element.dtype in (dtypes.resource, dtypes.variant) and not _is_new(element):
                 raise element.op.error(
                     InvalidArgumentError, f"{path}: a {element.dtype.name} cannot be fetched"
                 )
@@ -83,6 +84,11 @@ def _read_of(graph: Graph, handle: Tensor) -> Tensor:
     """The value of the variable behind ``handle``, for fetches of variables by name; else the handle."""
     read = graph.operations.get(f"{handle.op.name}/Read/ReadVariableOp")
     return handle if read is None else read.outputs[0]
+
+
+def _is_new(resource: Tensor) -> bool:
+    """Whether each run makes it, as `get_session_handle` does: then it is the caller's."""
+    return resource.op.op_def.effect is Effect.WRITE
 
 
 def structure_key(fetches: Any) -> Any:

@@ -2,7 +2,8 @@
 
 Rules of this file:
 
-  1. Positions are places in the partition's order, which is the order in which its program runs.
+  1. Positions are places in the partition's order (`StreamSchedule.order`). On one stream that is the order
+     in time; with several, one node is before another for certain only if `happens_before` says so.
   2. An alias has no life of its own: it counts as its root, the tensor whose memory it shares.
   3. What is fetched or sent is needed until the step ends.
 """
@@ -12,20 +13,27 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import final
 
+from flowrt.executor.streams import StreamSchedule
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
+
+NEVER = float("inf")
+"""The position at which a tensor ends that somebody outside the program may still be reading."""
 
 
 @final
 class Lifetimes:
     """Who reads each tensor last. Aliases count as their root: the tensor whose memory they share."""
 
-    def __init__(self, subgraph: Subgraph) -> None:
+    def __init__(self, subgraph: Subgraph, schedule: StreamSchedule) -> None:
+        self._schedule = schedule
         self._roots: dict[Ref, Ref] = {}
         self._last: dict[Ref, float] = {}
+        self._users: dict[Ref, list[str]] = {}
+        """Of each root, with several streams: who writes or reads it."""
         self._sent: set[Ref] = set()
         self._writes: dict[Ref, list[int]] = {}
-        for position, node in enumerate(subgraph):
+        for position, node in enumerate(schedule.order):
             op = node.op
             for ref in node.inputs:
                 self._last[self.root(ref)] = position
@@ -39,7 +47,11 @@ class Lifetimes:
             for index in range(len(node.outputs)):
                 self._last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:
-            self._last[self.root(ref)] = float("inf")
+            self._last[self.root(ref)] = NEVER
+        if schedule.count > 1:
+            for node in schedule.order:
+                for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
+                    self._users.setdefault(self.root(ref), []).append(node.name)
 
     def root(self, ref: Ref) -> Ref:
         return self._roots.get(ref, ref)
@@ -52,6 +64,19 @@ class Lifetimes:
         """Whether no node of this partition reads the tensor after ``position``."""
         return self._last[self.root(ref)] == position
 
+    def are_done(self, ref: Ref, before: str) -> bool:
+        """Whether all that write or read the tensor have done so for certain when ``before`` runs, which may
+        be one of them.
+        """
+        return self._schedule.count == 1 or all(
+            user == before or self._schedule.happens_before(user, before)
+            for user in self._users[self.root(ref)]
+        )
+
+    def users(self, ref: Ref) -> Sequence[str]:
+        """With several streams: who writes or reads the tensor."""
+        return self._users.get(self.root(ref), ())
+
     def is_sent(self, refs: Sequence[Ref]) -> bool:
         return any(self.root(ref) in self._sent for ref in refs)
 
@@ -60,5 +85,5 @@ class Lifetimes:
         that.
         """
         root = self.root((read.name, 0))
-        last = float("inf") if root in self._sent else self._last[root]
+        last = NEVER if root in self._sent else self._last[root]
         return any(position < write <= last for write in self._writes.get(self.root(read.inputs[0]), ()))

@@ -9,15 +9,17 @@ still held.
 from __future__ import annotations
 
 import contextlib
-import os
+import functools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, final
 
 import numpy as np
 
-from flowrt.executor.bind import Binder
+from flowrt.device.device import Device
+from flowrt.device.host import HostExecutor, HostStream
+from flowrt.device.spec import DeviceSpec
+from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.cost import total_cost
 from flowrt.executor.program import Program
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
@@ -31,6 +33,7 @@ from flowrt.graph.passes.partition import partition
 from flowrt.graph.passes.place import place
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
+from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 THREADED_COST = 4e6
@@ -40,23 +43,26 @@ threads costs about 50 us, in which a core does this much arithmetic on small ar
 
 @final
 class Plan:
-    """Compiled partitions. ``seed`` makes the runs interleave instructions in a seeded order (for tests),
-    ``controlled`` gives every run a `StepControl`.
+    """Compiled partitions, by device. ``seed`` makes the runs interleave instructions in a seeded order (for
+    tests), ``controlled`` gives every run a `StepControl`.
     """
 
     def __init__(
         self,
         partitions: Mapping[str, Subgraph],
         whole: Subgraph,
-        devices: Mapping[str, Any],
-        resource: Callable[[str, Node], Any],
+        devices: Mapping[str, Device],
+        resource: Callable[[Device, Node], Any],
         inline: bool,
         seed: int | None,
         controlled: bool,
     ) -> None:
-        self.partitions = partitions
-        self._devices, self._resource, self._seed = devices, resource, seed
-        self._inline = inline or seed is not None or not _is_large(partitions)
+        self.partitions = {
+            name: compile_partition(subgraph, devices[name], functools.partial(resource, devices[name]))
+            for name, subgraph in partitions.items()
+        }
+        self._resource, self._seed = resource, seed
+        self._inline = seed is not None or not _needs_threads(self.partitions.values(), inline)
         self._feed_order = _order(whole.feeds, [s.feeds for s in partitions.values()])
         self._fetch_order = _order(whole.fetches, [s.fetches for s in partitions.values()])
         self._idle: list[Instance] = []
@@ -76,19 +82,15 @@ class Plan:
             instance = self._idle.pop()
         except IndexError:
             instance = self._new_instance()
-        try:
-            for position, value in zip(self._feed_order, feeds, strict=True):
-                instance.feeds[position](value)
-            if control is None and self.is_straight:
-                instance.run_straight()
-            else:
-                instance.run(control or StepControl(), recorder, self._seed)
-            fetches = instance.fetches
-            values = [fetches[position]() for position in self._fetch_order]
-            instance.reset()
-        except BaseException:
-            instance.close()
-            raise
+        for position, value in zip(self._feed_order, feeds, strict=True):
+            instance.feeds[position](value)
+        if control is None and self.is_straight:
+            instance.run_straight()
+        else:
+            instance.run(control or StepControl(), recorder, self._seed)
+        fetches = instance.fetches
+        values = [fetches[position]() for position in self._fetch_order]
+        instance.reset()
         self._idle.append(instance)
         if self._closed:
             self.close()
@@ -97,16 +99,10 @@ class Plan:
     def _new_instance(self) -> Instance:
         rendezvous = InlineRendezvous() if self._inline else LocalRendezvous()
         take = rendezvous.take if isinstance(rendezvous, InlineRendezvous) else rendezvous.try_recv
-        programs = [
-            Binder(
-                subgraph,
-                self._devices[device],
-                lambda node, device=device: self._resource(device, node),  # type: ignore[misc]
-                rendezvous.send,
-                take,
-            ).bind()
-            for device, subgraph in self.partitions.items()
-        ]
+        programs: list[Program] = []
+        for part in self.partitions.values():
+            resource = functools.partial(self._resource, part.device)
+            programs += Binder(part, resource, rendezvous.send, take).bind()
         return Instance(programs, rendezvous)
 
     @property
@@ -121,7 +117,7 @@ class Plan:
         self._closed = True
         with contextlib.suppress(IndexError):  # a run may take one meanwhile
             while True:
-                self._idle.pop().close()
+                self._idle.pop()
 
 
 @final
@@ -132,8 +128,6 @@ class Instance:
         self.programs, self._rendezvous = programs, rendezvous
         self.feeds = [feed for program in programs for feed in program.feeds]
         self.fetches = [fetch for program in programs for fetch in program.fetches]
-        self._pool: ThreadPoolExecutor | None = None
-        self._process = os.getpid()
         self._empty = not any(s.stretch or s.key for p in programs for s in p.segments)
 
     def run_straight(self) -> None:
@@ -146,7 +140,7 @@ class Instance:
         """One step, driven as its size asks for. Raises what ends it; the instance must then
         be thrown away.
         """
-        with np.errstate(all="ignore"):  # as in TensorFlow: 0/0 is nan, without a word
+        with np.errstate(all="ignore"), step_scope(control):  # as in TensorFlow: 0/0 is nan, without a word
             self._drive(control, recorder, seed)
         self._rendezvous.check_empty()
 
@@ -158,24 +152,21 @@ class Instance:
             single = control.has_deadline  # looked at after each instruction
             running = [p.run_stepwise() if single else p.run() for p in self.programs]
         else:
-            running = [p.run_traced(time.time_ns, recorder.on(p.device)) for p in self.programs]
+            running = [p.run_traced(time.time_ns, recorder.on(p.name)) for p in self.programs]
         if isinstance(self._rendezvous, InlineRendezvous):
             run_inline(running, control)
             return
-        if self._pool is None or self._process != os.getpid():  # a forked child has none of the threads
-            self._process = os.getpid()
-            self._pool = ThreadPoolExecutor(
-                max(1, len(self.programs) - 1), thread_name_prefix="flowrt-device"
-            )
-        run_threaded(running, control, self._rendezvous, self._pool)
+        run_threaded(running, control, self._rendezvous, self._streams)
+
+    @functools.cached_property
+    def _streams(self) -> list[HostStream]:
+        """A thread for each program but the first, which the caller's thread runs."""
+        host = HostExecutor("threads")
+        return [host.create_stream(p.name, threaded=True) for p in self.programs[1:]]
 
     def reset(self) -> None:
         for program in self.programs:
             program.reset()
-
-    def close(self) -> None:
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
@@ -184,9 +175,17 @@ def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
     return [position[item] for item in wanted]
 
 
-def _is_large(partitions: Mapping[str, Subgraph]) -> bool:
-    """Whether at least two partitions have enough to do for a thread each."""
-    return len(partitions) > 1 and sorted(map(total_cost, partitions.values()))[-2] >= THREADED_COST
+def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
+    """Whether the programs run on a thread each: streams of the host do, and a remote device's tensors arrive
+    when they do; otherwise it takes two devices with enough to do, and a session that allows it.
+    """
+    if any(p.schedule.count > 1 and not p.device.is_remote for p in partitions):
+        return True
+    if len(partitions) < 2:
+        return False
+    if any(p.device.is_remote and p.device.executor.computes for p in partitions):
+        return True
+    return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST
 
 
 def compile_subgraphs(
@@ -194,7 +193,7 @@ def compile_subgraphs(
     fetches: Sequence[Tensor],
     targets: Sequence[Operation],
     feeds: Mapping[Tensor, Shape],
-    devices: Sequence[Any],
+    devices: Sequence[DeviceSpec],
     assigned: Mapping[str, str],
     soft_placement: bool,
     optimisations: bool,
@@ -206,5 +205,5 @@ def compile_subgraphs(
     subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds, done)))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
-    placed = place(subgraph, [d.spec for d in devices], assigned=assigned, soft=soft_placement)
+    placed = place(subgraph, devices, assigned=assigned, soft=soft_placement)
     return placed, partition(placed)

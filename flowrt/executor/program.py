@@ -10,8 +10,10 @@ by a generator, which yields the key of a tensor that has not arrived; whoever d
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, final
 
+from flowrt.device.device import Device
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
@@ -46,16 +48,17 @@ class Line(NamedTuple):
 
 @final
 class Program:
-    """A partition bound to its buffers. ``registers`` hold what is new in each step: feeds, received tensors,
-    values of unknown size, results. One step at a time.
+    """A partition, or what one stream of the host does of it, bound to its buffers. ``registers`` hold what
+    is new in each step: feeds, received tensors, values of unknown size, results. One step at a time.
     """
 
-    __slots__ = ("_blank", "device", "feeds", "fetches", "lines", "registers", "segments", "take")
+    __slots__ = ("_blank", "device", "feeds", "fetches", "lines", "registers", "segments", "stream", "take")
 
     def __init__(
         self,
-        device: str,
-        segments: tuple[Segment, ...],
+        device: Device,
+        stream: int,
+        segments: Sequence[Segment],
         registers: list[Any],
         feeds: Sequence[Callable[[Any], None]],
         fetches: Sequence[Callable[[], Any]],
@@ -63,7 +66,9 @@ class Program:
         lines: Sequence[Line],
     ) -> None:
         self.device = device
-        self.segments = segments
+        self.stream = stream
+        """On the host, which of the device's streams runs it."""
+        self.segments = tuple(segments)
         self.registers = registers
         self.feeds = feeds
         """One function a feed, in order: puts the value where the program reads it."""
@@ -75,8 +80,13 @@ class Program:
 
     @property
     def is_straight(self) -> bool:
-        """Whether it is one stretch, without waits."""
-        return len(self.segments) == 1
+        """Whether it is one stretch, without waits, that runs on the host."""
+        return len(self.segments) == 1 and not self.device.is_remote
+
+    @property
+    def name(self) -> str:
+        """The device's name, with the stream behind it if that is not the first."""
+        return f"{self.device.name}{f'/stream:{self.stream}' if self.stream else ''}"
 
     def reset(self) -> None:
         """Let go of the step's values."""
@@ -95,12 +105,13 @@ class Program:
         """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look
         again).
         """
-        registers, take = self.registers, self.take
+        registers, take, enter = self.registers, self.take, self._enter
         for segment in self.segments:
             stretch, _, key, slot = segment
             try:
-                for function, arguments in stretch:
-                    function(*arguments)
+                with enter():
+                    for function, arguments in stretch:
+                        function(*arguments)
             except Exception as error:  # noqa: BLE001 (raised with a type)
                 raise blame(segment, function, arguments, error) from cause(error)
             if key is None:
@@ -122,7 +133,8 @@ class Program:
         for segment in self.segments:
             for function, arguments in segment.stretch:
                 try:
-                    function(*arguments)
+                    with self._enter():
+                        function(*arguments)
                 except Exception as error:  # noqa: BLE001 (raised with a type)
                     raise blame(segment, function, arguments, error) from cause(error)
                 yield PAUSE
@@ -139,11 +151,17 @@ class Program:
             for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
                 start = clock()
                 try:
-                    function(*arguments)
+                    with self._enter():
+                        function(*arguments)
                 except Exception as error:  # noqa: BLE001 (raised with a type)
                     raise blame(segment, function, arguments, error) from cause(error)
                 record(node, start, clock())
             yield from self._wait(segment)
+
+    @property
+    def _enter(self) -> Callable[[], AbstractContextManager[Any]]:
+        """The context in which instructions run: not across a wait, where another program may go on."""
+        return self.device.activate if self.device.is_remote else nullcontext
 
     def _wait(self, segment: Segment) -> Generator[str, Any, None]:
         key = segment.key
@@ -161,7 +179,7 @@ class Program:
 
     def __str__(self) -> str:
         """The program as text, one line an instruction: result, op, operands, shape and the user's line."""
-        return "\n".join([f"program {self.device}", *(_format_line(line) for line in self.lines)])
+        return "\n".join([f"program {self.name}", *(_format_line(line) for line in self.lines)])
 
 
 def _format_line(line: Line) -> str:

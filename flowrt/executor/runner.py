@@ -2,24 +2,26 @@
 
 All three drive the same generators (`Program.run`), and the result does not depend on which.
 
-    run_inline    small work: the programs take turns; a program is left when the tensor it needs has not been
-    sent run_threaded  large work: NumPy releases the interpreter lock in its kernels, so the devices do work
-    at once run_seeded    tests: after every single instruction a seeded generator chooses who goes on
+    run_inline    small work: the programs take turns; a program is left when the tensor it needs has not
+                  been sent
+    run_threaded  large work, and several streams: NumPy releases the interpreter lock in its kernels, so the
+                  devices do work at once
+    run_seeded    tests: after every single instruction a seeded generator chooses who goes on
 """
 
 from __future__ import annotations
 
 import random
-import threading
 import time
 from collections.abc import Callable, Generator, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from flowrt.device.host import HostStream
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from flowrt.executor.program import PAUSE
+from flowrt.graph.step import step_scope
 from flowrt.rendezvous import LocalRendezvous
 
 Running: TypeAlias = Generator[str, Any, None]
@@ -115,34 +117,33 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
 
 
 def run_threaded(
-    running: Sequence[Running], control: StepControl, rendezvous: LocalRendezvous, pool: ThreadPoolExecutor
+    running: Sequence[Running],
+    control: StepControl,
+    rendezvous: LocalRendezvous,
+    streams: Sequence[HostStream],
 ) -> None:
-    """One pool thread a program. The first error ends all of them and is raised; the others' are its
-    consequences.
+    """The first program on the calling thread, each other on a stream of its own. The first error ends all
+    of them and is raised; the others' are its consequences.
     """
     errors: list[BaseException] = []
-    active: dict[Running, threading.Event] = {}
-    """What runs on pool threads, and whether it ended: a future may be unknown when `submit` is interrupted.
-    """
-
-    def drive_in_pool(program: Running) -> None:
-        ended = active[program] = threading.Event()
-        _drive(program, control, rendezvous, errors)
-        ended.set()
-
     control.wake_by(rendezvous.abort)
     try:
-        futures = [pool.submit(drive_in_pool, program) for program in running[1:]]
+        for stream, program in zip(streams, running[1:], strict=True):
+            stream.executor.launch(stream, _drive, program, control, rendezvous, errors)
         _drive(running[0], control, rendezvous, errors)
-        wait(futures)
+        _wait(streams)
     except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
         control.cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
-        for ended in list(active.values()):
-            ended.wait()
+        _wait(streams)
         raise
     if errors:
         raise next((e for e in errors if not isinstance(e, Exception)), errors[0])  # Ctrl-C first
     control.check()
+
+
+def _wait(streams: Sequence[HostStream]) -> None:
+    for stream in streams:
+        stream.executor.block_host_until_done(stream)
 
 
 def _drive(
@@ -151,7 +152,7 @@ def _drive(
     """Run to the end, blocking where a tensor has not arrived. An error is noted, and wakes the others."""
     try:
         control.check()
-        with np.errstate(all="ignore"):  # of this thread
+        with np.errstate(all="ignore"), step_scope(control):  # of this thread
             key = next(program, None)
             while key is not None:
                 control.check()

@@ -7,6 +7,7 @@ dictionary look-up for each, the conversion of the feeds, and the program itself
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,7 +18,9 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import threadpoolctl
 
-from flowrt.device.host import HostDevice
+from flowrt.device.device import Device
+from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.device.memory_pool import Owner
 from flowrt.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.feeds import converter, resolve_feed
@@ -26,6 +29,7 @@ from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan, compile_subgraphs
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
+from flowrt.graph.evaluate import located
 from flowrt.graph.graph import (
     Graph,
     Operation,
@@ -37,6 +41,7 @@ from flowrt.graph.graph import (
 from flowrt.graph.graph_def import subgraph_to_graph_def
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
+from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
 
@@ -99,7 +104,8 @@ class BaseSession:
         self._graph = graph if graph is not None else get_default_graph()
         self._config = config if config is not None else ConfigProto()
         self._seed = seed
-        self._devices = _make_devices(self._config)
+        self._devices = local_devices(_device_request(self._config))
+        self._by_name = {device.name: device for device in self._devices}
         self._requests: dict[Any, Request] = {}
         self._resources: dict[tuple[str, str], Any] = {}
         self._assigned: dict[str, str] = {}
@@ -239,7 +245,7 @@ class BaseSession:
             request.fetches.tensors,
             request.fetches.targets,
             dict(zip(request.feeds, known, strict=True)),
-            self._devices,
+            [device.spec for device in self._devices],
             self._assigned,
             self._config.allow_soft_placement,
             options.opt_level != OptimizerOptions.L0,
@@ -250,20 +256,29 @@ class BaseSession:
                 self._assigned[node.name] = node.device
             if self._config.log_device_placement:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
-        devices = {d.name: d for d in self._devices}
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
-        return Plan(partitions, whole, devices, self._resource, inline, self._seed, controlled)
+        return Plan(partitions, whole, self._by_name, self._resource, inline, self._seed, controlled)
 
-    def _resource(self, device: str, node: Node) -> Any:
+    def _resource(self, device: Device, node: Node) -> Any:
         """The session's object behind a stateful node, made when first asked for."""
-        key = (device, node.name)
+        key = (device.name, node.name)
         with self._lock:
             self._check_open()
             if key not in self._resources:
                 assert node.op.state is not None
-                self._resources[key] = node.op.state(node)
+                resource = self._resources[key] = node.op.state(node)
+                if isinstance(resource, VariableResource):
+                    self._pin(device, node, resource)
             return self._resources[key]
+
+    def _pin(self, device: Device, node: Node, variable: VariableResource) -> None:
+        source = None if node.source is None else str(node.source)
+        try:
+            variable.pin(functools.partial(device.empty, owner=Owner(node.name, source)))
+        except OpError as error:
+            del self._resources[device.name, node.name]
+            raise located(node, error) from error.__cause__
 
     def _describe(
         self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions
@@ -272,8 +287,8 @@ class BaseSession:
         if recorder is not None:
             recorder.fill(run_metadata.step_stats)
         if options.output_partition_graphs or recorder is not None:
-            for subgraph in plan.partitions.values():
-                run_metadata.partition_graphs.add().CopyFrom(subgraph_to_graph_def(subgraph))
+            for partition in plan.partitions.values():
+                run_metadata.partition_graphs.add().CopyFrom(subgraph_to_graph_def(partition.subgraph))
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -310,10 +325,10 @@ class BaseSession:
     def variable_values(self, variables: Sequence[Any]) -> list[Any]:
         """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
         found = []
-        for variable, resource in zip(variables, self._variable_resources(variables), strict=True):
+        for variable, (device, resource) in zip(variables, self._variable_resources(variables), strict=True):
             with resource.lock:
                 try:
-                    found.append(resource.read().copy())
+                    found.append(np.array(device.to_host(resource.read())))
                 except FailedPreconditionError as error:
                     raise variable.op.error(FailedPreconditionError, error.message) from None
         return found
@@ -324,14 +339,16 @@ class BaseSession:
         """
         resources = self._variable_resources(list(values))
         arrays = [converter(v._as_graph_element())(value) for v, value in values.items()]
-        for resource, array in zip(resources, arrays, strict=True):
-            resource.assign(np, array)
+        for (device, resource), array in zip(resources, arrays, strict=True):
+            with device.activate():
+                resource.assign(device.xp, device.to_device(array))
 
-    def _variable_resources(self, variables: Sequence[Any]) -> list[Any]:
+    def _variable_resources(self, variables: Sequence[Any]) -> list[tuple[Device, Any]]:
         self._check_open()
         if any(v.op.name not in self._assigned for v in variables):
             self.run([v.is_initialized() for v in variables])  # places them, all in one plan
-        return [self._resource(self._assigned[v.op.name], v.op.node) for v in variables]
+        devices = [self._by_name[self._assigned[v.op.name]] for v in variables]
+        return [(d, self._resource(d, v.op.node)) for d, v in zip(devices, variables, strict=True)]
 
     # --- partial runs
 
@@ -380,7 +397,12 @@ class BaseSession:
         return ""
 
     def list_devices(self) -> list[DeviceAttributes]:
-        return [DeviceAttributes(d.name, d.device_type, 0) for d in self._devices]
+        return [DeviceAttributes(d.name, d.device_type, d.pool.stats().bytes_limit) for d in self._devices]
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """This session's devices: their memory pools, transfers and executors."""
+        return tuple(self._devices)
 
     def close(self) -> None:
         """End the session: running steps are cancelled, variables released. Further runs raise."""
@@ -473,13 +495,21 @@ def get_default_session() -> Any:
     return sessions[-1] if sessions else None
 
 
-def _make_devices(config: ConfigProto) -> list[HostDevice]:
-    unknown = set(config.device_count) - {"CPU", "GPU"}
+def _device_request(config: ConfigProto) -> DeviceRequest:
+    """What ``config`` says of the devices. Raises `InvalidArgumentError` for types that there are not."""
+    unknown = set(config.device_count) - {"CPU", "GPU", "NULL"}
     if unknown:
         raise InvalidArgumentError(
-            f"device_count: expected the types CPU and GPU; got {', '.join(sorted(unknown))}"
+            f"device_count: expected the types CPU, GPU and NULL; got {', '.join(sorted(unknown))}"
         )
-    count = config.device_count.get("CPU", 1)
-    if not isinstance(count, int) or count < 1:
-        raise InvalidArgumentError(f"device_count: expected at least one CPU; got {count!r}")
-    return [HostDevice(i) for i in range(count)]
+    gpu = config.gpu_options
+    virtual = gpu.experimental.virtual_devices
+    return DeviceRequest(
+        cpus=config.device_count.get("CPU", 1),
+        gpus=config.device_count.get("GPU"),
+        nulls=config.device_count.get("NULL", 0),
+        num_streams=max(1, config.inter_op_parallelism_threads),
+        visible_gpus=gpu.visible_device_list,
+        gpu_memory_fraction=gpu.per_process_gpu_memory_fraction,
+        virtual_gpu_mb=[v.memory_limit_mb for v in virtual],
+    )

@@ -5,6 +5,7 @@ between runs.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, final
 
 from flowrt.dtypes import DType
@@ -16,30 +17,36 @@ from flowrt.graph.shapes import Shape, compatible, format_shape, is_static
 class VariableResource:
     """A variable's value on its device.
 
-    ``array`` is None until the first `assign`. With a static shape it then stays the same memory for the
-    session's life, so that compiled programs read it in place; kernels that update it do so under ``lock``
-    and in place. Steps that run at once and update one variable each apply their update whole, and a fetch
-    copies the value whole; a kernel that reads it in place beside an update of another step may see a part
-    of each, as with TensorFlow's reference variables.
+    With a static shape ``array`` is the same memory for the session's life, which `pin` gives it, so that
+    compiled programs read it in place; kernels that update it do so under ``lock`` and in place. It means
+    something once ``is_initialized``. Steps that run at once and update one variable each apply their update
+    whole, and a fetch copies the value whole; a kernel that reads it in place beside an update of another
+    step may see a part of each, as with TensorFlow's reference variables.
     """
 
-    __slots__ = ("array", "dtype", "lock", "name", "shape")
+    __slots__ = ("array", "dtype", "is_initialized", "lock", "name", "shape")
 
     def __init__(self, name: str, dtype: DType, shape: Shape) -> None:
         self.name, self.dtype, self.shape = name, dtype, shape
         self.array: Any = None
+        self.is_initialized = False
         self.lock = threading.Lock()
 
     @property
     def is_pinned(self) -> bool:
-        """Whether assignments keep the memory: the shape cannot change."""
-        return is_static(self.shape)
+        """Whether assignments keep the memory."""
+        return self.array is not None and is_static(self.shape)
+
+    def pin(self, empty: Callable[[tuple[int, ...], Any], Any]) -> None:
+        """Take the memory for the session's life from ``empty(shape, dtype)``, if the shape cannot change."""
+        if is_static(self.shape) and self.dtype.np.kind != "O":
+            self.array = empty(self.shape or (), self.dtype.np)
 
     def read(self) -> Any:
         """The value: the variable's own memory. Raises `FailedPreconditionError` before the first
         assignment.
         """
-        if self.array is None:
+        if not self.is_initialized:
             raise FailedPreconditionError(
                 f"variable {self.name!r} has no value yet. Run its initializer, or restore a checkpoint"
             )
@@ -55,7 +62,8 @@ class VariableResource:
                 f"variable {self.name!r}: expected a value of shape {expected}; got {got}"
             )
         with self.lock:
-            if self.array is None or not self.is_pinned:
-                self.array = xp.array(value, order="C")  # optimizers update it through a flat view
-            else:
+            if self.is_pinned:
                 xp.copyto(self.array, value)
+            else:
+                self.array = xp.array(value, order="C")  # optimizers update it through a flat view
+            self.is_initialized = True

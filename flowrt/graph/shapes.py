@@ -7,14 +7,14 @@ Rule of this file: inside flowrt a shape is a plain tuple of ``int | None`` (an 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, TypeAlias, final
+from typing import Any, TypeAlias, TypeGuard, final
 
 from flowrt.errors import InvalidArgumentError
 
 Shape: TypeAlias = tuple[int | None, ...] | None
 
 
-def is_static(shape: Shape) -> bool:
+def is_static(shape: Shape) -> TypeGuard[tuple[int, ...]]:
     """Whether every dimension is known."""
     return shape is not None and None not in shape
 

@@ -119,14 +119,13 @@ def decode_tensor(message: Any) -> Array:
 
 def check_full_shape(dtype: DType, shape: Shape) -> tuple[int, ...]:
     """``shape``, if an array of it can be. Raises `InvalidArgumentError` or `ResourceExhaustedError`."""
-    if shape is None or not is_static(shape) or len(shape) > MAX_RANK:
+    if not is_static(shape) or len(shape) > MAX_RANK:
         raise InvalidArgumentError(
             f"expected a full shape of rank {MAX_RANK} at most; got {format_shape(shape)[:100]}"
         )
-    dims = tuple(dim for dim in shape if dim is not None)
-    if math.prod(dim for dim in dims if dim > 0) * dtype.size >= MAX_TENSOR_BYTES:
+    if math.prod(dim for dim in shape if dim > 0) * dtype.size >= MAX_TENSOR_BYTES:
         raise ResourceExhaustedError(f"expected less than 2**62 bytes; got {dtype.name}{format_shape(shape)}")
-    return dims
+    return shape
 
 
 def from_content(content: bytes, dtype: DType, shape: tuple[int, ...]) -> Array:

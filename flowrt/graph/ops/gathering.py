@@ -30,10 +30,11 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.arithmetic import add, multiply
 from flowrt.graph.ops.filling import broadcast_to, zeros_like
+from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.generating import range_op
 from flowrt.graph.ops.identities import cast, static_value, target_shape, unchanged
 from flowrt.graph.ops.joining import concat
-from flowrt.graph.ops.segments import check_range, fold_rows, unsorted_segment_sum
+from flowrt.graph.ops.segments import check_range, unsorted_segment_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.partial_value import as_host_value

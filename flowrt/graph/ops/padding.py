@@ -155,10 +155,10 @@ def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any) -> Any:
     edge = _EDGE[_mode(mode)]
     for axis, (before, after) in enumerate(paddings):
         dim = input.shape[axis]
-        position = np.arange(-before, dim + after)
-        position = np.where(position < 0, edge - 1 - position, position)
-        position = np.where(position >= dim, 2 * dim - 1 - edge - position, position)
-        input = xp.take(input, xp.asarray(position), axis=axis)
+        position = xp.arange(-before, dim + after)
+        position = xp.where(position < 0, edge - 1 - position, position)
+        position = xp.where(position >= dim, 2 * dim - 1 - edge - position, position)
+        input = xp.take(input, position, axis=axis)
     return input if paddings else input.copy()
 
 

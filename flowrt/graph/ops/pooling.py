@@ -177,13 +177,13 @@ def _max_pool_grad_grad(
 
 def _counts(xp: Any, axes: Sequence[Axis], dtype: Any) -> Any:
     """How many elements of each window lie within the input: an array that broadcasts to the output."""
-    counts = np.ones((1,) * len(axes), dtype)
+    counts = xp.ones((1,) * len(axes), dtype)
     for d, a in enumerate(axes):
-        taken = np.arange(a.outputs)[:, None] * a.stride + np.arange(a.taps) * a.dilation - a.before
-        inside = np.count_nonzero((taken >= 0) & (taken < a.length), axis=1)
+        taken = xp.arange(a.outputs)[:, None] * a.stride + xp.arange(a.taps) * a.dilation - a.before
+        inside = xp.count_nonzero((taken >= 0) & (taken < a.length), axis=1)
         if a.taps > 1:
             counts = counts * inside.astype(dtype).reshape((-1,) + (1,) * (len(axes) - d - 1))
-    return xp.asarray(counts)
+    return counts
 
 
 def _average_pool(xp: Any, value: Any, ksize: Any, strides: Any, padding: str, out: Any = None) -> Any:

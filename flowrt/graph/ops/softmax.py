@@ -27,7 +27,7 @@ from flowrt.graph.shapes import Shape, normalize_axis
 def shifted(xp: Any, logits: Any) -> Any:
     """``logits`` less the maximum of each row, in the dtype to work in."""
     wide = logits.astype(accumulator(logits), copy=False)
-    return wide - wide.max(axis=-1, keepdims=True, initial=-np.inf)
+    return wide - wide.max(axis=-1, keepdims=True) if wide.size else wide.copy()  # nothing has no maximum
 
 
 def _softmax(xp: Any, logits: Any, out: Any = None) -> Any:

@@ -7,6 +7,7 @@ they write.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from flowrt import dtypes
@@ -28,6 +29,7 @@ from flowrt.graph.op_def import (
     define_op,
     op_def,
 )
+from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
@@ -144,7 +146,7 @@ var_is_initialized_op = define_op(
     "VarIsInitializedOp",
     "resource: resource -> bool",
     shape=lambda s: [()],
-    kernel=lambda xp, resource: xp.asarray(resource.array is not None),
+    kernel=lambda xp, resource: xp.asarray(resource.is_initialized),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
@@ -251,8 +253,10 @@ def _define_scatter(name: str, ufunc: str | None) -> OpDef:
             check_indices(xp, indices, array.shape[0])
             if ufunc is None:
                 array[indices] = updates
-            else:
-                getattr(xp, ufunc).at(array, indices, updates)
+                return
+            width = math.prod(array.shape[1:])
+            given = xp.broadcast_to(updates, indices.shape + array.shape[1:]).reshape(indices.size, width)
+            fold_rows(xp, ufunc, array.reshape(array.shape[0], width), indices.reshape(-1), given)
 
     return define_op(
         name,

@@ -13,6 +13,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, final
 
+import numpy as np
+
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, OpDef, ShapeContext, attr_bool, define_op
@@ -152,9 +154,10 @@ def _dense(xp: Any, update: Any, grad: Any, arrays: list[Any], numbers: Mapping[
         _check_gradient(arrays[0].shape, grad.shape)
     flat = [a.reshape(-1) for a in arrays]
     gradient = grad.reshape(-1)
-    scratch = xp.empty((2, min(CHUNK, gradient.size)), gradient.dtype)
-    for start in range(0, gradient.size, CHUNK):
-        end = min(start + CHUNK, gradient.size)
+    chunk = CHUNK if xp is np else max(1, gradient.size)  # the cache is a CPU's; a GPU wants few launches
+    scratch = xp.empty((2, min(chunk, gradient.size)), gradient.dtype)
+    for start in range(0, gradient.size, chunk):
+        end = min(start + chunk, gradient.size)
         update(xp, gradient[start:end], scratch[:, : end - start], *[a[start:end] for a in flat], **numbers)
 
 

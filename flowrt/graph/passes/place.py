@@ -15,15 +15,16 @@ have them, never job or task.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from itertools import combinations
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.op_def import Effect
+from flowrt.graph.op_def import Effect, OpDef
 
 TYPE_PRIORITY = ("GPU", "CPU")
 
@@ -48,13 +49,34 @@ def place(
     return subgraph.replace(nodes=nodes) if changed else subgraph
 
 
+HOST_DTYPES = frozenset((dtypes.string, dtypes.bfloat16))
+"""Only the CPU has kernels for these: CuPy 14 has no ``where``, sorting or ``ufunc.at`` of bfloat16."""
+
+
 def supports(node: Node, device_type: str) -> bool:
     """Whether a device of this type can run ``node``: strings, Python, the world outside are the host's."""
     if device_type == "CPU":
         return True
-    if node.op.effect is Effect.STATEFUL or (node.op.is_pure and node.op.state is not None):
-        return False
-    return not any(value is dtypes.string for value in node.attrs.values())
+    return not (
+        _is_for_host(node.op)
+        or any(spec[0] in HOST_DTYPES for spec in node.outputs)
+        or any(_is_of_host(value) for value in node.attrs.values())
+    )
+
+
+@cache
+def _is_for_host(op: OpDef) -> bool:
+    """Whether no other device runs ``op``, whatever the types of a call."""
+    if op.effect is Effect.STATEFUL or (op.is_pure and op.state is not None):
+        return True
+    return any(argument.dtype in HOST_DTYPES for argument in (*op.inputs, *op.outputs))
+
+
+def _is_of_host(value: Any) -> bool:
+    """Whether an attribute is, or lists, a dtype that only the host has."""
+    if isinstance(value, DType):
+        return value in HOST_DTYPES
+    return isinstance(value, (list, tuple)) and any(isinstance(v, DType) and v in HOST_DTYPES for v in value)
 
 
 class _Constraint(NamedTuple):

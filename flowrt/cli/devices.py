@@ -1,0 +1,68 @@
+"""``flowrt devices``: the devices of this machine, and what flowrt computes with on them."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import Any
+
+from flowrt.cli.table import aligned, gib
+from flowrt.machine import (
+    DeviceFacts,
+    blas_libraries,
+    cores,
+    cuda_versions,
+    library_versions,
+    local_devices,
+    why_no_gpu,
+)
+
+HELP = "list the devices of this machine, with memory, libraries and threads"
+SHOWN = ("numpy", "cupy", "numba", "onednn-cpu-gomp")
+"""The libraries that compute."""
+
+HEADINGS = ("device", "free", "total", "compute", "description")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print a JSON object, sizes in bytes")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    facts = gather()
+    print(json.dumps(facts, indent=2) if arguments.json else "\n".join(lines(facts)))
+    return 0
+
+
+def gather() -> dict[str, Any]:
+    """All that the command shows, as JSON has it."""
+    found = local_devices()
+    there, usable = cores()
+    versions = library_versions()
+    return {
+        "devices": [asdict(device) for device in found],
+        "why_no_gpu": why_no_gpu(),
+        "cores": there,
+        "usable_cores": usable,
+        "blas": [blas._asdict() for blas in blas_libraries()],
+        "libraries": {name: versions[name] for name in SHOWN} | cuda_versions(),
+    }
+
+
+def lines(facts: dict[str, Any]) -> list[str]:
+    """``facts`` as two tables."""
+    found = [DeviceFacts(**device) for device in facts["devices"]]
+    first = aligned([HEADINGS, *map(device_row, found)])
+    rows = [("cores", f"{facts['cores']}, {facts['usable_cores']} of them for this process")]
+    rows += [("BLAS", f"{b['name']} {b['version']}, {b['threads']} threads") for b in facts["blas"]]
+    rows += list(facts["libraries"].items())
+    if facts["why_no_gpu"]:
+        rows.append(("no GPU", facts["why_no_gpu"]))
+    return [*first, "", *aligned(rows)]
+
+
+def device_row(device: DeviceFacts) -> tuple[str, ...]:
+    """A device under `HEADINGS`."""
+    capability = ".".join(map(str, device.compute_capability or ())) or "-"
+    return (device.name, gib(device.free_bytes), gib(device.total_bytes), capability, device.description)

@@ -1,0 +1,117 @@
+"""``flowrt env``: what a bug report should say about the machine, ready to be pasted.
+
+Of the environment it shows variables with the prefixes of `PREFIXES` only, and of what looks like a secret
+only that it is there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import re
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from flowrt.cli.devices import device_row
+from flowrt.cli.table import aligned, gib
+from flowrt.machine import (
+    blas_libraries,
+    cores,
+    cuda_versions,
+    library_versions,
+    local_devices,
+    processor_name,
+    why_no_gpu,
+)
+
+HELP = "print what a bug report should say about this machine"
+PREFIXES = ("FLOWRT_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_", "TF_")
+SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|KEY")
+USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
+"""Name and password in an address."""
+
+MASK = "***"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="print a JSON object")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    report = gather()
+    print(json.dumps(report, indent=2) if arguments.json else "\n".join(lines(report)))
+    return 0
+
+
+def gather() -> dict[str, dict[str, str]]:
+    """The report: facts as text, by section."""
+    return {
+        "system": _system(),
+        "libraries": library_versions() | cuda_versions(),
+        "environment": shown_variables(os.environ),
+        "devices": _devices(),
+    }
+
+
+def lines(report: dict[str, dict[str, str]]) -> list[str]:
+    """``report`` as text: a heading a section, a line a fact."""
+    found = []
+    for heading, facts in report.items():
+        found += [f"[{heading}]", *aligned(facts.items() or [("none", "")]), ""]
+    return found[:-1]
+
+
+def flowrt_version() -> str:
+    """flowrt's own; of a checkout also the commit, with ``-dirty`` where files have changed."""
+    number: str = sys.modules["flowrt"].__version__
+    commit = _commit(Path(__file__).resolve().parents[2])
+    return f"{number} ({commit})" if commit else number
+
+
+def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
+    """Those that may change what flowrt does, by name, without secrets."""
+    return {
+        name: MASK if SECRET.search(name) else USER_INFO.sub(MASK, value)
+        for name, value in sorted(variables.items())
+        if name.startswith(PREFIXES)
+    }
+
+
+def _commit(root: Path) -> str:
+    if not (root / ".git").exists():
+        return ""
+    describe = ("describe", "--always", "--dirty", "--exclude=*")
+    command = ["git", "--no-optional-locks", "-C", str(root), *describe]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    return done.stdout.strip()
+
+
+def _system() -> dict[str, str]:
+    there, usable = cores()
+    host = local_devices()[0]
+    blas = "; ".join(f"{b.name} {b.version}, {b.threads} threads" for b in blas_libraries())
+    return {
+        "flowrt": flowrt_version(),
+        "Python": f"{platform.python_version()} ({platform.python_implementation()})",
+        "OS": platform.platform(),
+        "processor": f"{processor_name()} ({platform.machine()})",
+        "cores": f"{there}, {usable} of them for this process",
+        "memory": f"{gib(host.free_bytes)} free of {gib(host.total_bytes)}",
+        "BLAS": blas or "none found",
+    }
+
+
+def _devices() -> dict[str, str]:
+    """Each with what is free, what there is, its compute capability and its model."""
+    rows = {
+        device.name: ", ".join((*device_row(device)[1:4], device.description)) for device in local_devices()
+    }
+    why = why_no_gpu()
+    return rows if why is None else rows | {"no GPU": why}

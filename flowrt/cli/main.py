@@ -1,0 +1,57 @@
+"""Reads the command line and runs one command.
+
+A command is a module with ``HELP``, ``add_arguments(parser)`` and ``run(arguments)``, which prints and
+returns an exit status: 0 for well, 1 where something is wrong. A mistake on the command line is 2, and
+one line.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any
+
+from flowrt.cli import devices, env, selftest
+from flowrt.errors import NotFoundError
+from flowrt.graph.op_def import nearest
+
+COMMANDS: dict[str, Any] = {"devices": devices, "env": env, "selftest": selftest}
+
+MISTAKE = 2  # argparse's own status for one
+INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command that ``argv`` (None: the process's own arguments) asks for; the exit status."""
+    words = sys.argv[1:] if argv is None else list(argv)
+    parser = _parser()
+    if not words:
+        parser.print_help()
+        return 0
+    if not words[0].startswith("-") and words[0] not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        parser.error(f"expected a command of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
+    arguments = parser.parse_args(words)
+    try:
+        status = int(COMMANDS[arguments.command].run(arguments))
+        sys.stdout.flush()
+    except NotFoundError as error:
+        print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
+        return MISTAKE
+    except BrokenPipeError:  # the reader, `head` for instance, has had enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would write to it again
+        return 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="flowrt", description="Look at flowrt and at this machine.")
+    parser.add_argument("--version", action="version", version=f"flowrt {sys.modules['flowrt'].__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name, command in COMMANDS.items():
+        command.add_arguments(commands.add_parser(name, help=command.HELP, description=command.HELP))
+    return parser

@@ -1,0 +1,75 @@
+"""``flowrt selftest``: does flowrt compute rightly on this machine's devices, and how fast?
+
+A section is a function from a `Target` to a `Result`; it prints one line, and one more a failure.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from flowrt.cli.selftest.memory import check_memory
+from flowrt.cli.selftest.ops import check_ops
+from flowrt.cli.selftest.steps import check_steps
+from flowrt.cli.selftest.streams import check_streams
+from flowrt.cli.selftest.target import Result, Target, describe_error, open_target
+from flowrt.cli.selftest.transfer import check_transfer
+from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.op_def import nearest
+
+HELP = "check on one device that flowrt computes rightly, and measure it"
+SECTIONS: dict[str, Callable[[Target], Result]] = {
+    "ops": check_ops,
+    "memory": check_memory,
+    "streams": check_streams,
+    "transfer": check_transfer,
+    "steps": check_steps,
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--device", type=_device, default="/cpu:0", help="/cpu:0 (default), /gpu:1 and so on")
+    parser.add_argument(
+        "--only", type=_sections, default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)}; default all"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print a line a section. Returns 1 if something failed. Raises `NotFoundError` for a missing device."""
+    with open_target(arguments.device) as target:
+        passed = [run_section(name, target) for name in arguments.only]
+    return 0 if all(passed) else 1
+
+
+def run_section(name: str, target: Target) -> bool:
+    """Run one section, print what it found, and return whether all was well."""
+    start = time.perf_counter()
+    try:
+        summary, failures = SECTIONS[name](target)
+    except Exception as error:  # noqa: BLE001 (the other sections are worth running)
+        summary, failures = "broke off", (describe_error(error),)
+    verdict = "FAILED" if failures else "ok"
+    print(f"{name:8}  {verdict:6}  {time.perf_counter() - start:5.1f} s  {summary}", flush=True)
+    for failure in failures:
+        print(f"    {failure}", flush=True)
+    return not failures
+
+
+def _device(text: str) -> DeviceSpec:
+    try:
+        return parse_device(text)
+    except InvalidArgumentError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _sections(text: str) -> list[str]:
+    names = text.split(",")
+    for name in names:
+        if name not in SECTIONS:
+            known = ", ".join(SECTIONS)
+            raise argparse.ArgumentTypeError(
+                f"expected sections of {known}; got {name!r}.{nearest(name, SECTIONS)}"
+            )
+    return names

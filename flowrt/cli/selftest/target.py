@@ -1,0 +1,105 @@
+"""What the sections of the self-test are given, and what they give back."""
+
+from __future__ import annotations
+
+import statistics
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from flowrt.device.device import Device
+from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.device.spec import DeviceSpec
+from flowrt.errors import NotFoundError, OpError
+from flowrt.executor.config import ConfigProto, GraphOptions, OptimizerOptions
+from flowrt.executor.session import Session
+from flowrt.graph.graph import Graph
+from flowrt.machine import why_no_gpu
+
+
+class Result(NamedTuple):
+    """What a section found: one line, and one line a failure."""
+
+    summary: str
+    failures: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Target:
+    """The device under test: ``name`` is for device scopes, ``device`` a `Device` of its own, beside those of
+    sessions.
+    """
+
+    name: str
+    device: Device
+
+    @property
+    def computes(self) -> bool:
+        """Whether bytes and times on it are real."""
+        return self.device.executor.platform != "null"
+
+    def session(self, graph: Graph, *, soft: bool = False) -> Session:
+        """A session that has the device and runs what the script says, unoptimised."""
+        count = {self.device.device_type: (self.device.spec.device_index or 0) + 1}
+        as_written = GraphOptions(optimizer_options=OptimizerOptions(opt_level=OptimizerOptions.L0))
+        config = ConfigProto(device_count=count, graph_options=as_written, allow_soft_placement=soft)
+        return Session(graph=graph, config=config)
+
+
+@contextmanager
+def open_target(spec: DeviceSpec) -> Iterator[Target]:
+    """The device that ``spec`` names (where it leaves something open, the first CPU), closed at the end.
+
+    Raises `NotFoundError`, with the reason, when there is none.
+    """
+    wanted = DeviceSpec(device_type=spec.device_type or "CPU", device_index=spec.device_index or 0)
+    devices = local_devices(_request(wanted))
+    try:
+        found = next((device for device in devices if wanted.matches(device.spec)), None)
+        if found is None:
+            raise NotFoundError(f"expected a device of this machine; got {wanted}. {_what_is_there(devices)}")
+        yield Target(wanted.to_string(), found)
+    finally:
+        for device in devices:
+            device.pool.close()
+            device.executor.close()
+
+
+def _what_is_there(devices: list[Device]) -> str:
+    return why_no_gpu() or f"There are {sum(device.device_type == 'GPU' for device in devices)} GPUs"
+
+
+def _request(wanted: DeviceSpec) -> DeviceRequest:
+    """The fewest devices that ``wanted`` is among."""
+    count = (wanted.device_index or 0) + 1
+    match wanted.device_type:
+        case "CPU":
+            return DeviceRequest(cpus=count, gpus=0)
+        case "GPU":
+            return DeviceRequest(gpus=count)
+        case "NULL":
+            return DeviceRequest(gpus=0, nulls=count)
+    raise NotFoundError(f"expected a device of type CPU, GPU or NULL; got {wanted}")
+
+
+def describe_error(error: Exception) -> str:
+    """``error`` in one line, with the place of the raise where it is not a typed error that tells its own."""
+    text = f"{type(error).__name__}: {error}".partition("\n")[0]
+    if isinstance(error, OpError):
+        return text
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return f"{text} ({place.filename}:{place.lineno})"
+
+
+def median_s(function: Callable[[], Any], repeats: int) -> float:
+    """The median time of one call in seconds; a first call is not counted."""
+    function()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return statistics.median(times)

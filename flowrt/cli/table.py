@@ -1,0 +1,20 @@
+"""Plain text in columns, and sizes that people read."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+
+def aligned(rows: Iterable[Sequence[str]]) -> list[str]:
+    """One line a row; every column but the last is as wide as its widest cell, with two spaces behind it."""
+    cells = [list(row) for row in rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+        for row in cells
+    ]
+
+
+def gib(nbytes: int) -> str:
+    """``22.5 GiB``."""
+    return f"{nbytes / 2**30:.1f} GiB"

@@ -1,0 +1,23 @@
+"""``flowrt.contrib.tpu``: infeed and outfeed, on any device."""
+
+from flowrt.graph.ops.infeed import (
+    infeed_dequeue,
+    infeed_dequeue_tuple,
+    infeed_enqueue,
+    infeed_enqueue_tuple,
+    outfeed_dequeue,
+    outfeed_dequeue_tuple,
+    outfeed_enqueue,
+    outfeed_enqueue_tuple,
+)
+
+__all__ = [
+    "infeed_dequeue",
+    "infeed_dequeue_tuple",
+    "infeed_enqueue",
+    "infeed_enqueue_tuple",
+    "outfeed_dequeue",
+    "outfeed_dequeue_tuple",
+    "outfeed_enqueue",
+    "outfeed_enqueue_tuple",
+]

@@ -1,0 +1,94 @@
+"""`EventManager`: calls a function once a device's event has passed.
+
+One daemon thread asks the pending events, in the order in which they came, and calls what is due. It starts
+with the first event and sleeps while there is none. TensorFlow's event manager polls every 10 us; here a
+sleep takes at least about 60 us, so the pause starts shorter than that and doubles while nothing happens.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any, final
+
+from flowrt.device.stream_executor import Event, EventStatus
+
+LOGGER = logging.getLogger(__name__)
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 500e-6
+
+
+def pauses() -> Iterator[float]:
+    """Seconds between two looks at an event: 0 at first, then longer and longer. Never ends."""
+    yield from (0.0,) * 10  # 10 looks take about 20 us, as long as most small kernels
+    pause = SHORTEST_PAUSE_S
+    while True:
+        yield pause
+        pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+@final
+class EventManager:
+    """The functions that wait for events of one device. Any thread may call anything."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[Event, Callable[[], Any]]] = []
+        """In order of arrival. Others append; the thread takes entries out when their functions are back."""
+        self._thread: threading.Thread | None = None
+        self._is_closed = False
+
+    def when_done(self, event: Event, function: Callable[[], Any]) -> None:
+        """Call ``function()`` on the manager's thread when ``event``, which was recorded, is not pending any
+        more: it is complete, or its stream failed.
+
+        The function holds up all others of the device, so it must not block. What it raises is logged.
+        """
+        with self._changed:
+            self._waiting.append((event, function))
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name=f"{self.name} events", daemon=True)
+                self._thread.start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """Wait for all events, call what is due and end the thread."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify()
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def _run(self) -> None:
+        while self._wait_for_work():
+            for pause in pauses():
+                if self._call_what_is_due():
+                    break
+                time.sleep(pause)
+
+    def _wait_for_work(self) -> bool:
+        """Sleep until an event is pending. False if none will come."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            return bool(self._waiting)
+
+    def _call_what_is_due(self) -> bool:
+        """Go through the events once. Whether one was not pending."""
+        with self._changed:
+            known = self._waiting.copy()
+        pending = [entry for entry in known if not _call_if_due(*entry)]
+        with self._changed:
+            self._waiting[: len(known)] = pending
+        return len(pending) < len(known)
+
+
+def _call_if_due(event: Event, function: Callable[[], Any]) -> bool:
+    if event.poll() is EventStatus.PENDING:
+        return False
+    try:
+        function()
+    except Exception:
+        LOGGER.exception("a function that waited for an event of a device failed")
+    return True

@@ -1,0 +1,411 @@
+"""`MemoryPool`: a device's memory, cut up by a `BFCAllocator`, with owners, a limit and a report.
+
+What `MemoryPool.allocate` gives is held by whoever holds the `DeviceMemory`, or an array over it. When the
+last holder lets go, its lease notes that in a queue, from where the next call on the pool takes it: a lease
+may die anywhere, even inside a call on the pool, so it takes no lock.
+
+On an asynchronous device memory comes back before the stream has done its work on it. That stream may have it
+again at once. When another one asks, an event is recorded on the first, and what came back before is free for
+all once the event is complete. A pool that only one stream asks records no events.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable
+from time import monotonic
+from typing import NamedTuple, final
+
+from flowrt.device.bfc import AllocatorStats, BFCAllocator, BinStats, Region, round_up
+from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
+from flowrt.errors import (
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    ResourceExhaustedError,
+)
+
+STREAM_DEADLINE_S = 10.0
+"""How long a request that does not fit waits for work that is on the streams already."""
+
+REPORTED_TENSORS = 10
+
+
+class LiveTensor(NamedTuple):
+    """A tensor inside a piece of memory, and the user's source line that made it, if known."""
+
+    name: str
+    nbytes: int
+    source: str | None = None
+
+
+class Owner(NamedTuple):
+    """Whom memory is for: the name and source line of an operation, say. Where it is for many tensors,
+    ``tensors`` lists them; it is called for a report only, in any thread, without the pool's lock.
+    """
+
+    name: str
+    source: str | None = None
+    tensors: Callable[[], Iterable[LiveTensor]] | None = None
+
+
+class _Lease:
+    """Memory in use. It comes back when this dies, or before, by hand."""
+
+    __slots__ = ("__weakref__", "address", "is_held", "nbytes", "owner", "pool", "stream")
+
+    def __init__(
+        self, pool: MemoryPool, address: int, nbytes: int, owner: Owner, stream: Stream | None
+    ) -> None:
+        self.pool, self.address, self.nbytes = pool, address, nbytes
+        self.owner, self.stream = owner, stream
+        self.is_held = True
+
+    def __del__(self) -> None:
+        if self.is_held:
+            self.pool._take_back(self.address, self.stream)
+
+
+class _Frontier:
+    """How far one stream is. What it gives back now gets ``stamp``; ``events`` are behind earlier stamps."""
+
+    __slots__ = ("events", "has_freed", "stamp")
+
+    def __init__(self) -> None:
+        self.stamp = 0
+        self.has_freed = False
+        """Whether something was given back with ``stamp``."""
+        self.events: deque[tuple[int, Event]] = deque()
+
+
+@final
+class MemoryPool:
+    """At most ``limit_bytes`` of the executor's memory, and ``memory_fraction`` of what the device has.
+
+    Any thread may call anything. Pieces start at multiples of 256 bytes. Memory is taken from the executor in
+    regions as it is needed, see `BFCAllocator.growth`.
+    """
+
+    def __init__(
+        self, executor: StreamExecutor, limit_bytes: int | None = None, memory_fraction: float = 1.0
+    ) -> None:
+        if not 0 < memory_fraction <= 1:
+            raise InvalidArgumentError(
+                f"{executor.name}: expected a memory fraction above 0 and up to 1; got {memory_fraction}"
+            )
+        share = int(executor.memory_info()[1] * memory_fraction)
+        self.executor = executor
+        self._bfc = BFCAllocator(share if limit_bytes is None else min(limit_bytes, share))
+        self._lock = threading.Lock()
+        self._regions: dict[int, DeviceMemory] = {}
+        self._leases: dict[int, weakref.ref[_Lease]] = {}
+        """By address. Weak, because an owner's `tensors` may hold the plan that holds the memory."""
+        self._frontiers: dict[Stream, _Frontier] = {}
+        """Of the streams that others have to wait for."""
+        self._is_closed = False
+        # The next two are all that a dying lease touches. A SimpleQueue's put() is safe there, where a
+        # condition variable's notify() may wait for itself.
+        self._returned: deque[tuple[int, Stream | None]] = deque()
+        self._waiters: tuple[queue.SimpleQueue[None], ...] = ()
+
+    # --- memory
+
+    def allocate(
+        self, nbytes: int, owner: Owner, stream: Stream | None = None, retry_s: float = 0.0
+    ) -> DeviceMemory:
+        """``nbytes`` bytes of uninitialised memory, which may be 0, for work on ``stream``.
+
+        Work on it elsewhere has to be before or behind ``stream``'s, by events. Without a stream, or on a
+        device that is not asynchronous, the holder lets go of it when all work on it is done.
+
+        When there is no room the pool grows, waits for the work of its streams, then up to ``retry_s``
+        seconds for other threads to let go of memory. Raises `ResourceExhaustedError` with a report after
+        that, and all memory is as it was; `InvalidArgumentError` for a negative size or a stream of another
+        device; `FailedPreconditionError` for a closed pool.
+        """
+        if stream is not None and stream.executor is not self.executor:
+            raise InvalidArgumentError(
+                f"{self.executor.name}: allocate: expected a stream of this device; got {stream.name} of "
+                f"{stream.executor.name}"
+            )
+        lease = self._lease(nbytes, owner, stream)
+        if lease is None and retry_s > 0:
+            lease = self._wait_for_lease(nbytes, owner, stream, retry_s)
+        if lease is None:
+            raise ResourceExhaustedError(self._refusal(nbytes), op=owner.name, source=owner.source)
+        return DeviceMemory(self.executor, lease.address, nbytes, keep=lease)
+
+    def deallocate(self, memory: DeviceMemory) -> None:
+        """Give back what `allocate` gave, now. Raises `InvalidArgumentError` for anything else, and the
+        second time.
+        """
+        lease = memory.keep
+        if not isinstance(lease, _Lease) or lease.pool is not self:
+            raise InvalidArgumentError(
+                f"{self.executor.name}: deallocate: expected memory that this pool gave; got {memory!r}"
+            )
+        with self._lock:
+            if not lease.is_held:
+                raise InvalidArgumentError(
+                    f"{self.executor.name}: deallocate: expected memory in use; {memory!r} was deallocated"
+                )
+            lease.is_held = memory.is_live = False
+        self._take_back(lease.address, lease.stream)
+
+    def close(self) -> None:
+        """Give back all memory that nobody holds, and the rest when its holders let go. `allocate` raises
+        from now on.
+        """
+        self._finish_streams()
+        with self._lock:
+            self._is_closed = True
+            self._drain()
+            self._give_back(self._bfc.free_regions())
+        self._end()
+
+    # --- what there is
+
+    def stats(self) -> AllocatorStats:
+        """Counts and bytes of now; peaks since `clear_stats`."""
+        with self._lock:
+            self._drain()
+            return self._bfc.stats()
+
+    def clear_stats(self) -> None:
+        """Counts start at 0 again, peaks at what is there now."""
+        with self._lock:
+            self._drain()
+            self._bfc.clear_stats()
+
+    def check(self) -> None:
+        """Raises `InternalError` when an invariant of the allocator is broken."""
+        with self._lock:
+            self._drain()
+            self._bfc.check()
+
+    def report(self) -> str:
+        """Several lines: the counts, the largest live tensors, the chunks by size, and a picture."""
+        with self._lock:
+            self._drain()
+            stats, bins, picture = self._bfc.stats(), self._bfc.bins(), self._bfc.picture()
+            leases = [lease for ref in self._leases.values() if (lease := ref()) is not None]
+        return "\n".join(
+            [
+                f"{self.executor.name}: {_size(stats.bytes_in_use)} in use (at most "
+                f"{_size(stats.peak_bytes_in_use)}), {_size(stats.bytes_reserved)} reserved, limit "
+                f"{_size(stats.bytes_limit)}, largest free piece {_size(stats.largest_free_block_bytes)}, "
+                f"fragmentation {stats.fragmentation:.0%}",
+                *_tensor_table(_live_tensors(leases)),
+                *_bin_table(bins),
+                "Memory by address (# in use, ~ waiting for a stream, . free):",
+                f"[{picture}]",
+            ]
+        )
+
+    # --- one request
+
+    def _lease(self, nbytes: int, owner: Owner, stream: Stream | None) -> _Lease | None:
+        """Memory that is there, or can be had without waiting for others than the streams."""
+        key = stream if self.executor.is_asynchronous else None
+        with self._lock:
+            lease = self._try(nbytes, owner, key)
+        if lease is None and self._finish_streams():
+            with self._lock:
+                lease = self._try(nbytes, owner, key)
+        return lease
+
+    def _try(self, nbytes: int, owner: Owner, stream: Stream | None) -> _Lease | None:
+        if self._is_closed:
+            raise FailedPreconditionError(
+                f"{self.executor.name}: expected an open memory pool; it was closed"
+            )
+        self._drain()
+        if self._frontiers:
+            self._settle(stream)
+        address = self._bfc.allocate(nbytes, stream)
+        if address is None and self._grow(nbytes):
+            address = self._bfc.allocate(nbytes, stream)
+        if address is None:
+            return None
+        lease = _Lease(self, address, nbytes, owner, stream)
+        self._leases[address] = weakref.ref(lease)
+        return lease
+
+    def _wait_for_lease(
+        self, nbytes: int, owner: Owner, stream: Stream | None, retry_s: float
+    ) -> _Lease | None:
+        """Try again each time that memory comes back."""
+        deadline, waiter = monotonic() + retry_s, queue.SimpleQueue[None]()
+        with self._lock:
+            self._waiters += (waiter,)
+        try:
+            while (lease := self._lease(nbytes, owner, stream)) is None:
+                waiter.get(timeout=max(0.0, deadline - monotonic()))
+            return lease
+        except queue.Empty:
+            return None
+        finally:
+            with self._lock:
+                self._waiters = tuple(other for other in self._waiters if other is not waiter)
+
+    def _refusal(self, nbytes: int) -> str:
+        with self._lock:
+            stats = self._bfc.stats()
+        free = stats.bytes_reserved - stats.bytes_in_use
+        if nbytes > stats.bytes_limit:
+            hint = "It is more than the limit."
+        elif round_up(nbytes) <= stats.bytes_limit - stats.bytes_reserved:
+            hint = "The device has no more: is it used by others?"
+        elif nbytes <= free:
+            hint = f"{_size(free)} are free, but not in one piece."
+        else:
+            hint = "A smaller batch, or a higher limit?"
+        return (
+            f"{self.executor.name}: expected {nbytes} bytes of memory; got at most "
+            f"{stats.largest_free_block_bytes} in one piece, with {stats.bytes_in_use} in use and a limit of "
+            f"{stats.bytes_limit}. {hint}\n{self.report()}"
+        )
+
+    # --- memory that comes back
+
+    def _take_back(self, address: int, stream: Stream | None) -> None:
+        """Called from anywhere, so it only notes it."""
+        self._returned.append((address, stream))
+        for waiter in self._waiters:
+            waiter.put(None)
+        if self._is_closed:
+            self._end()
+
+    def _drain(self) -> None:
+        """Free what came back. A closed pool's streams have done their work."""
+        while self._returned:
+            address, stream = self._returned.popleft()
+            del self._leases[address]
+            if stream is None or self._is_closed:
+                self._bfc.deallocate(address)
+            else:
+                frontier = self._frontiers.setdefault(stream, _Frontier())
+                frontier.has_freed = True
+                self._bfc.deallocate(address, stream, frontier.stamp)
+
+    def _end(self) -> None:
+        """Of a closed pool: give back what came back, unless another thread is at it, who will look again."""
+        while self._returned and self._lock.acquire(blocking=False):
+            try:
+                self._drain()
+                self._give_back(self._bfc.free_regions())
+            finally:
+                self._lock.release()
+
+    # --- streams
+
+    def _settle(self, asking: Stream | None) -> None:
+        """Free for all what no stream but ``asking`` holds up any more."""
+        for stream in [stream for stream in self._frontiers if stream is not asking]:
+            frontier = self._frontiers[stream]
+            passed = -1
+            try:
+                if frontier.has_freed:
+                    self._record(stream, frontier)
+                while frontier.events and frontier.events[0][1].poll() is not EventStatus.PENDING:
+                    passed = frontier.events.popleft()[0]
+            except OpError:  # the stream failed, or was closed: nothing is done on it any more
+                passed = frontier.stamp
+                frontier.events.clear()
+                frontier.has_freed = False
+            if passed >= 0:
+                self._bfc.advance(stream, passed)
+            if not frontier.events:
+                del self._frontiers[stream]
+
+    def _record(self, stream: Stream, frontier: _Frontier) -> None:
+        event = self.executor.create_event()
+        self.executor.record(stream, event)
+        frontier.events.append((frontier.stamp, event))
+        frontier.stamp += 1
+        frontier.has_freed = False
+
+    def _finish_streams(self) -> bool:
+        """Wait for the streams that others wait for; whether there were any."""
+        with self._lock:
+            self._drain()
+            self._settle(None)
+            streams = list(self._frontiers)
+        for stream in streams:
+            try:
+                self.executor.block_host_until_done(stream, STREAM_DEADLINE_S)
+            except OpError:
+                continue  # a failed stream is settled as done, a late one not at all
+        with self._lock:
+            self._settle(None)
+        return bool(streams)
+
+    # --- regions
+
+    def _grow(self, nbytes: int) -> bool:
+        """Bring a region that ``nbytes`` fit in; False when the limit or the device forbids it."""
+        growth = self._bfc.growth(nbytes)
+        if growth is None:
+            return False
+        self._give_back(growth.give_back)
+        if self._bring(growth.nbytes, round_up(nbytes)):
+            return True
+        free = self._bfc.free_regions()
+        self._give_back(free)
+        return bool(free) and self._bring(round_up(nbytes), round_up(nbytes))
+
+    def _bring(self, nbytes: int, least: int) -> bool:
+        """One region more, of less than ``nbytes`` if the device refuses that, but not of less than
+        ``least``.
+        """
+        while True:
+            try:
+                region = self.executor.allocate(nbytes)
+                break
+            except ResourceExhaustedError:
+                if nbytes <= least:
+                    return False
+                nbytes = max(least, nbytes * 9 // 10 & -256)
+        self._regions[region.address] = region
+        self._bfc.add_region(region.address, nbytes)
+        return True
+
+    def _give_back(self, regions: list[Region]) -> None:
+        for region in regions:
+            self._bfc.remove_region(region.address)
+            self.executor.deallocate(self._regions.pop(region.address))
+
+
+def _live_tensors(leases: list[_Lease]) -> list[LiveTensor]:
+    """The largest first."""
+    found: list[LiveTensor] = []
+    for lease in leases:
+        owner = lease.owner
+        own = LiveTensor(owner.name, lease.nbytes, owner.source)
+        found += [own] if owner.tensors is None else owner.tensors()
+    return sorted(found, key=lambda tensor: -tensor.nbytes)
+
+
+def _tensor_table(tensors: list[LiveTensor]) -> list[str]:
+    shown = tensors[:REPORTED_TENSORS]
+    lines = [f"  {_size(nbytes):>10}  {name}  {source or ''}".rstrip() for name, nbytes, source in shown]
+    return [f"The largest {len(shown)} of {len(tensors)} live tensors:", *lines]
+
+
+def _bin_table(bins: list[BinStats]) -> list[str]:
+    lines = [
+        f"  {_size(smallest):>10} {used:7} {_size(used_bytes):>10} {free:7} {_size(free_bytes):>10}"
+        for smallest, free, free_bytes, used, used_bytes in bins
+    ]
+    return [f"  {'Chunks of':>10} {'in use':>7} {'bytes':>10} {'free':>7} {'bytes':>10}", *lines]
+
+
+def _size(nbytes: int) -> str:
+    """``1536`` as ``1.5 KiB``."""
+    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+        if nbytes >= 1024**power:
+            return f"{nbytes / 1024**power:.1f} {unit}"
+    return f"{nbytes} B"

@@ -1,0 +1,260 @@
+"""`TransferManager`: bytes to a device, back, and to the next device, each exactly once and in stream order.
+
+An asynchronous executor copies on streams of the manager's own, one for each direction, so that a copy runs
+beside the computation:
+
+    to the device    the copy waits for the stream that will read it, and that stream for the copy
+    to the host      the copy waits for the stream that wrote it, which may go on at once
+    between devices  the copy waits for both streams, and both for the copy
+
+A synchronous executor (the host's) copies on the caller's stream, and is done when the call returns.
+
+Rules of this file:
+
+  1. A value is the caller's again when `to_device` is back: the device reads a staging copy, in pinned memory
+     where the executor has it (``pinned_empty``).
+  2. Host and device memory of a copy stay alive until its event has passed, whoever else lets go of them.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
+from flowrt.errors import InternalError, InvalidArgumentError
+
+HostArray: TypeAlias = np.ndarray[Any, Any]
+
+
+class TransferStats(NamedTuple):
+    """What a manager has copied so far. ``copies_on_host`` counts values that were first copied in plain host
+    memory: the device has no pinned memory to stage them in, or the value was not C-contiguous.
+    """
+
+    transfers_to_device: int = 0
+    bytes_to_device: int = 0
+    transfers_to_host: int = 0
+    bytes_to_host: int = 0
+    transfers_between: int = 0
+    bytes_between: int = 0
+    copies_on_host: int = 0
+
+
+@final
+class PendingTransfer:
+    """A copy to the host under way. ``array`` is whole once `is_done` or `wait` says so.
+
+    Whoever writes over the source waits for ``event``, or until then.
+    """
+
+    __slots__ = ("_manager", "_stream", "array", "event")
+
+    def __init__(self, manager: TransferManager, stream: Stream, array: HostArray, event: Event) -> None:
+        self._manager, self._stream, self.array, self.event = manager, stream, array, event
+
+    def is_done(self) -> bool:
+        """Whether the copy has ended, well or not; never blocks."""
+        return self.event.poll() is not EventStatus.PENDING
+
+    def wait(self, timeout_s: float | None = None) -> HostArray:
+        """The array, when it is whole.
+
+        Raises the stream's error if the copy failed, and `DeadlineExceededError` after ``timeout_s`` seconds;
+        the copy goes on then, and one may wait again.
+        """
+        if not self.is_done():
+            self._stream.executor.block_host_until_done(self._stream, timeout_s)
+        self._manager.release_passed()
+        if self.event.poll() is EventStatus.COMPLETE:
+            return self.array
+        self._stream.check()
+        raise InternalError(f"{self._stream.name}: a copy to the host ended as {self.event.poll().value}")
+
+    def when_done(self, function: Callable[[], Any]) -> None:
+        """Call ``function()`` once the array is whole; it must not use the device. Raises the stream's error
+        if it has failed already; where it fails later, the function is not called.
+        """
+        self._manager.call_after(self._stream, function)
+
+
+@final
+class TransferManager:
+    """The transfers of ``executor``. Any thread may call anything."""
+
+    def __init__(self, executor: StreamExecutor) -> None:
+        self.executor = executor
+        self._pinned_empty: Callable[..., HostArray] | None = getattr(executor, "pinned_empty", None)
+        names = ("h2d", "d2h", "d2d") if executor.is_asynchronous else ()
+        self._streams = {name: executor.create_stream(name) for name in names}
+        self._in_flight: dict[str, deque[tuple[Event, tuple[object, ...]]]] = {
+            name: deque() for name in names
+        }
+        """Rule 2; the copies of each stream in order."""
+        self._stats = TransferStats()
+        self._lock = threading.Lock()
+
+    @property
+    def stats(self) -> TransferStats:
+        return self._stats
+
+    def to_device(self, stream: Stream, target: DeviceMemory, value: HostArray) -> None:
+        """Put the elements of ``value``, in C order, into ``target``, which what is on ``stream`` from now on
+        may read. ``value`` is the caller's again.
+
+        Raises `InvalidArgumentError` when the sizes differ; nothing is copied then.
+        """
+        _check_size("to_device", target, value.nbytes)
+        if not value.nbytes:
+            return
+        with self._lock:
+            if self.executor.is_asynchronous:
+                self._copy_in(stream, target, self._staged(value))
+            else:
+                self.executor.memcpy_to_device(stream, target, self._contiguous(value))
+                self.executor.block_host_until_done(stream)
+            self._count("to_device", value.nbytes)
+
+    def _copy_in(self, stream: Stream, target: DeviceMemory, staging: HostArray) -> None:
+        executor, copying = self.executor, self._copying("h2d")
+        executor.wait_for(copying, stream)
+        executor.memcpy_to_device(copying, target, staging)
+        executor.wait_for(stream, self._keep("h2d", copying, staging, target))
+
+    def to_host(
+        self, stream: Stream, source: DeviceMemory, shape: tuple[int, ...], dtype: Any
+    ) -> PendingTransfer:
+        """Begin to copy ``source``, as what is on ``stream`` now leaves it, into a new host array.
+
+        Raises `InvalidArgumentError` when the array has another size.
+        """
+        array = self._empty(shape, dtype)
+        _check_size("to_host", source, array.nbytes)
+        with self._lock:
+            copying = stream
+            if self.executor.is_asynchronous:
+                copying = self._copying("d2h")
+                self.executor.wait_for(copying, stream)
+            if array.nbytes:
+                self.executor.memcpy_to_host(copying, array, source)
+            event = self._keep("d2h", copying, array, source)
+            if not self.executor.is_asynchronous:
+                self.executor.block_host_until_done(stream)
+            self._count("to_host", array.nbytes)
+        return PendingTransfer(self, copying, array, event)
+
+    def between(
+        self,
+        stream: Stream,
+        target: DeviceMemory,
+        source_manager: TransferManager,
+        source_stream: Stream,
+        source: DeviceMemory,
+    ) -> None:
+        """Copy ``source``, of another device or of this one, as what is on ``source_stream`` now leaves it,
+        into ``target``, which what is on ``stream`` from now on may read.
+
+        Devices that cannot copy from each other meet on the host, and the call returns when the bytes are
+        there. Raises `InvalidArgumentError` when the sizes differ; nothing is copied then.
+        """
+        _check_size("between", target, source.nbytes)
+        copy = self._copy_from(source.executor)
+        if copy is None:
+            pending = source_manager.to_host(source_stream, source, (source.nbytes,), np.uint8)
+            self.to_device(stream, target, pending.wait())
+            return
+        with self._lock:
+            copying = self._copying("d2d") if self.executor.is_asynchronous else stream
+            others = [s for s in dict.fromkeys((stream, source_stream)) if s is not copying]
+            for other in others:
+                self.executor.wait_for(copying, _recorded(other))
+            copy(copying, target, source)
+            done = self._keep("d2d", copying, target, source)
+            for other in others:
+                other.executor.wait_for(other, done)
+            self._count("between", source.nbytes)
+
+    def _copy_from(self, other: StreamExecutor) -> Callable[..., None] | None:
+        """How ``executor`` copies from the memory of ``other`` by itself."""
+        if other is self.executor:
+            return self.executor.memcpy
+        if other.platform != self.executor.platform:
+            return None
+        return getattr(self.executor, "memcpy_from_peer", None)
+
+    # --- for `PendingTransfer`
+
+    def release_passed(self) -> None:
+        """Let go of the memory of copies that have ended."""
+        with self._lock:
+            self._release_passed()
+
+    def call_after(self, stream: Stream, function: Callable[[], Any]) -> None:
+        """Call ``function()`` behind what is on one of the streams that copies to the host."""
+        with self._lock:
+            self.executor.host_callback(stream, function)
+
+    # --- under the lock
+
+    def _copying(self, name: str) -> Stream:
+        """The stream for one direction; a new one where the last one failed with a stream it waited for."""
+        if self._streams[name].error is not None:
+            self._streams[name] = self.executor.create_stream(name)
+        return self._streams[name]
+
+    def _keep(self, name: str, stream: Stream, *ends: HostArray | DeviceMemory) -> Event:
+        """An event behind the copy that was just issued, until which its two ends stay alive."""
+        event = _recorded(stream)
+        if self.executor.is_asynchronous:
+            self._in_flight[name].append((event, ends))
+        return event
+
+    def _release_passed(self) -> None:
+        for copies in self._in_flight.values():
+            while copies and copies[0][0].poll() is not EventStatus.PENDING:
+                copies.popleft()
+
+    def _staged(self, value: HostArray) -> HostArray:
+        """A copy of ``value`` that the device may read when it gets there."""
+        self._release_passed()
+        if self._pinned_empty is None:
+            self._count_host_copy()
+        staging = self._empty(value.shape, value.dtype)
+        np.copyto(staging, value)
+        return staging
+
+    def _contiguous(self, value: HostArray) -> HostArray:
+        if value.flags.c_contiguous:
+            return value
+        self._count_host_copy()
+        return np.ascontiguousarray(value)
+
+    def _empty(self, shape: tuple[int, ...], dtype: Any) -> HostArray:
+        return np.empty(shape, dtype) if self._pinned_empty is None else self._pinned_empty(shape, dtype)
+
+    def _count(self, direction: str, nbytes: int) -> None:
+        transfers, total = f"transfers_{direction}", f"bytes_{direction}"
+        stats = self._stats
+        changes = {transfers: getattr(stats, transfers) + 1, total: getattr(stats, total) + nbytes}
+        self._stats = stats._replace(**changes)
+
+    def _count_host_copy(self) -> None:
+        self._stats = self._stats._replace(copies_on_host=self._stats.copies_on_host + 1)
+
+
+def _recorded(stream: Stream) -> Event:
+    """An event behind what is on ``stream`` now, made by its own device: a GPU records no other's."""
+    event = stream.executor.create_event()
+    stream.executor.record(stream, event)
+    return event
+
+
+def _check_size(action: str, memory: DeviceMemory, nbytes: int) -> None:
+    if memory.nbytes != nbytes:
+        raise InvalidArgumentError(
+            f"TransferManager.{action}: expected {memory.nbytes} bytes, the size of {memory!r}; got {nbytes}"
+        )

@@ -1,0 +1,286 @@
+"""Places: where each tensor of a partition will be, decided before anything is bound.
+
+    constant   a constant's array
+    resource   the session's object behind a handle
+    view       another tensor's memory: of a buffer, a constant, or a variable that is read in place
+    buffer     memory of the plan's arena, for a value of static shape whose kernel can write into it
+    register   a slot for what is new in every step: large feeds, received tensors, results, values of unknown
+    shape
+
+Rules that keep this right:
+
+  1. A buffer that another partition may still be reading (it was sent) is not used again within the step.
+  2. A variable that is written later in the program, while a reader of the old value is still to come, is
+     copied at the read.
+  3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
+  4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the
+     output's shape and dtype, this is its last reader, and no other input is a view of it.
+  5. A feed's buffer has not held anything earlier in the program: it is filled before the program starts.
+
+Whether an op's output can be a view (a transpose can, a reshape of it cannot) is found by trying it on
+stand-ins: arrays with the buffers' shapes over pages that are never written.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable
+from enum import Enum
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.device import Device
+from flowrt.errors import InternalError, InvalidArgumentError
+from flowrt.executor.arguments import Later, Operand, bound_kernel
+from flowrt.executor.lifetimes import Lifetimes
+from flowrt.executor.memory_plan import ArenaPlanner, MemoryPlan
+from flowrt.executor.streams import StreamSchedule
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.shapes import is_static
+
+MAX_COPIED_FEED = 65536
+"""Bytes: on the host a smaller feed is copied into a buffer, so that its readers are bound; a larger one is
+read where it is.
+"""
+
+MAX_PINNED_SEND = 65536
+"""Bytes: on the host a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its
+last reader frees.
+"""
+
+
+class Storage(Enum):
+    """Where a node's outputs are. See the module."""
+
+    CONSTANT = "constant"
+    RESOURCE = "resource"
+    VIEW = "view"
+    BUFFER = "buffer"
+    REGISTER = "register"
+
+
+class Places(NamedTuple):
+    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers."""
+
+    storage: dict[str, Storage]
+    memory: MemoryPlan
+
+
+def assign_places(
+    subgraph: Subgraph,
+    schedule: StreamSchedule,
+    lifetimes: Lifetimes,
+    resource: Callable[[Node], Any],
+    device: Device,
+) -> Places:
+    """The places of ``subgraph`` in the order of ``schedule``. On a remote device feeds and received tensors
+    are copied into buffers, and what is fetched or sent is copied out.
+
+    Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
+    """
+    return _Assigner(subgraph, schedule, lifetimes, resource, device).run()
+
+
+@final
+class _Assigner:
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        schedule: StreamSchedule,
+        lifetimes: Lifetimes,
+        resource: Callable[[Node], Any],
+        device: Device,
+    ) -> None:
+        self._subgraph, self._schedule, self._lifetimes = subgraph, schedule, lifetimes
+        self._resource, self._device, self._is_remote = resource, device, device.is_remote
+        self._storage: dict[str, Storage] = {}
+        self._arena = ArenaPlanner(schedule.happens_before if schedule.count > 1 else None)
+        self._live: dict[Ref, TensorSpec] = {}
+        """The buffers in use."""
+        self._exact: set[Ref] = set()
+        """What is a buffer as a whole, in its own shape: rule 4."""
+        self._stand_ins: dict[Ref, Any] = {}
+        self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
+
+    def run(self) -> Places:
+        for name in self._subgraph.feeds:  # rule 5
+            node = self._subgraph.nodes[name]
+            self._storage[name] = storage = self._storage_of_feed(node)
+            if storage is Storage.BUFFER:
+                self._new_buffer(node, 0)
+        for position, node in enumerate(self._schedule.order):
+            if node.name not in self._storage:
+                self._storage[node.name] = self._assign(node, position)
+            self._release(node, position)
+        return Places(self._storage, self._arena.plan())
+
+    # --- one node
+
+    def _assign(self, node: Node, position: int) -> Storage:
+        if node.op.name == "Const":
+            return Storage.CONSTANT
+        if node.op.effect is Effect.HANDLE:
+            return Storage.RESOURCE
+        if node.op.name == "_Feed":
+            return self._storage_of_feed(node)
+        if node.op.alias and self._try_view(node, position):
+            return Storage.VIEW
+        if not self._fits_buffers(node, position):
+            return Storage.REGISTER
+        inherited = self._inheritable(node, position) if node.op.elementwise else []
+        for index, spec in enumerate(node.outputs):
+            source = next((r for r in inherited if self._live[r] == spec), None)
+            if source is None:
+                self._new_buffer(node, index)
+            else:
+                inherited.remove(source)
+                self._hold(node, index)
+                del self._live[source]
+                self._arena.inherit((node.name, index), source)
+        return Storage.BUFFER
+
+    def _storage_of_feed(self, node: Node) -> Storage:
+        """Rule 3 keeps a fetched feed of the host in a register: a copy is made of what was fed."""
+        spec = node.outputs[0]
+        if not _is_plain(spec):
+            return Storage.REGISTER
+        small = nbytes_of(spec) <= MAX_COPIED_FEED and (node.name, 0) not in self._fetched
+        return Storage.BUFFER if self._is_remote or small else Storage.REGISTER
+
+    def _fits_buffers(self, node: Node, position: int) -> bool:
+        outputs = [(node.name, i) for i in range(len(node.outputs))]
+        if not outputs:
+            return False
+        if not all(map(_is_plain, node.outputs)):
+            if not self._device.executor.computes:
+                raise located(node, InvalidArgumentError(self._needs_shapes(node)))
+            return False
+        if not self._device.executor.computes:
+            return True
+        if node.op.name == "_Recv":
+            return self._is_remote
+        copied = (
+            node.op.alias and node.op.effect is Effect.READ and self._lifetimes.is_overwritten(node, position)
+        )
+        if not copied and not node.op.takes_out:
+            return False
+        if self._is_remote:
+            return True
+        if any(self._lifetimes.root(ref) in self._fetched for ref in outputs):
+            return False
+        is_sent = not copied and self._lifetimes.is_sent(outputs)
+        return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
+
+    def _needs_shapes(self, node: Node) -> str:
+        specs = ", ".join(map(str, node.outputs))
+        return f"{self._device.name} computes nothing: expected a shape that is known beforehand; got {specs}"
+
+    # --- views
+
+    def _try_view(self, node: Node, position: int) -> bool:
+        """Whether the output can be a view that is made when the program is bound."""
+        source = self._operand(node.inputs[0])
+        if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
+            return False
+        ref = (node.name, 0)
+        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
+            self._stand_ins[ref] = source.value
+            return True
+        if node.op.effect is Effect.READ:
+            if not source.value.is_pinned or self._lifetimes.is_overwritten(node, position):
+                return False
+            self._stand_ins[ref] = _stand_in(node.outputs[0])
+            return True
+        function, arguments = bound_kernel(np, node, [self._operand(r) for r in node.inputs])
+        if any(isinstance(a, Later) for a in arguments):
+            return False
+        with np.errstate(all="ignore"):
+            array = function(*arguments)
+        if not (isinstance(array, np.ndarray) and np.may_share_memory(array, source.value)):
+            return False
+        self._stand_ins[ref] = array
+        if array is source.value and node.inputs[0] in self._exact:
+            self._exact.add(ref)
+        return True
+
+    def _operand(self, ref: Ref) -> Operand:
+        storage = self._storage[ref[0]]
+        if storage is Storage.CONSTANT:
+            value = self._subgraph.nodes[ref[0]].attrs["value"]
+            return Operand(value, None, "", host_value=value)
+        if storage is Storage.RESOURCE:
+            return Operand(self._resource(self._subgraph.nodes[ref[0]]), None, "")
+        if storage is Storage.REGISTER:
+            return Operand(None, 0, "")
+        if ref not in self._stand_ins:
+            self._stand_ins[ref] = _stand_in(self._subgraph.spec(ref))
+        return Operand(self._stand_ins[ref], None, "")
+
+    # --- buffers
+
+    def _new_buffer(self, node: Node, index: int) -> None:
+        spec = self._hold(node, index)
+        self._arena.allocate((node.name, index), nbytes_of(spec), node.name)
+
+    def _hold(self, node: Node, index: int) -> TensorSpec:
+        spec = self._live[node.name, index] = node.outputs[index]
+        self._exact.add((node.name, index))
+        return spec
+
+    def _inheritable(self, node: Node, position: int) -> list[Ref]:
+        """The buffers that rule 4 lets the kernel write over."""
+        lifetimes = self._lifetimes
+        rearranged = {lifetimes.root(ref) for ref in node.inputs if ref not in self._exact}
+        roots = dict.fromkeys(lifetimes.root(ref) for ref in node.inputs)
+        return [
+            root
+            for root in roots
+            if root in self._live
+            and root not in rearranged
+            and lifetimes.ends_at(root, position)
+            and lifetimes.are_done(root, node.name)
+        ]
+
+    def _release(self, node: Node, position: int) -> None:
+        """After the node: give back what it was the last to read."""
+        outputs = [(node.name, i) for i in range(len(node.outputs))]
+        for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
+            if root in self._live and self._lifetimes.ends_at(root, position):
+                del self._live[root]
+                self._arena.release(root, self._lifetimes.users(root))
+
+
+def static_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of a tensor of which it is known."""
+    if not is_static(spec.shape):
+        raise InternalError(f"expected a static shape; got {spec}")
+    return spec.shape
+
+
+def nbytes_of(spec: TensorSpec) -> int:
+    """The bytes of a tensor of static shape."""
+    return math.prod(static_shape(spec)) * spec.dtype.size
+
+
+def _is_plain(spec: TensorSpec) -> bool:
+    """Whether its bytes can lie in an arena."""
+    return is_static(spec.shape) and spec.dtype.np.kind != "O"
+
+
+# --- stand-ins
+
+_pages: list[mmap.mmap] = []
+
+
+def _stand_in(spec: TensorSpec) -> Any:
+    """A read-only array of ``spec``'s shape over zero pages: no memory, and views of it are views."""
+    nbytes = max(nbytes_of(spec), 1)
+    if not _pages or len(_pages[-1]) < nbytes:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        _pages.append(mmap.mmap(-1, max(nbytes, 1 << 30), flags=flags, prot=mmap.PROT_READ))
+    return np.ndarray(static_shape(spec), spec.dtype.np, buffer=_pages[-1])

@@ -1,0 +1,160 @@
+"""Streams: which of its device's streams runs each node, and who must wait for whom.
+
+List scheduling (R. L. Graham, "Bounds on multiprocessing timing anomalies", 1969), with the priorities of
+HEFT (H. Topcuoglu et al., 2002): nodes in the order of the longest way that is behind them, each on the
+stream where it can end first; a tensor that changes streams costs `SWITCH_SECONDS`.
+
+Rules of this file:
+
+  1. `StreamSchedule.order` is a topological order of the partition, and each stream runs its nodes in it.
+  2. A node waits for another stream's node only through an event, and only if nothing earlier on its stream
+     has waited for as much. Each node has a vector clock: how far every stream is for certain.
+  3. A variable's write also waits for what still reads the memory that it is going to change.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Mapping, Sequence
+from typing import final
+
+from flowrt.executor.cost import node_seconds
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
+
+SWITCH_SECONDS = 50e-6
+"""A hand-over between two threads; between two streams of a GPU it is about 5 us."""
+
+MIN_GAIN = 0.1
+"""The part of the time on one stream that more streams must save, estimated, to be used."""
+
+
+@final
+class StreamSchedule:
+    """The nodes of a partition on ``count`` streams. ``waits[name]`` are the nodes of other streams whose
+    events the node waits for.
+    """
+
+    def __init__(
+        self,
+        order: Sequence[Node],
+        streams: Mapping[str, int] = {},
+        dependencies: Mapping[str, Sequence[str]] = {},
+    ) -> None:
+        self.order = order
+        self.count = max(streams.values(), default=0) + 1
+        self._streams = streams
+        self.waits: dict[str, list[str]] = {}
+        self._clocks: dict[str, list[int]] = {}
+        self._places: dict[str, int] = {}
+        """The node's place on its stream."""
+        if self.count > 1:
+            self._set_clocks(dependencies)
+
+    def stream_of(self, name: str) -> int:
+        return self._streams.get(name, 0)
+
+    def happens_before(self, first: str, second: str) -> bool:
+        """Whether ``first`` has ended for certain when ``second`` begins."""
+        if self.count == 1:
+            return True
+        return self._clocks[second][self.stream_of(first)] > self._places[first] and first != second
+
+    def _set_clocks(self, dependencies: Mapping[str, Sequence[str]]) -> None:
+        latest: list[list[int]] = [[0] * self.count for _ in range(self.count)]
+        for node in self.order:
+            name, stream = node.name, self._streams[node.name]
+            clock = latest[stream] = list(latest[stream])
+            for other in sorted(dependencies[name], key=lambda d: -self._places[d]):
+                if clock[self._streams[other]] <= self._places[other]:
+                    self.waits.setdefault(name, []).append(other)
+                    clock[:] = map(max, clock, self._clocks[other])
+                    clock[self._streams[other]] = max(clock[self._streams[other]], self._places[other] + 1)
+            self._clocks[name], self._places[name] = list(clock), clock[stream]
+            clock[stream] += 1
+
+
+def schedule_streams(subgraph: Subgraph, count: int) -> StreamSchedule:
+    """``subgraph`` on up to ``count`` streams; on one, in the order it has, where more would not pay."""
+    if count == 1 or len(subgraph) < 2:
+        return StreamSchedule(list(subgraph))
+    seconds = {node.name: node_seconds(subgraph, node) for node in subgraph}
+    dependencies = {
+        node.name: list(dict.fromkeys([*[ref[0] for ref in node.inputs], *node.controls]))
+        for node in subgraph
+    }
+    order = _by_rank(subgraph, seconds, dependencies)
+    _add_write_after_read(order, dependencies)
+    streams, makespan = _earliest_finish(order, seconds, dependencies, count)
+    if makespan > (1 - MIN_GAIN) * sum(seconds.values()):
+        return StreamSchedule(list(subgraph))
+    return StreamSchedule(order, streams, dependencies)
+
+
+def _by_rank(
+    subgraph: Subgraph, seconds: Mapping[str, float], dependencies: Mapping[str, Sequence[str]]
+) -> list[Node]:
+    """A topological order: of the nodes that are ready, the one with the longest way behind it first."""
+    rank: dict[str, float] = {}
+    missing = {name: len(before) for name, before in dependencies.items()}
+    consumers = subgraph.consumers()
+    for node in reversed(list(subgraph)):
+        rank[node.name] = seconds[node.name] + max([rank[c] for c in consumers[node.name]], default=0.0)
+    position = {name: i for i, name in enumerate(subgraph.nodes)}
+    ready = [(-rank[name], position[name], name) for name, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order = []
+    while ready:
+        name = heapq.heappop(ready)[2]
+        order.append(subgraph.nodes[name])
+        for consumer in consumers[name]:
+            missing[consumer] -= 1
+            if missing[consumer] == 0:
+                heapq.heappush(ready, (-rank[consumer], position[consumer], consumer))
+    return order
+
+
+def _add_write_after_read(order: Sequence[Node], dependencies: dict[str, list[str]]) -> None:
+    """Rule 3: a read of a variable is a view of its memory, and so are the views of that."""
+    handle_of: dict[Ref, Ref] = {}
+    users: dict[Ref, list[str]] = {}
+    for node in order:
+        for ref in node.inputs:
+            if ref in handle_of:
+                users.setdefault(handle_of[ref], []).append(node.name)
+        if node.op.alias and node.inputs:
+            handle_of[node.name, 0] = handle_of.get(node.inputs[0], node.inputs[0])
+        if node.op.effect is Effect.WRITE:
+            for ref in node.inputs:
+                known = dependencies[node.name]
+                known.extend(u for u in users.get(handle_of.get(ref, ref), ()) if u not in known)
+
+
+def _earliest_finish(
+    order: Sequence[Node],
+    seconds: Mapping[str, float],
+    dependencies: Mapping[str, Sequence[str]],
+    count: int,
+) -> tuple[dict[str, int], float]:
+    """The stream of each node, and when the last one ends."""
+    streams: dict[str, int] = {}
+    ends: dict[str, float] = {}
+    free = [0.0] * count
+    for node in order:
+        before = dependencies[node.name]
+        starts = [
+            max(free[s], *[ends[d] + (0.0 if streams[d] == s else SWITCH_SECONDS) for d in before])
+            if before
+            else free[s]
+            for s in range(count)
+        ]
+        stream = min(range(count), key=lambda s: starts[s])
+        streams[node.name] = stream
+        ends[node.name] = free[stream] = starts[stream] + seconds[node.name]
+    return _renumber(streams), max(ends.values())
+
+
+def _renumber(streams: Mapping[str, int]) -> dict[str, int]:
+    """Streams in the order in which they first occur, without gaps."""
+    number = {stream: i for i, stream in enumerate(dict.fromkeys(streams.values()))}
+    return {name: number[stream] for name, stream in streams.items()}

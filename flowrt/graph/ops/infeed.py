@@ -1,0 +1,217 @@
+"""Infeed and outfeed: queues through which a host thread feeds running steps, and reads from them.
+
+    host thread       run(infeed_enqueue(batch))        run(outfeed_dequeue(...))
+                              |                                 ^
+    training step     infeed_dequeue(...) -> ... -> outfeed_enqueue(loss)
+
+Both ends of a queue are operations of one graph, run by one session. An infeed lives on the device of its
+`infeed_dequeue`, an outfeed on that of its `outfeed_enqueue`, so values cross to the device in the step that
+enqueues them, while others compute. A queue holds `CAPACITY` values: who is ahead waits. Waiting ends with
+the step's deadline, and when the session is closed.
+
+``device_ordinal`` tells the queues of one kind apart; -1, the default, is queue 0. Enqueueing and dequeueing
+change the queue, so those of one step run in the order of creation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, attr_int, define_op
+from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape
+from flowrt.graph.transfer_queue import TransferQueue
+
+CAPACITY = 8
+"""Values in a queue: enough that neither end waits for the other's jitter; each may be a whole batch."""
+
+_ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
+
+transfer_queue_op = define_op(
+    "TransferQueue",
+    "-> resource",
+    attrs={"capacity": attr_int()},
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.HANDLE,
+    state=lambda node: TransferQueue(node.name, node.attrs["capacity"]),
+    doc="The handle of a bounded queue of the session.",
+)
+
+transfer_enqueue_op = define_op(
+    "TransferEnqueue",
+    "queue: resource, components: *Tcomponents ->",
+    types={"Tcomponents": dtypes.ANY},
+    shape=lambda s: [],
+    kernel=lambda xp, queue, components: queue.put(tuple([xp.array(c) for c in components])),  # a step's own
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    doc="Puts a tuple of values into a queue, when there is room.",
+)
+
+
+def _dequeue(
+    xp: Any, queue: TransferQueue, output_types: Sequence[DType], output_shapes: Sequence[Shape]
+) -> tuple[Any, ...]:
+    values: tuple[Any, ...] = queue.get()
+    if len(values) != len(output_types):
+        raise InvalidArgumentError(f"expected a value of {len(output_types)} components; got {len(values)}")
+    for i, (value, dtype, shape) in enumerate(zip(values, output_types, output_shapes, strict=True)):
+        if value.dtype != dtype.np:
+            raise DTypeError(f"component {i}: expected {dtype.name}; got {as_dtype(value.dtype).name}")
+        if not compatible(value.shape, shape):
+            expected, got = format_shape(shape), format_shape(value.shape)
+            raise InvalidArgumentError(f"component {i}: expected a value of shape {expected}; got {got}")
+    return values
+
+
+transfer_dequeue_op = define_op(
+    "TransferDequeue",
+    "queue: resource -> *output_types",
+    types={"output_types": dtypes.ANY},
+    attrs=_ELEMENT,
+    shape=lambda s: s.attrs["output_shapes"],
+    kernel=_dequeue,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    doc="Takes the first tuple of values of a queue, when there is one.",
+)
+
+
+# --- infeed
+
+
+def infeed_dequeue(dtype: Any, shape: Any, name: str | None = None, device_ordinal: int = -1) -> Tensor:
+    """The infeed's next value, on this operation's device.
+
+    When run, raises `InvalidArgumentError` or `DTypeError` for a value that is another; it is gone then.
+    """
+    return infeed_dequeue_tuple([dtype], [shape], name, device_ordinal)[0]
+
+
+def infeed_dequeue_tuple(
+    dtypes: Sequence[Any], shapes: Sequence[Any], name: str | None = None, device_ordinal: int = -1
+) -> list[Tensor]:
+    """The infeed's next value, of several components. See `infeed_dequeue`."""
+    queue = _queue("infeed", device_ordinal)
+    outputs = _take(queue, dtypes, shapes, name or "infeed_dequeue")
+    _live_with(queue, outputs[0].op)
+    return outputs
+
+
+def infeed_enqueue(
+    input: Any,
+    shape: Any = None,
+    layout: Sequence[int] = (),
+    device_ordinal: int = -1,
+    name: str | None = None,
+) -> Operation:
+    """The operation that gives ``input`` to the infeed; it waits while the queue is full.
+
+    ``shape``, if given, is checked; ``layout`` is accepted: there is one.
+    """
+    shapes = None if shape is None else [shape]
+    return infeed_enqueue_tuple([input], shapes, device_ordinal=device_ordinal, name=name)
+
+
+def infeed_enqueue_tuple(
+    inputs: Sequence[Any],
+    shapes: Sequence[Any] | None = None,
+    layouts: Sequence[int] = (),
+    device_ordinal: int = -1,
+    name: str | None = None,
+) -> Operation:
+    """The operation that gives a value of several components to the infeed. See `infeed_enqueue`."""
+    tensors = [convert_to_tensor(i) for i in inputs]
+    for tensor, shape in zip(tensors, shapes if shapes is not None else [], strict=shapes is not None):
+        if not compatible(tensor.spec.shape, as_shape(shape)):
+            raise tensor.op.error(
+                InvalidArgumentError,
+                f"infeed_enqueue: expected shape {format_shape(as_shape(shape))}; "
+                f"got {format_shape(tensor.spec.shape)}",
+            )
+    queue = _queue("infeed", device_ordinal)
+    return _give(queue, tensors, name or "infeed_enqueue")
+
+
+# --- outfeed
+
+
+def outfeed_enqueue(input: Any, name: str | None = None, device_ordinal: int = -1) -> Operation:
+    """The operation that gives ``input`` to the outfeed; it waits while the queue is full."""
+    return outfeed_enqueue_tuple([input], name, device_ordinal)
+
+
+def outfeed_enqueue_tuple(
+    inputs: Sequence[Any], name: str | None = None, device_ordinal: int = -1
+) -> Operation:
+    """The operation that gives a value of several components to the outfeed. See `outfeed_enqueue`."""
+    queue = _queue("outfeed", device_ordinal)
+    operation: Operation = transfer_enqueue_op(
+        queue, [convert_to_tensor(i) for i in inputs], name=name or "outfeed_enqueue"
+    )
+    _live_with(queue, operation)
+    return operation
+
+
+def outfeed_dequeue(dtype: Any, shape: Any, device_ordinal: int = -1, name: str | None = None) -> Tensor:
+    """The outfeed's next value. When run, raises as `infeed_dequeue`."""
+    return outfeed_dequeue_tuple([dtype], [shape], device_ordinal, name)[0]
+
+
+def outfeed_dequeue_tuple(
+    dtypes: Sequence[Any], shapes: Sequence[Any], device_ordinal: int = -1, name: str | None = None
+) -> list[Tensor]:
+    """The outfeed's next value, of several components. See `outfeed_dequeue`."""
+    queue = _queue("outfeed", device_ordinal)
+    with get_default_graph().colocate_with(queue):
+        return _take(queue, dtypes, shapes, name or "outfeed_dequeue")
+
+
+# --- the queue behind an end
+
+
+def _queue(kind: str, device_ordinal: int) -> Tensor:
+    """The handle of the graph's queue of this kind and number, made when first asked for."""
+    graph = get_default_graph()
+    known = graph.get_collection_ref((kind, max(device_ordinal, 0)))
+    if not known:
+        with graph.name_scope(None), graph.control_dependencies(None), graph.device(None):
+            name = f"{kind}_queue_{max(device_ordinal, 0)}"
+            known.append(transfer_queue_op(capacity=CAPACITY, name=name))
+    handle: Tensor = known[0]
+    return handle
+
+
+def _give(queue: Tensor, tensors: Sequence[Tensor], name: str) -> Operation:
+    with get_default_graph().colocate_with(queue):  # wherever the host thread's scopes say
+        operation: Operation = transfer_enqueue_op(queue, list(tensors), name=name)
+        return operation
+
+
+def _take(queue: Tensor, types: Sequence[Any], shapes: Sequence[Any], name: str) -> list[Tensor]:
+    outputs: list[Tensor] = transfer_dequeue_op(
+        queue,
+        output_types=[as_dtype(dtype) for dtype in types],
+        output_shapes=[as_shape(shape) for shape in shapes],
+        name=name,
+    )
+    return outputs
+
+
+def _live_with(queue: Tensor, operation: Operation) -> None:
+    """Have the queue on the device that ``operation`` asks for."""
+    if operation.device and queue.op.device != operation.device:
+        queue.op.mutate(device=operation.device)

@@ -1,0 +1,84 @@
+"""`TransferQueue`: a bounded queue between steps and a host thread, or between two steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from typing import Any, final
+
+from flowrt.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+)
+from flowrt.graph.step import wait_until
+
+
+@final
+class TransferQueue:
+    """Items in order, ``capacity`` of them at most: who is ahead waits for the other end.
+
+    Any threads may use either end. A wait ends with an item or room, when the queue is closed, with the step
+    that the thread runs (`flowrt.graph.step`), or after ``timeout_s`` seconds, whichever is first; when it
+    raises, the queue is as it was.
+    """
+
+    __slots__ = ("_capacity", "_changed", "_error", "_is_closed", "_items", "_name")
+
+    def __init__(self, name: str, capacity: int) -> None:
+        if capacity < 1:
+            raise InvalidArgumentError(f"queue {name!r}: expected a capacity of at least 1; got {capacity}")
+        self._name, self._capacity = name, capacity
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._error: OpError | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Any, timeout_s: float | None = None) -> None:
+        """Add ``item`` behind the others, when there is room.
+
+        Raises `CancelledError`, or the error that the queue was closed with, and `DeadlineExceededError`.
+        """
+        with self._changed:
+            if not wait_until(lambda: self._has_room() or self._is_closed, self._changed.wait, timeout_s):
+                raise self._late(f"room beside {len(self._items)} items", timeout_s)
+            if self._is_closed:
+                raise self._error or CancelledError(f"queue {self._name!r} is closed: nobody takes items")
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, timeout_s: float | None = None) -> Any:
+        """Take the first item, when there is one.
+
+        Raises `OutOfRangeError` when the queue is closed and empty, or the error that it was closed with, and
+        `DeadlineExceededError`.
+        """
+        with self._changed:
+            if not wait_until(lambda: bool(self._items) or self._is_closed, self._changed.wait, timeout_s):
+                raise self._late("an item", timeout_s)
+            if not self._items:
+                raise self._error or OutOfRangeError(f"queue {self._name!r} is closed and empty")
+            self._changed.notify_all()
+            return self._items.popleft()
+
+    def close(self, error: OpError | None = None) -> None:
+        """Take no more items; those that are there can still be taken. With ``error`` they are dropped, and
+        both ends raise it. Closing again changes nothing.
+        """
+        with self._changed:
+            if not self._is_closed:
+                self._is_closed, self._error = True, error
+                if error is not None:
+                    self._items.clear()
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return len(self._items) < self._capacity
+
+    def _late(self, what: str, timeout_s: float | None) -> DeadlineExceededError:
+        return DeadlineExceededError(f"queue {self._name!r}: expected {what} within {timeout_s} s; got none")

@@ -1,0 +1,1 @@
+"""``flowrt.python.client``: `device_lib`, as ``from tensorflow.python.client import device_lib`` has it."""

@@ -1,0 +1,129 @@
+"""``flowrt devices`` and what else tells a script which devices there are."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from flowrt import machine
+from flowrt.cli.devices import lines
+from flowrt.cli.main import main
+from flowrt.device.cuda import GpuDescription
+from flowrt.errors import FailedPreconditionError
+from flowrt.python.client import device_lib
+from flowrt.test import gpu_device_name, is_gpu_available
+
+GPU = GpuDescription(0, "NVIDIA H100 80GB HBM3", 80 << 30, (9, 0), "0000:01:00.0")
+
+
+class OpenedGpu:
+    """Stands for a `CudaExecutor`; counts those that were left open."""
+
+    left_open = 0
+
+    def __init__(self, ordinal: int, name: str) -> None:
+        OpenedGpu.left_open += 1
+
+    def memory_info(self) -> tuple[int, int]:
+        return 70 << 30, 80 << 30
+
+    def close(self) -> None:
+        OpenedGpu.left_open -= 1
+
+
+@pytest.fixture
+def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    def load_cupy() -> Any:
+        raise FailedPreconditionError("there is no NVIDIA driver")
+
+    monkeypatch.setattr(machine, "visible_devices", list)
+    monkeypatch.setattr(machine, "load_cupy", load_cupy)
+
+
+@pytest.fixture
+def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("flowrt.machine", "flowrt.test"):
+        monkeypatch.setattr(f"{module}.visible_devices", lambda: [GPU])
+    monkeypatch.setattr(machine, "CudaExecutor", OpenedGpu)
+    monkeypatch.setattr("flowrt.cli.devices.why_no_gpu", lambda: None)
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_json_says_what_the_cpu_has_and_why_there_is_no_gpu(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    (cpu,) = facts["devices"]
+    assert cpu["name"] == "/device:CPU:0"
+    assert 0 < cpu["free_bytes"] <= cpu["total_bytes"]
+    assert 0 < facts["usable_cores"] <= facts["cores"]
+    assert facts["blas"][0]["threads"] >= 1
+    assert facts["libraries"]["numpy"].count(".") == 2
+    assert facts["why_no_gpu"] == "there is no NVIDIA driver"
+
+
+@pytest.mark.usefixtures("no_gpu")
+def test_text_has_a_line_a_device_and_one_for_the_reason(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in printed[:2]] == ["device", "/device:CPU:0"]
+    assert any(line.split("  ")[0] == "BLAS" for line in printed)
+    assert printed[-1] == "no GPU           there is no NVIDIA driver"
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_gpu_has_a_line_with_memory_and_capability(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["devices"]) == 0
+    (line,) = (line for line in capsys.readouterr().out.splitlines() if line.startswith("/device:GPU"))
+    assert line.split() == ["/device:GPU:0", "70.0", "GiB", "80.0", "GiB", "9.0", *GPU.name.split()]
+    assert OpenedGpu.left_open == 0
+
+
+def test_the_text_is_all_of_the_json() -> None:
+    device = {"name": "/device:CPU:0", "device_type": "CPU", "description": "A CPU"}
+    facts = {
+        "devices": [device | {"free_bytes": 1 << 30, "total_bytes": 3 << 29}],
+        "why_no_gpu": None,
+        "cores": 4,
+        "usable_cores": 2,
+        "blas": [{"name": "openblas", "version": "0.3", "threads": 2}],
+        "libraries": {"numpy": "2.4"},
+    }
+    assert lines(facts) == [
+        "device         free     total    compute  description",
+        "/device:CPU:0  1.0 GiB  1.5 GiB  -        A CPU",
+        "",
+        "cores  4, 2 of them for this process",
+        "BLAS   openblas 0.3, 2 threads",
+        "numpy  2.4",
+    ]
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_device_lib_lists_cpu_and_gpus() -> None:
+    cpu, gpu = device_lib.list_local_devices()
+    assert (cpu.name, cpu.device_type, cpu.physical_device_desc) == ("/device:CPU:0", "CPU", "")
+    assert cpu.memory_limit > 0
+    description = f"device: 0, name: {GPU.name}, pci bus id: 0000:01:00.0, compute capability: 9.0"
+    assert gpu == ("/device:GPU:0", "GPU", 80 << 30, description)
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_a_gpu_is_available_if_it_can_enough() -> None:
+    assert gpu_device_name() == "/device:GPU:0"
+    assert is_gpu_available(cuda_only=True, min_cuda_compute_capability=(9, 0))
+    assert not is_gpu_available(min_cuda_compute_capability=(9, 1))
+
+
+def test_without_a_gpu_none_is_available(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("flowrt.test.visible_devices", list)
+    assert gpu_device_name() == ""
+    assert not is_gpu_available()
+
+
+@pytest.mark.parametrize(
+    ("number", "major", "minor", "text"), [(12040, 1000, 10, "12.4"), (130000, 10000, 100, "13.0")]
+)
+def test_cuda_counts_versions_in_one_number(number: int, major: int, minor: int, text: str) -> None:
+    assert machine._dotted(number, major, minor) == text

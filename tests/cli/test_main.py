@@ -1,0 +1,92 @@
+"""The command line: exit statuses, mistakes in one line, pipes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from flowrt.cli.main import COMMANDS, main
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-W", "error", "-m", "flowrt", *words]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+
+
+def mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    """What the command line ``words`` is told, with status 2."""
+    with pytest.raises(SystemExit) as ended:
+        main(words)
+    assert ended.value.code == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    return err.splitlines()[-1]
+
+
+def test_no_command_prints_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    assert all(f"    {name} " in printed for name in COMMANDS)
+
+
+def test_the_version_is_printed() -> None:
+    done = run("--version")
+    assert (done.returncode, done.stdout, done.stderr) == (
+        0,
+        f"flowrt {sys.modules['flowrt'].__version__}\n",
+        "",
+    )
+
+
+def test_the_installed_command_is_this_one() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    module, _, function = project["scripts"]["flowrt"].partition(":")
+    assert (module, function) == (main.__module__, main.__name__)
+
+
+def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
+    said = mistake(capsys, "devcies")
+    assert (
+        said == "flowrt: error: expected a command of devices, env, selftest; got 'devcies'. Nearest: devices"
+    )
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["devices", "--jsn"], "unrecognized arguments: --jsn"),
+        (["selftest", "--only", "opps"], "got 'opps'. Nearest: ops"),
+        (["selftest", "--only", ""], "expected sections of ops"),
+        (["selftest", "--device", "cpu0"], "device 'cpu0': expected parts of the form /job:NAME"),
+    ],
+)
+def test_a_mistake_is_told_in_one_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert said in mistake(capsys, *words)
+
+
+def test_a_device_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "--device", "/device:TPU:0"]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err == "flowrt selftest: expected a device of type CPU, GPU or NULL; got /device:TPU:0\n"
+
+
+def test_a_reader_that_leaves_is_no_error() -> None:
+    command = f"{sys.executable} -m flowrt env | true"
+    done = subprocess.run(
+        ["bash", "-o", "pipefail", "-c", command],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
