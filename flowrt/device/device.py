@@ -80,7 +80,7 @@ class Device:
 
     def feed(self, memory: DeviceMemory, value: Any) -> None:
         """Copy a host array to ``memory``: in the order of the first stream, and done with ``value``."""
-        self.transfer.to_device(self.streams[0], memory, np.ascontiguousarray(value))
+        self.transfer.to_device(self.streams[0], memory, value)
 
     def put(self, value: Any, owner: Owner = ANYBODY) -> Any:
         """A new array of the device with the host array's elements."""

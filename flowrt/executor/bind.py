@@ -163,9 +163,13 @@ class Binder:
         return programs
 
     def _take_arena(self) -> DeviceMemory | None:
+        """The memory of all buffers; None where there are none. Raises `ResourceExhaustedError`, which names
+        the operation of the largest."""
         memory = self._memory
-        if not memory.nbytes:
+        if not memory.sizes:
             return None
+        if not memory.peak:
+            return self._device.allocate(0)  # of empty arrays only
         largest = self._subgraph.nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
         tensors = functools.partial(_tensors_at_peak, self._subgraph, memory)
         try:

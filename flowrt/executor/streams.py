@@ -32,7 +32,7 @@ MIN_GAIN = 0.1
 @final
 class StreamSchedule:
     """The nodes of a partition on ``count`` streams. ``waits[name]`` are the nodes of other streams whose
-    events the node waits for.
+    events the node waits for. Nodes without a stream (constants, handles, feeds) are there from the start.
     """
 
     def __init__(
@@ -55,52 +55,72 @@ class StreamSchedule:
         return self._streams.get(name, 0)
 
     def happens_before(self, first: str, second: str) -> bool:
-        """Whether ``first`` has ended for certain when ``second`` begins."""
-        if self.count == 1:
+        """Whether ``first`` has ended for certain when ``second``, another node, begins."""
+        if self.count == 1 or first not in self._places:
             return True
-        return self._clocks[second][self.stream_of(first)] > self._places[first] and first != second
+        return self._clocks[second][self._streams[first]] > self._places[first]
 
     def _set_clocks(self, dependencies: Mapping[str, Sequence[str]]) -> None:
-        latest: list[list[int]] = [[0] * self.count for _ in range(self.count)]
+        latest = [[0] * self.count for _ in range(self.count)]
         for node in self.order:
-            name, stream = node.name, self._streams[node.name]
-            clock = latest[stream] = list(latest[stream])
+            name = node.name
+            if name not in self._streams:
+                continue
+            clock = latest[self._streams[name]]
             for other in sorted(dependencies[name], key=lambda d: -self._places[d]):
-                if clock[self._streams[other]] <= self._places[other]:
+                stream, place = self._streams[other], self._places[other]
+                if clock[stream] <= place:
                     self.waits.setdefault(name, []).append(other)
                     clock[:] = map(max, clock, self._clocks[other])
-                    clock[self._streams[other]] = max(clock[self._streams[other]], self._places[other] + 1)
-            self._clocks[name], self._places[name] = list(clock), clock[stream]
-            clock[stream] += 1
+                    clock[stream] = max(clock[stream], place + 1)
+            self._clocks[name], self._places[name] = list(clock), clock[self._streams[name]]
+            clock[self._streams[name]] += 1
 
 
 def schedule_streams(subgraph: Subgraph, count: int) -> StreamSchedule:
     """``subgraph`` on up to ``count`` streams; on one, in the order it has, where more would not pay."""
     if count == 1 or len(subgraph) < 2:
         return StreamSchedule(list(subgraph))
-    seconds = {node.name: node_seconds(subgraph, node) for node in subgraph}
+    working = {node.name for node in subgraph if not _is_there(node)}
+    seconds = {name: node_seconds(subgraph, subgraph.nodes[name]) for name in working}
     dependencies = {
-        node.name: list(dict.fromkeys([*[ref[0] for ref in node.inputs], *node.controls]))
+        node.name: [
+            name
+            for name in dict.fromkeys([*[ref[0] for ref in node.inputs], *node.controls])
+            if name in working
+        ]
         for node in subgraph
+        if node.name in working
     }
     order = _by_rank(subgraph, seconds, dependencies)
     _add_write_after_read(order, dependencies)
     streams, makespan = _earliest_finish(order, seconds, dependencies, count)
     if makespan > (1 - MIN_GAIN) * sum(seconds.values()):
         return StreamSchedule(list(subgraph))
-    return StreamSchedule(order, streams, dependencies)
+    there = [node for node in subgraph if node.name not in working]
+    return StreamSchedule([*there, *order], streams, dependencies)
+
+
+def _is_there(node: Node) -> bool:
+    """Whether nothing runs for the node: it is there before the step, and waits for nobody."""
+    return node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE
 
 
 def _by_rank(
-    subgraph: Subgraph, seconds: Mapping[str, float], dependencies: Mapping[str, Sequence[str]]
+    subgraph: Subgraph, seconds: Mapping[str, float], dependencies: dict[str, list[str]]
 ) -> list[Node]:
-    """A topological order: of the nodes that are ready, the one with the longest way behind it first."""
+    """A topological order of the nodes with ``dependencies``: of those that are ready, the one with the
+    longest way behind it first.
+    """
+    consumers: dict[str, list[str]] = {name: [] for name in dependencies}
+    for name, before in dependencies.items():
+        for other in before:
+            consumers[other].append(name)
     rank: dict[str, float] = {}
+    for name in reversed(dependencies):
+        rank[name] = seconds[name] + max([rank[c] for c in consumers[name]], default=0.0)
     missing = {name: len(before) for name, before in dependencies.items()}
-    consumers = subgraph.consumers()
-    for node in reversed(list(subgraph)):
-        rank[node.name] = seconds[node.name] + max([rank[c] for c in consumers[node.name]], default=0.0)
-    position = {name: i for i, name in enumerate(subgraph.nodes)}
+    position = {name: i for i, name in enumerate(dependencies)}
     ready = [(-rank[name], position[name], name) for name, count in missing.items() if count == 0]
     heapq.heapify(ready)
     order = []
@@ -125,9 +145,9 @@ def _add_write_after_read(order: Sequence[Node], dependencies: dict[str, list[st
         if node.op.alias and node.inputs:
             handle_of[node.name, 0] = handle_of.get(node.inputs[0], node.inputs[0])
         if node.op.effect is Effect.WRITE:
-            for ref in node.inputs:
-                known = dependencies[node.name]
-                known.extend(u for u in users.get(handle_of.get(ref, ref), ()) if u not in known)
+            readers = [user for ref in node.inputs for user in users.get(handle_of.get(ref, ref), ())]
+            before = dependencies[node.name]
+            dependencies[node.name] = list(dict.fromkeys([*before, *(r for r in readers if r != node.name)]))
 
 
 def _earliest_finish(
@@ -151,7 +171,7 @@ def _earliest_finish(
         stream = min(range(count), key=lambda s: starts[s])
         streams[node.name] = stream
         ends[node.name] = free[stream] = starts[stream] + seconds[node.name]
-    return _renumber(streams), max(ends.values())
+    return _renumber(streams), max(ends.values(), default=0.0)
 
 
 def _renumber(streams: Mapping[str, int]) -> dict[str, int]:

@@ -203,7 +203,7 @@ def test_a_stream_in_need_gets_a_row_of_its_own_and_free_memory_until_the_latest
 
 def test_what_was_free_waits_with_the_rest_of_a_merged_row():
     allocator = allocator_of(4)
-    mine, _, _ = allocate(allocator, 2, 1, 1, stream="a")[0], None, None
+    mine = allocate(allocator, 2, 1, 1, stream="a")[0]
     allocator.deallocate(mine, "a", 5)
     allocator.deallocate(mine + 2 * CELL)
     assert allocate(allocator, 3, stream="a") == [mine]
@@ -229,8 +229,8 @@ def test_growth_starts_small_and_is_a_part_of_what_is_there():
             sizes.append(growth.nbytes)
     assert sizes[0] == FIRST_REGION
     assert at <= (1 << 30) * (1 + 1 / AHEAD)
-    assert len(sizes) < 90
-    assert sizes[-1] >= at // LEAST_GROWTH * 0.9
+    assert len(sizes) < 100
+    assert all(size >= sum(sizes[:i]) // LEAST_GROWTH - MIB // 4 for i, size in enumerate(sizes))
 
 
 def test_growth_for_one_large_request_is_no_larger():
@@ -354,7 +354,8 @@ class Cells:
     def allocate(self, count: int, stream: Hashable) -> None:
         address = self.allocator.allocate(count * CELL, stream)
         if address is None:
-            assert self.longest_row(stream) < count
+            # Memory that a stream in need merged waits for it, free as it was: so only when nothing waits.
+            assert min(self.passed.values()) < self.clock or self.longest_row(stream) < count
             return
         self.calls += 1
         first = address // CELL
@@ -403,7 +404,7 @@ def test_every_rule_holds_after_every_one_of_many_random_operations(seed):
             cells.deallocate(rng.choice(list(cells.used)))
         elif kind < 0.96:
             stream = rng.choice(("a", "b"))
-            cells.advance(stream, rng.randint(cells.passed[stream], cells.clock))
+            cells.advance(stream, rng.choice((cells.clock, rng.randint(cells.passed[stream], cells.clock))))
         elif len(cells.regions) < 4:
             free = [first for first in range(1, 100, 25) if first not in cells.regions]
             cells.add_region(rng.choice(free), rng.choice((16, 25)))

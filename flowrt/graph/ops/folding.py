@@ -25,7 +25,8 @@ def fold_rows(xp: Any, ufunc: str, target: Any, ids: Any, rows: Any) -> None:
     ``target`` is a contiguous ``[count, width]``, ``ids`` ``[n]`` and ``rows`` ``[n, width]``.
     """
     if xp is np or target.dtype.char in _ATOMIC.get(ufunc, ""):
-        places = ids[:, None] * target.shape[1] + xp.arange(target.shape[1])
+        width = np.int64(target.shape[1])  # typed: int32 ids reach into 2**31 elements and more
+        places = ids[:, None] * width + xp.arange(target.shape[1])
         getattr(xp, ufunc).at(target.reshape(-1), places.reshape(-1), rows.reshape(-1))
     elif len(ids):
         places, totals = _folded_together(xp, _TOGETHER.get(ufunc, ufunc), ids, rows.astype(target.dtype))
