@@ -25,6 +25,7 @@ import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
 from flowrt.executor.bind import Binder, compile_partition
+from flowrt.executor.plan import raise_error
 from flowrt.executor.program import PAUSE, Program
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.jvp import apply_jvp
@@ -363,15 +364,15 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 #
 # The interpreter of chapter 2 looks everything up again in every step: the kernel, the inputs, a place for
 # the output. None of that changes from step to step. To *bind* a partition is to decide it all once: every
-# tensor gets a place (a buffer in the plan's one arena, a register), and what is left is a flat list of calls.
-# That is a *program*. It prints:
+# tensor gets a place (a buffer in the arena, a register), and what is left is a flat list of calls. That
+# is a *program*. It prints:
 
 
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     parts, no_variables, programs = two_partitions(), {}.__getitem__, []
     for device in local_devices(DeviceRequest(cpus=2, gpus=0)):
         compiled = compile_partition(parts[device.name], device, no_variables)
-        programs += Binder(compiled, no_variables, rendezvous.send, rendezvous.take).bind()
+        programs += Binder(compiled, no_variables, rendezvous.send, rendezvous.take, raise_error).bind()
     return programs
 
 
@@ -415,8 +416,8 @@ def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
     rendezvous.check_empty()
 
 
-# Real files: flowrt/executor/places.py and memory_plan.py (what goes where), flowrt/executor/bind.py (Binder),
-# flowrt/executor/program.py (Program), flowrt/device/device.py,
+# Real files: flowrt/executor/places.py and memory_plan.py (what goes where), flowrt/executor/bind.py (the
+# Binder), flowrt/executor/program.py (Program), flowrt/device/device.py,
 # flowrt/executor/plan.py (keeps bound programs for the next step of the same kind).
 # Left out here: variables read in place, views that cost nothing, large tensors, errors that name the node.
 

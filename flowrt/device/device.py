@@ -16,6 +16,7 @@ from flowrt.device.memory_pool import MemoryPool, Owner
 from flowrt.device.spec import DeviceSpec
 from flowrt.device.stream_executor import ALIGNMENT, DeviceMemory, Stream, StreamExecutor
 from flowrt.device.transfer import PendingTransfer, TransferManager
+from flowrt.errors import OpError
 
 MIN_POOLED = 65536
 """Bytes: on the host a smaller array is NumPy's own, 0.3 us; one from the pool takes about 6, which the page
@@ -101,10 +102,18 @@ class Device:
         """``array`` of this device as one of NumPy; on the host, the same memory."""
         return self.fetch(array) if self.is_remote else np.asarray(array)
 
-    def send(self, stream: Stream, array: Any, done: Callable[[Any], None]) -> None:
-        """Call ``done(host array)`` when ``stream`` has computed ``array`` and it has arrived."""
+    def send(
+        self,
+        stream: Stream,
+        array: Any,
+        done: Callable[[Any], object],
+        fail: Callable[[OpError], object],
+    ) -> None:
+        """Call ``done(host array)`` when ``stream`` has computed ``array`` and it has arrived, or
+        ``fail(error)``.
+        """
         pending = self._to_host(stream, array)
-        pending.when_done(lambda: done(pending.array))
+        pending.when_done(lambda: done(pending.array) if pending.error is None else fail(pending.error))
 
     def _to_host(self, stream: Stream, array: Any) -> PendingTransfer:
         contiguous = self.xp.ascontiguousarray(array)

@@ -214,6 +214,10 @@ class NullExecutor(StreamExecutor):
         except Exception as error:  # noqa: BLE001 (the next to use the stream is told)
             stream.fail(error)
 
+    def when_done(self, event: Event, function: Callable[[], Any]) -> None:
+        """At once: what there is of the work was done when it was issued."""
+        function()
+
     def _block_host_until_done(self, stream: Stream, timeout_s: float | None) -> None:
         """Takes no real time; a timeout is of virtual seconds."""
         done_s = cast(NullStream, stream).now_s

@@ -277,10 +277,17 @@ class StreamExecutor(ABC):
     @final
     def host_callback(self, stream: Stream, function: Callable[[], Any]) -> None:
         """Call ``function()`` on the host when the stream gets there. It must not use the device. What it
-        raises becomes the stream's error.
+        raises becomes the stream's error. The device's own work does not wait for it; events, other
+        callbacks and the host do.
         """
         self._check_stream(stream)
         self._host_callback(stream, function)
+
+    @abstractmethod
+    def when_done(self, event: Event, function: Callable[[], Any]) -> None:
+        """Call ``function()`` on the host, in some thread, when ``event``, which was recorded, is complete or
+        has failed. It must be short and not use the device.
+        """
 
     @final
     def block_host_until_done(self, stream: Stream, timeout_s: float | None = None) -> None:

@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
-from flowrt.errors import InternalError, InvalidArgumentError
+from flowrt.errors import InternalError, InvalidArgumentError, OpError
 
 HostArray: TypeAlias = np.ndarray[Any, Any]
 
@@ -75,11 +75,16 @@ class PendingTransfer:
         self._stream.check()
         raise InternalError(f"{self._stream.name}: a copy to the host ended as {self.event.poll().value}")
 
+    @property
+    def error(self) -> OpError | None:
+        """Why the copy failed, once it has."""
+        if self.event.poll() is not EventStatus.ERROR:
+            return None
+        return self._stream.error or InternalError(f"{self._stream.name}: a copy to the host failed")
+
     def when_done(self, function: Callable[[], Any]) -> None:
-        """Call ``function()`` once the array is whole; it must not use the device. Raises the stream's error
-        if it has failed already; where it fails later, the function is not called.
-        """
-        self._manager.call_after(self._stream, function)
+        """Call ``function()`` once the array is whole or the copy has failed; it must not use the device."""
+        self._stream.executor.when_done(self.event, function)
 
 
 @final
@@ -192,11 +197,6 @@ class TransferManager:
         """Let go of the memory of copies that have ended."""
         with self._lock:
             self._release_passed()
-
-    def call_after(self, stream: Stream, function: Callable[[], Any]) -> None:
-        """Call ``function()`` behind what is on one of the streams that copies to the host."""
-        with self._lock:
-            self.executor.host_callback(stream, function)
 
     # --- under the lock
 

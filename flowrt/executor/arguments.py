@@ -19,8 +19,8 @@ from flowrt.graph.node import Node
 from flowrt.graph.op_def import Argument, Ufunc
 from flowrt.graph.partial_value import as_host_value
 
-ToHost = Callable[[Any], Any]
-"""From an array of the device to one of NumPy."""
+Convert = Callable[[Any], Any]
+"""From an array of the device to one of NumPy, or back."""
 
 
 class Operand(NamedTuple):
@@ -31,16 +31,18 @@ class Operand(NamedTuple):
     text: str
     host_value: Any = None
     """A NumPy array of the elements, if they never change."""
+    is_host: bool = False
+    """Whether the array is NumPy's although the device is remote: shapes and other answers of the host."""
 
 
 class _Item(NamedTuple):
     slot: int | None
     value: Any
-    to_host: ToHost | None
+    convert: Convert | None
 
     def read(self, registers: list[Any]) -> Any:
         value = self.value if self.slot is None else registers[self.slot]
-        return value if self.to_host is None else as_host_value(self.to_host(value))
+        return value if self.convert is None else self.convert(value)
 
 
 class Later(NamedTuple):
@@ -58,17 +60,26 @@ class Later(NamedTuple):
     def plain_slot(self) -> int | None:
         """The register, if reading it is all there is to do."""
         item = self.items[0]
-        return None if self.is_list or item.to_host is not None else item.slot
+        return None if self.is_list or item.convert is not None else item.slot
+
+
+def _same(array: Any) -> Any:
+    return array
 
 
 def bound_kernel(
-    xp: Any, node: Node, operands: Sequence[Operand], state: Any = None, to_host: ToHost = np.asarray
+    xp: Any,
+    node: Node,
+    operands: Sequence[Operand],
+    state: Any = None,
+    to_host: Convert = np.asarray,
+    to_device: Convert = _same,
 ) -> tuple[Any, tuple[Any, ...]]:
     """The node's kernel with attrs, array module and ``state`` bound, and one argument an input of its
     signature; one that is not known yet is a `Later`.
     """
     op = node.op
-    arguments = _arguments_of(node, operands, to_host)
+    arguments = _arguments_of(node, operands, to_host, to_device)
     if isinstance(op.kernel, Ufunc):
         return op.kernel.bind(xp), arguments
     attrs = {key: node.attrs[key] for key in op.kernel_attrs}
@@ -77,23 +88,30 @@ def bound_kernel(
     return functools.partial(op.kernel, xp, **attrs), arguments
 
 
-def _arguments_of(node: Node, operands: Sequence[Operand], to_host: ToHost) -> tuple[Any, ...]:
+def _arguments_of(
+    node: Node, operands: Sequence[Operand], to_host: Convert, to_device: Convert
+) -> tuple[Any, ...]:
     arguments: list[Any] = []
     position = 0
     for argument in node.op.inputs:
         count = argument.length(node.attrs)
-        items = [_argument(argument, o, to_host) for o in operands[position : position + count]]
+        items = [_argument(argument, o, to_host, to_device) for o in operands[position : position + count]]
         position += count
         arguments.append(_group(items) if argument.is_list else items[0])
     return tuple(arguments)
 
 
-def _argument(argument: Argument, operand: Operand, to_host: ToHost) -> Any:
-    if operand.slot is None and not argument.on_host:
+def _argument(argument: Argument, operand: Operand, to_host: Convert, to_device: Convert) -> Any:
+    if argument.on_host:
+        if operand.host_value is not None:
+            return as_host_value(np.asarray(operand.host_value))
+        read = np.asarray if operand.is_host else to_host
+        return Later((_Item(operand.slot, operand.value, lambda value: as_host_value(read(value))),), False)
+    if operand.is_host:
+        return Later((_Item(operand.slot, operand.value, to_device),), False)
+    if operand.slot is None:
         return operand.value
-    if operand.host_value is not None:
-        return as_host_value(np.asarray(operand.host_value))
-    return Later((_Item(operand.slot, operand.value, to_host if argument.on_host else None),), False)
+    return Later((_Item(operand.slot, None, None),), False)
 
 
 def _group(items: list[Any]) -> Any:

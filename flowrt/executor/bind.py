@@ -28,7 +28,7 @@ from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import MemoryPlan
-from flowrt.executor.places import Places, Storage, assign_places, nbytes_of, static_shape
+from flowrt.executor.places import Places, Storage, assign_places, is_on_host, nbytes_of, static_shape
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
 from flowrt.executor.sized_call import sized_call
 from flowrt.executor.streams import StreamSchedule, schedule_streams
@@ -105,7 +105,8 @@ class _Strand:
 @final
 class Binder:
     """Binds one partition. ``resource(node)`` gives the session's object behind a stateful node,
-    ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous.
+    ``send(key, value)`` and ``take(key, default)`` are the step's rendezvous, and ``fail(error)`` ends the
+    step when a copy from the device fails after its instruction.
     """
 
     def __init__(
@@ -114,11 +115,12 @@ class Binder:
         resource: Callable[[Node], Any],
         send: Callable[[str, Any], None],
         take: Callable[[str, Any], Any],
+        fail: Callable[[OpError], object],
     ) -> None:
         self._subgraph, self._device, self._schedule, self._lifetimes, places = partition
         self._xp, self._is_remote = self._device.xp, self._device.is_remote
         self._storage, self._memory = places
-        self._resource, self._send, self._take = resource, send, take
+        self._resource, self._send, self._take, self._fail = resource, send, take, fail
         self._arena = self._take_arena()
         self._registers: list[Any] = []
         self._strands = [_Strand() for _ in range(1 if self._is_remote else self._schedule.count)]
@@ -297,20 +299,18 @@ class Binder:
         self._strand.lines.append(Line(node, (node.attrs["send_device"],), text))
 
     def _bind_send(self, node: Node) -> None:
-        operand, key, slot = self._operands[node.inputs[0]], self._key(node), 0
-        registers, send = self._registers, self._send
-        if self._is_remote:
-            device, done = self._device, functools.partial(send, key)
-            stream = device.streams[self._strand.stream]
-            if operand.slot is None:
-                self._emit(node, device.send, (stream, operand.value, done), (operand,), "")
+        operand, registers, send = self._operands[node.inputs[0]], self._registers, self._send
+        slot, key = operand.slot, self._key(node)
+        if self._is_remote and not operand.is_host:
+            send_out, stream = self._device.send, self._device.streams[self._strand.stream]
+            ends = functools.partial(send, key), self._fail
+            if slot is None:
+                self._emit(node, send_out, (stream, operand.value, *ends), (operand,), "")
             else:
-                slot = operand.slot
-                self._emit(node, lambda: device.send(stream, registers[slot], done), (), (operand,), "")
-        elif operand.slot is None:
+                self._emit(node, lambda: send_out(stream, registers[slot], *ends), (), (operand,), "")
+        elif slot is None:
             self._emit(node, send, (key, operand.value), (operand,), "")
         else:
-            slot = operand.slot
             self._emit(node, lambda: send(key, registers[slot]), (), (operand,), "")
 
     def _key(self, node: Node) -> str:
@@ -398,7 +398,8 @@ class Binder:
         An argument that is not known yet stands as a `Later`.
         """
         state = self._resource(node) if node.op.state is not None else None
-        return bound_kernel(self._xp, node, operands, state, self._device.to_host)
+        device = self._device
+        return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device)
 
     def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
         """What the device runs for a kernel: the kernel, unless it only pretends."""
@@ -464,7 +465,8 @@ class Binder:
         self._registers.append(None)
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
             self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
-        self._place(node, index, Operand(None, slot, f"r{slot}"))
+        is_host = self._is_remote and is_on_host(node)
+        self._place(node, index, Operand(None, slot, f"r{slot}", is_host=is_host))
         return slot
 
     def _new_buffer(self, node: Node, index: int) -> Any:
@@ -507,7 +509,7 @@ class Binder:
         return functools.partial(take, operand.value)
 
     def _take_out(self, ref: Ref) -> Callable[[Any], Any]:
-        if self._is_remote:
+        if self._is_remote and not self._operands[ref].is_host:
             fetch = self._device.fetch
             return lambda array: _own(fetch(array))
         if self._operands[ref].slot is None:

@@ -170,7 +170,7 @@ class _Assigner:
         if not copied and not node.op.takes_out:
             return False
         if self._is_remote:
-            return True
+            return not is_on_host(node)
         if any(self._lifetimes.root(ref) in self._fetched for ref in outputs):
             return False
         is_sent = not copied and self._lifetimes.is_sent(outputs)
@@ -253,6 +253,11 @@ class _Assigner:
             if root in self._live and self._lifetimes.ends_at(root, position):
                 del self._live[root]
                 self._arena.release(root, self._lifetimes.users(root))
+
+
+def is_on_host(node: Node) -> bool:
+    """Whether the node's outputs are NumPy's on every device: shapes and the like."""
+    return any(argument.on_host for argument in node.op.outputs)
 
 
 def static_shape(spec: TensorSpec) -> tuple[int, ...]:

@@ -12,13 +12,14 @@ import contextlib
 import functools
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Any, final
+from typing import Any, TypeAlias, final
 
 import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.host import HostExecutor, HostStream
 from flowrt.device.spec import DeviceSpec
+from flowrt.errors import OpError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.cost import total_cost
 from flowrt.executor.program import Program
@@ -98,11 +99,14 @@ class Plan:
 
     def _new_instance(self) -> Instance:
         rendezvous = InlineRendezvous() if self._inline else LocalRendezvous()
-        take = rendezvous.take if isinstance(rendezvous, InlineRendezvous) else rendezvous.try_recv
+        if isinstance(rendezvous, InlineRendezvous):
+            ends: Ends = rendezvous.send, rendezvous.take, raise_error
+        else:
+            ends = rendezvous.send, rendezvous.try_recv, rendezvous.abort
         programs: list[Program] = []
         for part in self.partitions.values():
             resource = functools.partial(self._resource, part.device)
-            programs += Binder(part, resource, rendezvous.send, take).bind()
+            programs += Binder(part, resource, *ends).bind()
         return Instance(programs, rendezvous)
 
     @property
@@ -118,6 +122,15 @@ class Plan:
         with contextlib.suppress(IndexError):  # a run may take one meanwhile
             while True:
                 self._idle.pop()
+
+
+Ends: TypeAlias = tuple[Callable[..., Any], Callable[..., Any], Callable[[OpError], object]]
+"""Of a rendezvous, as a `Binder` takes them: send, take, fail."""
+
+
+def raise_error(error: OpError) -> None:
+    """How a step on one thread fails: at once."""
+    raise error
 
 
 @final

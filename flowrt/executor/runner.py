@@ -165,13 +165,9 @@ def _drive(
                     raise control.too_late() from error
                 key = _send(program, value)
     except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
-        _fail(error, rendezvous, errors)
-
-
-def _fail(error: BaseException, rendezvous: LocalRendezvous, errors: list[BaseException]) -> None:
-    errors.append(error)  # before the abort: what the others raise comes after it
-    known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
-    rendezvous.abort(known)
+        errors.append(error)  # before the others hear of it: what they raise comes after it
+        known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
+        control.cancel(known)  # wakes kernels that wait, and by `wake_by` the rendezvous
 
 
 def _send(program: Running, value: Any) -> str | None:

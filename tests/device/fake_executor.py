@@ -87,7 +87,7 @@ class FakeExecutor(StreamExecutor):
         raise NotImplementedError
 
     _array = _memcpy_to_device = _memcpy_to_host = _memcpy = _memset = _launch = _unused
-    _wait_for = _host_callback = _unused
+    _wait_for = _host_callback = when_done = _unused
 
     def _close(self) -> None:
         pass

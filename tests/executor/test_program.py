@@ -9,7 +9,7 @@ import numpy as np
 import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.bind import Binder, compile_partition
-from flowrt.executor.plan import compile_subgraphs
+from flowrt.executor.plan import compile_subgraphs, raise_error
 from flowrt.executor.program import MAX_STRETCH
 from flowrt.rendezvous import InlineRendezvous
 
@@ -29,7 +29,7 @@ def bind(fetches, feeds=()):
     graph = tf.get_default_graph()
     _, parts = compile_subgraphs(graph, fetches, [], shapes, [device.spec], {}, False, False, ())
     partition = compile_partition(parts[device.name], device, resource)
-    (program,) = Binder(partition, resource, rendezvous.send, rendezvous.take).bind()
+    (program,) = Binder(partition, resource, rendezvous.send, rendezvous.take, raise_error).bind()
     return program
 
 
