@@ -31,7 +31,7 @@ class Device:
     """One device of a session.
 
     ``num_streams``: how many streams a step may spread over. ``memory_limit``: bytes of its pool, None for
-    what there is.
+    what there is. ``captures``: whether steps that allow it are launched as one, where the device can.
     """
 
     def __init__(
@@ -41,11 +41,13 @@ class Device:
         *,
         num_streams: int = 1,
         memory_limit: int | None = None,
+        captures: bool = True,
     ) -> None:
         self.spec, self.name, self.device_type = spec, spec.to_string(), spec.device_type or ""
         self.executor, self.xp, self.num_streams = executor, executor.xp, num_streams
         self.pool = MemoryPool(executor, memory_limit)
         self.transfer = TransferManager(executor)
+        self.captures = captures
 
     @property
     def is_remote(self) -> bool:
@@ -119,6 +121,14 @@ class Device:
         contiguous = self.xp.ascontiguousarray(array)
         memory = self.executor.memory_of(contiguous)
         return self.transfer.to_host(stream, memory, array.shape, np.dtype(array.dtype))
+
+    def close(self) -> None:
+        """Give the memory back that nobody holds, and the rest as its holders let go; end a remote device's
+        streams. Nothing can be allocated from now on.
+        """
+        self.pool.close()
+        if self.is_remote:
+            self.executor.close()
 
     def __repr__(self) -> str:
         return f"<Device {self.name}>"

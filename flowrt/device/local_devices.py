@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from flowrt.device.cuda import CudaExecutor, visible_devices
 from flowrt.device.device import Device
 from flowrt.device.host import HostExecutor
+from flowrt.device.memory_pool import MemoryPool, Owner
 from flowrt.device.null import NullExecutor
 from flowrt.device.spec import DeviceSpec
+from flowrt.device.stream_executor import DeviceMemory, Stream
 from flowrt.errors import InvalidArgumentError
 
 MIB = 1 << 20
+
+TEMPORARY = Owner("a kernel's result or temporary", None)
 
 
 class DeviceRequest(NamedTuple):
@@ -29,6 +34,7 @@ class DeviceRequest(NamedTuple):
     visible_gpus: str = ""
     gpu_memory_fraction: float = 1.0
     virtual_gpu_mb: Sequence[Sequence[int]] = ()
+    captures_gpu_steps: bool = True
 
 
 def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0) -> list[Device]:
@@ -41,12 +47,29 @@ def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0)
         devices.append(Device(spec, HostExecutor(spec.to_string()), num_streams=request.num_streams))
     for index, (ordinal, limit) in enumerate(_gpus(request)):
         spec = DeviceSpec(job, 0, task, "GPU", index)
-        executor = CudaExecutor(ordinal, spec.to_string())
-        devices.append(Device(spec, executor, num_streams=request.num_streams, memory_limit=limit))
+        devices.append(_gpu(spec, ordinal, limit, request))
     for index in range(request.nulls):
         spec = DeviceSpec(job, 0, task, "NULL", index)
         devices.append(Device(spec, NullExecutor(spec.to_string()), num_streams=request.num_streams))
     return devices
+
+
+def _gpu(spec: DeviceSpec, ordinal: int, limit: int | None, request: DeviceRequest) -> Device:
+    """A GPU whose CuPy arrays come from the device's pool too: there is one pool."""
+    executor = CudaExecutor(ordinal, spec.to_string())
+    device = Device(
+        spec,
+        executor,
+        num_streams=request.num_streams,
+        memory_limit=limit,
+        captures=request.captures_gpu_steps,
+    )
+    executor.set_allocator(functools.partial(_allocate, device.pool))
+    return device
+
+
+def _allocate(pool: MemoryPool, nbytes: int, stream: Stream) -> DeviceMemory:
+    return pool.allocate(nbytes, TEMPORARY, stream)
 
 
 def _gpus(request: DeviceRequest) -> Iterator[tuple[int, int | None]]:

@@ -306,6 +306,12 @@ class StreamExecutor(ABC):
         """
         return function
 
+    def capture(self, stream: Stream, run: Callable[[], Any]) -> Callable[[], None] | None:
+        """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None
+        where the device or the work does not allow it. Nothing of it is done yet.
+        """
+        return None
+
     @abstractmethod
     def activate(self, stream: Stream) -> AbstractContextManager[Any]:
         """Inside the context, on this thread, ``xp`` calls go to ``stream`` and allocate on this device."""

@@ -133,6 +133,8 @@ class Binder:
         self._names: dict[int, str] = {}
         self._feeds: dict[str, Callable[[Any], None]] = {}
         self._fetch_counts = Counter(self._subgraph.fetches)
+        self._is_fixed = self._is_remote
+        """Whether every step makes the same calls on the same memory, and the host has no say in it."""
         self._pooled: set[Ref] = set()
         """What a step fetches out of the pool: new memory, all of it the caller's."""
 
@@ -157,11 +159,11 @@ class Binder:
         for index, strand in enumerate(self._strands):
             strand.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
-            programs.append(
-                Program(
-                    self._device, index, strand.segments, self._registers, *ends, self._take, strand.lines
-                )
-            )
+            program = Program(
+                self._device, index, strand.segments, self._registers, *ends, self._take, strand.lines,
+                self._is_fixed,
+            )  # fmt: skip
+            programs.append(program)
         return programs
 
     def _take_arena(self) -> DeviceMemory | None:
@@ -274,6 +276,7 @@ class Binder:
             return
         slot, registers = self._new_register(node, 0), self._registers
         if self._is_remote:
+            self._is_fixed = False
             put, owner = self._device.put, Owner(node.name, _source(node))
             self._feeds[node.name] = lambda value: registers.__setitem__(slot, put(value, owner))
         else:
@@ -284,6 +287,7 @@ class Binder:
         if not self._is_remote:
             self._strand.cut(self._key(node), self._new_register(node, 0))
         else:
+            self._is_fixed = False
             registers.append(None)
             arrived = len(registers) - 1
             self._strand.cut(self._key(node), arrived)
@@ -301,6 +305,7 @@ class Binder:
     def _bind_send(self, node: Node) -> None:
         operand, registers, send = self._operands[node.inputs[0]], self._registers, self._send
         slot, key = operand.slot, self._key(node)
+        self._is_fixed = False
         if self._is_remote and not operand.is_host:
             send_out, stream = self._device.send, self._device.streams[self._strand.stream]
             ends = functools.partial(send, key), self._fail
@@ -340,6 +345,8 @@ class Binder:
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = [self._operands[ref] for ref in node.inputs]
+        if node.op.effect not in (Effect.PURE, Effect.READ, Effect.WRITE) or is_on_host(node):
+            self._is_fixed = False
         is_buffer = self._storage[node.name] is Storage.BUFFER
         if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):
             self._bind_copied_read(node, operands, is_buffer)
@@ -446,6 +453,7 @@ class Binder:
             else:
                 self._emit(node, function, arguments, operands, result)
             return
+        self._is_fixed = self._is_fixed and all(a.is_plain for a in arguments if isinstance(a, Later))
         call = late_call(self._registers, function, arguments)
         self._emit(node, (lambda: store(call())) if returns else call, (), operands, result)
 

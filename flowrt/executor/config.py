@@ -87,10 +87,12 @@ class VirtualDevices(_Record):
 
 
 class GPUExperimental(_Record):
-    """``virtual_devices[i]`` divides GPU i, so that several replicas can run on one."""
+    """``virtual_devices[i]`` divides GPU i, so that several replicas can run on one. ``capture_steps``:
+    launch a step that allows it as one CUDA graph.
+    """
 
     VirtualDevices = VirtualDevices
-    _defaults: ClassVar[Mapping[str, Any]] = {"virtual_devices": list}
+    _defaults: ClassVar[Mapping[str, Any]] = {"virtual_devices": list, "capture_steps": True}
 
 
 class GPUOptions(_Record):

@@ -23,6 +23,11 @@ Instruction: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 PAUSE = "<pause>"
 """Yielded in place of a key, so that the driver can look at deadlines and cancellation."""
 
+RUNS_BEFORE_CAPTURE = 2
+"""The first run of a program on a GPU compiles kernels and makes handles, which cannot be captured; the
+second shows that there is no more of it.
+"""
+
 MAX_STRETCH = 2000
 """Instructions between two pauses: under a millisecond of small ops."""
 
@@ -50,9 +55,15 @@ class Line(NamedTuple):
 class Program:
     """A partition, or what one stream of the host does of it, bound to its buffers. ``registers`` hold what
     is new in each step: feeds, received tensors, values of unknown size, results. One step at a time.
+
+    ``is_fixed``: every step makes the same calls on the same memory and asks nothing of the host. On a device
+    that can, such a program is captured after `RUNS_BEFORE_CAPTURE` runs and launched as one from then on.
     """
 
-    __slots__ = ("_blank", "device", "feeds", "fetches", "lines", "registers", "segments", "stream", "take")
+    __slots__ = (
+        "_blank", "_results", "_runs_to_capture", "device", "feeds", "fetches", "launch", "lines",
+        "registers", "segments", "stream", "take",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -64,6 +75,7 @@ class Program:
         fetches: Sequence[Callable[[], Any]],
         take: Callable[[str, Any], Any],
         lines: Sequence[Line],
+        is_fixed: bool = False,
     ) -> None:
         self.device = device
         self.stream = stream
@@ -76,7 +88,10 @@ class Program:
         """One function a fetch, in order: the value, which is the caller's."""
         self.take = take
         self.lines = lines
-        self._blank = list(registers)
+        self.launch: Callable[[], None] | None = None
+        """The whole step as one call, once it was captured."""
+        self._blank = self._results = list(registers)
+        self._runs_to_capture = RUNS_BEFORE_CAPTURE if is_fixed and device.captures else -1
 
     @property
     def is_straight(self) -> bool:
@@ -106,6 +121,12 @@ class Program:
         again).
         """
         registers, take, enter = self.registers, self.take, self._enter
+        if self.launch is not None or (self._runs_to_capture == 0 and self._capture()):
+            with enter():
+                self.launch()  # type: ignore[misc]  # _capture() set it
+            registers[:] = self._results
+            return
+        self._runs_to_capture -= 1
         for segment in self.segments:
             stretch, _, key, slot = segment
             try:
@@ -125,6 +146,20 @@ class Program:
                 if value is None:
                     value = take(key, None)
             registers[slot] = value
+
+    def _capture(self) -> bool:
+        """Make `launch`; False if the device cannot."""
+        executor, stream = self.device.executor, self.device.streams[0]
+
+        def run() -> None:
+            for segment in self.segments:
+                executor.use(stream)
+                for function, arguments in segment.stretch:
+                    function(*arguments)
+
+        self.launch = executor.capture(stream, run)
+        self._results = list(self.registers)
+        return self.launch is not None
 
     def run_stepwise(self) -> Generator[str, Any, None]:
         """As `run`, with a pause after every instruction: for schedulers that interleave programs in any

@@ -416,6 +416,9 @@ class BaseSession:
         for resource in resources:  # not under the lock: what a resource waits for may need it
             if close := getattr(resource, "close", None):
                 close()
+        for device in self._devices:
+            if device.is_remote:  # the memory of a CPU goes with its last holder
+                device.close()
 
     def _forget_plans(self) -> None:
         with self._lock:
@@ -512,4 +515,5 @@ def _device_request(config: ConfigProto) -> DeviceRequest:
         visible_gpus=gpu.visible_device_list,
         gpu_memory_fraction=gpu.per_process_gpu_memory_fraction,
         virtual_gpu_mb=[v.memory_limit_mb for v in virtual],
+        captures_gpu_steps=gpu.experimental.capture_steps,
     )

@@ -421,6 +421,21 @@ def _array_class(cupy: Cupy) -> type[np.ndarray[Any, Any]]:
             cupy.thread.stream.put(work)
             return result
 
+        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+            """Views at once; everything else is computed later, too."""
+            hosts, options = _as_numpys(args), {k: _as_numpys(v) for k, v in kwargs.items() if k != "out"}
+            with np.errstate(all="ignore"):
+                like = None if function is np.copyto else function(*hosts, **options)
+            if _is_view(like, hosts):
+                return super().__array_function__(function, types, args, kwargs)
+            if like is not None and not isinstance(like, np.ndarray | np.generic):
+                return like
+            result = kwargs.get("out")
+            if result is None and like is not None:
+                result = cupy.empty(like.shape, like.dtype)
+            cupy.thread.stream.put(partial(_compute, function, hosts, options, _as_numpy(result)))
+            return result
+
         @property
         def device(self) -> Device:
             return Device(cupy, self._memory.device_id)
@@ -430,6 +445,23 @@ def _array_class(cupy: Cupy) -> type[np.ndarray[Any, Any]]:
             return SimpleNamespace(ptr=self.__array_interface__["data"][0], mem=self._memory)
 
     return ndarray
+
+
+def _is_view(value: Any, of: tuple[Any, ...]) -> bool:
+    return isinstance(value, np.ndarray) and any(
+        isinstance(a, np.ndarray) and np.may_share_memory(value, a) for a in of
+    )
+
+
+def _compute(function: Any, arguments: Any, options: Any, target: Any) -> None:
+    with np.errstate(all="ignore"):
+        value = function(*arguments, **options)
+        if target is not None:
+            np.copyto(target, value)
+
+
+def _as_numpys(value: Any) -> Any:
+    return type(value)(map(_as_numpys, value)) if isinstance(value, list | tuple) else _as_numpy(value)
 
 
 def _as_numpy(value: Any) -> Any:

@@ -1,0 +1,213 @@
+"""Sessions with a device that works by itself: a pretended GPU, whose streams are as late as they can be, and
+the null device.
+"""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.device import cuda, local_devices
+from flowrt.device.cuda import GpuDescription
+from flowrt.device.stream_executor import EventStatus
+from flowrt.executor import session as session_module
+from flowrt.executor import streams as schedule
+from tests.device.pretend_cupy import ILLEGAL_ADDRESS, Cupy
+
+DESCRIPTIONS = [GpuDescription(i, "Pretended GPU", 1 << 26, (9, 0), f"0000:0{i}") for i in range(2)]
+
+
+@pytest.fixture
+def machine(monkeypatch):
+    return plug_in(monkeypatch, 0)
+
+
+def plug_in(monkeypatch, seed):
+    cupy = Cupy(seed)
+    monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
+    monkeypatch.setattr(local_devices, "visible_devices", lambda: DESCRIPTIONS)
+    return cupy
+
+
+def config(streams=0, cpus=1, gpus=1, **experimental):
+    options = tf.GPUOptions(experimental=tf.GPUOptions.Experimental(**experimental))
+    return tf.ConfigProto(
+        device_count={"CPU": cpus, "GPU": gpus}, inter_op_parallelism_threads=streams, gpu_options=options
+    )
+
+
+def network(device):
+    """A regression; its loss and training step."""
+    with tf.device(device):
+        x, y = tf.placeholder(tf.float32, [8, 6]), tf.placeholder(tf.float32, [8, 1])
+        hidden = x
+        for i, width in enumerate((7, 5, 1)):
+            rng = np.random.default_rng(i)
+            inputs = int(hidden.shape[1])
+            w = tf.get_variable(
+                f"w{i}", initializer=rng.normal(size=(inputs, width)).astype(np.float32), use_resource=True
+            )
+            hidden = tf.tanh(tf.matmul(hidden, w))
+        loss = tf.reduce_sum(tf.square(hidden - y))
+        step = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+    return x, y, loss, step
+
+
+def train(device, session_config, steps=8):
+    rng = np.random.default_rng(5)
+    batches = [(rng.normal(size=(8, 6)), rng.normal(size=(8, 1))) for _ in range(steps)]
+    with tf.Graph():
+        x, y, loss, step = network(device)
+        with tf.Session(config=session_config) as session:
+            session.run(tf.global_variables_initializer())
+            losses = [session.run([loss, step], {x: a, y: b})[0] for a, b in batches]
+            return losses, [session.run(v) for v in tf.trainable_variables()]
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("streams", [1, 3])
+@pytest.mark.parametrize("captured", [True, False])
+def test_training_gives_what_the_cpu_gives(monkeypatch, seed, streams, captured):
+    monkeypatch.setattr(schedule, "SWITCH_SECONDS", 0.0)
+    monkeypatch.setattr(schedule, "MIN_GAIN", -1e9 if streams > 1 else 0.1)
+    expected_losses, expected = train("/cpu:0", tf.ConfigProto(device_count={"GPU": 0}))
+    plug_in(monkeypatch, seed)
+    losses, values = train("/gpu:0", config(streams, capture_steps=captured))
+    np.testing.assert_allclose(losses, expected_losses, rtol=1e-5)
+    for value, wanted in zip(values, expected, strict=True):
+        np.testing.assert_allclose(value, wanted, rtol=1e-5)
+
+
+def test_a_fixed_step_is_captured_and_launched_as_one(machine):
+    x, y, loss, step = network("/gpu:0")
+    feeds = {x: np.ones((8, 6)), y: np.zeros((8, 1))}
+    with tf.Session(config=config()) as session:
+        session.run(tf.global_variables_initializer())
+        launched = []
+        for _ in range(4):
+            session.run([loss, step], feeds)
+            (plan,) = [
+                p for r in session._requests.values() for p in r.plans.values() if len(r.fetches.tensors) == 1
+            ]
+            launched.append(any(program.launch for program in plan.programs))
+        assert launched == [False, False, True, True]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tensors_cross_between_cpu_and_gpus(monkeypatch, seed):
+    plug_in(monkeypatch, seed)
+    x = tf.placeholder(tf.float32, [4])
+    with tf.device("/cpu:0"):
+        a = tf.sin(x)
+    with tf.device("/gpu:0"):
+        b = tf.exp(a) * x
+    with tf.device("/gpu:1"):
+        c = tf.tanh(b) + a
+    with tf.device("/cpu:0"):
+        d = c - b
+    value = np.linspace(0, 1, 4, dtype=np.float32)
+    with tf.Session(config=config(gpus=2)) as session:
+        assert [d.device_type for d in session.devices] == ["CPU", "GPU", "GPU"]
+        for _ in range(3):
+            found = session.run([b, c, d], {x: value})
+    first = np.exp(np.sin(value)) * value
+    second = np.tanh(first) + np.sin(value)
+    for got, wanted in zip(found, [first, second, second - first], strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+def test_a_feed_to_a_gpu_is_one_transfer(machine):
+    x = tf.placeholder(tf.float32, [1000])
+    with tf.device("/gpu:0"):
+        y = x * 2.0
+    with tf.Session(config=config()) as session:
+        session.run(y, {x: np.ones(1000, np.float32)})
+        before = session.devices[1].transfer.stats
+        session.run(y, {x: np.ones(1000, np.float32)})
+        after = session.devices[1].transfer.stats
+    assert after.transfers_to_device - before.transfers_to_device == 1
+    assert after.bytes_to_device - before.bytes_to_device == 4000
+    assert after.copies_on_host == before.copies_on_host
+    assert after.transfers_to_host - before.transfers_to_host == 1
+
+
+def test_shapes_stay_on_the_host(machine):
+    x = tf.placeholder(tf.float32, [None, 3])
+    with tf.device("/gpu:0"):
+        y = tf.reshape(x, [-1])
+        rows = tf.shape(x)[0]
+        z = tf.reshape(y + 1.0, tf.stack([rows, 3]))
+    with tf.Session(config=config()) as session:
+        for n in (2, 5):
+            value = np.arange(n * 3, dtype=np.float32).reshape(n, 3)
+            np.testing.assert_array_equal(session.run(z, {x: value}), value + 1)
+
+
+def test_cupys_arrays_come_from_the_devices_pool(machine, monkeypatch):
+    monkeypatch.setattr(session_module, "MAX_SHAPES", 0)  # one plan, which does not know the size
+    x = tf.placeholder(tf.float32, [None])
+    with tf.device("/gpu:0"):
+        y = tf.sin(x) + 1.0
+    with tf.Session(config=config()) as session:
+        pool = session.devices[1].pool
+        session.run(y, {x: np.ones(100)})
+        before = pool.stats().num_allocs
+        session.run(y, {x: np.ones(100)})
+        assert pool.stats().num_allocs > before
+        session.close()
+    gc.collect()
+    assert machine.free_bytes[0] == machine.total
+
+
+def test_virtual_devices_have_limits_of_their_own(machine):
+    virtual = [tf.GPUOptions.Experimental.VirtualDevices(memory_limit_mb=[8, 4])]
+    with tf.device("/gpu:1"):
+        x = tf.placeholder(tf.float32, [4])
+        y = x + 1.0
+        large = tf.zeros([1500, 1024])
+        wide = tf.tanh(large + y[0])
+    with tf.Session(config=config(gpus=1, virtual_devices=virtual)) as session:
+        assert [d.memory_limit_bytes >> 20 for d in session.list_devices()[1:]] == [8, 4]
+        assert session.run(y, {x: [1, 2, 3, 4]}).tolist() == [2, 3, 4, 5]
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="test_remote_device"):
+            session.run(wide, {x: [1, 2, 3, 4]})
+        assert session.run(y, {x: [1, 2, 3, 4]}).tolist() == [2, 3, 4, 5]
+
+
+def test_a_device_that_breaks_ends_the_step_everywhere(machine):
+    x = tf.placeholder(tf.float32, [4])
+    with tf.device("/gpu:0"):
+        y = tf.exp(x)
+    with tf.device("/cpu:0"):
+        z = y + 1.0
+    with tf.Session(config=config()) as session:
+        session.run(z, {x: np.ones(4)})
+        machine.lost = ILLEGAL_ADDRESS
+        with pytest.raises(tf.errors.InternalError, match=str(ILLEGAL_ADDRESS)):
+            session.run(z, {x: np.ones(4)})
+        machine.lost = 0
+
+
+def test_the_null_device_runs_a_whole_training_script():
+    x, y, loss, step = network("/device:NULL:0")
+    with tf.Session(config=tf.ConfigProto(device_count={"NULL": 1})) as session:
+        session.run(tf.global_variables_initializer())
+        assert session.run([loss, step], {x: np.ones((8, 6)), y: np.ones((8, 1))})[0] == 0
+        executor = session.devices[-1].executor
+        assert "MatMul" in executor.timeline()
+        assert executor.now_s > 0
+        event = executor.create_event()
+        assert event.poll() is EventStatus.UNKNOWN
+
+
+def test_a_value_of_unknown_shape_is_refused_by_a_device_without_values():
+    x = tf.placeholder(tf.float32, [4])
+    with tf.device("/device:NULL:0"):
+        y = tf.boolean_mask(x, x > 0)
+    with tf.Session(config=tf.ConfigProto(device_count={"NULL": 1})) as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="computes nothing: expected a shape"):
+            session.run(y, {x: np.ones(4)})
+        assert session.run(x + 1.0, {x: np.ones(4)}).tolist() == [2] * 4
