@@ -22,7 +22,7 @@ PAGES = (
     "CHANGELOG.md",
     "tests/test_tour.py",
 )
-MAX_LINES = {"README.md": 200, "ARCHITECTURE.md": 300, "tests/test_tour.py": 500}
+MAX_LINES = {"README.md": 200, "ARCHITECTURE.md": 450, "tests/test_tour.py": 500}
 
 
 def text_of(page: str) -> str:

@@ -3,10 +3,13 @@
     spec              `DeviceSpec`: a named device, ``/job:worker/task:0/device:CPU:1``; parse, format, merge
     stream_executor   `StreamExecutor`, `Stream`, `Event`, `DeviceMemory`: the seam, and its checks
     host, null, cuda  its three implementations: NumPy; nothing but a record and a clock; CuPy (its one door)
+    host_memory       regions of the host's memory, and of zeros that take none (host, null)
+    cuda_stream, cuda_graph, event_manager   a GPU's queues; work captured and launched again; who polls
     bfc               `BFCAllocator`, pure: best fit with coalescing over integer offsets
     memory_pool       `MemoryPool`: BFC over a device's regions, with owners, a limit and a report
     transfer          `TransferManager`: to the device, to the host, in which stream, copied or not
-    device            `Device`: a name, an executor, a pool, transfers; `local_devices`: those of a session
+    device            `Device`: a name, an executor, a pool, transfers
+    local_devices     the devices of a session, by request
 
 Bytes come in regions from a `StreamExecutor` (``mmap``, ``cudaMalloc``), a `MemoryPool` cuts them up, and
 everybody else has `DeviceMemory` from the pool: the arena of a plan, a variable, a value of a size that only

@@ -5,8 +5,10 @@ The way of a step, in the order of the modules:
     session       `Session.run`: (fetches, fed tensors) -> `Request`, feed shapes -> `Plan`, both cached
     fetches, feeds             what the caller asks for and gives, checked and converted
     plan          compiles once (the passes of flowrt.graph), keeps instances, runs a step on one
-    bind          one device's subgraph -> `Program`: each tensor gets a place, each instruction its arguments
-    arguments, lifetimes, cost what an instruction reads, who reads a tensor last, how long it takes
+    streams       one device's subgraph -> which stream runs each node, and who waits for whom
+    lifetimes, places, memory_plan   who reads a tensor last; where it is; where in the arena
+    bind          -> `Program`: the arena is taken, each instruction gets its arguments
+    arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order
     step_stats    what a traced step records

@@ -1,28 +1,42 @@
 """The memory plan: where in one arena each buffer of a compiled partition lies.
 
-The order in which the nodes run is known, so which buffers are live at once is too, and a free place can be
-reused at once: best fit over the arena's gaps, in the order of time, with coalescing (Y. Pisarchyk and
-J. Lee, "Efficient memory management for deep neural net inference", 2020, compare such planners). A gap is
-found by (size, offset), so equal sizes come back where they are warm.
+The order in which the nodes run is known, so which buffers are live at once is too. There are two ways to
+place them (Y. Pisarchyk and J. Lee, "Efficient memory management for deep neural net inference", 2020,
+compare such planners), and the smaller arena counts:
+
+    as they come  best fit over the arena's gaps, with coalescing. A gap is found by (size, offset), so equal
+                  sizes come back where they are warm. Training steps of 1,000 equal layers take 0.05 % more
+                  than the bound, those of small nets of unequal layers up to 45 %
+    by size       the larger first, each at the lowest offset that is free for as long as it lives: at most
+                  7 % more than the bound for any of these. It compares every block with the larger ones, so
+                  it is asked only where the first way wastes, and not for thousands
 
 Rules of this file:
 
   1. It is pure: sizes and positions in, offsets out. It knows no device and no array.
-  2. A gap carries who must have ended before it may be used again; with several streams, a buffer takes only
-     gaps whose last users are over for certain when its writer begins.
+  2. With several streams two buffers share bytes only if all users of one are over for certain when the
+     writer of the other begins.
   3. A buffer that is written over an input (in place) takes that input's place, exactly.
 """
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_left, insort
 from collections.abc import Callable, Iterable, Mapping
+from operator import itemgetter
 from typing import NamedTuple, final
 
 from flowrt.graph.node import Ref
 
 GRAIN = 64
 """Bytes: the alignment of every buffer (`flowrt.device.stream_executor.ALIGNMENT`)."""
+
+TOLERATED = 1.02
+"""Times the lower bound: an arena of at most this size is not planned a second time."""
+
+MAX_BY_SIZE = 2048
+"""Blocks that are placed by size: as many take 0.15 s, with several streams 0.3, and half as many a quarter."""
 
 
 class MemoryPlan(NamedTuple):
@@ -39,17 +53,30 @@ class MemoryPlan(NamedTuple):
 
 
 @final
+class _Block:
+    """The place of a buffer, and of those that are written over it: ``size`` bytes that ``writer`` is the
+    first to use and ``users`` the last, from change ``begin`` up to ``end``.
+    """
+
+    __slots__ = ("begin", "end", "offset", "size", "users", "writer")
+
+    def __init__(self, size: int, offset: int, writer: str, begin: int) -> None:
+        self.size, self.offset, self.writer, self.begin = size, offset, writer, begin
+        self.end = math.inf
+        self.users: tuple[str, ...] = ()
+
+
+@final
 class ArenaPlanner:
     """Places buffers as they come and go. ``is_over(user, now)``: whether node ``user`` has ended for certain
-    when ``now`` begins.
+    when ``now`` begins; None where all that was issued before has.
     """
 
     def __init__(self, is_over: Callable[[str, str], bool] | None = None) -> None:
         self._is_over = is_over
-        self._offsets: dict[Ref, int] = {}
+        self._blocks: list[_Block] = []
+        self._block_of: dict[Ref, _Block] = {}
         self._sizes: dict[Ref, int] = {}
-        self._live: dict[Ref, int] = {}
-        """Of each live buffer its size, rounded."""
         self._gaps: list[tuple[int, int]] = []
         """(size, offset), sorted."""
         self._starts: dict[int, int] = {}
@@ -63,51 +90,93 @@ class ArenaPlanner:
         self._peak_at = 0
         """The number of changes after which most bytes were live."""
 
-    def allocate(self, ref: Ref, nbytes: int, node: str) -> int:
-        """Place a buffer of ``nbytes`` that ``node`` writes; its offset."""
+    def allocate(self, ref: Ref, nbytes: int, node: str) -> None:
+        """``ref`` comes, of ``nbytes``, which ``node`` writes."""
         size = _rounded(nbytes)
         offset = self._find(size, node)
         if offset is None:
             offset = self._grow(size, node)
-        self._hold(ref, nbytes, offset, size)
-        return offset
+        block = _Block(size, offset, node, len(self._changes))
+        self._blocks.append(block)
+        self._come(ref, nbytes, block)
 
-    def inherit(self, ref: Ref, source: Ref) -> int:
+    def inherit(self, ref: Ref, source: Ref) -> None:
         """Rule 3: ``ref`` takes the place of ``source``, which ends."""
-        size = self._end(source)
-        self._hold(ref, self._sizes[source], self._offsets[source], size)
-        return self._offsets[ref]
+        self._go(source)
+        self._come(ref, self._sizes[source], self._block_of[source])
 
     def release(self, ref: Ref, users: Iterable[str] = ()) -> None:
         """``ref`` ends; ``users`` are those that wrote and read it."""
-        size = self._end(ref)
-        if size:
-            offset = self._offsets[ref]
-            self._add_gap(offset, offset + size, () if self._is_over is None else tuple(users))
+        block = self._block_of[ref]
+        block.end = len(self._changes)
+        self._go(ref)
+        if self._is_over is not None:
+            block.users = tuple(users)
+        if block.size:
+            self._add_gap(block.offset, block.offset + block.size, block.users)
 
     def plan(self) -> MemoryPlan:
-        peak: dict[Ref, None] = {}
-        for ref, comes in self._changes[: self._peak_at]:
-            if comes:
-                peak[ref] = None
-            else:
-                del peak[ref]
-        return MemoryPlan(self._offsets, self._sizes, self._top, self._peak_bytes, tuple(peak))
+        """The smaller of the two plans."""
+        offsets, nbytes = {block: block.offset for block in self._blocks}, self._top
+        if nbytes > TOLERATED * self._peak_bytes and len(self._blocks) <= MAX_BY_SIZE:
+            by_size = self._offsets_by_size()
+            top = max(offset + block.size for block, offset in by_size.items())
+            if top < nbytes:
+                offsets, nbytes = by_size, top
+        found = {ref: offsets[block] for ref, block in self._block_of.items()}
+        return MemoryPlan(found, self._sizes, nbytes, self._peak_bytes, self._peak())
 
-    def _end(self, ref: Ref) -> int:
-        size = self._live.pop(ref)
-        self._live_bytes -= size
-        self._changes.append((ref, False))
-        return size
+    # --- who is live
 
-    # --- gaps
-
-    def _hold(self, ref: Ref, nbytes: int, offset: int, size: int) -> None:
-        self._offsets[ref], self._sizes[ref], self._live[ref] = offset, nbytes, size
-        self._live_bytes += size
+    def _come(self, ref: Ref, nbytes: int, block: _Block) -> None:
+        self._block_of[ref], self._sizes[ref] = block, nbytes
+        self._live_bytes += block.size
         self._changes.append((ref, True))
         if self._live_bytes > self._peak_bytes:
             self._peak_bytes, self._peak_at = self._live_bytes, len(self._changes)
+
+    def _go(self, ref: Ref) -> None:
+        self._live_bytes -= self._block_of[ref].size
+        self._changes.append((ref, False))
+
+    def _peak(self) -> tuple[Ref, ...]:
+        live: dict[Ref, None] = {}
+        for ref, comes in self._changes[: self._peak_at]:
+            if comes:
+                live[ref] = None
+            else:
+                del live[ref]
+        return tuple(live)
+
+    # --- by size
+
+    def _offsets_by_size(self) -> dict[_Block, int]:
+        placed: list[tuple[int, int, _Block]] = []
+        """(start, end, block), by start."""
+        offsets: dict[_Block, int] = {}
+        for block in sorted(self._blocks, key=lambda block: -block.size):
+            offsets[block] = start = self._lowest(placed, block)
+            insort(placed, (start, start + block.size, block), key=itemgetter(0))
+        return offsets
+
+    def _lowest(self, placed: list[tuple[int, int, _Block]], block: _Block) -> int:
+        """The lowest offset at which none of ``placed`` is in the way of ``block``."""
+        lowest, size = 0, block.size
+        for start, stop, other in placed:
+            if other.end < block.begin and self._is_done(other, block.writer):
+                continue
+            if block.end < other.begin and self._is_done(block, other.writer):
+                continue
+            if start - lowest >= size:
+                break
+            lowest = max(lowest, stop)
+        return lowest
+
+    def _is_done(self, block: _Block, now: str) -> bool:
+        is_over = self._is_over
+        return is_over is None or all(is_over(user, now) for user in block.users)
+
+    # --- as they come
 
     def _find(self, size: int, node: str) -> int | None:
         """The start of the smallest gap that holds ``size`` and that ``node`` may write into."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import flowrt.graph.ops.all  # noqa: F401  (defines the ops)
+import numpy as np
+
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Node, Subgraph
@@ -52,7 +54,7 @@ class Resources:
             assert node.op.state is not None
             self.made[node.name] = made = node.op.state(node)
             if node.name in self._initial:
-                made.array = self._initial[node.name].copy()
+                made.assign(np, self._initial[node.name])
         return self.made[node.name]
 
 
