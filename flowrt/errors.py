@@ -10,6 +10,7 @@ Some classes are also a built-in exception, because define-and-run scripts catch
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
@@ -51,6 +52,15 @@ def _rebuild(
     error = cls(message)
     error.op, error.op_type, error.source = op, op_type, source
     return error
+
+
+def copy_to_raise(error: OpError) -> OpError:
+    """``error`` anew, with its cause and traceback: one instance raised in two threads mixes them up, and one
+    that is raised again and again keeps every frame on the way.
+    """
+    fresh = copy.copy(error)
+    fresh.__cause__ = error.__cause__
+    return fresh.with_traceback(error.__traceback__)
 
 
 class CancelledError(OpError):

@@ -24,7 +24,7 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OpError
+from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OpError, copy_to_raise
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the width of an AVX-512 register. Every array of a plan starts at a multiple."""
@@ -70,7 +70,7 @@ class Stream:
     def check(self) -> None:
         """Raises the stream's error, if it failed."""
         if self._error is not None:
-            raise self._error
+            raise copy_to_raise(self._error)
 
     def __repr__(self) -> str:
         return f"<Stream {self.name}{'' if self._error is None else ' failed'}>"

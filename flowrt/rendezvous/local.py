@@ -11,8 +11,8 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
-from flowrt.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError
-from flowrt.rendezvous.table import Action, Deliver, Fail, Pending, RendezvousTable, copy_to_raise
+from flowrt.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError, copy_to_raise
+from flowrt.rendezvous.table import Action, Deliver, Fail, Pending, RendezvousTable
 
 Done: TypeAlias = Callable[[Any, OpError | None], object]
 """``done(value, None)`` or ``done(None, error)``, called once, in the thread that settles the receive."""

@@ -15,12 +15,11 @@ comes in by `send`, and the producer's table parks the request as a waiter like 
 
 from __future__ import annotations
 
-import copy
 from collections import deque
 from collections.abc import Hashable, Sequence
 from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar, final
 
-from flowrt.errors import CancelledError, InternalError, OpError
+from flowrt.errors import CancelledError, InternalError, OpError, copy_to_raise
 
 W = TypeVar("W")
 
@@ -154,10 +153,3 @@ def _pop_oldest(channels: dict[Hashable, deque[T]], key: Hashable) -> T:
     if not channel:
         del channels[key]
     return oldest
-
-
-def copy_to_raise(error: OpError) -> OpError:
-    """``error`` anew, with its cause and traceback: one instance raised in two threads mixes them up."""
-    fresh = copy.copy(error)
-    fresh.__cause__ = error.__cause__
-    return fresh.with_traceback(error.__traceback__)

@@ -162,7 +162,7 @@ def test_bytes_that_change_on_the_way_are_found(cpu: Target, monkeypatch: pytest
 @pytest.mark.usefixtures("small_network")
 def test_a_training_that_does_not_learn_is_found(cpu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     assert steps.check_steps(cpu).failures == ()
-    monkeypatch.setattr(steps, "time_training", lambda target: (1.0, 1.0, 2.0, 2.0))
+    monkeypatch.setattr(steps, "time_training", lambda target, captures: (1.0, 1.0, 2.0, 2.0))
     (failure,) = steps.check_steps(cpu).failures
     assert failure == "expected a training that lowers the loss; got 2, then 2"
 

@@ -21,6 +21,7 @@ from flowrt.graph.jvp import apply_jvp
 from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, OpDef, Rule, Sample, registered_ops
 from flowrt.graph.ops import all as all_ops  # defines every op
 from flowrt.graph.ops.constant import constant, placeholder
+from flowrt.graph.passes.place import supports
 from flowrt.graph.shapes import compatible
 from tests.graph.evaluation import value_of, values_of
 
@@ -258,6 +259,8 @@ def test_kernels_give_on_cupy_what_they_give_on_numpy() -> None:
                 continue
             with Graph():
                 operation, _ = build(op, sample)
+            if not supports(operation.node, "GPU"):
+                continue
             attrs = {k: operation.node.attrs[k] for k in op.kernel_attrs}
             here = op.kernel(np, *kernel_arguments(op, arrays, operation.node.attrs), **attrs)
             pairs = zip(op.inputs, sample.inputs, strict=True)

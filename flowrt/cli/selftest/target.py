@@ -14,7 +14,7 @@ from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import DeviceSpec
 from flowrt.errors import NotFoundError, OpError
-from flowrt.executor.config import ConfigProto, GraphOptions, OptimizerOptions
+from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph
 from flowrt.machine import why_no_gpu
@@ -41,11 +41,16 @@ class Target:
         """Whether bytes and times on it are real."""
         return self.device.executor.platform != "null"
 
-    def session(self, graph: Graph, *, soft: bool = False) -> Session:
-        """A session that has the device and runs what the script says, unoptimised."""
+    def session(self, graph: Graph, *, soft: bool = False, captures: bool = True) -> Session:
+        """A session that has the device and runs what the script says, unoptimised. ``captures``: a step that
+        allows it is launched as one, where the device can.
+        """
         count = {self.device.device_type: (self.device.spec.device_index or 0) + 1}
         as_written = GraphOptions(optimizer_options=OptimizerOptions(opt_level=OptimizerOptions.L0))
-        config = ConfigProto(device_count=count, graph_options=as_written, allow_soft_placement=soft)
+        gpu = GPUOptions(experimental=GPUOptions.Experimental(capture_steps=captures))
+        config = ConfigProto(
+            device_count=count, graph_options=as_written, allow_soft_placement=soft, gpu_options=gpu
+        )
         return Session(graph=graph, config=config)
 
 

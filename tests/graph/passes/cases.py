@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import flowrt.graph.ops.all  # noqa: F401  (defines the ops)
 import numpy as np
 
+import flowrt.graph.ops.all  # noqa: F401  (defines the ops)
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Node, Subgraph
