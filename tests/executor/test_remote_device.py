@@ -211,3 +211,47 @@ def test_a_value_of_unknown_shape_is_refused_by_a_device_without_values():
         with pytest.raises(tf.errors.InvalidArgumentError, match="computes nothing: expected a shape"):
             session.run(y, {x: np.ones(4)})
         assert session.run(x + 1.0, {x: np.ones(4)}).tolist() == [2] * 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_step_ends_when_all_its_streams_have(monkeypatch, seed):
+    monkeypatch.setattr(schedule, "SWITCH_SECONDS", 0.0)
+    plug_in(monkeypatch, seed)
+    x = tf.placeholder(tf.float32, [4])
+    with tf.device("/gpu:0"):
+        ends = []
+        for i in range(3):
+            y = x + float(i)
+            for _ in range(5):
+                y = tf.tanh(y)
+            ends.append(y)
+    with tf.Session(config=config(streams=3, capture_steps=False)) as session:
+        for step in range(3):
+            found = session.run(ends[::-1], {x: np.full(4, step)})
+            for i, value in enumerate(found[::-1]):
+                wanted = np.full(4, step + i, np.float32)
+                for _ in range(5):
+                    wanted = np.tanh(wanted)
+                np.testing.assert_allclose(value, wanted, rtol=1e-5)
+
+
+def test_a_captured_step_gives_results_of_kernels_that_allocate(machine):
+    x = tf.placeholder(tf.float32, [2, 3])
+    with tf.device("/gpu:0"):
+        chosen = tf.where(x > 2.0, x, -x)
+        tiled = tf.tile(x + 1.0, [2, 1])
+    with tf.Session(config=config()) as session:
+        for step in range(5):
+            value = np.full((2, 3), step, np.float32)
+            first, second = session.run([chosen, tiled], {x: value})
+            np.testing.assert_array_equal(first, np.where(value > 2, value, -value))
+            np.testing.assert_array_equal(second, np.tile(value + 1, (2, 1)))
+
+
+def test_draws_are_not_captured(machine):
+    with tf.device("/gpu:0"):
+        drawn = tf.random_uniform([4]) * 2.0
+    with tf.Session(config=config()) as session:
+        values = [session.run(drawn) for _ in range(8)]
+    assert len({value.tobytes() for value in values}) == 8
+    assert all((value < 2).all() for value in values)

@@ -168,6 +168,14 @@ def test_training_on_several_streams_is_the_same_to_the_last_bit(spread):
         assert train(3, seed) == expected
 
 
+def test_a_large_value_stays_until_all_streams_have_read_it(spread):
+    x = tf.placeholder(tf.float32, [20_000])
+    results = [tf.reduce_sum(x * float(i)) for i in range(4)]
+    for seed in range(20):
+        with tf.Session(config=config(3), seed=seed) as session:
+            assert session.run(results, {x: np.ones(20_000)}) == [0, 20_000, 40_000, 60_000]
+
+
 # --- time
 
 
