@@ -20,11 +20,12 @@ from flowrt.device.spec import parse_device
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.fetches import parse_fetches
-from flowrt.executor.plan import compile_subgraphs
+from flowrt.executor.plan import compile_step
 from flowrt.executor.session import BaseSession, Session
 from flowrt.graph.graph import Graph, Operation
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.partition import partition
 
 Partitions: TypeAlias = Mapping[str, Subgraph]
 """``{device: its part}``."""
@@ -81,7 +82,7 @@ def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partition
     wanted = _ancestors([t.op for t in parsed.tensors] + list(parsed.targets))
     feeds = {tensor: shape for tensor, shape in feeds.items() if tensor.op in wanted}
     devices = [device.spec for device in session.devices]
-    return compile_subgraphs(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True, ())[1]
+    return partition(compile_step(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True, ()))
 
 
 def _cpus_asked_for(graph: Graph) -> int:

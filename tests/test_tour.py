@@ -27,6 +27,7 @@ from flowrt.errors import AbortedError
 from flowrt.executor.bind import Binder, compile_partition
 from flowrt.executor.plan import raise_error
 from flowrt.executor.program import PAUSE, Program
+from flowrt.executor.streams import one_stream
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.jvp import apply_jvp
 from flowrt.graph.node import Node, Subgraph, TensorSpec
@@ -371,7 +372,8 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
 def bind_both(rendezvous: InlineRendezvous) -> list[Program]:
     parts, no_variables, programs = two_partitions(), {}.__getitem__, []
     for device in local_devices(DeviceRequest(cpus=2, gpus=0)):
-        compiled = compile_partition(parts[device.name], device, no_variables)
+        part = parts[device.name]
+        compiled = compile_partition(part, one_stream(part), device, no_variables)
         programs += Binder(compiled, no_variables, rendezvous.send, rendezvous.take, raise_error).bind()
     return programs
 
@@ -491,6 +493,6 @@ def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
     assert all(train(devices=2, seed=seed) == expected for seed in range(5))
 
 
-# Real files: flowrt/executor/session.py (Session.run), flowrt/executor/plan.py (compile_subgraphs, Plan),
+# Real files: flowrt/executor/session.py (Session.run), flowrt/executor/plan.py (compile_step, Plan),
 # flowrt/executor/runner.py (run_inline, run_threaded, run_seeded).
 # Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.

@@ -31,7 +31,7 @@ from flowrt.executor.memory_plan import MemoryPlan
 from flowrt.executor.places import Places, Storage, assign_places, is_on_host, nbytes_of, static_shape
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
 from flowrt.executor.sized_call import sized_call
-from flowrt.executor.streams import StreamSchedule, schedule_streams
+from flowrt.executor.streams import StreamSchedule
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -60,11 +60,12 @@ class Partition(NamedTuple):
     places: Places
 
 
-def compile_partition(subgraph: Subgraph, device: Device, resource: Callable[[Node], Any]) -> Partition:
-    """Streams, lifetimes and the memory plan of ``subgraph``. ``resource(node)``: the session's object behind
-    a stateful node.
+def compile_partition(
+    subgraph: Subgraph, schedule: StreamSchedule, device: Device, resource: Callable[[Node], Any]
+) -> Partition:
+    """Lifetimes and the memory plan of ``subgraph``. ``resource(node)``: the session's object behind a
+    stateful node.
     """
-    schedule = schedule_streams(subgraph, device.num_streams)
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_places(subgraph, schedule, lifetimes, resource, device)
     return Partition(subgraph, device, schedule, lifetimes, places)

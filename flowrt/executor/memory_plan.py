@@ -36,7 +36,7 @@ TOLERATED = 1.02
 """Times the lower bound: an arena of at most this size is not planned a second time."""
 
 MAX_BY_SIZE = 2048
-"""Blocks that are placed by size: as many take 0.15 s, with several streams 0.3, and half as many a quarter."""
+"""Blocks that are placed by size: as many take 0.15 s (with several streams 0.3), half as many a quarter."""
 
 
 class MemoryPlan(NamedTuple):

@@ -1,7 +1,8 @@
 """A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
 
-`compile_subgraphs` goes the whole way: extract, order, infer, optimise, place, partition. `Plan.run` takes
-an instance (the partitions bound to buffers) from a pool, drives its programs and gives it back. Steps
+`compile_step` goes from the graph to a placed subgraph: extract, order, infer, optimise, place. A `Plan` cuts
+that into partitions and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
+pool, drives its programs and gives it back. Steps
 that run at once use an instance each. An instance that failed is thrown away, with whatever its rendezvous
 still held.
 """
@@ -25,6 +26,7 @@ from flowrt.executor.cost import total_cost
 from flowrt.executor.program import Program
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
 from flowrt.executor.step_stats import StepRecorder
+from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes import optimise
@@ -44,14 +46,13 @@ threads costs about 50 us, in which a core does this much arithmetic on small ar
 
 @final
 class Plan:
-    """Compiled partitions, by device. ``seed`` makes the runs interleave instructions in a seeded order (for
-    tests), ``controlled`` gives every run a `StepControl`.
+    """The compiled partitions of a placed subgraph, by device. ``seed`` makes the runs interleave
+    instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`.
     """
 
     def __init__(
         self,
-        partitions: Mapping[str, Subgraph],
-        whole: Subgraph,
+        placed: Subgraph,
         devices: Mapping[str, Device],
         resource: Callable[[Device, Node], Any],
         inline: bool,
@@ -59,13 +60,14 @@ class Plan:
         controlled: bool,
     ) -> None:
         self.partitions = {
-            name: compile_partition(subgraph, devices[name], functools.partial(resource, devices[name]))
-            for name, subgraph in partitions.items()
+            name: compile_partition(part, schedule, devices[name], functools.partial(resource, devices[name]))
+            for name, (part, schedule) in _schedule(placed, devices).items()
         }
         self._resource, self._seed = resource, seed
         self._inline = seed is not None or not _needs_threads(self.partitions.values(), inline)
-        self._feed_order = _order(whole.feeds, [s.feeds for s in partitions.values()])
-        self._fetch_order = _order(whole.fetches, [s.fetches for s in partitions.values()])
+        subgraphs = [part.subgraph for part in self.partitions.values()]
+        self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
+        self._fetch_order = _order(placed.fetches, [s.fetches for s in subgraphs])
         self._idle: list[Instance] = []
         self._closed = False
         self._idle.append(self._new_instance())
@@ -182,6 +184,20 @@ class Instance:
             program.reset()
 
 
+def _schedule(placed: Subgraph, devices: Mapping[str, Device]) -> dict[str, tuple[Subgraph, StreamSchedule]]:
+    """The partitions on their devices' streams. If no device spreads its part the order stays as it was,
+    which ends lifetimes sooner.
+    """
+    if any(devices[name].num_streams > 1 for name in {node.device for node in placed}):
+        spread = {
+            name: (part, schedule_streams(part, devices[name].num_streams))
+            for name, part in partition(by_rank(placed)).items()
+        }
+        if any(schedule.count > 1 for _, schedule in spread.values()):
+            return spread
+    return {name: (part, one_stream(part)) for name, part in partition(placed).items()}
+
+
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
     """For each of ``wanted`` its position in the parts laid end to end."""
     position = {item: i for i, item in enumerate(item for part in parts for item in part)}
@@ -201,7 +217,7 @@ def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
     return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST
 
 
-def compile_subgraphs(
+def compile_step(
     graph: Graph,
     fetches: Sequence[Tensor],
     targets: Sequence[Operation],
@@ -211,12 +227,9 @@ def compile_subgraphs(
     soft_placement: bool,
     optimisations: bool,
     done: Collection[str],
-) -> tuple[Subgraph, dict[str, Subgraph]]:
-    """The placed subgraph of one run, and its partitions by device. Nothing waits for the operations in
-    ``done``.
-    """
+) -> Subgraph:
+    """The placed subgraph of one run. Nothing waits for the operations in ``done``."""
     subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds, done)))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
-    placed = place(subgraph, devices, assigned=assigned, soft=soft_placement)
-    return placed, partition(placed)
+    return place(subgraph, devices, assigned=assigned, soft=soft_placement)

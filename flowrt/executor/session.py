@@ -26,7 +26,7 @@ from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
 from flowrt.executor.partial_run import PartialRun
-from flowrt.executor.plan import Plan, compile_subgraphs
+from flowrt.executor.plan import Plan, compile_step
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.graph.evaluate import located
@@ -240,7 +240,7 @@ class BaseSession:
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
         options = self._config.graph_options.optimizer_options
-        whole, partitions = compile_subgraphs(
+        placed = compile_step(
             self._graph,
             request.fetches.tensors,
             request.fetches.targets,
@@ -251,14 +251,14 @@ class BaseSession:
             options.opt_level != OptimizerOptions.L0,
             request.done,
         )
-        for node in whole:
+        for node in placed:
             if node.op.effect is Effect.HANDLE:
                 self._assigned[node.name] = node.device
             if self._config.log_device_placement:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
-        return Plan(partitions, whole, self._by_name, self._resource, inline, self._seed, controlled)
+        return Plan(placed, self._by_name, self._resource, inline, self._seed, controlled)
 
     def _resource(self, device: Device, node: Node) -> Any:
         """The session's object behind a stateful node, made when first asked for."""

@@ -6,7 +6,9 @@ stream where it can end first; a tensor that changes streams costs `SWITCH_SECON
 
 Rules of this file:
 
-  1. `StreamSchedule.order` is a topological order of the partition, and each stream runs its nodes in it.
+  1. All devices of a step keep one topological order of the whole step, `by_rank`'s, and each stream runs its
+     nodes in it. So the first node that has not run can always run: were each device to order its own part,
+     two of them could wait for each other's later sends.
   2. A node waits for another stream's node only through an event, and only if nothing earlier on its stream
      has waited for as much. Each node has a vector clock: how far every stream is for certain.
   3. A variable's write also waits for what still reads the memory that it is going to change.
@@ -77,13 +79,57 @@ class StreamSchedule:
             clock[self._streams[name]] += 1
 
 
+def by_rank(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` in the order in which streams should begin its nodes: of those that are ready, the one
+    with the longest way behind it first.
+    """
+    dependencies = _dependencies(subgraph)
+    consumers: dict[str, list[str]] = {name: [] for name in dependencies}
+    for name, before in dependencies.items():
+        for other in before:
+            consumers[other].append(name)
+    rank: dict[str, float] = {}
+    for name in reversed(dependencies):
+        behind = max([rank[c] for c in consumers[name]], default=0.0)
+        rank[name] = node_seconds(subgraph, subgraph.nodes[name]) + behind
+    missing = {name: len(before) for name, before in dependencies.items()}
+    position = {name: i for i, name in enumerate(dependencies)}
+    ready = [(-rank[name], position[name], name) for name, count in missing.items() if count == 0]
+    heapq.heapify(ready)
+    order = [node.name for node in subgraph if node.name not in dependencies]
+    while ready:
+        name = heapq.heappop(ready)[2]
+        order.append(name)
+        for consumer in consumers[name]:
+            missing[consumer] -= 1
+            if missing[consumer] == 0:
+                heapq.heappush(ready, (-rank[consumer], position[consumer], consumer))
+    return subgraph.with_nodes(subgraph.nodes[name] for name in order)
+
+
+def one_stream(subgraph: Subgraph) -> StreamSchedule:
+    """All of ``subgraph`` on one stream, in its order."""
+    return StreamSchedule(list(subgraph))
+
+
 def schedule_streams(subgraph: Subgraph, count: int) -> StreamSchedule:
-    """``subgraph`` on up to ``count`` streams; on one, in the order it has, where more would not pay."""
+    """``subgraph`` on up to ``count`` streams, each in its order; on one where more would not pay."""
     if count == 1 or len(subgraph) < 2:
-        return StreamSchedule(list(subgraph))
+        return one_stream(subgraph)
+    dependencies = _dependencies(subgraph)
+    seconds = {name: node_seconds(subgraph, subgraph.nodes[name]) for name in dependencies}
+    order = [subgraph.nodes[name] for name in dependencies]
+    _add_write_after_read(order, dependencies)
+    streams, makespan = _earliest_finish(order, seconds, dependencies, count)
+    if makespan > (1 - MIN_GAIN) * sum(seconds.values()):
+        return one_stream(subgraph)
+    return StreamSchedule(list(subgraph), streams, dependencies)
+
+
+def _dependencies(subgraph: Subgraph) -> dict[str, list[str]]:
+    """Of every node that something runs for, in the order of ``subgraph``: those that must run before."""
     working = {node.name for node in subgraph if not _is_there(node)}
-    seconds = {name: node_seconds(subgraph, subgraph.nodes[name]) for name in working}
-    dependencies = {
+    return {
         node.name: [
             name
             for name in dict.fromkeys([*[ref[0] for ref in node.inputs], *node.controls])
@@ -92,46 +138,13 @@ def schedule_streams(subgraph: Subgraph, count: int) -> StreamSchedule:
         for node in subgraph
         if node.name in working
     }
-    order = _by_rank(subgraph, seconds, dependencies)
-    _add_write_after_read(order, dependencies)
-    streams, makespan = _earliest_finish(order, seconds, dependencies, count)
-    if makespan > (1 - MIN_GAIN) * sum(seconds.values()):
-        return StreamSchedule(list(subgraph))
-    there = [node for node in subgraph if node.name not in working]
-    return StreamSchedule([*there, *order], streams, dependencies)
 
 
 def _is_there(node: Node) -> bool:
     """Whether nothing runs for the node: it is there before the step, and waits for nobody."""
-    return node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE
-
-
-def _by_rank(
-    subgraph: Subgraph, seconds: Mapping[str, float], dependencies: dict[str, list[str]]
-) -> list[Node]:
-    """A topological order of the nodes with ``dependencies``: of those that are ready, the one with the
-    longest way behind it first.
-    """
-    consumers: dict[str, list[str]] = {name: [] for name in dependencies}
-    for name, before in dependencies.items():
-        for other in before:
-            consumers[other].append(name)
-    rank: dict[str, float] = {}
-    for name in reversed(dependencies):
-        rank[name] = seconds[name] + max([rank[c] for c in consumers[name]], default=0.0)
-    missing = {name: len(before) for name, before in dependencies.items()}
-    position = {name: i for i, name in enumerate(dependencies)}
-    ready = [(-rank[name], position[name], name) for name, count in missing.items() if count == 0]
-    heapq.heapify(ready)
-    order = []
-    while ready:
-        name = heapq.heappop(ready)[2]
-        order.append(subgraph.nodes[name])
-        for consumer in consumers[name]:
-            missing[consumer] -= 1
-            if missing[consumer] == 0:
-                heapq.heappush(ready, (-rank[consumer], position[consumer], consumer))
-    return order
+    if node.op.name == "Const":
+        return not node.controls  # with them it is the signal of a control edge between devices
+    return node.op.name == "_Feed" or node.op.effect is Effect.HANDLE
 
 
 def _add_write_after_read(order: Sequence[Node], dependencies: dict[str, list[str]]) -> None:

@@ -9,8 +9,9 @@ import numpy as np
 import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.bind import Binder, compile_partition
-from flowrt.executor.plan import compile_subgraphs, raise_error
+from flowrt.executor.plan import compile_step, raise_error
 from flowrt.executor.program import MAX_STRETCH
+from flowrt.executor.streams import one_stream
 from flowrt.rendezvous import InlineRendezvous
 
 
@@ -27,8 +28,8 @@ def bind(fetches, feeds=()):
 
     shapes = {t: tuple(t.shape.as_list()) for t in feeds}
     graph = tf.get_default_graph()
-    _, parts = compile_subgraphs(graph, fetches, [], shapes, [device.spec], {}, False, False, ())
-    partition = compile_partition(parts[device.name], device, resource)
+    placed = compile_step(graph, fetches, [], shapes, [device.spec], {}, False, False, ())
+    partition = compile_partition(placed, one_stream(placed), device, resource)
     (program,) = Binder(partition, resource, rendezvous.send, rendezvous.take, raise_error).bind()
     return program
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.executor import streams
-from flowrt.executor.streams import schedule_streams
+from flowrt.executor.streams import by_rank, schedule_streams
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.prune import extract
@@ -52,7 +52,7 @@ def test_every_dependency_happens_before(edges, count):
         for inputs in edges:
             nodes.append(tf.add_n([nodes[i % len(nodes)] for i in inputs] or [nodes[0]]))
         subgraph = extract(graph, [nodes[-1]], [], {nodes[0]: (4,)})
-        schedule = schedule_streams(subgraph, count)
+        schedule = schedule_streams(by_rank(subgraph), count)
     place = {node.name: i for i, node in enumerate(schedule.order)}
     assert sorted(place) == sorted(subgraph.nodes)
     for node in schedule.order:
@@ -78,7 +78,8 @@ def test_what_is_certain_is_what_the_waits_say(spread):
 def check_clocks(schedule):
     if schedule.count == 1:
         return
-    sources = {n.name for n in schedule.order if n.op.name in ("Const", "_Feed", "VarHandleOp")}
+    names = ("Const", "_Feed", "VarHandleOp")
+    sources = {n.name for n in schedule.order if n.op.name in names and not n.controls}
     before, last = {}, {}
     for node in schedule.order:
         if node.name in sources:
@@ -102,7 +103,7 @@ def test_a_write_waits_for_the_readers_of_the_old_value(spread):
     update = v.assign_add(tf.ones([4]), read_value=False)
     with tf.get_default_graph().as_default():
         subgraph = order_effects(extract(tf.get_default_graph(), results, [update], {}))
-    schedule = schedule_streams(subgraph, 3)
+    schedule = schedule_streams(by_rank(subgraph), 3)
     (write,) = [n for n in schedule.order if n.op.effect is Effect.WRITE]
     for result in results:
         first, second = result.op.name, write.name
@@ -139,6 +140,27 @@ def test_random_programs_on_several_streams_in_random_orders(spread, block):
                 assert_same(program.run(session), program.expected())
             used += len(programs_of(session)) > 1
     assert used
+
+
+def test_random_programs_of_two_devices_on_threads(spread):
+    """Each device's streams wait for the other's: no order of theirs may close a circle."""
+    for seed in range(60):
+        program = RandomProgram(seed, devices=2)
+        with tf.Session(graph=program.graph, config=config(3, CPU=2)) as session:
+            assert_same(program.run(session), program.expected())
+
+
+def test_a_control_edge_between_devices_waits_for_its_producer(spread):
+    seen = []
+    with tf.device("/cpu:0"):
+        first = [tf.py_func(lambda i=i: seen.append(i) or np.float32(i), [], tf.float32) for i in range(5)]
+    with tf.device("/cpu:1"), tf.control_dependencies([first[0].op]):
+        last = tf.py_func(lambda: seen.append("last") or np.float32(9), [], tf.float32)
+    for seed in range(20):
+        with tf.Session(config=config(3, CPU=2), seed=seed) as session:
+            session.run([last, *first])
+        assert seen.index(0) < seen.index("last")
+        seen.clear()
 
 
 def test_random_programs_on_threads(spread):
