@@ -90,7 +90,11 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
 def scatter_update(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
 ) -> Tensor:
-    """Set rows of ``ref``; returns the new value."""
+    """Set rows of ``ref``; returns the new value.
+
+    Here and in the other scatters an index out of range is an `InvalidArgumentError` when it runs; on a GPU
+    it is left out.
+    """
     return ref.scatter_update(_slices(ref, indices, updates), name=name)
 
 
@@ -137,7 +141,7 @@ def _slices(ref: Variable, indices: Any, updates: Any) -> IndexedSlices:
 def scatter_nd_update(
     ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
 ) -> Tensor:
-    """Set the elements or slices of ``ref`` at ``indices``; returns the new value."""
+    """Set the elements or slices of ``ref`` at ``indices``; returns the new value. See `scatter_update`."""
     return ref.assign(tensor_scatter_update(ref, indices, updates), name=name)  # type: ignore[no-any-return]
 
 

@@ -239,7 +239,7 @@ class Variable:
         return self._initial_value
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
-        """Rows of the value: ``[*indices.shape, *shape[1:]]``."""
+        """Rows of the value: ``[*indices.shape, *shape[1:]]``; on a GPU 0 for an index out of range."""
         with self._beside():
             return state.resource_gather(self.handle, indices, dtype=self._dtype, name=name)  # type: ignore[no-any-return]
 

@@ -1,12 +1,14 @@
 """Every kernel that a GPU may get, on an array module that is not NumPy.
 
 With CuPy's rules (`tests.graph.pretend_device`): the same results as on NumPy, with and without ``out``, and
-outputs in the memory that the signature names. With array-api-strict: no kernel mixes devices.
+outputs in the memory that the signature names; what the host refuses is left out, without a wait. With
+array-api-strict: no kernel mixes devices.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import array_api_strict
@@ -20,9 +22,10 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import Effect, OpDef, Rule, Sample, registered_ops
+from flowrt.graph.op_def import Effect, OpDef, Rule, Sample, op_def, registered_ops, sample
 from flowrt.graph.ops import state, training
-from flowrt.graph.ops.folding import fold_rows
+from flowrt.graph.ops.folding import fold_rows, folded_by_id
+from flowrt.graph.ops.indexing import put_rows, take
 from flowrt.graph.passes.place import supports
 from flowrt.graph.resources import VariableResource
 from tests.graph.pretend_device import PretendArray, pretend, waits
@@ -38,18 +41,11 @@ takes tensors there, comes after placement.)
 """
 
 WAITING = """
-    Bincount Div DynamicPartition DynamicStitch FloorDiv FloorMod GatherNd GatherV2 HistogramFixedWidth
-    InvertPermutation ListDiff Multinomial RandomGamma RandomPoissonV2 RandomUniformInt ResourceCountUpTo
-    ResourceGather ResourceScatterAdd ResourceScatterDiv ResourceScatterMax ResourceScatterMin
-    ResourceScatterMul ResourceScatterSub ResourceScatterUpdate ResourceSparseApplyAdadelta
-    ResourceSparseApplyAdagrad ResourceSparseApplyCenteredRMSProp ResourceSparseApplyFtrl
-    ResourceSparseApplyMomentum ResourceSparseApplyRMSProp ReverseSequence ScatterNd SegmentMax SegmentMean
-    SegmentMin SegmentProd SegmentSum SparseSoftmaxCrossEntropyWithLogits SparseToDense TensorScatterAdd
-    TensorScatterSub TensorScatterUpdate TruncateDiv TruncateMod Unique UniqueWithCounts UnsortedSegmentMax
-    UnsortedSegmentMin UnsortedSegmentProd UnsortedSegmentSum Where
+    DynamicPartition DynamicStitch ListDiff Multinomial RandomGamma RandomPoissonV2 RandomUniformInt
+    ResourceCountUpTo SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Unique UniqueWithCounts Where
 """
-"""Ops on a GPU whose kernel has the host wait for the device: they check values before they use them, or the
-shape of their result depends on values. A step with one of them cannot be captured.
+"""Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
+they draw from values, or they are there to raise (``ResourceCountUpTo``). A step with one cannot be captured.
 """
 
 
@@ -127,8 +123,15 @@ def variable_ops() -> list[Any]:
     return [pytest.param(op, flipped, id=f"{op.name}-{flipped}") for op in ops for flipped in (False, True)]
 
 
-def update(xp: Any, op: OpDef, flipped: bool) -> list[Any]:
-    """The results of one call of ``op`` on variables of ``xp``, and what is in these afterwards."""
+INDICES = np.array([2, -1, 0, 4, 2], np.int32)
+WITHIN = [0, 2, 4]
+
+
+def update(xp: Any, op: OpDef, flipped: bool, taken: Sequence[int] = WITHIN) -> list[Any]:
+    """The results of one call of ``op`` on variables of ``xp``, and what is in these afterwards.
+
+    The call names rows of the variables by those of `INDICES` that are at ``taken``.
+    """
     rng = np.random.default_rng(0)
     names = [a.name for a in op.inputs]
     options = {
@@ -147,12 +150,14 @@ def update(xp: Any, op: OpDef, flipped: bool) -> list[Any]:
             variables[-1].assign(xp, xp.asarray(value))
             arguments.append(variables[-1])
         elif argument.name == "indices":
-            arguments.append(xp.asarray(np.array([2, 0, 2], np.int32)))
+            arguments.append(xp.asarray(INDICES[list(taken)]))
         elif argument.name in ("grad", "value", "updates"):
-            arguments.append(xp.asarray(rng.random((3 if "indices" in names else 4, 3), np.float32) + 1))
+            rows = rng.random((len(INDICES), 3), np.float32) + 1
+            arguments.append(xp.asarray(rows[list(taken)] if "indices" in names else rows[:4]))
         else:
             arguments.append(xp.asarray(np.float32(0.5)))
-    result = op.kernel(xp, *arguments, **options)
+    with np.errstate(all="ignore"):
+        result = op.kernel(xp, *arguments, **options)
     return [*([] if result is None else [result]), *(v.array for v in variables)]
 
 
@@ -163,22 +168,155 @@ def test_variables_of_the_device_are_updated_as_those_of_the_host_are(op: OpDef,
         np.testing.assert_allclose(there.get(), here, rtol=2e-6)
 
 
+IDS = st.lists(st.integers(-2, 6), max_size=40)
+"""Of the rows of small tables, and some that these have not."""
+
+
 @given(
     ufunc=st.sampled_from(["add", "subtract", "multiply", "divide", "minimum", "maximum"]),
     dtype=st.sampled_from([np.int8, np.int64, np.float32, np.float64]),
-    ids=st.lists(st.integers(0, 4), max_size=40),
+    ids=IDS,
+    count=st.integers(0, 5),
     width=st.integers(0, 3),
 )
-def test_rows_fold_into_place_as_ufunc_at_does(ufunc: str, dtype: Any, ids: list[int], width: int) -> None:
+def test_rows_fold_into_place_as_ufunc_at_does(
+    ufunc: str, dtype: Any, ids: list[int], count: int, width: int
+) -> None:
     if ufunc == "divide" and np.issubdtype(dtype, np.integer):
         return
     rng = np.random.default_rng(len(ids))
-    target, rows = ((1 + rng.random((n, width)) * 3).astype(dtype) for n in (5, len(ids)))
+    target, rows = ((1 + rng.random((n, width)) * 3).astype(dtype) for n in (count, len(ids)))
     there = pretend.asarray(target)
     places = np.array(ids, np.int32)
     fold_rows(pretend, ufunc, there, pretend.asarray(places), pretend.asarray(rows))
-    getattr(np, ufunc).at(target, places, rows)
+    kept = (places >= 0) & (places < count)
+    getattr(np, ufunc).at(target, places[kept], rows[kept])
     np.testing.assert_allclose(there.get(), target, rtol=1e-4)
+
+
+@given(ids=IDS.filter(len), width=st.integers(1, 3))
+def test_rows_folded_by_id_may_be_written_in_any_order(ids: list[int], width: int) -> None:
+    places, rows = np.array(ids, np.int32), np.random.default_rng(0).random((len(ids), width))
+    folded = folded_by_id(pretend, "add", pretend.asarray(places), pretend.asarray(rows))
+    ascending, totals = (a.get() for a in folded)
+    np.testing.assert_array_equal(ascending, np.sort(places))
+    for i, total in zip(ascending, totals, strict=True):
+        np.testing.assert_allclose(total, rows[places == i].sum(axis=0))
+
+
+# --- indices out of range
+
+
+@given(ids=IDS, dims=st.tuples(st.integers(0, 3), st.integers(0, 5), st.integers(0, 3)))
+def test_what_is_taken_out_of_range_is_zero(ids: list[int], dims: tuple[int, int, int]) -> None:
+    table, places = np.arange(1.0, 1 + np.prod(dims)).reshape(dims), np.array(ids, np.int32)
+    expected = np.zeros((dims[0], len(ids), dims[2]))
+    kept = (places >= 0) & (places < dims[1])
+    expected[:, kept] = table[:, places[kept]]
+    found = take(pretend, pretend.asarray(table), pretend.asarray(places), axis=1)
+    np.testing.assert_array_equal(found.get(), expected)
+
+
+@given(ids=IDS, count=st.integers(0, 5), width=st.integers(0, 3))
+def test_what_is_put_out_of_range_is_left_out(ids: list[int], count: int, width: int) -> None:
+    table, places = np.zeros((count, width)), np.array(ids, np.int32)
+    rows = np.arange(1.0, 1 + len(ids) * width).reshape(len(ids), width)
+    there = pretend.asarray(table)
+    put_rows(pretend, there, pretend.asarray(places), pretend.asarray(rows))
+    kept = (places >= 0) & (places < count)
+    table[places[kept]] = rows[kept]
+    np.testing.assert_array_equal(there.get(), table)
+
+
+def ints(*values: int) -> Any:
+    return np.array(values, np.int32)
+
+
+X, ROW, NAN = np.array([[1.0, 2], [3, 4]]), np.array([1.0, 2, 3]), math.nan
+COLUMN, PAIRS = ints(-1, 2, 3)[:, None], ints(1, 2, -1, 0).reshape(2, 2)
+OUT_OF_RANGE = [
+    ("GatherV2", sample(ROW, ints(2, 0, 7, -1), 0), [[3, 1, 0, 0]]),
+    ("GatherV2", sample(X, ints(1, 2), 1), [[[2, 0], [4, 0]]]),
+    ("GatherV2", sample(X[:, None], PAIRS, 2, batch_dims=1), [[[[2, 0]], [[0, 3]]]]),
+    ("GatherV2", sample(np.zeros((0, 2)), ints(0), 0), [[[0, 0]]]),
+    ("GatherNd", sample(X, ints(1, 1, 0, 2, -1, 3, 2, 0).reshape(4, 2)), [[4, 0, 0, 0]]),
+    ("GatherNd", sample(np.zeros((0, 2)), ints(0, 0)), [0]),
+    ("ScatterNd", sample(COLUMN, ROW, ints(3)), [[0, 0, 2]]),
+    ("ScatterNd", sample(COLUMN, ROW == 2, ints(3)), [[False, False, True]]),
+    ("TensorScatterUpdate", sample(ROW, COLUMN, ROW + 6), [[1, 2, 8]]),
+    ("TensorScatterUpdate", sample(ROW, COLUMN[::2], ROW[:2] + 6), [[1, 2, 3]]),
+    ("TensorScatterAdd", sample(ROW, COLUMN, ROW + 6), [[1, 2, 11]]),
+    ("TensorScatterSub", sample(ROW, COLUMN, ROW + 6), [[1, 2, -5]]),
+    ("UnsortedSegmentSum", sample(ROW, ints(0, 2, -1), 2), [[1, 0]]),
+    ("UnsortedSegmentSum", sample(ROW, ints(0, 2, -1), 0), [[]]),
+    ("UnsortedSegmentProd", sample(ROW, ints(0, 2, -1), 2), [[1, 1]]),
+    ("UnsortedSegmentMax", sample(-ROW, ints(2, 0, -1), 1), [[-2]]),
+    ("UnsortedSegmentMin", sample(ROW, ints(2, 0, -1), 1), [[2]]),
+    ("SparseToDense", sample(PAIRS, ints(2, 2), ROW[:2], 9.0), [[[9, 9], [9, 9]]]),
+    ("SparseToDense", sample(ints(0, 2), ints(2), ROW[:2], 9.0), [[1, 9]]),
+    ("DynamicPartition", sample(ROW, ints(1, 2, -1), num_partitions=2), [[], [1]]),
+    ("DynamicStitch", sample((ints(0, -1),), (X,)), [[[1, 2]]]),
+    ("Bincount", sample(ints(1, 4, -1, 1), np.int32(2), np.zeros(0)), [[0, 2]]),
+    ("InvertPermutation", sample(ints(1, 0, 3)), [[1, 0, -1]]),
+    ("ReverseSequence", sample(X, ints(3, -1), seq_dim=1), [[[2, 1], [3, 4]]]),
+    (
+        "SparseSoftmaxCrossEntropyWithLogits",
+        sample(np.zeros((3, 2)), ints(1, 2, -1)),
+        [[math.log(2), NAN, NAN], [[0.5, -0.5], [NAN, NAN], [NAN, NAN]]],
+    ),
+]
+"""Calls with an index or a label out of range, and what a device gives, where nobody looks."""
+
+
+@pytest.mark.parametrize(("name", "call", "expected"), OUT_OF_RANGE)
+def test_what_the_host_refuses_a_device_leaves_out(name: str, call: Sample, expected: list[Any]) -> None:
+    op = op_def(name)
+    node, values = node_of(op, call), [np.asarray(v) for v in flat_inputs(op, call)]
+    with pytest.raises(InvalidArgumentError, match="expected"):
+        run(np, node, values)
+    waits.clear()
+    results = run(pretend, node, moved(node, values, pretend.asarray))
+    assert not waits or name in WAITING.split()
+    for result, e in zip(results, expected, strict=True):
+        np.testing.assert_allclose(result.get(), np.array(e, result.dtype), strict=True)
+
+
+def test_integers_are_divided_by_zero_without_a_wait() -> None:
+    one = np.ones(2, np.int32)
+    for name in ("Div", "FloorDiv", "FloorMod", "TruncateDiv", "TruncateMod"):
+        node = node_of(op_def(name), sample(one, one))
+        with pytest.raises(InvalidArgumentError, match="division by zero"):
+            run(np, node, [one, ints(1, 0)])
+        waits.clear()
+        (result,) = run(pretend, node, [pretend.asarray(one), pretend.asarray(ints(1, 0))])
+        assert not waits
+        assert result.get()[0] == ("Div" in name), name
+
+
+@pytest.mark.parametrize(
+    ("op", "flipped"), [c for c in variable_ops() if "indices" in [a.name for a in c.values[0].inputs]]
+)
+def test_rows_that_a_variable_has_not_are_left_out(op: OpDef, flipped: bool) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"indices\[1\]: expected an index in \[0, 4\); got -1"):
+        update(np, op, flipped, range(len(INDICES)))
+    waits.clear()
+    there, here = update(pretend, op, flipped, range(len(INDICES))), update(np, op, flipped, WITHIN)
+    assert not waits
+    if op is state.resource_gather:
+        read = there[0].get()
+        assert not np.delete(read, WITHIN, axis=0).any()
+        there[0] = pretend.asarray(read[WITHIN])
+    for device_array, host_array in zip(there, here, strict=True):
+        np.testing.assert_allclose(device_array.get(), host_array, rtol=2e-6)
+
+
+def test_rows_of_a_variable_are_read_in_step_with_its_first_dimensions() -> None:
+    variable = VariableResource("v", dtypes.float64, X.shape)
+    variable.assign(pretend, pretend.asarray(X))
+    found = state.resource_gather.kernel(
+        pretend, variable, pretend.asarray(ints(1, 2)[:, None]), batch_dims=1
+    )
+    np.testing.assert_array_equal(found.get(), [[2], [0]])
 
 
 # --- which ops a GPU gets, and at what price

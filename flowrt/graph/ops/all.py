@@ -24,6 +24,7 @@ from flowrt.graph.ops import (  # noqa: F401
     gathering,
     generating,
     identities,
+    indexing,
     infeed,
     iterators,
     joining,

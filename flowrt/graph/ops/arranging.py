@@ -136,7 +136,9 @@ def _reverse_sequence(xp: Any, input: Any, seq_lengths: Any, seq_dim: int, batch
         raise InvalidArgumentError(
             f"seq_lengths: expected {count}, one a batch entry; got {seq_lengths.size}"
         )
-    if count and (seq_lengths.min() < 0 or seq_lengths.max() > steps):
+    if xp is not np:
+        seq_lengths = xp.clip(seq_lengths, 0, steps)
+    elif count and (seq_lengths.min() < 0 or seq_lengths.max() > steps):
         raise InvalidArgumentError(
             f"seq_lengths: expected lengths in [0, {steps}]; got {seq_lengths.tolist()}"
         )

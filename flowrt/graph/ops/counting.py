@@ -25,6 +25,7 @@ from flowrt.graph.op_def import (
 from flowrt.graph.ops.arithmetic import add, maximum, minimum, multiply
 from flowrt.graph.ops.comparison import equal, less, select_v2
 from flowrt.graph.ops.filling import ones_like
+from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.gathering import gather, scatter_nd
 from flowrt.graph.ops.generating import static_array
 from flowrt.graph.ops.identities import cast
@@ -45,14 +46,17 @@ def _bincount_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _bincount(xp: Any, arr: Any, size: int, weights: Any) -> Any:
     bins = arr.reshape(-1)
-    if bins.size and bins.min() < 0:
+    if xp is np and bins.size and bins.min() < 0:
         raise InvalidArgumentError(f"arr: expected numbers of at least 0; got {int(bins.min())}")
-    inside = bins < size
     result = xp.zeros(size, weights.dtype)
     given = xp.ones(bins.size, weights.dtype) if not weights.size else weights.reshape(-1)
     if given.size != bins.size:
         raise InvalidArgumentError(f"weights: expected shape {format_shape(arr.shape)}; got {weights.shape}")
-    xp.add.at(result, bins[inside], given[inside])
+    if xp is np:
+        inside = bins < size
+        np.add.at(result, bins[inside], given[inside])
+    else:
+        fold_rows(xp, "add", result[:, None], bins, given[:, None])
     return result
 
 
@@ -103,7 +107,8 @@ def bincount(
     """How often each number from 0 to the largest occurs in ``arr``, or the sum of its ``weights``.
 
     ``dtype`` is that of counts. The result has at least ``minlength`` and at most ``maxlength`` entries;
-    larger numbers are left out. A negative number is an `InvalidArgumentError` when it runs.
+    larger numbers are left out. A negative number is an `InvalidArgumentError` when it runs; on a GPU it is
+    left out too.
     """
     with get_default_graph().name_scope(name or "bincount"):
         numbers = convert_to_tensor(arr, dtypes.int32, name="arr") if not isinstance(arr, Tensor) else arr
@@ -119,14 +124,18 @@ def bincount(
 
 
 def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any) -> Any:
-    low, high = value_range.tolist()
-    if not low < high:
+    low, high = value_range.tolist() if xp is np else value_range.astype(np.float64)
+    if xp is np and not low < high:
         raise InvalidArgumentError(f"value_range: expected [low, high] with low < high; got {[low, high]}")
     if nbins <= 0:
         raise InvalidArgumentError(f"nbins: expected at least 1; got {nbins}")
     steps = xp.floor((values.reshape(-1).astype(np.float64) - low) / (high - low) * nbins)
     bins = xp.clip(steps, 0, nbins - 1).astype(np.int64)
-    return xp.bincount(bins, minlength=nbins).astype(dtype.np)
+    if xp is np:
+        return np.bincount(bins, minlength=nbins).astype(dtype.np)
+    counts = xp.zeros((nbins, 1), dtype.np)
+    fold_rows(xp, "add", counts, bins, xp.ones((bins.size, 1), dtype.np))
+    return counts.reshape(nbins)
 
 
 def _histogram_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -157,7 +166,7 @@ def histogram_fixed_width(
     """How many ``values`` fall into each of ``nbins`` equal parts of ``value_range`` = [low, high].
 
     Values outside count in the first or last part. Raises `InvalidArgumentError` when it runs for an empty
-    range.
+    range; on a GPU the counts of one mean nothing.
     """
     numbers = convert_to_tensor(values)
     bounds = convert_to_tensor(value_range, numbers.dtype)
@@ -176,7 +185,7 @@ def confusion_matrix(
     """Entry [i, j] counts the examples of class i predicted as class j, or adds up their ``weights``.
 
     Both are vectors of class numbers, below ``num_classes`` (by default one more than the largest): one
-    outside is an `InvalidArgumentError` when it runs.
+    outside is an `InvalidArgumentError` when it runs; on a GPU its example is left out.
     """
     with get_default_graph().name_scope(name or "confusion_matrix"):
         truth, guess = (cast(convert_to_tensor(v), dtypes.int64) for v in (labels, predictions))

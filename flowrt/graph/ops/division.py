@@ -1,6 +1,7 @@
 """Quotients and remainders in all the ways to round them, and those that are 0 where a factor is.
 
-Rule of this file: an integer divided by zero is an `InvalidArgumentError`; a float infinite or not a number.
+Rule of this file: an integer divided by zero is an `InvalidArgumentError`, and on a GPU, where no step waits
+to look for zeros, some integer; a float divided by zero is infinite or not a number.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ from flowrt.graph.ops.identities import (
 # --- quotients
 
 
-def _check_divisor(y: Any) -> None:
-    if y.dtype.kind in "iu" and not y.all():
+def _check_divisor(xp: Any, y: Any) -> None:
+    if xp is np and y.dtype.kind in "iu" and not y.all():
         raise InvalidArgumentError("expected a divisor without zeros; got one: integer division by zero")
 
 
 def _floor_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     if y.dtype.kind in "iu":
-        _check_divisor(y)
+        _check_divisor(xp, y)
         return xp.floor_divide(x, y, out)
     return xp.floor(xp.true_divide(x, y, out), out)
 
@@ -64,7 +65,7 @@ def _floor_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
 def _truncate_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     if y.dtype.kind not in "iu":
         return xp.trunc(xp.true_divide(x, y, out), out)
-    _check_divisor(y)
+    _check_divisor(xp, y)
     quotient = xp.floor_divide(x, y)
     if y.dtype.kind == "u":
         return xp.add(quotient, y.dtype.type(0), out)
@@ -77,12 +78,12 @@ def _divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
 
 
 def _floor_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
-    _check_divisor(y)
+    _check_divisor(xp, y)
     return xp.remainder(x, y, out)
 
 
 def _truncate_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
-    _check_divisor(y)
+    _check_divisor(xp, y)
     return xp.fmod(x, y, out)
 
 

@@ -1,7 +1,8 @@
 """Gather and scatter: reading and writing slices of a tensor at computed indices.
 
 Rules of this file: gather and scatter are each other's gradients; an index out of range is an error that
-names it; the gradient of a gather of rows (axis 0) is sparse, an `IndexedSlices`.
+names it, and on a GPU reads 0 or is left out (`flowrt.graph.ops.indexing`); the gradient of a gather of rows
+(axis 0) is sparse, an `IndexedSlices`.
 """
 
 from __future__ import annotations
@@ -33,8 +34,9 @@ from flowrt.graph.ops.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.generating import range_op
 from flowrt.graph.ops.identities import cast, static_value, target_shape, unchanged
+from flowrt.graph.ops.indexing import check_range, places_of, put_rows, take, take_slices
 from flowrt.graph.ops.joining import concat
-from flowrt.graph.ops.segments import check_range, unsorted_segment_sum
+from flowrt.graph.ops.segments import unsorted_segment_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.partial_value import as_host_value
@@ -71,20 +73,7 @@ def _gather_shape(s: ShapeContext) -> Sequence[Shape]:
 def _gather(xp: Any, params: Any, indices: Any, axis: int, batch_dims: int) -> Any:
     axis, batch = normalize_axis(axis, params.ndim), _batch_dims(batch_dims, indices.ndim)
     check_range(xp, "indices", indices, params.shape[axis])
-    dims = params.shape[:axis] + indices.shape[batch:] + params.shape[axis + 1 :]
-    if batch == 0:
-        return xp.take(params, indices.reshape(-1), axis=axis).reshape(dims)
-    if params.shape[:batch] != indices.shape[:batch]:
-        got = f"{format_shape(params.shape)} and {format_shape(indices.shape)}"
-        raise InvalidArgumentError(
-            f"expected params and indices with {batch} batch dimensions in common; got {got}"
-        )
-    entries, between = math.prod(params.shape[:batch]), math.prod(params.shape[batch:axis])
-    rows = params.reshape(entries, between, params.shape[axis], math.prod(params.shape[axis + 1 :])).swapaxes(
-        1, 2
-    )
-    places = indices.reshape(entries, math.prod(indices.shape[batch:]))
-    return rows[xp.arange(entries)[:, None], places].swapaxes(1, 2).reshape(dims)
+    return take_slices(xp, params, indices, axis, batch)
 
 
 def _gather_value(s: ShapeContext) -> PartialValue:
@@ -179,7 +168,7 @@ def gather(
     """The slices of ``params`` along ``axis`` (by default the first behind the batch) at ``indices``.
 
     The shape is ``params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]``. Indices are
-    always validated: one out of range is an `InvalidArgumentError` when it runs.
+    always validated: one out of range is an `InvalidArgumentError` when it runs; on a GPU it gives zeros.
     """
     if axis is None:
         axis = batch_dims if batch_dims >= 0 else batch_dims + len(convert_to_tensor(indices).shape)
@@ -208,10 +197,7 @@ def _places(xp: Any, indices: Any, dims: Sequence[int]) -> tuple[Any, int]:
     if depth > len(dims):
         raise InvalidArgumentError(f"indices: expected at most {len(dims)} coordinates a row; got {depth}")
     check_range(xp, "indices", indices, tuple(dims[:depth]))
-    places = xp.zeros(math.prod(indices.shape[:-1]), np.int64)
-    for i in range(depth):
-        places = places * dims[i] + indices[..., i].reshape(-1)
-    return places, math.prod(dims[depth:])
+    return places_of(xp, indices, dims[:depth]), math.prod(dims[depth:])
 
 
 def _row_shape(dims: Shape, indices: Shape) -> Shape:
@@ -232,7 +218,7 @@ def _row_shape(dims: Shape, indices: Shape) -> Shape:
 def _gather_nd(xp: Any, params: Any, indices: Any) -> Any:
     places, width = _places(xp, indices, params.shape)
     count = math.prod(params.shape[: indices.shape[-1]])
-    rows = xp.take(params.reshape(count, width), places, axis=0)
+    rows = take(xp, params.reshape(count, width), places)
     return rows.reshape(indices.shape[:-1] + params.shape[indices.shape[-1] :])
 
 
@@ -257,7 +243,8 @@ gather_nd_op: OpDef = define_op(
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
     """The slices of ``params`` at coordinates: indices of shape ``[*s, k]`` give ``[*s, *params.shape[k:]]``.
 
-    The first ``batch_dims`` dimensions of both go in step. Raises `InvalidArgumentError`.
+    The first ``batch_dims`` dimensions of both go in step. Raises `InvalidArgumentError`, also for
+    coordinates out of range when it runs; on a GPU these give zeros.
     """
     if batch_dims == 0:
         found: Tensor = gather_nd_op(params, indices, name=name)
@@ -309,7 +296,7 @@ def _scatter(xp: Any, ufunc: str | None, target: Any, indices: Any, updates: Any
     rows = target.reshape(math.prod(target.shape[: indices.shape[-1]]), width)
     given = updates.reshape(len(places), width)
     if ufunc is None:
-        rows[places] = given
+        put_rows(xp, rows, places, given)
     else:
         fold_rows(xp, ufunc, rows, places, given)
     return target
@@ -334,7 +321,8 @@ scatter_nd: OpDef = define_op(
         sample(np.array([[0], [0]], np.int32), np.ones(2, np.float16), np.array([2], np.int32)),
         sample(np.zeros((0, 1), np.int32), np.zeros(0, np.int8), np.array([2], np.int32)),
     ),
-    doc="Zeros of ``shape`` with each of ``updates`` added at its coordinates.",
+    doc="Zeros of ``shape`` with each of ``updates`` added at its coordinates; on a GPU coordinates out of"
+    " range are left out.",
 )
 
 
@@ -369,7 +357,7 @@ def _tensor_scatter_op(name: str, ufunc: str | None, types: Any, vjp: Any, doc: 
             sample(rng.standard_normal((3, 2)), np.array([[2, 1]]), rng.standard_normal((1,))),
             sample(np.ones(2, np.int32), np.zeros((0, 1), np.int32), np.zeros(0, np.int32)),
         ),
-        doc=doc,
+        doc=doc + " On a GPU coordinates out of range are left out.",
     )
 
 

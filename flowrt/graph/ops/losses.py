@@ -23,6 +23,7 @@ from flowrt.graph.ops.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.comparison import greater_equal, less_equal, logical_and, where_v2
 from flowrt.graph.ops.filling import unbroadcast
 from flowrt.graph.ops.identities import cast, renamed_argument, stop_gradient
+from flowrt.graph.ops.indexing import is_within
 from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.math import exp, log, log1p, neg, number
 from flowrt.graph.ops.reductions import accumulator, delivered
@@ -90,11 +91,13 @@ def _sparse_cross_entropy(xp: Any, features: Any, labels: Any, out: Any = None) 
         raise InvalidArgumentError(f"labels: expected shape [{rows}], as logits; got {list(labels.shape)}")
     if not rows:
         return loss, backprop
-    low, high = int(labels.min()), int(labels.max())
-    if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
-        raise InvalidArgumentError(f"labels: expected class numbers in [0, {classes}); got {wrong}")
     exponents = shifted(xp, features)
+    if xp is np:
+        _check_classes(labels, classes)
+    else:
+        known = is_within(labels, classes)
+        labels = xp.where(known, labels, 0)
+        exponents = xp.where(known[:, None], exponents, exponents.dtype.type(math.nan))
     chosen = xp.arange(rows), labels
     loss[...] = -exponents[chosen]
     powers = xp.exp(exponents, out=exponents)
@@ -104,6 +107,13 @@ def _sparse_cross_entropy(xp: Any, features: Any, labels: Any, out: Any = None) 
     powers[chosen] -= powers.dtype.type(1)
     backprop[...] = powers
     return loss, backprop
+
+
+def _check_classes(labels: Any, classes: int) -> None:
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= classes:
+        wrong = low if low < 0 else high
+        raise InvalidArgumentError(f"labels: expected class numbers in [0, {classes}); got {wrong}")
 
 
 def _scaled_rows(dloss: Tensor, rows: Tensor) -> Tensor:
@@ -181,7 +191,7 @@ sparse_cross_entropy_op: OpDef = define_op(
     vjp=_sparse_vjp,
     jvp=BY_VJP,
     samples=_class_numbers,
-    doc="Per row -log_softmax(features)[label], and its gradient.",
+    doc="Per row -log_softmax(features)[label], and its gradient; on a GPU NaN for a label that is no class.",
 )
 
 
@@ -278,7 +288,7 @@ def sparse_softmax_cross_entropy_with_logits(
     ``labels`` ``[...]``.
 
     Raises `InvalidArgumentError` for shapes that do not fit, and at run time for a label outside ``[0,
-    classes)``.
+    classes)``. On a GPU such a label gives NaN, as loss and as gradient of its row.
     """
     where = "sparse_softmax_cross_entropy_with_logits"
     _check_named(where, _sentinel, labels, logits)
@@ -410,7 +420,7 @@ def _in_top_k_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _in_top_k(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
     rows, classes = predictions.shape
-    known = (targets >= 0) & (targets < classes)
+    known = is_within(targets, classes)
     if not classes:
         return known
     chosen = predictions[xp.arange(rows), xp.where(known, targets, 0)]

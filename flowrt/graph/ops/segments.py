@@ -1,6 +1,7 @@
 """Segment reductions: rows that share an id, reduced to one row each.
 
-Rules of this file: 16-bit floats are folded in float32.
+Rules of this file: 16-bit floats are folded in float32; an id beyond the last segment is an error, and on a
+GPU its row is left out.
 """
 
 from __future__ import annotations
@@ -23,22 +24,13 @@ from flowrt.graph.ops.division import divide, truediv
 from flowrt.graph.ops.filling import ones, ones_like, zeros_like
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.indexing import check_range
 from flowrt.graph.ops.reductions import accumulator
 from flowrt.graph.ops.shaping import rank, reshape, shape
 from flowrt.graph.shapes import Shape, format_shape, merge
 
 Limit = Callable[[Any], Any]
 """What a segment without rows gets, by NumPy dtype."""
-
-
-def check_range(xp: Any, name: str, indices: Any, limit: int | Sequence[int]) -> None:
-    """Refuse indices outside ``[0, limit)`` (one limit, or one a column); names the first such index."""
-    outside = (indices < 0) | (indices >= xp.asarray(limit))
-    if outside.any():
-        first = tuple(xp.argwhere(outside)[0].tolist())
-        where = f"{name}{list(first)}" if first else name
-        bound = limit if isinstance(limit, int) else limit[first[-1]]
-        raise InvalidArgumentError(f"{where}: expected an index in [0, {bound}); got {indices[first]}")
 
 
 def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit) -> Any:
@@ -115,8 +107,7 @@ def _unsorted_kernel(ufunc: str, empty: Limit) -> Any:
         if data.shape[: segment_ids.ndim] != segment_ids.shape:
             wanted, got = format_shape(data.shape), format_shape(segment_ids.shape)
             raise InvalidArgumentError(f"segment_ids: expected a shape that {wanted} begins with; got {got}")
-        kept = segment_ids >= 0
-        if not kept.all():
+        if xp is np and not (kept := segment_ids >= 0).all():
             data, segment_ids = data[kept], segment_ids[kept]
         check_range(xp, "segment_ids", segment_ids, num_segments)
         folded = _folded(xp, ufunc, data, segment_ids, num_segments, empty)
@@ -272,7 +263,7 @@ def _unsorted_op(
         vjp=vjp,
         jvp=jvp,
         samples=_unsorted_samples(low),
-        doc=doc + " Rows with a negative id are left out.",
+        doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
     )
 
 

@@ -34,8 +34,8 @@ from flowrt.graph.ops.gathering import gather, gather_nd_op
 from flowrt.graph.ops.generating import range as range_
 from flowrt.graph.ops.generating import sequence_mask, static_array
 from flowrt.graph.ops.identities import cast, target_shape
+from flowrt.graph.ops.indexing import check_range, places_of, put_rows
 from flowrt.graph.ops.joining import concat, stack
-from flowrt.graph.ops.segments import check_range
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, size, squeeze
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis
@@ -196,7 +196,7 @@ def _dynamic_stitch(xp: Any, indices: Any, data: Any) -> Any:
     result = xp.zeros((rows, *rest), data[0].dtype)
     for places, values in zip(indices, data, strict=True):
         check_range(xp, "indices", places, rows)
-        result[places.reshape(-1)] = values.reshape((places.size, *rest))
+        put_rows(xp, result, places.reshape(-1), values.reshape((places.size, *rest)))
     return result
 
 
@@ -250,14 +250,12 @@ def _sparse_to_dense(
     rows = _coordinates(sparse_indices)
     if rows.shape[1] != len(output_shape):
         raise InvalidArgumentError(f"expected {len(output_shape)} coordinates a value; got {rows.shape[1]}")
-    places = xp.zeros(len(rows), np.int64)
     check_range(xp, "sparse_indices", rows, output_shape)
-    for i, dim in enumerate(output_shape):
-        places = places * dim + rows[:, i]
-    if validate_indices and (places[1:] <= places[:-1]).any():
+    places = places_of(xp, rows, output_shape)
+    if xp is np and validate_indices and (places[1:] <= places[:-1]).any():
         raise InvalidArgumentError("sparse_indices: expected them in ascending order, without repetition")
     result = xp.full(math.prod(output_shape), default_value, default_value.dtype)
-    result[places] = sparse_values
+    put_rows(xp, result, places, sparse_values)
     return result.reshape(output_shape)
 
 
@@ -301,7 +299,7 @@ def sparse_to_dense(
 
     ``sparse_indices`` is a scalar, a vector, or has a row of coordinates for each value. Raises
     `InvalidArgumentError` when it runs for indices out of range, and with ``validate_indices`` for ones that
-    do not ascend.
+    do not ascend; on a GPU those out of range are left out.
     """
     values = convert_to_tensor(sparse_values)
     if values.dtype is dtypes.string and not isinstance(default_value, Tensor) and default_value == 0:

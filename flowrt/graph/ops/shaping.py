@@ -40,6 +40,7 @@ from flowrt.graph.ops.identities import (
     static_value,
     target_shape,
 )
+from flowrt.graph.ops.indexing import put_rows
 from flowrt.graph.shapes import (
     Shape,
     format_shape,
@@ -422,11 +423,11 @@ def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = F
 
 def _invert_permutation(xp: Any, x: Any, out: Any = None) -> Any:
     inverse = xp.full(x.shape, -1, x.dtype) if out is None else out
-    if x.size and (x.min() < 0 or x.max() >= x.size):
+    if xp is np and x.size and (x.min() < 0 or x.max() >= x.size):
         raise InvalidArgumentError(f"expected a permutation of 0 to {x.size - 1}; got {x.tolist()}")
     inverse[...] = -1
-    inverse[x] = xp.arange(x.size, dtype=x.dtype)
-    if x.size and inverse.min() < 0:
+    put_rows(xp, inverse, x, xp.arange(x.size, dtype=x.dtype))
+    if xp is np and x.size and inverse.min() < 0:
         raise InvalidArgumentError(f"expected a permutation of 0 to {x.size - 1}; got {x.tolist()}")
     return inverse
 
@@ -440,5 +441,5 @@ invert_permutation = define_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([2, 0, 1], np.int32)), sample(np.zeros(0, np.int64))),
-    doc="The vector y with ``y[x[i]] == i``.",
+    doc="The vector y with ``y[x[i]] == i``. On a GPU an x that is no permutation gives -1 for its gaps.",
 )

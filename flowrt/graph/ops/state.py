@@ -2,7 +2,7 @@
 
 There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is
 ordered by the order of creation (see `flowrt.graph.passes.order_effects`). Updates check everything before
-they write.
+they write; of indices on a GPU see `flowrt.graph.ops.indexing`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from flowrt.graph.op_def import (
     op_def,
 )
 from flowrt.graph.ops.folding import fold_rows
+from flowrt.graph.ops.indexing import check_range, put_rows, take, take_slices
 from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
@@ -193,23 +194,12 @@ def _gather_shape(s: ShapeContext) -> list[Shape]:
     return [params[:batch] + indices[batch:] + params[batch + 1 :]]
 
 
-def check_indices(xp: Any, indices: Any, rows: int) -> None:
-    """Raises `InvalidArgumentError`, naming the first index outside ``[0, rows)`` and its position."""
-    if indices.size and (int(indices.min()) < 0 or int(indices.max()) >= rows):
-        flat = indices.ravel()
-        position = int(xp.argmax((flat < 0) | (flat >= rows)))
-        raise InvalidArgumentError(
-            f"indices[{position}]: expected an index in [0, {rows}); got {int(flat[position])}"
-        )
-
-
 def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int) -> Any:
     array = resource.read()
-    check_indices(xp, indices, array.shape[batch_dims])
+    check_range(xp, "indices", indices.reshape(-1), array.shape[batch_dims])
     if batch_dims == 0:
-        return xp.take(array, indices, axis=0)
-    grid = xp.ix_(*[xp.arange(n) for n in array.shape[:batch_dims]])
-    return array[tuple(g.reshape(g.shape + (1,) * (indices.ndim - batch_dims)) for g in grid) + (indices,)]
+        return take(xp, array, indices)
+    return take_slices(xp, array, indices, batch_dims, batch_dims)
 
 
 def _gather_vjp(op: Any, dy: Any) -> list[Any]:
@@ -232,7 +222,7 @@ resource_gather = define_op(
     jvp=BY_VJP,
     samples=lambda rng: (),
     effect=Effect.READ,
-    doc="Rows of a variable, read without reading the rest.",
+    doc="Rows of a variable, read without reading the rest; on a GPU zeros for an index out of range.",
 )
 
 
@@ -250,9 +240,9 @@ def _define_scatter(name: str, ufunc: str | None) -> OpDef:
     def kernel(xp: Any, resource: VariableResource, indices: Any, updates: Any) -> None:
         with resource.lock:
             array = resource.read()
-            check_indices(xp, indices, array.shape[0])
+            check_range(xp, "indices", indices.reshape(-1), array.shape[0])
             if ufunc is None:
-                array[indices] = updates
+                put_rows(xp, array, indices, updates)
                 return
             width = math.prod(array.shape[1:])
             given = xp.broadcast_to(updates, indices.shape + array.shape[1:]).reshape(indices.size, width)
@@ -268,7 +258,8 @@ def _define_scatter(name: str, ufunc: str | None) -> OpDef:
         jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
         effect=Effect.WRITE,
-        doc="Updates rows of a variable in place; equal indices act one after the other.",
+        doc="Updates rows of a variable in place; equal indices act one after the other. On a GPU indices out"
+        " of range are left out, and of rows set at equal indices any one stays.",
     )
 
 

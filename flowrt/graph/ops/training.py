@@ -3,11 +3,13 @@
 Each rule is one function over arrays, ``update(xp, grad, scratch, var, *slots, **numbers)``. Dense gradients
 run it in chunks that stay in the cache; sparse ones run it on the rows that the gradient names, after adding
 up equal indices. The rules are TensorFlow's, equation by equation; their sources stand with the optimizers in
-`flowrt.train.optimizers`. Everything is checked before anything is written.
+`flowrt.train.optimizers`. Everything is checked before anything is written; of indices on a GPU see
+`flowrt.graph.ops.indexing`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -18,7 +20,9 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, OpDef, ShapeContext, attr_bool, define_op
-from flowrt.graph.ops.state import check_indices, variable_shape
+from flowrt.graph.ops.folding import folded_by_id
+from flowrt.graph.ops.indexing import check_range, put_rows, take
+from flowrt.graph.ops.state import variable_shape
 from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
@@ -166,15 +170,24 @@ def _sparse(
 ) -> None:
     row = arrays[0].shape[1:]
     _check_gradient(indices.shape + row, grad.shape)
-    check_indices(xp, indices, arrays[0].shape[0])
-    rows, position = xp.unique(indices, return_inverse=True)
-    summed = xp.zeros((rows.size, *row), grad.dtype)
-    xp.add.at(summed, position.reshape(-1), grad.reshape(-1, *row))
-    touched = [a[rows] for a in arrays]
+    check_range(xp, "indices", indices.reshape(-1), arrays[0].shape[0])
+    rows, summed = _summed(xp, indices.reshape(-1), grad.reshape(indices.size, *row))
+    touched = [take(xp, a, rows) for a in arrays]
     scratch = xp.empty((2, *summed.shape), summed.dtype)
     update(xp, summed, scratch, *touched, **numbers)
     for array, values in zip(arrays, touched, strict=True):
-        array[rows] = values
+        put_rows(xp, array, rows, values)
+
+
+def _summed(xp: Any, indices: Any, grad: Any) -> tuple[Any, Any]:
+    """Row numbers ``[m]`` and the sum ``[m, *row]`` of each one's gradients. On a device equal ones stay."""
+    if xp is not np:
+        rows, summed = folded_by_id(xp, "add", indices, grad.reshape(indices.size, math.prod(grad.shape[1:])))
+        return rows, summed.reshape(grad.shape)
+    rows, position = np.unique(indices, return_inverse=True)
+    summed = np.zeros((rows.size, *grad.shape[1:]), grad.dtype)
+    np.add.at(summed, position, grad)
+    return rows, summed
 
 
 # --- the rules. s and t are scratch arrays of the gradient's shape. The variable is written last, because the
