@@ -46,7 +46,8 @@ class Row(NamedTuple):
 
     def __str__(self) -> str:
         bar = "" if self.bar is None else f"{self.bar:g}"
-        return f"| {self.name} | {self.figure:.4g} {self.unit} | {bar} |{'' if self.is_met else ' **above**'}"
+        figure = f"{self.figure:.4g} {self.unit}".strip() + ("" if self.is_met else " **above**")
+        return f"| {self.name} | {figure} | {bar} |"
 
 
 # --- training steps
@@ -204,7 +205,7 @@ def sleep_op() -> Iterator[OpDef]:
         time.sleep(seconds)
         return x + 0
 
-    yield define_op(
+    op = define_op(
         "SleepForBenchmark",
         "x: float32 -> float32",
         attrs={"seconds": attr_float()},
@@ -215,7 +216,10 @@ def sleep_op() -> Iterator[OpDef]:
         samples=lambda rng: [sample(rng.random(2), seconds=0.0)],
         doc="Takes time.",
     )
-    del op_def._registry["SleepForBenchmark"]
+    try:
+        yield op
+    finally:
+        del op_def._registry["SleepForBenchmark"]
 
 
 def stream_rows() -> Iterator[Row]:
@@ -254,7 +258,7 @@ def feed_rows() -> Iterator[Row]:
             step(value)
             taken = tracemalloc.get_traced_memory()[1] + pool.stats().peak_bytes_in_use
             tracemalloc.stop()
-            copies = sum(FEED_COUNTS.values()) - FEED_COUNTS["taken"]
+            copies = 1 - FEED_COUNTS["taken"]
             milliseconds = allocator.median_of(5, lambda: _seconds(step, value)) * 1000
             alone = allocator.median_of(5, lambda: _seconds(np.add.reduce, value)) * 1000
     yield Row("feed of 64 MiB: copies", copies, "", 0)

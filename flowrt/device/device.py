@@ -47,6 +47,7 @@ class Device:
         self.executor, self.xp, self.num_streams = executor, executor.xp, num_streams
         self.pool = MemoryPool(executor, memory_limit)
         self.transfer = TransferManager(executor)
+        self.pool.add_cache(self.transfer)
         self.captures = captures
 
     @property

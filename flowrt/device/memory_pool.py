@@ -17,7 +17,7 @@ import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
 from time import monotonic
-from typing import NamedTuple, final
+from typing import NamedTuple, Protocol, final
 
 from flowrt.device.bfc import AllocatorStats, BFCAllocator, BinStats, Region, round_up
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
@@ -43,13 +43,21 @@ class LiveTensor(NamedTuple):
 
 
 class Owner(NamedTuple):
-    """Whom memory is for: the name and source line of an operation, say. Where it is for many tensors,
+    """Whom memory is for: the name and source line of an operation. Without a line it is for something else,
+    and who asked for the memory knows which operation to name in an error. Where it is for many tensors,
     ``tensors`` lists them; it is called for a report only, in any thread, without the pool's lock.
     """
 
     name: str
     source: str | None = None
     tensors: Callable[[], Iterable[LiveTensor]] | None = None
+
+
+class Cache(Protocol):
+    """Who holds memory that is needed no more, or only to have it at hand the next time."""
+
+    def let_go(self) -> None:
+        """Give it back. Called in any thread, without the pool's lock."""
 
 
 class _Lease:
@@ -105,6 +113,7 @@ class MemoryPool:
         """By address. Weak, because an owner's `tensors` may hold the plan that holds the memory."""
         self._frontiers: dict[Stream, _Frontier] = {}
         """Of the streams that others have to wait for."""
+        self._caches = weakref.WeakSet[Cache]()
         self._is_closed = False
         # The next two are all that a dying lease touches. A SimpleQueue's put() is safe there, where a
         # condition variable's notify() may wait for itself.
@@ -121,10 +130,10 @@ class MemoryPool:
         Work on it elsewhere has to be before or behind ``stream``'s, by events. Without a stream, or on a
         device that is not asynchronous, the holder lets go of it when all work on it is done.
 
-        When there is no room the pool grows, waits for the work of its streams, then up to ``retry_s``
-        seconds for other threads to let go of memory. Raises `ResourceExhaustedError` with a report after
-        that, and all memory is as it was; `InvalidArgumentError` for a negative size or a stream of another
-        device; `FailedPreconditionError` for a closed pool.
+        When there is no room the pool grows, waits for the work of its streams, has its caches let go, then
+        waits up to ``retry_s`` seconds for other threads to let go of memory. Raises `ResourceExhaustedError`
+        with a report after that, and all other memory is as it was; `InvalidArgumentError` for a negative
+        size or a stream of another device; `FailedPreconditionError` for a closed pool.
         """
         if stream is not None and stream.executor is not self.executor:
             raise InvalidArgumentError(
@@ -135,7 +144,8 @@ class MemoryPool:
         if lease is None and retry_s > 0:
             lease = self._wait_for_lease(nbytes, owner, stream, retry_s)
         if lease is None:
-            raise ResourceExhaustedError(self._refusal(nbytes), op=owner.name, source=owner.source)
+            op = None if owner.source is None else owner.name
+            raise ResourceExhaustedError(self._refusal(nbytes), op=op, source=owner.source)
         return DeviceMemory(self.executor, lease.address, nbytes, keep=lease)
 
     def deallocate(self, memory: DeviceMemory) -> None:
@@ -154,6 +164,11 @@ class MemoryPool:
                 )
             lease.is_held = memory.is_live = False
         self._take_back(lease.address, lease.stream)
+
+    def add_cache(self, cache: Cache) -> None:
+        """Ask ``cache`` to let go of its memory before a request is refused. It is held weakly."""
+        with self._lock:
+            self._caches.add(cache)
 
     def close(self) -> None:
         """Give back all memory that nobody holds, and the rest when its holders let go. `allocate` raises
@@ -212,10 +227,20 @@ class MemoryPool:
         key = stream if self.executor.is_asynchronous else None
         with self._lock:
             lease = self._try(nbytes, owner, key)
-        if lease is None and self._finish_streams():
-            with self._lock:
-                lease = self._try(nbytes, owner, key)
+        for make_room in (self._finish_streams, self._empty_caches):
+            if lease is None and make_room():
+                with self._lock:
+                    lease = self._try(nbytes, owner, key)
         return lease
+
+    def _empty_caches(self) -> bool:
+        """Have the caches let go, for all streams; whether there are any."""
+        with self._lock:
+            caches = list(self._caches)
+        for cache in caches:
+            cache.let_go()
+        self._finish_streams()
+        return bool(caches)
 
     def _try(self, nbytes: int, owner: Owner, stream: Stream | None) -> _Lease | None:
         if self._is_closed:

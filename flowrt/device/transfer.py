@@ -21,6 +21,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
@@ -29,6 +30,9 @@ from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stre
 from flowrt.errors import InternalError, InvalidArgumentError, OpError
 
 HostArray: TypeAlias = np.ndarray[Any, Any]
+
+COPY_DEADLINE_S = 10.0
+"""How long a request that does not fit waits for the copies of each direction."""
 
 
 class TransferStats(NamedTuple):
@@ -190,6 +194,15 @@ class TransferManager:
         if other.platform != self.executor.platform:
             return None
         return getattr(self.executor, "memcpy_from_peer", None)
+
+    # --- for `MemoryPool`
+
+    def let_go(self) -> None:
+        """Wait for the copies under way, and let go of their memory."""
+        for stream in list(self._streams.values()):
+            with suppress(OpError):  # a failed stream's copies are over, too
+                self.executor.block_host_until_done(stream, COPY_DEADLINE_S)
+        self.release_passed()
 
     # --- for `PendingTransfer`
 

@@ -2,9 +2,9 @@
 
 `compile_step` goes from the graph to a placed subgraph: extract, order, infer, optimise, place. A `Plan` cuts
 that into partitions and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
-pool, drives its programs and gives it back. Steps
-that run at once use an instance each. An instance that failed is thrown away, with whatever its rendezvous
-still held.
+pool, drives its programs and gives it back. Steps that run at once use an instance each. An instance that
+failed is thrown away, with whatever its rendezvous still held; one that is idle goes when a device of the
+plan runs out of memory.
 """
 
 from __future__ import annotations
@@ -20,13 +20,14 @@ import numpy as np
 from flowrt.device.device import Device
 from flowrt.device.host import HostExecutor, HostStream
 from flowrt.device.spec import DeviceSpec
-from flowrt.errors import OpError
+from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.cost import total_cost
-from flowrt.executor.program import Program
+from flowrt.executor.program import Program, cause
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
+from flowrt.graph.evaluate import located
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes import optimise
@@ -66,33 +67,58 @@ class Plan:
         self._resource, self._seed = resource, seed
         self._inline = seed is not None or not _needs_threads(self.partitions.values(), inline)
         subgraphs = [part.subgraph for part in self.partitions.values()]
+        self._fed = [placed.nodes[name] for name in placed.feeds]
+        self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         self._fetch_order = _order(placed.fetches, [s.fetches for s in subgraphs])
         self._idle: list[Instance] = []
         self._closed = False
-        self._idle.append(self._new_instance())
-        programs = self._idle[0].programs
+        try:
+            first = self._new_instance()
+        except ResourceExhaustedError as error:
+            raise _without_frames(error) from error.__cause__
+        programs = first.programs
         self.is_straight = len(programs) == 1 and programs[0].is_straight and seed is None and not controlled
         """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
+        self._idle.append(first)
+        for part in self.partitions.values():
+            part.device.pool.add_cache(self)
 
     def run(
         self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None
     ) -> list[Any]:
-        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended
-        from outside.
+        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside.
+
+        Raises what ends the step. The memory that it took is free then, even while the error of a step that
+        ran out of memory is handled.
         """
+        try:
+            return self._run(feeds, control, recorder)
+        except ResourceExhaustedError as error:
+            raise _without_frames(error) from error.__cause__
+
+    def _run(
+        self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None
+    ) -> list[Any]:
         try:
             instance = self._idle.pop()
         except IndexError:
             instance = self._new_instance()
-        for position, value in zip(self._feed_order, feeds, strict=True):
-            instance.feeds[position](value)
+        try:
+            for node, position, value in zip(self._fed, self._feed_order, feeds, strict=True):  # noqa: B007
+                instance.feeds[position](value)
+        except (MemoryError, ResourceExhaustedError) as error:
+            raise located(node, error) from cause(error)
         if control is None and self.is_straight:
             instance.run_straight()
         else:
             instance.run(control or StepControl(), recorder, self._seed)
-        fetches = instance.fetches
-        values = [fetches[position]() for position in self._fetch_order]
+        fetches, values = instance.fetches, []
+        try:
+            for position in self._fetch_order:
+                values.append(fetches[position]())  # noqa: PERF401 (their number says which one failed)
+        except (MemoryError, ResourceExhaustedError) as error:
+            raise located(self._fetched[len(values)], error) from cause(error)
         instance.reset()
         self._idle.append(instance)
         if self._closed:
@@ -121,9 +147,23 @@ class Plan:
     def close(self) -> None:
         """Keep no instance from now on. Runs that have begun go on."""
         self._closed = True
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Drop the idle instances with their memory, in any thread. The next run makes a new one."""
         with contextlib.suppress(IndexError):  # a run may take one meanwhile
             while True:
                 self._idle.pop()
+
+
+def _without_frames(error: ResourceExhaustedError) -> ResourceExhaustedError:
+    """``error`` without the calls that it came through: whoever keeps it would keep them, and they the memory
+    of the step. The next step, a smaller one, is often tried while it is handled.
+    """
+    error.__context__ = None  # what it was before it named the operation
+    if error.__cause__ is not None:
+        error.__cause__.__traceback__ = None
+    return error.with_traceback(None)
 
 
 Ends: TypeAlias = tuple[Callable[..., Any], Callable[..., Any], Callable[[OpError], object]]

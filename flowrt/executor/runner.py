@@ -136,8 +136,11 @@ def run_threaded(
         control.cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
         _wait(streams)
         raise
-    if errors:
-        raise next((e for e in errors if not isinstance(e, Exception)), errors[0])  # Ctrl-C first
+    try:
+        if errors:
+            raise next((e for e in errors if not isinstance(e, Exception)), errors[0])  # Ctrl-C first
+    finally:
+        errors.clear()  # each holds its frames, they the list, and all of them the step's memory
     control.check()
 
 
@@ -166,8 +169,11 @@ def _drive(
                 key = _send(program, value)
     except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
         errors.append(error)  # before the others hear of it: what they raise comes after it
-        known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
-        control.cancel(known)  # wakes kernels that wait, and by `wake_by` the rendezvous
+        control.cancel(_known(error))  # wakes kernels that wait, and by `wake_by` the rendezvous
+
+
+def _known(error: BaseException) -> OpError:
+    return error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
 
 
 def _send(program: Running, value: Any) -> str | None:
