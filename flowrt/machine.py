@@ -67,15 +67,6 @@ def _gpu_facts(gpu: GpuDescription) -> DeviceFacts:
     return DeviceFacts(name, "GPU", gpu.name, free, total, gpu.compute_capability, gpu.pci_bus_id)
 
 
-def why_no_gpu() -> str | None:
-    """What is in the way of a GPU; None where there is one."""
-    try:
-        load_cupy()
-    except FailedPreconditionError as error:
-        return error.message
-    return None
-
-
 def cuda_versions() -> dict[str, str]:
     """The versions of CUDA's parts; empty where there is no GPU."""
     try:

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device import cuda
 from flowrt.errors import (
     DTypeError,
     FailedPreconditionError,
@@ -14,6 +15,8 @@ from flowrt.errors import (
     NotFoundError,
     UnknownError,
 )
+
+VirtualDevices = tf.GPUOptions.Experimental.VirtualDevices
 
 
 @pytest.fixture(autouse=True)
@@ -117,11 +120,49 @@ def test_a_setting_of_the_wrong_kind(fields, message):
         tf.ConfigProto(**fields)
 
 
+@pytest.mark.parametrize("fraction", [0, -1, 2.0, float("nan"), float("inf")])
+def test_a_share_of_a_gpu_that_is_no_share(fraction):
+    message = (
+        rf"^GPUOptions per_process_gpu_memory_fraction: expected a number above 0, up to 1; got {fraction}$"
+    )
+    with pytest.raises(InvalidArgumentError, match=message):
+        tf.GPUOptions(per_process_gpu_memory_fraction=fraction)
+
+
+@pytest.mark.parametrize("limits", [["a"], [1.5], [True], [0], [-5], [40, 0], [None]])
+def test_a_limit_of_a_virtual_device_that_is_no_size(limits):
+    with pytest.raises(InvalidArgumentError) as caught:
+        VirtualDevices(memory_limit_mb=limits)
+    expected = "expected a list of integers of at least 1"
+    assert str(caught.value) == f"VirtualDevices memory_limit_mb: {expected}; got {limits}"
+
+
+@pytest.mark.parametrize(
+    "virtual",
+    [[3], [None], [VirtualDevices(memory_limit_mb=[1, 2], priority=[1])], [VirtualDevices(priority=[1])]],
+)
+def test_virtual_devices_that_are_none(virtual):
+    with pytest.raises(InvalidArgumentError) as caught:
+        tf.GPUOptions.Experimental(virtual_devices=virtual)
+    expected = "expected a list of VirtualDevices, each with as many priorities as limits or none"
+    assert str(caught.value) == f"GPUExperimental virtual_devices: {expected}; got {virtual}"
+
+
+@pytest.mark.parametrize("priority", [["a"], [1.5], [True]])
+def test_a_priority_that_is_no_number(priority):
+    with pytest.raises(InvalidArgumentError, match="VirtualDevices priority: expected a list of integers"):
+        VirtualDevices(priority=priority)
+
+
 def test_settings_of_the_right_kind_are_no_mistake():
     tf.ConfigProto(
         device_count={"GPU": 0, "CPU": 2}, device_filters=("/job:ps",), inter_op_parallelism_threads=-1
     )
     tf.GPUOptions(per_process_gpu_memory_fraction=1)
+    tf.GPUOptions(per_process_gpu_memory_fraction=np.float32(0.5))
+    tf.GPUOptions.Experimental(
+        virtual_devices=[VirtualDevices(priority=[0, 1], memory_limit_mb=(1, np.int64(2)))]
+    )
     tf.OptimizerOptions(opt_level=tf.OptimizerOptions.L0)
 
 
@@ -164,6 +205,17 @@ def test_a_device_that_does_not_exist():
             session.run(x)
     with tf.Session(config=tf.ConfigProto(allow_soft_placement=True)) as session:
         assert session.run(x) == 1
+
+
+def test_a_gpu_where_there_is_none(monkeypatch):
+    monkeypatch.setattr(cuda, "_reason_against_cuda", lambda: "the driver is on holiday")
+    with tf.device("/gpu:0"):
+        x = tf.constant(1.0)
+    with tf.Session() as session:
+        with pytest.raises(
+            InvalidArgumentError, match=r"CPU:0\. There is no GPU: the driver is on holiday\."
+        ):
+            session.run(x)
 
 
 # --- checkpoints

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flowrt.cli.table import aligned, gib
+from flowrt.device.cuda import why_no_gpu
 from flowrt.machine import (
     DeviceFacts,
     blas_libraries,
@@ -15,7 +16,6 @@ from flowrt.machine import (
     cuda_versions,
     library_versions,
     local_devices,
-    why_no_gpu,
 )
 
 HELP = "list the devices of this machine, with memory, libraries and threads"

@@ -1,7 +1,7 @@
 """``flowrt env``: what a bug report should say about the machine, ready to be pasted.
 
-Of the environment it shows variables with the prefixes of `PREFIXES` only, and of what looks like a secret
-only that it is there.
+Of the environment it shows the variables of `NAMES` and `PREFIXES` only, and of what looks like a secret only
+that it is there.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from pathlib import Path
 
 from flowrt.cli.devices import device_row
 from flowrt.cli.table import aligned, gib
+from flowrt.device.cuda import why_no_gpu
 from flowrt.machine import (
     blas_libraries,
     cores,
@@ -25,11 +26,13 @@ from flowrt.machine import (
     library_versions,
     local_devices,
     processor_name,
-    why_no_gpu,
 )
 
 HELP = "print what a bug report should say about this machine"
-PREFIXES = ("FLOWRT_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_", "TF_")
+NAMES = ("TF_CONFIG",)
+PREFIXES = ("FLOWRT_", "CUDA_", "CUPY_", "OMP_", "OPENBLAS_", "MKL_")
+"""What flowrt and the libraries that compute for it read. Not ``TF_``: Terraform's begin so too."""
+
 SECRET = re.compile(r"TOKEN|SECRET|PASSWORD|PASSWD|CREDENTIAL|KEY")
 USER_INFO = re.compile(r"(?<=://)[^/@\s]+(?=@)")
 """Name and password in an address."""
@@ -77,7 +80,7 @@ def shown_variables(variables: Mapping[str, str]) -> dict[str, str]:
     return {
         name: MASK if SECRET.search(name) else USER_INFO.sub(MASK, value)
         for name, value in sorted(variables.items())
-        if name.startswith(PREFIXES)
+        if name in NAMES or name.startswith(PREFIXES)
     }
 
 

@@ -5,6 +5,7 @@
     host, null, cuda  its three implementations: NumPy; nothing but a record and a clock; CuPy (its one door)
     host_memory       regions of the host's memory, and of zeros that take none (host, null)
     cuda_stream, cuda_graph, event_manager   a GPU's queues; work captured and launched again; who polls
+    tensor_float_32   how exactly GPUs multiply float32 matrices: a setting of the process
     bfc               `BFCAllocator`, pure: best fit with coalescing over integer offsets
     memory_pool       `MemoryPool`: BFC over a device's regions, with owners, a limit and a report
     transfer          `TransferManager`: to the device, to the host, in which stream, copied or not

@@ -8,7 +8,7 @@ Rules of this file:
 
   1. Nothing is imported, and no driver is touched, before somebody asks for a device.
   2. Several executors may share one GPU: all state is the executor's, but what is CuPy's (the current stream,
-     the allocator of a thread, cuBLAS's handles, pinned memory, `allow_tf32`).
+     the allocator of a thread, cuBLAS's handles, pinned memory, TensorFloat-32).
   3. An `activate` context puts the thread's CuPy in order and back: device, stream and allocator.
 """
 
@@ -27,9 +27,10 @@ from weakref import WeakSet
 import numpy as np
 
 from flowrt.device.cuda_graph import CudaGraph, capture
-from flowrt.device.cuda_stream import Callback, CudaEvent, CudaStream, as_op_error
+from flowrt.device.cuda_stream import NOT_READY, Callback, CudaEvent, CudaStream, as_op_error
 from flowrt.device.event_manager import EventManager, pauses
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
+from flowrt.device.tensor_float_32 import TENSOR_FLOAT_32
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 
 ArrayAllocator: TypeAlias = Callable[[int, Stream], DeviceMemory]
@@ -65,25 +66,32 @@ def _describe(runtime: Any, ordinal: int) -> GpuDescription:
 
 
 def load_cupy() -> Any:
-    """The module ``cupy``, with at least one device to use.
+    """The module ``cupy``, with at least one device to use. Raises `FailedPreconditionError` that says why
+    there is none, as `why_no_gpu` does.
+    """
+    reason = why_no_gpu()
+    if reason is not None:
+        raise FailedPreconditionError(f"GPU: expected a CUDA device; {reason}")
+    import cupy
 
-    Raises `FailedPreconditionError` that says why there is none: CuPy is not installed or cannot be imported,
-    no driver, ``CUDA_VISIBLE_DEVICES`` hides all. The reasons that cost nothing to find (0.1 ms) come first;
-    importing CuPy takes about a second.
+    return cupy
+
+
+def why_no_gpu() -> str | None:
+    """Why this process has no GPU: CuPy is not installed or cannot be imported, no driver,
+    ``CUDA_VISIBLE_DEVICES`` hides all. None where it has one.
+
+    The reasons that cost nothing to find (0.1 ms) come first; importing CuPy takes about a second.
     """
     reason = _reason_against_cuda()
     if reason is not None:
-        raise FailedPreconditionError(f"GPU: expected a CUDA device; {reason}")
+        return reason
     try:
         import cupy
 
-        count = cupy.cuda.runtime.getDeviceCount()
+        return None if cupy.cuda.runtime.getDeviceCount() else "CuPy finds none"
     except (ImportError, RuntimeError) as error:
-        message = f"GPU: expected a CUDA device; CuPy finds none: {error}"
-        raise FailedPreconditionError(message) from error
-    if not count:
-        raise FailedPreconditionError("GPU: expected a CUDA device; CuPy finds none")
-    return cupy
+        return f"CuPy finds none: {error}"
 
 
 def _reason_against_cuda() -> str | None:
@@ -100,17 +108,20 @@ def _reason_against_cuda() -> str | None:
     return None
 
 
-def allow_tf32(allowed: bool) -> None:
-    """Whether products of float32 and complex64 arrays may round their factors to 10 bits (TensorFloat-32).
+def cuda_array_to_host(array: Any) -> np.ndarray[Any, Any]:
+    """A host copy of ``array``, of any library, by its ``__cuda_array_interface__``: one transfer, behind the
+    stream that the interface names, and done on return.
 
-    For all devices and threads of the process, from now on; without a call, what ``CUPY_TF32`` said at the
-    first product, which is no. On devices before compute capability 8.0 CuPy warns and goes on in float32.
-    Products of bfloat16 and float16 arrays are summed up in float32 in any case; bfloat16 takes CuPy 14.
+    Raises `FailedPreconditionError` without CuPy or a GPU, `InvalidArgumentError` when CuPy cannot read it.
     """
-    load_cupy()
-    from cupy._core import _routines_linalg as linalg
-
-    linalg.set_compute_type(np.float32, linalg.COMPUTE_TYPE_TF32 if allowed else linalg.COMPUTE_TYPE_DEFAULT)
+    cupy = load_cupy()
+    try:
+        copy: np.ndarray[Any, Any] = cupy.asarray(array).get()
+        return copy
+    except Exception as error:
+        raise InvalidArgumentError(
+            f"expected a __cuda_array_interface__ that CuPy can read; got a {type(array).__name__} ({error})"
+        ) from error
 
 
 # --- one device
@@ -137,6 +148,7 @@ class CudaExecutor(StreamExecutor):
         count = self._runtime.getDeviceCount()
         if not 0 <= ordinal < count:
             raise InvalidArgumentError(f"{name}: expected a GPU of 0 to {count - 1}; got {ordinal}")
+        TENSOR_FLOAT_32.attach(self.xp)
         self._device = self.xp.cuda.Device(ordinal)
         """A context: inside, the device is the thread's current one, which CUDA calls ask for silently."""
         self._event_manager = EventManager(name)
@@ -346,7 +358,7 @@ class CudaExecutor(StreamExecutor):
 
     @contextmanager
     def activate(self, stream: Stream) -> Iterator[None]:
-        outer = getattr(self._thread, "stream", None)
+        outer = self.current_stream
         native = cast(CudaStream, stream).native
         with self._device, native, self.xp.cuda.using_allocator(self._allocate_for_cupy):
             self._thread.stream = stream
@@ -358,6 +370,13 @@ class CudaExecutor(StreamExecutor):
     def use(self, stream: Stream) -> None:
         cast(CudaStream, stream).native.use()
         self._thread.stream = stream
+
+    @property
+    def current_stream(self) -> Stream | None:
+        return getattr(self._thread, "stream", None)
+
+    def is_idle(self, stream: Stream) -> bool:
+        return bool(self._runtime.streamQuery(cast(CudaStream, stream).native.ptr) != NOT_READY)
 
     def capture(self, stream: Stream, run: Callable[[], Any]) -> CudaGraph | None:
         """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None

@@ -122,11 +122,11 @@ class CudaEvent(Event):
             return EventStatus.UNKNOWN
         if self.capture is not None:
             return EventStatus.PENDING  # the driver refuses to say, and would drop the capture
+        status = self._query(self.native.ptr)
+        if status == NOT_READY:  # also where a callback has failed: the device goes on with what it has
+            return EventStatus.PENDING
         if self.error is not None:
             return EventStatus.ERROR
-        status = self._query(self.native.ptr)
-        if status == NOT_READY:
-            return EventStatus.PENDING
         if status:
             self._stream.fail(as_op_error(self._stream.executor.name, self._error_of(status)))
             return EventStatus.ERROR

@@ -4,15 +4,17 @@ hardware.
 
 from __future__ import annotations
 
-import functools
 import math
-from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import Any, final
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt.device.memory_pool import MemoryPool, Owner
+from flowrt.device.event_manager import wait_until_idle
+from flowrt.device.memory_pool import STREAM_DEADLINE_S, MemoryPool, Owner
 from flowrt.device.spec import DeviceSpec
 from flowrt.device.stream_executor import ALIGNMENT, DeviceMemory, Stream, StreamExecutor
 from flowrt.device.transfer import PendingTransfer, TransferManager
@@ -23,7 +25,18 @@ MIN_POOLED = 65536
 faults of new memory (about 0.2 us a 4 KiB page) outweigh from here on.
 """
 
+RETRY_S = 5.0
+"""How long a step waits for memory that steps of other threads hold."""
+
 ANYBODY = Owner("flowrt", None)
+
+
+class DeviceArray(NamedTuple):
+    """A C-contiguous array of a remote device, as what is on ``stream`` now leaves it."""
+
+    device: Device
+    stream: Stream
+    array: Any
 
 
 @final
@@ -49,6 +62,8 @@ class Device:
         self.transfer = TransferManager(executor)
         self.pool.add_cache(self.transfer)
         self.captures = captures
+        self._steps = _Steps()
+        self._streams: list[Stream] | None = None
 
     @property
     def is_remote(self) -> bool:
@@ -59,7 +74,10 @@ class Device:
 
     def allocate(self, nbytes: int, owner: Owner = ANYBODY) -> DeviceMemory:
         """Memory of the pool, which gets it back when nobody holds it. Raises `ResourceExhaustedError`."""
-        return self.pool.allocate(nbytes, owner, self.streams[0] if self.is_remote else None)
+        if not self.is_remote:
+            return self.pool.allocate(nbytes, owner)
+        retry_s = RETRY_S if self._steps.are_others_running() else 0.0
+        return self.pool.allocate(nbytes, owner, self.current_stream, retry_s)
 
     def empty(self, shape: tuple[int, ...], dtype: Any, owner: Owner = ANYBODY) -> Any:
         """An uninitialised array in C order, aligned to `ALIGNMENT` bytes."""
@@ -71,35 +89,76 @@ class Device:
 
     # --- streams
 
-    @functools.cached_property
+    @property
     def streams(self) -> list[Stream]:
-        """The compute streams, where one thread feeds them all; a step begins and ends on the first."""
-        return [self.executor.create_stream(f"compute{i}") for i in range(self.num_streams)]
+        """The compute streams of a remote device, the same list until one of them fails; a step begins and
+        ends on the first.
+        """
+        if self._streams is None:
+            self._streams = [self.executor.create_stream(f"compute{i}") for i in range(self.num_streams)]
+        return self._streams
 
-    def activate(self) -> AbstractContextManager[Any]:
-        """The context in which kernels are called: they go to the first stream until another is used."""
-        return self.executor.activate(self.streams[0])
+    def replace_failed_streams(self) -> None:
+        """Take new streams if one has failed, once the device has left the old ones. What is bound to those
+        is of no use any more.
+        """
+        if self._streams is not None and any(stream.error is not None for stream in self._streams):
+            for stream in self._streams:
+                wait_until_idle(stream, STREAM_DEADLINE_S)
+            self._streams = None
+
+    @property
+    def current_stream(self) -> Stream:
+        """Of a remote device: the stream that this thread's kernels go to, outside `activate` the first."""
+        return self.executor.current_stream or self.streams[0]
+
+    def activate(self, stream: Stream | None = None) -> AbstractContextManager[Any]:
+        """The context in which kernels are called: they go to ``stream`` (None: the current one) until
+        another is used.
+        """
+        return self.executor.activate(stream or self.current_stream)
+
+    def step(self) -> AbstractContextManager[None]:
+        """The context in which a thread puts work on a remote device, whose streams all threads share."""
+        return self._steps
+
+    def alone(self) -> AbstractContextManager[bool]:
+        """Inside `step`: whether this thread's is the only one; then others wait until the context ends. A
+        capture takes in whatever anybody puts on the streams.
+        """
+        return self._steps.alone()
 
     # --- values: for a remote device
 
     def feed(self, memory: DeviceMemory, value: Any) -> None:
-        """Copy a host array to ``memory``: in the order of the first stream, and done with ``value``."""
-        self.transfer.to_device(self.streams[0], memory, value)
+        """Copy ``value``, a host array or a `DeviceArray`, to ``memory``: in the order of the current stream,
+        and done with a host array when it returns.
+        """
+        if isinstance(value, DeviceArray):
+            source = value.device.executor.memory_of(value.array)
+            self.transfer.between(self.current_stream, memory, value.device.transfer, value.stream, source)
+        else:
+            self.transfer.to_device(self.current_stream, memory, value)
 
     def put(self, value: Any, owner: Owner = ANYBODY) -> Any:
-        """A new array of the device with the host array's elements."""
-        memory = self.allocate(max(value.nbytes, 1), owner)
-        if value.nbytes:
-            self.feed(memory.slice(0, value.nbytes), value)
-        return self.executor.array(memory, value.shape, value.dtype)
+        """A new array of the device with the elements of ``value``, a host array or a `DeviceArray`."""
+        array = value.array if isinstance(value, DeviceArray) else value
+        memory = self.allocate(max(array.nbytes, 1), owner)
+        if array.nbytes:
+            self.feed(memory.slice(0, array.nbytes), value)
+        return self.executor.array(memory, array.shape, array.dtype)
 
     def to_device(self, value: Any) -> Any:
         """A host array as one of this device; on the host, the same memory."""
         return self.put(value) if self.is_remote else value
 
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
-        """A host array with ``array``'s elements: waits for the first stream."""
-        return self._to_host(self.streams[0], array).wait()
+        """A host array with ``array``'s elements: waits for the current stream."""
+        return self._to_host(self.current_stream, array).wait()
+
+    def finish(self) -> None:
+        """Wait for the current stream."""
+        self.executor.block_host_until_done(self.current_stream)
 
     def to_host(self, array: Any) -> Any:
         """``array`` of this device as one of NumPy; on the host, the same memory."""
@@ -118,10 +177,15 @@ class Device:
         pending = self._to_host(stream, array)
         pending.when_done(lambda: done(pending.array) if pending.error is None else fail(pending.error))
 
+    def share(self, stream: Stream, array: Any) -> DeviceArray:
+        """``array`` for other devices of this type, to be copied as ``stream`` leaves it."""
+        with self.activate(stream):
+            return DeviceArray(self, stream, self.xp.ascontiguousarray(array))
+
     def _to_host(self, stream: Stream, array: Any) -> PendingTransfer:
-        contiguous = self.xp.ascontiguousarray(array)
-        memory = self.executor.memory_of(contiguous)
-        return self.transfer.to_host(stream, memory, array.shape, np.dtype(array.dtype))
+        with self.activate(stream):
+            memory = self.executor.memory_of(self.xp.ascontiguousarray(array))
+            return self.transfer.to_host(stream, memory, array.shape, np.dtype(array.dtype))
 
     def close(self) -> None:
         """Give the memory back that nobody holds, and the rest as its holders let go; end a remote device's
@@ -133,6 +197,48 @@ class Device:
 
     def __repr__(self) -> str:
         return f"<Device {self.name}>"
+
+
+@final
+class _Steps:
+    """The steps that run on a device, by thread. A context: one step of this thread."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._running: Counter[int] = Counter()
+        self._alone: int | None = None
+        """The thread that nobody may disturb."""
+
+    def __enter__(self) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._changed.wait_for(lambda: self._alone in (None, me))
+            self._running[me] += 1
+
+    def __exit__(self, *error: object) -> None:
+        me = threading.get_ident()
+        with self._changed:
+            self._running[me] -= 1
+            if not self._running[me]:
+                del self._running[me]
+
+    def are_others_running(self) -> bool:
+        return bool(self._running.keys() - {threading.get_ident()})
+
+    @contextmanager
+    def alone(self) -> Iterator[bool]:
+        """See `Device.alone`."""
+        with self._changed:
+            is_alone = self._alone is None and not self.are_others_running()
+            if is_alone:
+                self._alone = threading.get_ident()
+        try:
+            yield is_alone
+        finally:
+            if is_alone:
+                with self._changed:
+                    self._alone = None
+                    self._changed.notify_all()
 
 
 def _small_array(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> np.ndarray[Any, Any]:

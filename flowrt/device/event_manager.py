@@ -13,10 +13,18 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any, final
 
-from flowrt.device.stream_executor import Event, EventStatus
+from flowrt.device.stream_executor import Event, EventStatus, Stream
 
 LOGGER = logging.getLogger(__name__)
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 20e-6, 500e-6
+
+
+def call_and_log(function: Callable[[], Any]) -> None:
+    """Call ``function()``; what it raises is logged: who waits beside it is called all the same."""
+    try:
+        function()
+    except Exception:
+        LOGGER.exception("a function that waited for an event of a device failed")
 
 
 def pauses() -> Iterator[float]:
@@ -26,6 +34,16 @@ def pauses() -> Iterator[float]:
     while True:
         yield pause
         pause = min(2 * pause, LONGEST_PAUSE_S)
+
+
+def wait_until_idle(stream: Stream, timeout_s: float) -> bool:
+    """Whether the device has left ``stream``, which may have failed, within ``timeout_s`` seconds."""
+    deadline = time.monotonic() + timeout_s
+    for pause in pauses():
+        if stream.executor.is_idle(stream) or time.monotonic() >= deadline:
+            break
+        time.sleep(pause)
+    return stream.executor.is_idle(stream)
 
 
 @final
@@ -85,10 +103,16 @@ class EventManager:
 
 
 def _call_if_due(event: Event, function: Callable[[], Any]) -> bool:
-    if event.poll() is EventStatus.PENDING:
+    if _is_pending(event):
         return False
-    try:
-        function()
-    except Exception:
-        LOGGER.exception("a function that waited for an event of a device failed")
+    call_and_log(function)
     return True
+
+
+def _is_pending(event: Event) -> bool:
+    """Whether to ask ``event`` again: not when it cannot be asked, which is logged."""
+    try:
+        return event.poll() is EventStatus.PENDING
+    except Exception:
+        LOGGER.exception("an event of a device cannot be asked")
+        return False

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from flowrt.device.cuda import CudaExecutor, visible_devices
+from flowrt.device.cuda import CudaExecutor, GpuDescription, visible_devices
 from flowrt.device.device import Device
 from flowrt.device.host import HostExecutor
 from flowrt.device.memory_pool import MemoryPool, Owner
@@ -24,7 +24,9 @@ class DeviceRequest(NamedTuple):
     """How many devices of each type, and how much of a GPU's memory they may take.
 
     ``gpus`` None: all that are visible. ``visible_gpus``: ``"1,0"``, which of CUDA's devices they are, in
-    order; empty for all. ``virtual_gpu_mb[i]``: the limits in MiB of the devices that GPU i is divided into.
+    order; empty for all. ``gpu_memory_fraction``: above 0, up to 1. ``virtual_gpu_mb[i]``: the limits in MiB,
+    at least 1, of the devices that GPU i is divided into. Where there is no GPU, what is said of them is not
+    looked at.
     """
 
     cpus: int = 1
@@ -39,13 +41,14 @@ class DeviceRequest(NamedTuple):
 
 def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0) -> list[Device]:
     """New devices by ``request``, the CPUs first. Raises `InvalidArgumentError` for a request that does not
-    fit this machine.
+    fit this machine; nothing is opened then.
     """
+    gpus = _gpus(request)
     devices = []
     for index in range(request.cpus):
         spec = DeviceSpec(job, 0, task, "CPU", index)
         devices.append(Device(spec, HostExecutor(spec.to_string()), num_streams=request.num_streams))
-    for index, (ordinal, limit) in enumerate(_gpus(request)):
+    for index, (ordinal, limit) in enumerate(gpus):
         spec = DeviceSpec(job, 0, task, "GPU", index)
         devices.append(_gpu(spec, ordinal, limit, request))
     for index in range(request.nulls):
@@ -72,29 +75,45 @@ def _allocate(pool: MemoryPool, nbytes: int, stream: Stream) -> DeviceMemory:
     return pool.allocate(nbytes, TEMPORARY, stream)
 
 
-def _gpus(request: DeviceRequest) -> Iterator[tuple[int, int | None]]:
+def _gpus(request: DeviceRequest) -> list[tuple[int, int | None]]:
     """(CUDA's ordinal, limit in bytes) of each GPU device."""
-    if request.gpus == 0:
-        return
-    found = visible_devices()
-    ordinals = _ordinals(request.visible_gpus, len(found))
-    for position, ordinal in enumerate(ordinals[: request.gpus]):
-        limits = request.virtual_gpu_mb[position] if position < len(request.virtual_gpu_mb) else ()
-        for limit in limits:
-            yield ordinal, limit * MIB
-        if not limits:
-            total = found[ordinal].memory_bytes
-            fraction = request.gpu_memory_fraction
-            yield ordinal, None if fraction >= 1 else int(total * fraction)
+    found = visible_devices() if request.gpus != 0 else []
+    if not found:
+        return []
+    ordinals = _ordinals(request.visible_gpus, len(found))[: request.gpus]
+    if len(request.virtual_gpu_mb) > len(ordinals):
+        raise InvalidArgumentError(
+            f"virtual_devices: expected an entry a GPU, of which there are {len(ordinals)}; "
+            f"got {len(request.virtual_gpu_mb)} entries"
+        )
+    divided = dict(zip(ordinals, request.virtual_gpu_mb, strict=False))
+    return [
+        (ordinal, limit)
+        for ordinal in ordinals
+        for limit in _limits(found[ordinal], divided.get(ordinal, ()), request.gpu_memory_fraction)
+    ]
+
+
+def _limits(gpu: GpuDescription, limits_mb: Sequence[int], fraction: float) -> Sequence[int | None]:
+    """In bytes, of the devices that ``gpu`` is divided into, or of the one that it is."""
+    if not limits_mb:
+        return [None if fraction == 1 else int(gpu.memory_bytes * fraction)]
+    if sum(limits_mb) * MIB > gpu.memory_bytes:
+        raise InvalidArgumentError(
+            f"memory_limit_mb: expected limits that fit together into the {gpu.memory_bytes // MIB} MiB of "
+            f"GPU {gpu.ordinal}; got {list(limits_mb)}"
+        )
+    return [limit * MIB for limit in limits_mb]
 
 
 def _ordinals(text: str, count: int) -> list[int]:
     """``"1,0"`` as numbers below ``count``; all of them for an empty text."""
     if not text.strip():
         return list(range(count))
-    parts = [part.strip() for part in text.split(",")]
-    if not all(part.isdigit() and int(part) < count for part in parts) or len(set(parts)) < len(parts):
+    parts = text.split(",")
+    ordinals = [int(part) for part in parts if part.strip().isdecimal()]
+    if len(set(ordinals)) < len(parts) or max(ordinals) >= count:
         raise InvalidArgumentError(
             f"visible_device_list: expected numbers of different GPUs below {count}; got {text!r}"
         )
-    return list(map(int, parts))
+    return ordinals

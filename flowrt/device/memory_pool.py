@@ -20,6 +20,7 @@ from time import monotonic
 from typing import NamedTuple, Protocol, final
 
 from flowrt.device.bfc import AllocatorStats, BFCAllocator, BinStats, Region, round_up
+from flowrt.device.event_manager import wait_until_idle
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
 from flowrt.errors import (
     FailedPreconditionError,
@@ -91,22 +92,16 @@ class _Frontier:
 
 @final
 class MemoryPool:
-    """At most ``limit_bytes`` of the executor's memory, and ``memory_fraction`` of what the device has.
+    """At most ``limit_bytes`` of the executor's memory; None for all of it.
 
     Any thread may call anything. Pieces start at multiples of 256 bytes. Memory is taken from the executor in
     regions as it is needed, see `BFCAllocator.growth`.
     """
 
-    def __init__(
-        self, executor: StreamExecutor, limit_bytes: int | None = None, memory_fraction: float = 1.0
-    ) -> None:
-        if not 0 < memory_fraction <= 1:
-            raise InvalidArgumentError(
-                f"{executor.name}: expected a memory fraction above 0 and up to 1; got {memory_fraction}"
-            )
-        share = int(executor.memory_info()[1] * memory_fraction)
+    def __init__(self, executor: StreamExecutor, limit_bytes: int | None = None) -> None:
+        total = executor.memory_info()[1]
         self.executor = executor
-        self._bfc = BFCAllocator(share if limit_bytes is None else min(limit_bytes, share))
+        self._bfc = BFCAllocator(total if limit_bytes is None else min(limit_bytes, total))
         self._lock = threading.Lock()
         self._regions: dict[int, DeviceMemory] = {}
         self._leases: dict[int, weakref.ref[_Lease]] = {}
@@ -337,10 +332,11 @@ class MemoryPool:
                     self._record(stream, frontier)
                 while frontier.events and frontier.events[0][1].poll() is not EventStatus.PENDING:
                     passed = frontier.events.popleft()[0]
-            except OpError:  # the stream failed, or was closed: nothing is done on it any more
+            except OpError:  # the stream failed, or was closed: it takes no event any more
+                if not self.executor.is_idle(stream):
+                    continue
                 passed = frontier.stamp
                 frontier.events.clear()
-                frontier.has_freed = False
             if passed >= 0:
                 self._bfc.advance(stream, passed)
             if not frontier.events:
@@ -362,8 +358,8 @@ class MemoryPool:
         for stream in streams:
             try:
                 self.executor.block_host_until_done(stream, STREAM_DEADLINE_S)
-            except OpError:
-                continue  # a failed stream is settled as done, a late one not at all
+            except OpError:  # a failed stream, or a late one
+                wait_until_idle(stream, STREAM_DEADLINE_S)
         with self._lock:
             self._settle(None)
         return bool(streams)

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, cast, final
 
 import numpy as np
 
+from flowrt.device.event_manager import call_and_log
 from flowrt.device.host_memory import ONLY_ZEROS, Array, HostMemory, memory_of
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
 from flowrt.errors import (
@@ -129,7 +130,11 @@ class NullExecutor(StreamExecutor):
         """
 
         def pretend(*arguments: Any, out: Any = None, **attributes: Any) -> Any:
-            stream = self._current_stream(name)
+            stream = self.current_stream
+            if stream is None:
+                raise FailedPreconditionError(
+                    f"{self.name}: expected kernel {name!r} to be called in activate()"
+                )
             self._check_stream(stream)
             self._add("kernel", stream, name, seconds)
             return out
@@ -151,11 +156,9 @@ class NullExecutor(StreamExecutor):
     def use(self, stream: Stream) -> None:
         self._current.stream = stream
 
-    def _current_stream(self, name: str) -> Stream:
-        stream: Stream | None = getattr(self._current, "stream", None)
-        if stream is None:
-            raise FailedPreconditionError(f"{self.name}: expected kernel {name!r} to be called in activate()")
-        return stream
+    @property
+    def current_stream(self) -> Stream | None:
+        return getattr(self._current, "stream", None)
 
     def _allocate(self, nbytes: int) -> int:
         with self._lock:
@@ -216,7 +219,7 @@ class NullExecutor(StreamExecutor):
 
     def when_done(self, event: Event, function: Callable[[], Any]) -> None:
         """At once: what there is of the work was done when it was issued."""
-        function()
+        call_and_log(function)
 
     def _block_host_until_done(self, stream: Stream, timeout_s: float | None) -> None:
         """Takes no real time; a timeout is of virtual seconds."""

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import enum
 import math
+import operator
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -24,7 +25,14 @@ from typing import Any, ClassVar, final
 
 import numpy as np
 
-from flowrt.errors import FailedPreconditionError, InternalError, InvalidArgumentError, OpError, copy_to_raise
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    copy_to_raise,
+)
 
 ALIGNMENT = 64
 """Bytes: a cache line, and the width of an AVX-512 register. Every array of a plan starts at a multiple."""
@@ -175,11 +183,12 @@ class StreamExecutor(ABC):
         """An ``xp`` array in C order over ``memory``, ``offset`` bytes from its start. The array keeps the
         object ``memory`` alive, but not its allocation: that is deallocated by hand.
 
-        Raises `InvalidArgumentError` when it does not fit.
+        Raises `InvalidArgumentError` for a negative dimension and when it does not fit, `DTypeError` for a
+        shape that is none and for a dtype of references.
         """
         self._check_memory("array", memory)
-        dtype = np.dtype(dtype)
-        nbytes = math.prod(shape) * dtype.itemsize
+        dtype = self._plain_dtype("array", dtype)
+        nbytes = self._size(shape) * dtype.itemsize
         if offset < 0 or offset + nbytes > memory.nbytes:
             raise InvalidArgumentError(
                 f"{self.name}: array: expected {nbytes} bytes at offset {offset} inside the memory; got "
@@ -209,7 +218,7 @@ class StreamExecutor(ABC):
     @final
     def memcpy_to_device(self, stream: Stream, target: DeviceMemory, source: np.ndarray[Any, Any]) -> None:
         """Copy a C-contiguous host array into ``target``. The caller leaves ``source`` alone until the stream
-        has passed the copy.
+        has passed the copy. Raises `DTypeError` for what is no NumPy array, or one of references.
         """
         self._check_host_copy("memcpy_to_device", stream, target, source)
         self._memcpy_to_device(stream, target, source)
@@ -217,7 +226,7 @@ class StreamExecutor(ABC):
     @final
     def memcpy_to_host(self, stream: Stream, target: np.ndarray[Any, Any], source: DeviceMemory) -> None:
         """Copy ``source`` into a C-contiguous, writable host array, which is whole when the stream has passed
-        the copy.
+        the copy. Raises `DTypeError` for what is no NumPy array, or one of references.
         """
         self._check_host_copy("memcpy_to_host", stream, source, target)
         if not target.flags.writeable:
@@ -242,9 +251,9 @@ class StreamExecutor(ABC):
         """Set every byte to ``value``, 0 to 255."""
         self._check_stream(stream)
         self._check_memory("memset", memory)
-        if not 0 <= value <= 255:
-            raise InvalidArgumentError(f"{self.name}: memset: expected a byte, 0 to 255; got {value}")
-        self._memset(stream, memory, value)
+        if value not in range(256):
+            raise InvalidArgumentError(f"{self.name}: memset: expected a byte, 0 to 255; got {value!r}")
+        self._memset(stream, memory, int(value))
 
     @final
     def launch(self, stream: Stream, function: Callable[..., Any], *arguments: Any) -> None:
@@ -286,7 +295,7 @@ class StreamExecutor(ABC):
     @abstractmethod
     def when_done(self, event: Event, function: Callable[[], Any]) -> None:
         """Call ``function()`` on the host, in some thread, when ``event``, which was recorded, is complete or
-        has failed. It must be short and not use the device.
+        has failed. It must be short and not use the device. What it raises is logged.
         """
 
     @final
@@ -319,6 +328,15 @@ class StreamExecutor(ABC):
     @abstractmethod
     def use(self, stream: Stream) -> None:
         """Inside an `activate` context: ``xp`` calls go to ``stream`` from here on."""
+
+    @property
+    def current_stream(self) -> Stream | None:
+        """Where ``xp`` calls of this thread go; None outside `activate`, and where it makes no difference."""
+        return None
+
+    def is_idle(self, stream: Stream) -> bool:
+        """Whether the device does nothing any more for a stream that is idle or has failed; never blocks."""
+        return True
 
     # --- the end
 
@@ -353,11 +371,38 @@ class StreamExecutor(ABC):
                 f"{self.name}: {action}: expected memory in use; {memory!r} was deallocated"
             )
 
+    def _plain_dtype(self, action: str, dtype: Any) -> np.dtype[Any]:
+        """``dtype`` as NumPy's. Its elements are bytes that may be copied, no references to objects."""
+        try:
+            found: np.dtype[Any] = np.dtype(dtype)
+        except TypeError as error:
+            message = f"{self.name}: {action}: expected a dtype; got {dtype!r}"
+            raise DTypeError(message) from error
+        if found.hasobject:
+            raise DTypeError(f"{self.name}: {action}: expected a dtype of plain bytes; got {found}")
+        return found
+
+    def _size(self, shape: tuple[int, ...]) -> int:
+        """The number of elements of an array of ``shape``."""
+        try:
+            sizes = [operator.index(n) for n in shape]
+        except TypeError:
+            message = f"{self.name}: array: expected a shape of integers; got {shape!r}"
+            raise DTypeError(message) from None
+        if min(sizes, default=0) < 0:
+            raise InvalidArgumentError(
+                f"{self.name}: array: expected a shape of at least 0 in each dimension; got {shape}"
+            )
+        return math.prod(sizes)
+
     def _check_host_copy(
         self, action: str, stream: Stream, memory: DeviceMemory, array: np.ndarray[Any, Any]
     ) -> None:
         self._check_stream(stream)
         self._check_memory(action, memory)
+        if not isinstance(array, np.ndarray):
+            raise DTypeError(f"{self.name}: {action}: expected a NumPy array; got {type(array).__name__}")
+        self._plain_dtype(action, array.dtype)
         if not array.flags.c_contiguous:
             raise InvalidArgumentError(f"{self.name}: {action}: expected a C-contiguous array")
         if array.nbytes != memory.nbytes:

@@ -35,6 +35,10 @@ COPY_DEADLINE_S = 10.0
 """How long a request that does not fit waits for the copies of each direction."""
 
 
+MAX_STAGED = 64
+"""Copies to a device that may be under way; the next waits for them. A training step has about two."""
+
+
 class TransferStats(NamedTuple):
     """What a manager has copied so far. ``copies_on_host`` counts values that were first copied in plain host
     memory: the device has no pinned memory to stage them in, or the value was not C-contiguous.
@@ -181,7 +185,8 @@ class TransferManager:
             others = [s for s in dict.fromkeys((stream, source_stream)) if s is not copying]
             for other in others:
                 self.executor.wait_for(copying, _recorded(other))
-            copy(copying, target, source)
+            if source.nbytes:
+                copy(copying, target, source)
             done = self._keep("d2d", copying, target, source)
             for other in others:
                 other.executor.wait_for(other, done)
@@ -233,12 +238,19 @@ class TransferManager:
 
     def _staged(self, value: HostArray) -> HostArray:
         """A copy of ``value`` that the device may read when it gets there."""
-        self._release_passed()
+        self._wait_for_room()
         if self._pinned_empty is None:
             self._count_host_copy()
         staging = self._empty(value.shape, value.dtype)
         np.copyto(staging, value)
         return staging
+
+    def _wait_for_room(self) -> None:
+        """Let the device come nearer: without, a host that fetches nothing would run ahead for ever."""
+        self._release_passed()
+        if len(self._in_flight["h2d"]) >= MAX_STAGED:
+            self.executor.block_host_until_done(self._copying("h2d"))
+            self._release_passed()
 
     def _contiguous(self, value: HostArray) -> HostArray:
         if value.flags.c_contiguous:

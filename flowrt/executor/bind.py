@@ -22,6 +22,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.device.device import MIN_POOLED, Device
 from flowrt.device.memory_pool import LiveTensor, Owner
+from flowrt.device.spec import parse_device
 from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
 from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
@@ -189,9 +190,7 @@ class Binder:
             return
         stream = self._schedule.stream_of(node.name)
         strand = self._strand = self._strands[0 if self._is_remote else stream]
-        if self._is_remote and stream != strand.stream:
-            strand.stream = stream
-            strand.emit(node, self._device.executor.use, (self._device.streams[stream],))
+        self._use_stream(node)
         for other in self._schedule.waits.get(node.name, ()):
             self._wait(node, stream, other)
         self._bind_node(node, position)
@@ -199,6 +198,13 @@ class Binder:
         for reader in self._awaited.get(node.name, ()):
             self._signal(node, stream, reader)
         strand.work(node_cost(self._subgraph, node), may_block(node))
+
+    def _use_stream(self, node: Node) -> None:
+        """On a device that works by itself: have what follows go to the node's stream."""
+        strand, stream = self._strand, self._schedule.stream_of(node.name)
+        if self._is_remote and stream != strand.stream:
+            strand.stream = stream
+            strand.emit(node, self._device.executor.use, (self._device.streams[stream],))
 
     def _wait(self, node: Node, stream: int, other: str) -> None:
         if self._is_remote:
@@ -292,6 +298,7 @@ class Binder:
             registers.append(None)
             arrived = len(registers) - 1
             self._strand.cut(self._key(node), arrived)
+            self._use_stream(node)
             if self._storage[node.name] is Storage.BUFFER:
                 memory = device.executor.memory_of(self._new_buffer(node, 0))
                 self._strand.emit(node, lambda: device.feed(memory, registers[arrived]), ())
@@ -307,7 +314,13 @@ class Binder:
         operand, registers, send = self._operands[node.inputs[0]], self._registers, self._send
         slot, key = operand.slot, self._key(node)
         self._is_fixed = False
-        if self._is_remote and not operand.is_host:
+        if self._is_remote and not operand.is_host and self._is_alike(node.attrs["recv_device"]):
+            share, stream = self._device.share, self._device.streams[self._strand.stream]
+            if slot is None:
+                self._emit(node, lambda: send(key, share(stream, operand.value)), (), (operand,), "")
+            else:
+                self._emit(node, lambda: send(key, share(stream, registers[slot])), (), (operand,), "")
+        elif self._is_remote and not operand.is_host:
             send_out, stream = self._device.send, self._device.streams[self._strand.stream]
             ends = functools.partial(send, key), self._fail
             if slot is None:
@@ -318,6 +331,10 @@ class Binder:
             self._emit(node, send, (key, operand.value), (operand,), "")
         else:
             self._emit(node, lambda: send(key, registers[slot]), (), (operand,), "")
+
+    def _is_alike(self, device: str) -> bool:
+        """Whether values go to ``device`` without coming to the host."""
+        return parse_device(device).device_type == self._device.device_type
 
     def _key(self, node: Node) -> str:
         ends = node.attrs
@@ -489,8 +506,11 @@ class Binder:
         return array
 
     def _free_registers(self, node: Node, position: int) -> None:
-        """After the node: let go of large values that it was the last to read."""
-        if not self._large_slots:
+        """After the node: let go of large values that it was the last to read. Memory that one stream asked
+        for goes back to it, so with several streams of one thread, where another may still be reading, the
+        step keeps all to its end, when they are joined.
+        """
+        if not self._large_slots or (self._is_remote and self._schedule.count > 1):
             return
         outputs = [(node.name, i) for i in range(len(node.outputs))]
         for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
@@ -518,8 +538,11 @@ class Binder:
         return functools.partial(take, operand.value)
 
     def _take_out(self, ref: Ref) -> Callable[[Any], Any]:
+        device = self._device
+        if self._is_remote and self._subgraph.spec(ref).dtype is dtypes.resource:
+            return lambda handle: _after(device.finish, handle)  # others read its value in no order with us
         if self._is_remote and not self._operands[ref].is_host:
-            fetch = self._device.fetch
+            fetch = device.fetch
             return lambda array: _own(fetch(array))
         if self._operands[ref].slot is None:
             return _copy
@@ -553,6 +576,11 @@ def _source(node: Node) -> str | None:
 def _locked(lock: Any, function: Callable[..., Any], *arguments: Any) -> Any:
     with lock:
         return function(*arguments)
+
+
+def _after(function: Callable[[], None], value: Any) -> Any:
+    function()
+    return value
 
 
 def _ignore(_: Any) -> None:

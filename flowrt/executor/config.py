@@ -7,7 +7,7 @@ names the nearest one.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,26 +58,54 @@ _KINDS: dict[type, tuple[str, tuple[type, ...]]] = {
     list: ("a list", (list, tuple)),
 }
 
-_COUNTS = ("intra_op_parallelism_threads", "operation_timeout_in_ms", "timeout_in_ms")
-
 
 def _check_field(record: str, name: str, default: Any, value: Any) -> None:
     """Raise `InvalidArgumentError` for a value that field ``name`` cannot have. A default None allows all."""
     kind = default if isinstance(default, type) else type(default)
     expected, allowed = _KINDS.get(kind, (f"a {kind.__name__}", (kind,)))
     fits = isinstance(value, allowed) and (kind is bool or not isinstance(value, bool))
-    if fits and name in _COUNTS:
-        expected, fits = f"{expected} of at least 0", value >= 0
-    if fits and name == "device_count":
-        fits = all(_is_count(key, count) for key, count in value.items())
+    if fits and name in _RULES:
+        expected, is_kept = _RULES[name]
+        fits = is_kept(value)
     if default is not None and not fits:
         raise InvalidArgumentError(f"{record} {name}: expected {expected}; got {value!r}")
 
 
+def _is_integer(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
 def _is_count(device_type: Any, count: Any) -> bool:
-    if not isinstance(device_type, str) or not isinstance(count, int) or isinstance(count, bool):
-        return False
-    return count >= (device_type == "CPU")
+    return isinstance(device_type, str) and _is_integer(count) and bool(count >= (device_type == "CPU"))
+
+
+def _is_divided(gpu: Any) -> bool:
+    """Whether ``gpu`` says into which devices one GPU is divided."""
+    return isinstance(gpu, VirtualDevices) and len(gpu.priority) in (0, len(gpu.memory_limit_mb))
+
+
+_COUNT: tuple[str, Callable[[Any], bool]] = ("an integer of at least 0", lambda n: bool(n >= 0))
+
+_RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
+    "intra_op_parallelism_threads": _COUNT,
+    "operation_timeout_in_ms": _COUNT,
+    "timeout_in_ms": _COUNT,
+    "device_count": (
+        "a dict like {'CPU': 2}",
+        lambda counts: all(_is_count(*item) for item in counts.items()),
+    ),
+    "per_process_gpu_memory_fraction": ("a number above 0, up to 1", lambda share: bool(0 < share <= 1)),
+    "memory_limit_mb": (
+        "a list of integers of at least 1",
+        lambda limits: all(_is_integer(n) and n >= 1 for n in limits),
+    ),
+    "priority": ("a list of integers", lambda priorities: all(map(_is_integer, priorities))),
+    "virtual_devices": (
+        "a list of VirtualDevices, each with as many priorities as limits or none",
+        lambda gpus: all(map(_is_divided, gpus)),
+    ),
+}
+"""For fields of any record: what a value of the right kind has to be besides."""
 
 
 class VirtualDevices(_Record):

@@ -1,8 +1,8 @@
 """From what a caller feeds to the arrays that a program reads.
 
 An array of the tensor's dtype is read where it is, whatever library it is of (`flowrt.graph.dlpack`), as long
-as its elements are aligned; one in a GPU's memory comes to the host in one transfer. Everything else is
-copied. `FEED_COUNTS` tells which happened.
+as its elements are aligned; one in a GPU's memory comes to the host in one transfer, by its own library or by
+CuPy. Everything else is copied. `FEED_COUNTS` tells which happened.
 """
 
 from __future__ import annotations
@@ -14,7 +14,15 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import DTypeError, InvalidArgumentError, OpError
+from flowrt.device.cuda import cuda_array_to_host
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    ResourceExhaustedError,
+    UnimplementedError,
+)
 from flowrt.graph.build import as_array
 from flowrt.graph.dlpack import host_array, is_foreign, is_on_host
 from flowrt.graph.graph import Graph, Tensor
@@ -93,11 +101,15 @@ def _aligned(array: Array, origin: str) -> Array:
 def _convert(tensor: Tensor, value: Any) -> Array:
     if isinstance(value, Tensor) or hasattr(value, "__flowrt_tensor__"):
         raise tensor.op.error(DTypeError, f"feed_dict: expected a value; got the graph element {value!r}")
-    if tensor.dtype is dtypes.string:
-        return as_array(value.eval() if isinstance(value, TensorHandle) else value, dtypes.string)
     given, origin = _as_array(tensor, value)
+    if tensor.dtype is dtypes.string:
+        return given
     wanted = tensor.dtype.np
-    if given.dtype.kind in "OSU" or (given.dtype.kind == "c" and wanted.kind != "c"):
+    if (
+        given.dtype.kind in "OSU"
+        or given.dtype.type is np.void
+        or (given.dtype.kind == "c" and wanted.kind != "c")
+    ):
         message = (
             f"feed_dict: expected {tensor.dtype.name}; got {type(value).__name__} of dtype {given.dtype}"
         )
@@ -117,27 +129,51 @@ def _convert(tensor: Tensor, value: Any) -> Array:
 
 
 def _as_array(tensor: Tensor, value: Any) -> tuple[Array, str]:
-    """``value`` as a NumPy array of any dtype, and what was done for it."""
+    """``value`` as a NumPy array, of any dtype unless strings are wanted, and what was done for it."""
     try:
         if isinstance(value, TensorHandle):
             value = value.value()
+        if tensor.dtype is dtypes.string:
+            return as_array(value, dtypes.string), "structure"
         if is_foreign(value):
-            given = host_array(value)
+            given = _on_host(value)
             return given, "taken" if is_on_host(value) else "transferred"
         given = _stacked(value)
     except OpError as error:
         raise tensor.op.error(type(error), f"feed_dict: {error.message}") from error
-    except ValueError as error:
-        message = f"feed_dict: expected a rectangular array; got a ragged sequence ({error})"
-        raise tensor.op.error(InvalidArgumentError, message) from None
+    except MemoryError as error:
+        message = f"feed_dict: expected memory for a copy of a {type(value).__name__} ({error})"
+        raise tensor.op.error(ResourceExhaustedError, message) from error
+    except Exception as error:  # whatever the value's own code raises
+        message = f"feed_dict: expected {_wanted_instead(value, error)}"
+        raise tensor.op.error(InvalidArgumentError, message) from error
     return given, "taken" if isinstance(value, np.ndarray) else "structure"
+
+
+def _wanted_instead(value: Any, error: Exception) -> str:
+    if isinstance(value, (list, tuple)) and isinstance(error, ValueError):
+        return f"a rectangular array; got a ragged sequence ({error})"
+    return f"a value that NumPy can read; got a {type(value).__name__} ({error!r})"
+
+
+def _on_host(value: Any) -> Array:
+    """The foreign array ``value`` on the host; by CuPy where all that it says is where it is on a GPU."""
+    try:
+        return host_array(value)
+    except UnimplementedError as error:
+        if not hasattr(value, "__cuda_array_interface__"):
+            raise
+        try:
+            return cuda_array_to_host(value)
+        except FailedPreconditionError as missing:
+            raise UnimplementedError(f"{error.message}, or let CuPy: {missing.message}") from error
 
 
 def _stacked(value: Any) -> Array:
     """``value``, which may be a nested list, as an array."""
     try:
         given = np.asarray(value)
-    except TypeError:  # some arrays refuse to become NumPy's unasked
+    except (TypeError, ValueError):  # arrays refuse to become NumPy's unasked, or look like scalars to it
         return np.asarray(_with_host_arrays(value))
     return np.asarray(_with_host_arrays(value)) if given.dtype.kind == "O" else given
 
@@ -146,4 +182,4 @@ def _with_host_arrays(value: Any) -> Any:
     """A nested list with its foreign arrays on the host."""
     if isinstance(value, (list, tuple)):
         return [_with_host_arrays(item) for item in value]
-    return host_array(value) if is_foreign(value) else value
+    return _on_host(value) if is_foreign(value) else value

@@ -12,7 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -34,7 +34,7 @@ from flowrt.graph.passes import optimise
 from flowrt.graph.passes.infer import infer_shapes
 from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.place import place
+from flowrt.graph.passes.place import NO_REASONS, WhyNone, place
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
 from flowrt.graph.step import step_scope
@@ -73,8 +73,10 @@ class Plan:
         self._fetch_order = _order(placed.fetches, [s.fetches for s in subgraphs])
         self._idle: list[Instance] = []
         self._closed = False
+        self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
         try:
-            first = self._new_instance()
+            with self._on_devices():
+                first = self._new_instance()
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
         programs = first.programs
@@ -93,17 +95,30 @@ class Plan:
         ran out of memory is handled.
         """
         try:
-            return self._run(feeds, control, recorder)
+            if not self._remote_devices:
+                return self._run(feeds, control, recorder)
+            with self._on_devices():
+                return self._run(feeds, control, recorder)
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
+
+    @contextlib.contextmanager
+    def _on_devices(self) -> Iterator[None]:
+        """A step on those that work by themselves."""
+        with contextlib.ExitStack() as stack:
+            for device in self._remote_devices:
+                stack.enter_context(device.step())
+            try:
+                yield
+            except BaseException:
+                for device in self._remote_devices:
+                    device.replace_failed_streams()
+                raise
 
     def _run(
         self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None
     ) -> list[Any]:
-        try:
-            instance = self._idle.pop()
-        except IndexError:
-            instance = self._new_instance()
+        instance = self._take_instance()
         try:
             for node, position, value in zip(self._fed, self._feed_order, feeds, strict=True):  # noqa: B007
                 instance.feeds[position](value)
@@ -124,6 +139,14 @@ class Plan:
         if self._closed:
             self.close()
         return values
+
+    def _take_instance(self) -> Instance:
+        """An idle one, or a new one: one that is bound to streams that have failed is of no use."""
+        with contextlib.suppress(IndexError):
+            while (instance := self._idle.pop()).is_stale:
+                pass
+            return instance
+        return self._new_instance()
 
     def _new_instance(self) -> Instance:
         rendezvous = InlineRendezvous() if self._inline else LocalRendezvous()
@@ -183,7 +206,13 @@ class Instance:
         self.programs, self._rendezvous = programs, rendezvous
         self.feeds = [feed for program in programs for feed in program.feeds]
         self.fetches = [fetch for program in programs for fetch in program.fetches]
+        self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
         self._empty = not any(s.stretch or s.key for p in programs for s in p.segments)
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether a device has other streams by now."""
+        return any(device.streams is not streams for device, streams in self._streams_of.items())
 
     def run_straight(self) -> None:
         """One step of a plan that is straight."""
@@ -267,9 +296,12 @@ def compile_step(
     soft_placement: bool,
     optimisations: bool,
     done: Collection[str],
+    why_none: WhyNone = NO_REASONS,
 ) -> Subgraph:
-    """The placed subgraph of one run. Nothing waits for the operations in ``done``."""
+    """The placed subgraph of one run. Nothing waits for the operations in ``done``. `place` explains
+    ``why_none``.
+    """
     subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds, done)))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
-    return place(subgraph, devices, assigned=assigned, soft=soft_placement)
+    return place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none)

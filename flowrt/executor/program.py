@@ -14,6 +14,7 @@ from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.device.device import Device
+from flowrt.device.stream_executor import Stream
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
@@ -148,7 +149,7 @@ class Program:
             registers[slot] = value
 
     def _capture(self) -> bool:
-        """Make `launch`; False if the device cannot."""
+        """Make `launch`; False if the device cannot, or not now."""
         executor, stream = self.device.executor, self.device.streams[0]
 
         def run() -> None:
@@ -157,7 +158,11 @@ class Program:
                 for function, arguments in segment.stretch:
                     function(*arguments)
 
-        self.launch = executor.capture(stream, run)
+        with self.device.alone() as is_alone:
+            if not is_alone:
+                self._runs_to_capture += 1  # the next run tries again
+                return False
+            self.launch = executor.capture(stream, run)
         self._results = list(self.registers)
         return self.launch is not None
 
@@ -166,10 +171,10 @@ class Program:
         order.
         """
         for segment in self.segments:
+            stream = None
             for function, arguments in segment.stretch:
                 try:
-                    with self._enter():
-                        function(*arguments)
+                    stream = self._call(function, arguments, stream)
                 except Exception as error:  # noqa: BLE001 (raised with a type)
                     raise blame(segment, function, arguments, error) from cause(error)
                 yield PAUSE
@@ -183,18 +188,24 @@ class Program:
         nanoseconds.
         """
         for segment in self.segments:
+            stream = None
             for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
                 start = clock()
                 try:
-                    with self._enter():
-                        function(*arguments)
+                    stream = self._call(function, arguments, stream)
                 except Exception as error:  # noqa: BLE001 (raised with a type)
                     raise blame(segment, function, arguments, error) from cause(error)
                 record(node, start, clock())
             yield from self._wait(segment)
 
+    def _call(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
+        """Carry out one instruction by itself, with ``stream`` as the current one; the stream it leaves."""
+        with self._enter(stream):
+            function(*arguments)
+            return self.device.executor.current_stream
+
     @property
-    def _enter(self) -> Callable[[], AbstractContextManager[Any]]:
+    def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
         """The context in which instructions run: not across a wait, where another program may go on."""
         return self.device.activate if self.device.is_remote else nullcontext
 

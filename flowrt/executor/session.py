@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, final
 import numpy as np
 import threadpoolctl
 
+from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.memory_pool import Owner
@@ -250,6 +251,7 @@ class BaseSession:
             self._config.allow_soft_placement,
             options.opt_level != OptimizerOptions.L0,
             request.done,
+            {"GPU": why_no_gpu},
         )
         for node in placed:
             if node.op.effect is Effect.HANDLE:
@@ -326,7 +328,7 @@ class BaseSession:
         """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
         found = []
         for variable, (device, resource) in zip(variables, self._variable_resources(variables), strict=True):
-            with resource.lock:
+            with device.step(), resource.lock:
                 try:
                     found.append(np.array(device.to_host(resource.read())))
                 except FailedPreconditionError as error:
@@ -340,7 +342,7 @@ class BaseSession:
         resources = self._variable_resources(list(values))
         arrays = [converter(v._as_graph_element())(value) for v, value in values.items()]
         for (device, resource), array in zip(resources, arrays, strict=True):
-            with device.activate():
+            with device.step(), device.activate():
                 resource.assign(device.xp, device.to_device(array))
 
     def _variable_resources(self, variables: Sequence[Any]) -> list[tuple[Device, Any]]:

@@ -40,6 +40,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(machine, "visible_devices", list)
     monkeypatch.setattr(machine, "load_cupy", load_cupy)
+    monkeypatch.setattr("flowrt.cli.devices.why_no_gpu", lambda: "there is no NVIDIA driver")
 
 
 @pytest.fixture

@@ -17,8 +17,11 @@ def test_only_variables_that_matter_are_shown_and_secrets_are_not() -> None:
         "OMP_NUM_THREADS": "2",
         "CUDA_VISIBLE_DEVICES": "",
         "FLOWRT_TOKEN": "abc",
-        "TF_API_KEY": "abc",
-        "TF_PROXY": "https://me:abc@proxy:80/x",
+        "CUPY_API_KEY": "abc",
+        "OMP_PROXY": "https://me:abc@proxy:80/x",
+        "TF_CONFIG": "{}",
+        "TF_CLI_CONFIG_FILE": "/home/me/.terraformrc",
+        "TF_CONFIG_OF_ANOTHER": "x",
         "AWS_SECRET_ACCESS_KEY": "abc",
         "PATH": "/bin",
     }
@@ -26,8 +29,9 @@ def test_only_variables_that_matter_are_shown_and_secrets_are_not() -> None:
         "CUDA_VISIBLE_DEVICES": "",
         "FLOWRT_TOKEN": "***",
         "OMP_NUM_THREADS": "2",
-        "TF_API_KEY": "***",
-        "TF_PROXY": "https://***@proxy:80/x",
+        "CUPY_API_KEY": "***",
+        "OMP_PROXY": "https://***@proxy:80/x",
+        "TF_CONFIG": "{}",
     }
 
 

@@ -16,7 +16,7 @@ from flowrt.cli.selftest.target import Result, Target, open_target
 from flowrt.device.bfc import BFCAllocator
 from flowrt.device.host import HostExecutor, InlineStream
 from flowrt.device.memory_pool import MemoryPool
-from flowrt.device.spec import DeviceSpec
+from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InternalError
 from flowrt.graph.op_def import op_def, registered_ops
 
@@ -177,6 +177,31 @@ def test_what_needs_no_values_passes_on_the_null_device() -> None:
     counts = {outcome: int(count) for count, outcome in outcomes}
     assert counts["passed"] > 900
     assert min(counts["host-only"], counts["left out"]) > 0  # strings; Unique and its like
+
+
+@pytest.mark.parametrize(
+    ("device", "message"),
+    [
+        ("/cpu:1000000", "expected a device with a number below 1024; got /device:CPU:1000000"),
+        ("/device:NULL:1000000", "expected a device with a number below 1024; got /device:NULL:1000000"),
+        ("/job:x/cpu:0", "expected a device of this process, /job:localhost/replica:0/task:0; got /job:x"),
+        ("/job:localhost/task:1", "expected a device of this process"),
+        ("/replica:1", "expected a device of this process"),
+    ],
+)
+def test_a_device_that_is_not_here_is_a_mistake(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, device: str, message: str
+) -> None:
+    monkeypatch.setattr("flowrt.cli.selftest.target.local_devices", None)
+    assert main(["selftest", "--device", device]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert message in printed.err
+
+
+def test_a_device_of_this_process_may_be_named_in_full() -> None:
+    with open_target(parse_device("/job:localhost/replica:0/task:0/device:CPU:1")) as target:
+        assert target.name == "/device:CPU:1"
 
 
 def test_a_target_is_closed_at_the_end() -> None:

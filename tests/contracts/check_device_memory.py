@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from flowrt.device.stream_executor import DeviceMemory, Stream, StreamExecutor
-from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
+from flowrt.errors import DTypeError, InvalidArgumentError, ResourceExhaustedError
 from tests.contracts.stream_executor_case import SOON_S, Case, fill, read
 
 REGION_ALIGNMENT = 256
@@ -167,6 +167,23 @@ class DeviceMemoryContract:
             with pytest.raises(InvalidArgumentError, match="inside the memory"):
                 executor.array(memory, (count,), np.float32, offset)
 
+    @pytest.mark.parametrize(
+        ("shape", "dtype", "kind", "message"),
+        [
+            ((-1,), np.float32, InvalidArgumentError, r"a shape of at least 0 .* got \(-1,\)"),
+            ((2, -2, -2), np.uint8, InvalidArgumentError, r"got \(2, -2, -2\)"),
+            ((1.5,), np.float32, DTypeError, r"a shape of integers; got \(1\.5,\)"),
+            (4, np.float32, DTypeError, "a shape of integers; got 4"),
+            ((4,), object, DTypeError, "a dtype of plain bytes; got object"),
+            ((4,), "no dtype", DTypeError, "a dtype; got 'no dtype'"),
+        ],
+    )
+    def test_an_array_has_a_shape_and_a_dtype_of_plain_bytes(
+        self, executor: StreamExecutor, memory: DeviceMemory, shape: Any, dtype: Any, kind: Any, message: str
+    ) -> None:
+        with pytest.raises(kind, match=message):
+            executor.array(memory, shape, dtype)
+
     def test_an_array_and_its_views_keep_the_memory_alive(
         self, executor: StreamExecutor, memory: DeviceMemory
     ) -> None:
@@ -250,6 +267,12 @@ class DeviceMemoryContract:
             (lambda: executor.memcpy_to_host(stream, locked, good), "writable"),
             (lambda: executor.memset(stream, good, 256), "a byte"),
             (lambda: executor.memset(stream, good, -1), "a byte"),
+            (lambda: executor.memset(stream, good, 1.5), "a byte"),
+            (lambda: executor.memset(stream, good, "1"), "a byte"),
+            (lambda: executor.memcpy_to_device(stream, good, [1] * 64), "a NumPy array; got list"),
+            (lambda: executor.memcpy_to_host(stream, [1] * 64, good), "a NumPy array; got list"),
+            (lambda: executor.memcpy_to_device(stream, good, np.array([None] * 8)), "bytes; got object"),
+            (lambda: executor.memcpy_to_host(stream, np.array([None] * 8), good), "bytes; got object"),
         ):
             with pytest.raises(InvalidArgumentError, match=message):
                 bad()

@@ -6,6 +6,7 @@ A test sees an executor through its public methods, and data only through copies
 
 from __future__ import annotations
 
+import logging
 import threading
 
 import numpy as np
@@ -108,6 +109,24 @@ class StreamExecutorContract(DeviceMemoryContract):
     ) -> None:
         with pytest.raises(FailedPreconditionError, match="was recorded"):
             executor.wait_for(stream, executor.create_event())
+        executor.block_host_until_done(stream, SOON_S)
+
+    def test_all_who_wait_for_an_event_are_called_whatever_one_of_them_raises(
+        self, executor: StreamExecutor, stream: Stream, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        event, called = executor.create_event(), threading.Semaphore(0)
+
+        def bad_value() -> None:
+            raise ValueError("of a callback")
+
+        executor.record(stream, event)
+        with caplog.at_level(logging.ERROR):
+            for function in (bang, called.release, bad_value, called.release):
+                executor.when_done(event, function)
+            assert called.acquire(timeout=SOON_S)
+            assert called.acquire(timeout=SOON_S)
+        assert "bang" in caplog.text
+        assert "of a callback" in caplog.text
         executor.block_host_until_done(stream, SOON_S)
 
     def test_a_stream_may_wait_for_itself(self, executor: StreamExecutor, stream: Stream) -> None:
@@ -357,6 +376,21 @@ class QueuedStreamsContract(StreamExecutorContract):
         executor.block_host_until_done(other, SOON_S)
         spans = recorder.spans()
         assert all(spans[i][1] <= spans[i + 1][0] for i in range(99))
+
+    def test_what_waits_for_an_event_goes_on_whatever_a_callback_raises(
+        self, executor: StreamExecutor, stream: Stream, other: Stream
+    ) -> None:
+        held, called = self.case.hold(executor, stream), threading.Semaphore(0)
+        event = self.recorded(executor, stream)
+        executor.when_done(event, called.release)
+        executor.wait_for(other, event)
+        executor.when_done(event, bang)
+        executor.when_done(event, called.release)
+        held.release()
+        for waiting in (stream, other):
+            executor.block_host_until_done(waiting, SOON_S)
+        assert called.acquire(timeout=SOON_S)
+        assert called.acquire(timeout=SOON_S)
 
     def test_work_behind_a_failure_is_dropped(self, executor: StreamExecutor, stream: Stream) -> None:
         called: list[int] = []

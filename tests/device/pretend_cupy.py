@@ -203,7 +203,12 @@ class Cupy:
         self.is_blocked = False
         """While true, nothing on any stream happens."""
         self._random, self._addresses = random.Random(seed), itertools.count(1)
-        self.ndarray = _array_class(self)
+        self.ndarray = type("ndarray", (Array,), {"_cupy": self})
+        self.compute_types: dict[Any, int] = {}
+        linalg = SimpleNamespace(
+            COMPUTE_TYPE_DEFAULT=1, COMPUTE_TYPE_TF32=7, set_compute_type=self.compute_types.__setitem__
+        )
+        self._core = SimpleNamespace(_routines_linalg=linalg)
         self.cuda = SimpleNamespace(
             runtime=self._runtime(),
             Device=lambda ordinal: Device(self, ordinal),
@@ -216,7 +221,19 @@ class Cupy:
         )
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(np, name)
+        function = getattr(np, name)
+        return partial(self._make, function) if function in MAKERS else function
+
+    def _make(self, function: Any, *arguments: Any, **options: Any) -> Any:
+        """An array of what may be on the device or on the host, which is copied at once."""
+        hosts, options = _as_numpys(arguments), {k: _as_numpys(v) for k, v in options.items()}
+        hosts = [
+            _as_numpy(a).copy() if type(a) is np.ndarray else h for a, h in zip(arguments, hosts, strict=True)
+        ]
+        like = function(*hosts, **options)  # of what is there now: only shape and dtype
+        result = self.empty(like.shape, like.dtype)
+        self.thread.stream.put(partial(_compute, function, hosts, options, _as_numpy(result)))
+        return result
 
     def get_default_memory_pool(self) -> Any:
         return SimpleNamespace(malloc=lambda size: self._pointer(self._malloc(size), size))
@@ -225,6 +242,16 @@ class Cupy:
         size = int(np.prod(shape)) * np.dtype(dtype).itemsize
         allocate = self.thread.allocator or self.get_default_memory_pool().malloc
         return self.ndarray(shape, dtype, allocate(size))
+
+    def asarray(self, array: Any, *arguments: Any, **options: Any) -> Any:
+        """Of a ``__cuda_array_interface__`` an array over its memory."""
+        interface = getattr(array, "__cuda_array_interface__", None)
+        if interface is None:
+            return np.asarray(array, *arguments, **options)
+        dtype, (address, _) = np.dtype(interface["typestr"]), interface["data"]
+        size = int(np.prod(interface["shape"])) * dtype.itemsize
+        self._check_inside(address, size)
+        return self.ndarray(interface["shape"], dtype, self._pointer(address, size))
 
     def ascontiguousarray(self, array: Any) -> Any:
         if array.flags.c_contiguous:
@@ -289,6 +316,7 @@ class Cupy:
             malloc=self._malloc,
             free=self._free,
             eventQuery=self._query,
+            streamQuery=self._query_stream,
             memcpyAsync=self._memcpy,
             memcpyPeerAsync=self._memcpy_peer,
             memsetAsync=self._memset,
@@ -341,6 +369,16 @@ class Cupy:
                 self.step()
             return self.lost or (SUCCESS if mark.is_passed else NOT_READY)
 
+    def _query_stream(self, ptr: int) -> int:
+        with self.lock:
+            stream = self._stream(ptr)
+            if stream.graph is not None:
+                stream.graph.error = stream.graph.error or CAPTURE_UNSUPPORTED
+                return CAPTURE_UNSUPPORTED
+            if stream.queue and not self.lost:
+                self.step()
+            return self.lost or (NOT_READY if stream.queue else SUCCESS)
+
     def _check_inside(self, address: int, size: int, device: int | None = None) -> None:
         blocks = list(self.blocks.items())
         assert any(
@@ -389,62 +427,117 @@ def _fill(address: int, value: int, size: int) -> None:
 # --- arrays
 
 
-def _array_class(cupy: Cupy) -> type[np.ndarray[Any, Any]]:
-    class ndarray(np.ndarray):
-        """An array over memory of the device; its ufuncs happen on the current stream, later."""
+class Array(np.ndarray):
+    """An array over memory of the device; what is done to it happens on the current stream, later."""
 
-        def __new__(cls, shape: tuple[int, ...], dtype: Any, memptr: MemoryPointer) -> Any:
-            size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-            raw = (ctypes.c_ubyte * size).from_address(memptr.ptr)
-            array = np.ndarray.__new__(
-                cls, shape, dtype, buffer=np.frombuffer(raw, np.uint8) if size else None
+    _cupy: Cupy
+
+    def __new__(cls, shape: tuple[int, ...], dtype: Any, memptr: MemoryPointer) -> Any:
+        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+        raw = (ctypes.c_ubyte * size).from_address(memptr.ptr)
+        array = np.ndarray.__new__(cls, shape, dtype, buffer=np.frombuffer(raw, np.uint8) if size else None)
+        array._memory = memptr.mem
+        return array
+
+    def __array_finalize__(self, whole: Any) -> None:
+        self._memory = getattr(whole, "_memory", None)
+
+    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
+        hosts = [_as_numpy(x) for x in inputs]
+        if method == "at":
+            self._cupy.thread.stream.put(partial(_compute, ufunc.at, hosts, options, None))
+            return None
+        with np.errstate(all="ignore"):
+            like = getattr(ufunc, method)(*hosts, **options)  # of what is there now: only shape and dtype
+        result = out[0] if out else self._cupy.empty(like.shape, like.dtype)
+        target = _as_numpy(result)
+
+        def work() -> None:
+            with np.errstate(all="ignore"):
+                getattr(ufunc, method)(*hosts, out=target, **options)
+
+        self._cupy.thread.stream.put(work)
+        return result
+
+    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
+        """Views at once; everything else is computed later, too."""
+        if function in SIZED_BY_VALUES:
+            self._cupy.thread.stream.synchronize()
+        hosts, options = _as_numpys(args), {k: _as_numpys(v) for k, v in kwargs.items() if k != "out"}
+        function = _take if function is np.take else function
+        with np.errstate(all="ignore"):
+            like = None if function is np.copyto else function(*hosts, **options)
+        if _is_view(like, hosts):
+            return super().__array_function__(function, types, args, kwargs)
+        if like is not None and not isinstance(like, np.ndarray | np.generic):
+            return like
+        result = kwargs.get("out")
+        if result is None and like is not None:
+            result = self._cupy.empty(like.shape, like.dtype)
+        self._cupy.thread.stream.put(partial(_compute, function, hosts, options, _as_numpy(result)))
+        return result
+
+    def __getitem__(self, key: Any) -> Any:
+        arrays = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, np.ndarray)]
+        if not arrays:  # a view, also of one element
+            found = super().__getitem__(key)
+            is_element = isinstance(found, np.generic)
+            return (
+                super().__getitem__((*key, ...) if isinstance(key, tuple) else (key, ...))
+                if is_element
+                else found
             )
-            array._memory = memptr.mem
-            return array
+        if any(k.dtype == bool for k in arrays):  # the size depends on values, and CuPy waits for them
+            self._cupy.thread.stream.synchronize()
+        host, key = _as_numpy(self), _as_numpys(key)
+        like = host[_as_zeros(key)]  # only shape and dtype: the indices may not be there yet
+        result = self._cupy.empty(like.shape, like.dtype)
+        self._cupy.thread.stream.put(partial(_compute, host.__getitem__, [key], {}, _as_numpy(result)))
+        return result
 
-        def __array_finalize__(self, whole: Any) -> None:
-            self._memory = getattr(whole, "_memory", None)
+    def __setitem__(self, key: Any, value: Any) -> None:
+        arguments = [_as_numpys(key), _as_numpys(value)]
+        self._cupy.thread.stream.put(partial(_compute, _as_numpy(self).__setitem__, arguments, {}, None))
 
-        def __array_ufunc__(
-            self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any
-        ) -> Any:
-            hosts = [_as_numpy(x) for x in inputs]
-            with np.errstate(all="ignore"):
-                like = getattr(ufunc, method)(*hosts, **options)  # of what is there now: only shape and dtype
-            result = out[0] if out else cupy.empty(like.shape, like.dtype)
-            target = _as_numpy(result)
+    def get(self) -> Any:
+        """On the host, when all streams are done."""
+        for stream in self._cupy.streams:
+            stream.synchronize()
+        return _as_numpy(self).copy()
 
-            def work() -> None:
-                with np.errstate(all="ignore"):
-                    getattr(ufunc, method)(*hosts, out=target, **options)
+    def item(self, *args: Any) -> Any:
+        self._cupy.thread.stream.synchronize()
+        return _as_numpy(self).item(*args)
 
-            cupy.thread.stream.put(work)
-            return result
+    def tolist(self) -> Any:
+        self._cupy.thread.stream.synchronize()
+        return _as_numpy(self).tolist()
 
-        def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-            """Views at once; everything else is computed later, too."""
-            hosts, options = _as_numpys(args), {k: _as_numpys(v) for k, v in kwargs.items() if k != "out"}
-            with np.errstate(all="ignore"):
-                like = None if function is np.copyto else function(*hosts, **options)
-            if _is_view(like, hosts):
-                return super().__array_function__(function, types, args, kwargs)
-            if like is not None and not isinstance(like, np.ndarray | np.generic):
-                return like
-            result = kwargs.get("out")
-            if result is None and like is not None:
-                result = cupy.empty(like.shape, like.dtype)
-            cupy.thread.stream.put(partial(_compute, function, hosts, options, _as_numpy(result)))
-            return result
+    def __bool__(self) -> bool:
+        return bool(self.item())
 
-        @property
-        def device(self) -> Device:
-            return Device(cupy, self._memory.device_id)
+    def __int__(self) -> int:
+        return int(self.item())
 
-        @property
-        def data(self) -> Any:
-            return SimpleNamespace(ptr=self.__array_interface__["data"][0], mem=self._memory)
+    def __index__(self) -> int:
+        return int(self.item())
 
-    return ndarray
+    def __float__(self) -> float:
+        return float(self.item())
+
+    @property
+    def device(self) -> Device:
+        return Device(self._cupy, self._memory.device_id)
+
+    @property
+    def data(self) -> Any:
+        return SimpleNamespace(ptr=self.__array_interface__["data"][0], mem=self._memory)
+
+
+MAKERS = {np.array, np.full, np.zeros, np.ones, np.arange, np.eye, np.linspace}
+
+SIZED_BY_VALUES = {np.nonzero, np.flatnonzero, np.argwhere, np.unique, np.compress, np.extract, np.bincount}
+"""Functions that CuPy waits in: how much they give depends on what is in the array."""
 
 
 def _is_view(value: Any, of: tuple[Any, ...]) -> bool:
@@ -462,6 +555,18 @@ def _compute(function: Any, arguments: Any, options: Any, target: Any) -> None:
 
 def _as_numpys(value: Any) -> Any:
     return type(value)(map(_as_numpys, value)) if isinstance(value, list | tuple) else _as_numpy(value)
+
+
+def _take(array: Any, indices: Any, axis: int) -> Any:
+    """Indices are wrapped around, as by CuPy (NumPy's ``mode="wrap"`` takes n steps for n times around)."""
+    return np.take(array, indices % array.shape[axis], axis=axis)
+
+
+def _as_zeros(key: Any) -> Any:
+    """An index with 0 for every number in its arrays."""
+    if isinstance(key, tuple):
+        return tuple(map(_as_zeros, key))
+    return np.zeros_like(key) if isinstance(key, np.ndarray) and key.dtype != bool else key
 
 
 def _as_numpy(value: Any) -> Any:

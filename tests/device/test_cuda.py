@@ -22,6 +22,7 @@ from flowrt.device import cuda
 from flowrt.device.cuda import CudaExecutor, GpuDescription
 from flowrt.device.host import HostExecutor
 from flowrt.device.stream_executor import DeviceMemory, EventStatus, Stream
+from flowrt.device.tensor_float_32 import TENSOR_FLOAT_32
 from flowrt.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -533,11 +534,11 @@ def test_tf32_rounds_the_factors_of_a_product() -> None:
     exact = 1.0 + 2.0**-12  # rounds to 1 in 10 bits
     try:
         for allowed, expected in ((True, 1.0), (False, exact * exact)):
-            cuda.allow_tf32(allowed)
+            TENSOR_FLOAT_32.allow(allowed)
             with executor.activate(stream):
                 factor = executor.xp.full((size, size), exact, np.float32)
                 product = get(executor, stream, factor @ factor)
             assert np.allclose(product, size * expected, rtol=1e-5, atol=0)
     finally:
-        cuda.allow_tf32(False)
+        TENSOR_FLOAT_32.allow(False)
         executor.close()

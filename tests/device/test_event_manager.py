@@ -71,6 +71,26 @@ def test_a_function_that_fails_is_logged_and_the_next_is_called(
     assert "ZeroDivisionError" in caplog.text
 
 
+class Broken(Event):
+    """An event that cannot be asked."""
+
+    def poll(self) -> EventStatus:
+        raise ZeroDivisionError("no such event")
+
+
+def test_an_event_that_cannot_be_asked_is_logged_and_not_waited_for(
+    manager: EventManager, caplog: pytest.LogCaptureFixture
+) -> None:
+    later, called = Flag(), [threading.Event(), threading.Event()]
+    with caplog.at_level(logging.ERROR):
+        manager.when_done(later, called[1].set)
+        manager.when_done(Broken(), called[0].set)
+        assert called[0].wait(SOON_S)
+    assert "no such event" in caplog.text
+    later.status = EventStatus.COMPLETE
+    assert called[1].wait(SOON_S)
+
+
 def test_closing_without_work_starts_no_thread() -> None:
     before = threading.enumerate()
     EventManager("idle").close()

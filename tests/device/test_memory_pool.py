@@ -115,19 +115,11 @@ def test_an_owner_that_holds_its_memory_does_not_keep_it_forever(pool):
 # --- limits and refusals
 
 
-@pytest.mark.parametrize(
-    "limit, fraction, expected", [(None, 0.5, 50), (70, 0.5, 50), (70, 1.0, 70), (200, 1, 100)]
-)
-def test_the_limit_is_the_smaller_of_bytes_and_fraction(limit, fraction, expected):
+@pytest.mark.parametrize("limit, expected", [(None, 100), (70, 70), (200, 100)])
+def test_the_limit_is_at_most_what_the_device_has(limit, expected):
     limit_bytes = None if limit is None else limit * MIB
-    pool = MemoryPool(FakeExecutor(100 * MIB), limit_bytes, fraction)
+    pool = MemoryPool(FakeExecutor(100 * MIB), limit_bytes)
     assert pool.stats().bytes_limit == expected * MIB
-
-
-@pytest.mark.parametrize("fraction", [0, -1, 1.5, float("nan")])
-def test_a_fraction_is_between_0_and_1(executor, fraction):
-    with pytest.raises(InvalidArgumentError, match="expected a memory fraction"):
-        MemoryPool(executor, None, fraction)
 
 
 def test_the_limit_holds_and_the_pool_is_usable_after_it(pool, executor):

@@ -18,15 +18,15 @@ SHAPES: tuple[tuple[int, ...], ...] = ((4,), (3, 4), (4, 3), (4, 4))
 
 
 class RandomProgram:
-    """``calls`` random calls over ``devices`` CPUs, with feeds, variables, views and shared readers; all from
-    ``seed``.
+    """``calls`` random calls over ``devices`` of a ``kind``, with feeds, variables, views and shared readers;
+    all from ``seed``.
 
     All numbers are small integers, so that float arithmetic is exact and a result has one right value.
     """
 
-    def __init__(self, seed: int, calls: int = 30, devices: int = 1) -> None:
+    def __init__(self, seed: int, calls: int = 30, devices: int = 1, kind: str = "cpu") -> None:
         self.rng = np.random.default_rng(seed)
-        self._devices = devices
+        self._devices, self._kind = devices, kind
         self.tensors: list[Any] = []
         self.writes: list[Any] = []
         self.variables: list[Any] = []
@@ -110,7 +110,7 @@ class RandomProgram:
     def _somewhere(self) -> Any:
         if self._devices == 1:
             return contextlib.nullcontext()
-        return tf.device(f"/cpu:{int(self.rng.integers(self._devices))}")
+        return tf.device(f"/{self._kind}:{int(self.rng.integers(self._devices))}")
 
     def _pick(self, shape: tuple[int, ...] | None = None) -> Any:
         found = [t for t in self.tensors if shape is None or _dims(t) == shape]

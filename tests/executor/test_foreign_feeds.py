@@ -9,8 +9,10 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device import cuda
 from flowrt.executor.feeds import FEED_COUNTS, MIN_COUNTED, converter
 from flowrt.graph.dlpack import dlpack_of
+from tests.device.pretend_cupy import Cupy
 
 LARGE = MIN_COUNTED // 4 + 1  # float32 elements
 
@@ -51,6 +53,21 @@ class OnGpu:
 
 class OnlyCudaInterface:
     __cuda_array_interface__ = {"version": 3}  # noqa: RUF012
+
+
+class InCudaMemory:
+    """A vector of float32 on a GPU that says where it is, and no more."""
+
+    def __init__(self, executor, values):
+        self.values, self.memory = np.float32(values), executor.allocate(4 * len(values))
+        stream = executor.create_stream()
+        executor.memcpy_to_device(stream, self.memory, self.values)
+        executor.block_host_until_done(stream, 20.0)
+
+    @property
+    def __cuda_array_interface__(self):
+        data = (self.memory.address, False)
+        return {"version": 3, "shape": self.values.shape, "typestr": "<f4", "data": data}
 
 
 class OldArray:
@@ -131,6 +148,19 @@ def test_an_array_on_a_gpu_that_cannot_say_it_in_dlpack_is_asked_to_copy_itself(
     assert read(array).tolist() == [1.0, 1.0, 1.0]
 
 
+def test_an_array_that_only_says_where_it_is_comes_through_cupy(monkeypatch, counts):
+    machine = Cupy()
+    monkeypatch.setattr(cuda, "load_cupy", lambda: machine)
+    executor = cuda.CudaExecutor(0, "/device:GPU:0")
+    assert read(InCudaMemory(executor, [1, 2, 3])).tolist() == [1.0, 2.0, 3.0]
+    assert read([InCudaMemory(executor, [1, 2]), [3, 4]]).tolist() == [[1.0, 2.0], [3.0, 4.0]]
+    assert read(InCudaMemory(executor, np.zeros(LARGE))).shape == (LARGE,)
+    assert dict(counts) == {"transferred": 1}
+    with pytest.raises(tf.errors.InvalidArgumentError, match="that CuPy can read; got a OnlyCudaInterface"):
+        read(OnlyCudaInterface())
+    executor.close()
+
+
 def test_copies_are_counted_with_their_reason(counts):
     misaligned = np.zeros(4 * LARGE + 1, np.uint8)[1:].view(np.float32)
     for value in (np.zeros(LARGE), misaligned, [0.0] * LARGE, np.zeros(LARGE, ">f4")):
@@ -181,6 +211,14 @@ def test_a_fetched_array_goes_to_other_libraries_as_it_is(session):
 # --- errors
 
 
+class Raises:
+    def __init__(self, error):
+        self.error = error
+
+    def __array__(self, dtype=None, copy=None):
+        raise self.error
+
+
 class Grad(Exported):
     requires_grad = True
 
@@ -202,13 +240,36 @@ class Grad(Exported):
             tf.errors.UnimplementedError,
             "Copy it to the host first",
         ),
+        (
+            OnlyCudaInterface(),
+            tf.errors.UnimplementedError,
+            "Copy it to the host first, or let CuPy: GPU: expected a CUDA device; there is no CuPy today",
+        ),
+        (Raises(RuntimeError("no")), tf.errors.InvalidArgumentError, r"NumPy can read; got .*Raises.*'no'"),
+        (Raises(KeyError("no")), tf.errors.InvalidArgumentError, r"NumPy can read; got .*Raises.*'no'"),
+        (Raises(TypeError("no")), tf.errors.InvalidArgumentError, r"NumPy can read; got .*Raises.*'no'"),
+        ([Raises(RuntimeError("no"))], tf.errors.InvalidArgumentError, r"NumPy can read; got .*list.*'no'"),
+        (Raises(MemoryError("no")), tf.errors.ResourceExhaustedError, "memory for a copy of a Raises"),
+        (
+            np.zeros(3, [("a", "f4"), ("b", "f4")]),
+            tf.errors.DTypeError,
+            "expected float32; got ndarray of dtype",
+        ),
     ],
 )
-def test_what_cannot_be_read_is_named_with_the_placeholder(session, value, kind, message):
+def test_what_cannot_be_read_is_named_with_the_placeholder(session, monkeypatch, value, kind, message):
+    monkeypatch.setattr(cuda, "_reason_against_cuda", lambda: "there is no CuPy today")
     x = tf.placeholder(tf.float32, [3], name="x")
     with pytest.raises(kind, match=f"Placeholder 'x' .*feed_dict: .*{message}"):
         session.run(x + 1, {x: value})
     assert session.run(x + 1, {x: np.zeros(3, np.float32)}).tolist() == [1.0] * 3
+
+
+def test_a_value_for_strings_that_cannot_be_read_is_named_with_the_placeholder(session):
+    x = tf.placeholder(tf.string, None, name="x")
+    for value in (Raises(RuntimeError("no")), [Raises(RuntimeError("no"))]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Placeholder 'x' .*NumPy can read; .*'no'"):
+            session.run(x, {x: value})
 
 
 def test_torch_tensors(session):

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import DeviceSpec
@@ -17,7 +18,9 @@ from flowrt.errors import NotFoundError, OpError
 from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph
-from flowrt.machine import why_no_gpu
+
+MAX_DEVICES = 1024
+"""To have a CPU or a pretended device of a high number is to make all below it: this many take 0.1 s."""
 
 
 class Result(NamedTuple):
@@ -58,9 +61,11 @@ class Target:
 def open_target(spec: DeviceSpec) -> Iterator[Target]:
     """The device that ``spec`` names (where it leaves something open, the first CPU), closed at the end.
 
-    Raises `NotFoundError`, with the reason, when there is none.
+    Raises `NotFoundError`, with the reason, when there is none in this process.
     """
     wanted = DeviceSpec(device_type=spec.device_type or "CPU", device_index=spec.device_index or 0)
+    if not spec.matches(wanted.replace(job="localhost", replica=0, task=0)):
+        raise NotFoundError(f"expected a device of this process, /job:localhost/replica:0/task:0; got {spec}")
     devices = local_devices(_request(wanted))
     try:
         found = next((device for device in devices if wanted.matches(device.spec)), None)
@@ -74,12 +79,15 @@ def open_target(spec: DeviceSpec) -> Iterator[Target]:
 
 
 def _what_is_there(devices: list[Device]) -> str:
-    return why_no_gpu() or f"There are {sum(device.device_type == 'GPU' for device in devices)} GPUs"
+    count = sum(device.device_type == "GPU" for device in devices)
+    return f"There are {count} GPUs" if count else f"There is no GPU: {why_no_gpu()}"
 
 
 def _request(wanted: DeviceSpec) -> DeviceRequest:
     """The fewest devices that ``wanted`` is among."""
     count = (wanted.device_index or 0) + 1
+    if count > MAX_DEVICES:
+        raise NotFoundError(f"expected a device with a number below {MAX_DEVICES}; got {wanted}")
     match wanted.device_type:
         case "CPU":
             return DeviceRequest(cpus=count, gpus=0)

@@ -14,10 +14,11 @@ have them, never job or task.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, partial
 from itertools import combinations
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
@@ -28,16 +29,27 @@ from flowrt.graph.op_def import Effect, OpDef
 
 TYPE_PRIORITY = ("GPU", "CPU")
 
+WhyNone: TypeAlias = Mapping[str, Callable[[], str | None]]
+"""By type of device, what tells why there is none of it. Asked for an error only: it may take a second."""
+
+NO_REASONS: WhyNone = MappingProxyType({})
+
 
 def place(
-    subgraph: Subgraph, devices: Sequence[DeviceSpec], *, assigned: Mapping[str, str], soft: bool
+    subgraph: Subgraph,
+    devices: Sequence[DeviceSpec],
+    *,
+    assigned: Mapping[str, str],
+    soft: bool,
+    why_none: WhyNone = NO_REASONS,
 ) -> Subgraph:
     """``subgraph`` with one of ``devices`` (full names, the default device first) on every node.
 
     ``assigned`` tells where nodes with state were put before: they stay there. Raises `InvalidArgumentError`,
-    which names a smallest set of operations that cannot be placed, their requests and their source lines.
+    which names a smallest set of operations that cannot be placed, their requests and their source lines, and
+    says by ``why_none`` why there is no device of a type that they ask for.
     """
-    placed = _Placer(subgraph, devices, assigned, soft).run()
+    placed = _Placer(subgraph, devices, assigned, soft, why_none).run()
     nodes = {}
     changed = False
     for node in subgraph:
@@ -89,9 +101,14 @@ class _Constraint(NamedTuple):
 
 class _Placer:
     def __init__(
-        self, subgraph: Subgraph, devices: Sequence[DeviceSpec], assigned: Mapping[str, str], soft: bool
+        self,
+        subgraph: Subgraph,
+        devices: Sequence[DeviceSpec],
+        assigned: Mapping[str, str],
+        soft: bool,
+        why_none: WhyNone,
     ) -> None:
-        self._subgraph, self._assigned, self._soft = subgraph, assigned, soft
+        self._subgraph, self._assigned, self._soft, self._why_none = subgraph, assigned, soft, why_none
         self._devices, self._names = devices, [d.to_string() for d in devices]
         self._ranked = sorted(range(len(devices)), key=lambda i: _rank(devices[i], devices[0]))
         self._all = (1 << len(devices)) - 1
@@ -215,7 +232,7 @@ class _Placer:
         distinct = [first_with[mask] for mask in dict.fromkeys(c.mask for c in constraints)]
         sets = (s for n in range(1, len(distinct) + 1) for s in combinations(distinct, n))
         smallest = next(s for s in sets if not self._intersection(s))
-        ending = f"The devices are {', '.join(self._names)}."
+        ending = f"The devices are {', '.join(self._names)}.{self._reasons(c.name for c in smallest)}"
         if not self._soft and self._intersection(self._constraints(names, relaxed=True)):
             ending += " allow_soft_placement=True moves it to a device there is."
         facts = " and ".join(c.fact for c in smallest)
@@ -231,6 +248,14 @@ class _Placer:
             return InvalidArgumentError(message + ending)
         source = None if node.source is None else str(node.source)
         return InvalidArgumentError(message + ending, op=node.name, op_type=node.op.name, source=source)
+
+    def _reasons(self, names: Iterable[str]) -> str:
+        """For each type that ``names`` ask for and no device is of, why, as far as the caller knows."""
+        nodes = [self._subgraph.nodes[name] for name in names if name in self._subgraph.nodes]
+        asked = {parse_device(node.device).device_type for node in nodes}
+        missing = [kind for kind in self._why_none if kind in asked and kind not in self._types]
+        reasons = [(kind, self._why_none[kind]()) for kind in missing]
+        return "".join([f" There is no {kind}: {reason}." for kind, reason in reasons if reason])
 
     def _intersection(self, constraints: Iterable[_Constraint]) -> int:
         mask = self._all

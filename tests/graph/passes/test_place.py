@@ -11,7 +11,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import get_default_graph
 from flowrt.graph.op_def import op_def
 from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.place import place
+from flowrt.graph.passes.place import NO_REASONS, place
 from flowrt.graph.passes.verify import verify_subgraph
 from tests.graph.passes.cases import op, snapshot, subgraph_of
 
@@ -22,12 +22,20 @@ WORKER_0, WORKER_0_GPU = (f"/job:worker/replica:0/task:0/device:{kind}:0" for ki
 WORKER_1 = "/job:worker/replica:0/task:1/device:CPU:0"
 
 
-def placed(*fetches, on=(CPU_0, CPU_1), targets=(), feeds=(), assigned=MappingProxyType({}), soft=False):
+def placed(
+    *fetches,
+    on=(CPU_0, CPU_1),
+    targets=(),
+    feeds=(),
+    assigned=MappingProxyType({}),
+    soft=False,
+    why_none=NO_REASONS,
+):
     """The device of each node by name."""
     before = subgraph_of(fetches, targets, feeds)
     seen = snapshot(before)
     devices = [parse_device(name) for name in on]
-    after = place(before, devices, assigned=assigned, soft=soft)
+    after = place(before, devices, assigned=assigned, soft=soft, why_none=why_none)
     assert snapshot(before) == seen
     verify_subgraph(after)
     assert {node.device for node in after} <= set(on)
@@ -327,3 +335,25 @@ def test_two_resources_on_different_devices_for_one_operation_are_refused():
     message = error(*names)
     assert "'a'" in message
     assert "'b'" in message
+
+
+# --- why there is no device
+
+
+def test_an_error_says_why_there_is_no_device_of_the_type(x):
+    y = on("/gpu:0", lambda: op("Exp", x, name="y"))
+    found = error(y, feeds=[x], why_none={"GPU": lambda: "it is on holiday", "TPU": lambda: "never was"})
+    assert found.endswith(
+        "There is no GPU: it is on holiday. allow_soft_placement=True moves it to a device there is."
+    )
+    assert "TPU" not in found
+    assert "There is no" not in error(y, feeds=[x], why_none={"GPU": lambda: None})
+
+
+def test_nobody_is_asked_why_where_there_is_a_device(x):
+    def why():
+        raise AssertionError
+
+    y, z = (on(f"/gpu:{i}", lambda: op("Exp", x, name="y")) for i in (0, 7))
+    assert placed(y, feeds=[x], on=(CPU_0, GPU_0), why_none={"GPU": why})["y"] == GPU_0
+    assert "asks for /device:GPU:7" in error(z, feeds=[x], on=(CPU_0, GPU_0), why_none={"GPU": why})
