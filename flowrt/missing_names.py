@@ -26,6 +26,8 @@ _PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_g
 _IMAGES = "there are no image operations. Nearest: py_func, or the map of a flowrt.data.Dataset"
 _EAGER = "there is no eager execution. Nearest: Session.run"
 _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_graph"
+_POOLS = "a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()"
+_VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count"
 _DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
 
 _REASONS: dict[str, dict[str, str]] = {
@@ -91,6 +93,27 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("eager",), _EAGER)
     | dict.fromkeys(("distribute",), _DISTRIBUTED)
     | dict.fromkeys(("lookup",), _TABLES),
+    "contrib.tpu": dict.fromkeys(
+        ("shard", "replicate", "batch_parallel", "rewrite", "cross_replica_sum", "CrossShardOptimizer"),
+        _DISTRIBUTED,
+    )
+    | dict.fromkeys(("TPUEstimator", "TPUEstimatorSpec", "RunConfig", "TPUConfig"), _ESTIMATOR),
+    "config": dict.fromkeys(
+        ("list_logical_devices", "set_logical_device_configuration", "set_visible_devices"), _VIRTUAL
+    ),
+    "config.experimental": dict.fromkeys(
+        ("get_memory_info", "get_memory_usage", "reset_memory_stats"), _POOLS
+    )
+    | dict.fromkeys(
+        (
+            "list_logical_devices",
+            "set_virtual_device_configuration",
+            "get_virtual_device_configuration",
+            "VirtualDeviceConfiguration",
+            "set_visible_devices",
+        ),
+        _VIRTUAL,
+    ),
 }
 
 
@@ -104,5 +127,5 @@ def missing_name(namespace: str, name: str, names: Iterable[str]) -> AttributeEr
     reason = _REASONS.get(namespace, {}).get(name)
     if reason is not None:
         return MissingNameError(f"{full}: {reason}")
-    public = [n for n in names if not n.startswith("_")]
+    public = dict.fromkeys(n for n in names if not n.startswith("_"))
     return AttributeError(f"{full}: flowrt has no such name.{nearest(name, public)}")

@@ -22,10 +22,10 @@ def start(function):
 
 def test_a_training_loop_is_fed_and_read_by_other_threads():
     x = tf.placeholder(tf.float32, [3])
-    feed = tpu.infeed_enqueue(x, [3])
+    feed = tpu.infeed_enqueue(x, [3], device_ordinal=1)
     with tf.device("/device:CPU:1"):
         step = tpu.outfeed_enqueue(tpu.infeed_dequeue(tf.float32, [3]) * 2.0)
-    read = tpu.outfeed_dequeue(tf.float32, [3])
+    read = tpu.outfeed_dequeue(tf.float32, [3], device_ordinal=1)
     results, count = [], 2 * CAPACITY + 3
     with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
         threads = [
@@ -41,7 +41,7 @@ def test_a_training_loop_is_fed_and_read_by_other_threads():
 
 def test_a_queue_lives_with_its_device_end_whatever_the_other_end_asks_for():
     with tf.device("/cpu:0"):
-        feed = tpu.infeed_enqueue(tf.constant(1.0))
+        feed = tpu.infeed_enqueue(tf.constant(1.0), device_ordinal=1)
     with tf.device("/cpu:1"):
         value = tpu.infeed_dequeue(tf.float32, [])
     with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
@@ -53,9 +53,62 @@ def test_a_queue_lives_with_its_device_end_whatever_the_other_end_asks_for():
 def test_ordinals_tell_queues_apart():
     feeds = [tpu.infeed_enqueue(tf.constant(i), device_ordinal=i) for i in range(2)]
     values = [tpu.infeed_dequeue(tf.int32, [], device_ordinal=i) for i in range(2)]
-    with tf.Session() as session:
+    with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
         session.run(feeds)
         assert session.run(values[::-1]) == [1, 0]
+        assert [value.op.inputs[0].device for value in values] == ["/device:*:0", "/device:*:1"]
+
+
+def test_an_end_without_an_ordinal_is_of_its_own_devices_queue():
+    with tf.device("/cpu:1"):
+        own = [tpu.infeed_enqueue(tf.constant(1)), tpu.infeed_enqueue(tf.constant(2), device_ordinal=None)]
+        value = tpu.infeed_dequeue(tf.int32, [])
+    assert {op.inputs[0] for op in own} == {value.op.inputs[0]}
+    assert tpu.infeed_enqueue(tf.constant(3)).inputs[0] is not value.op.inputs[0]
+
+
+def test_a_device_that_there_is_not_has_no_queue():
+    feed, value = tpu.infeed_enqueue(tf.constant(1), device_ordinal=7), tpu.outfeed_dequeue(tf.int32, [], 3)
+    with tf.Session() as session:
+        for fetch, ordinal in ((feed, 7), (value, 3)):
+            with pytest.raises(
+                tf.errors.InvalidArgumentError, match=rf"asks for /device:\*:{ordinal}\. The dev"
+            ):
+                session.run(fetch)
+
+
+@pytest.mark.parametrize("ordinal", [-2, "0", 1.5])
+def test_what_is_no_ordinal_is_refused(ordinal):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=f"index, or -1 .*; got {ordinal!r}"):
+        tpu.infeed_enqueue(tf.constant(1), device_ordinal=ordinal)
+
+
+@pytest.mark.parametrize("device", ["/cpu:1", lambda op: "/cpu:1"])
+def test_a_device_takes_from_its_own_queue_only(device):
+    graph = tf.get_default_graph()
+    tpu.infeed_enqueue(tf.constant(1), device_ordinal=0)  # so that there is the queue
+    before = graph.version
+    with (
+        tf.device(device),
+        pytest.raises(tf.errors.InvalidArgumentError, match="expected device_ordinal 1, that"),
+    ):
+        tpu.infeed_dequeue(tf.int32, [], device_ordinal=0)
+    assert graph.version == before
+
+
+def test_a_deadline_says_which_queue_is_empty_or_full():
+    feed, value = tpu.infeed_enqueue(tf.constant(1)), tpu.outfeed_dequeue(tf.int32, [])
+    options = tf.RunOptions(timeout_in_ms=20)
+    with tf.Session() as session:
+        with pytest.raises(
+            tf.errors.DeadlineExceededError, match="within 20 ms: queue 'outfeed_queue_0' is empty"
+        ):
+            session.run(value, options=options)
+        for _ in range(CAPACITY):
+            session.run(feed)
+        full = f"'infeed_queue_0' is full, with {CAPACITY} items"
+        with pytest.raises(tf.errors.DeadlineExceededError, match=full):
+            session.run(feed, options=options)
 
 
 def test_tuples_keep_their_components_together_and_values_are_copies():

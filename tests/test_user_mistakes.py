@@ -16,6 +16,8 @@ from flowrt.errors import (
     UnknownError,
 )
 
+HERE = r"\S*test_user_mistakes\.py:\d+"
+
 VirtualDevices = tf.GPUOptions.Experimental.VirtualDevices
 
 
@@ -303,3 +305,122 @@ def test_a_generator_that_fails(error, kind):
         with pytest.raises(kind, match=rf"generator raised {type(error).__name__}: .*my text") as caught:
             session.run(element)
     assert caught.value.__cause__ is error
+
+
+# --- names
+
+
+@pytest.mark.parametrize(
+    ("path", "message"),
+    [
+        ("config.experimental.get_memory_info", r"pools of their own\. Nearest: Session\.devices"),
+        ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
+        ("contrib.tpu.shard", "distributed training is not there yet"),
+        ("config.experimental.set_memory_groth", r"no such name\. Nearest: set_memory_growth$"),
+        ("contrib.tpu.infeed_enque", r"no such name\. Nearest: infeed_enqueue,"),
+        ("datasett", r"no such name\. Nearest: data$"),
+        ("confg", r"no such name\. Nearest: config, conj$"),
+    ],
+)
+def test_a_name_that_there_is_not(path, message):
+    *modules, name = path.split(".")
+    module = tf
+    for part in modules:
+        module = getattr(module, part)
+    with pytest.raises(AttributeError, match=rf"^flowrt\.{re.escape(path)}: .*{message}"):
+        getattr(module, name)
+
+
+# --- dtypes and values
+
+
+def test_a_matrix_of_another_dtype_is_told_with_operation_and_line():
+    with pytest.raises(DTypeError) as caught:
+        tf.matmul(tf.ones([2, 2]), tf.constant([[1, 2], [3, 4]]))
+    expected = r"expected dtype float32; got tensor 'Const:0' of dtype int32\. Use flowrt\.cast\(\)"
+    assert re.fullmatch(rf"'MatMul/b' \({HERE}\): {expected}", caught.value.message)
+
+
+@pytest.mark.parametrize("make", [tf.Variable, tf.convert_to_tensor, tf.stack])
+def test_a_ragged_list_is_told_with_the_line(make):
+    with pytest.raises(
+        InvalidArgumentError, match=rf"\({HERE}\): expected a rectangular nested sequence; got"
+    ):
+        make([[1, 2], [3]])
+
+
+def test_a_masked_array_loses_nothing_unseen():
+    masked, x = np.ma.array([1.0, 2.0, 3.0], np.float32, mask=[0, 1, 0]), tf.placeholder(tf.float32, [3])
+    message = r"expected an array without masked elements; got 1 of 3\. Use filled\(\)"
+    with pytest.raises(InvalidArgumentError, match=message):
+        tf.constant(masked)
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=message):
+            session.run(x, {x: masked})
+        unmasked = np.ma.array([1.0, 2.0, 3.0], np.float32)
+        np.testing.assert_array_equal(session.run(x, {x: unmasked}), [1, 2, 3])
+
+
+# --- devices
+
+
+@pytest.mark.parametrize(
+    ("text", "device"),
+    [
+        ("cpu:0", "/device:CPU:0"),
+        ("gpu:1", "/device:GPU:1"),
+        ("cpu", "/device:CPU:*"),
+        ("CPU:0", "/device:CPU:0"),
+        ("job:a/task:1/cpu:0", "/job:a/task:1/device:CPU:0"),
+        ("device:NULL:0", "/device:NULL:0"),
+    ],
+)
+def test_the_first_slash_of_a_device_may_be_left_out(text, device):
+    with tf.device(text):
+        assert tf.constant(1).device == device
+
+
+@pytest.mark.parametrize("chosen", [3, 0, ["/cpu:0"]])
+def test_a_device_function_that_returns_no_device(chosen):
+    with tf.device(lambda op: chosen), pytest.raises(DTypeError) as caught:
+        tf.constant(1, name="x")
+    expected = f"device function: expected a device's name, a DeviceSpec or None; got {chosen!r}"
+    assert re.fullmatch(rf"Const 'x' \({HERE}\): {re.escape(expected)}", caught.value.message)
+
+
+@pytest.mark.parametrize(
+    ("device", "hint"),
+    [("/cpu:1", "device_count={'CPU': 2}"), ("/device:NULL:0", "device_count={'NULL': 1}")],
+)
+def test_a_device_that_a_session_can_have(device, hint):
+    with tf.device(device):
+        y = tf.constant(1.0) * 2
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=rf"ConfigProto\({re.escape(hint)}\) makes it\."):
+            session.run(y)
+
+
+@pytest.mark.parametrize("device", ["/device:TPU:0", "/job:x/cpu:0", "/job:x/cpu:1"])
+def test_a_device_that_no_session_can_have(device):
+    with tf.device(device):
+        y = tf.constant(1.0) * 2
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError) as caught:
+            session.run(y)
+    assert "makes it" not in caught.value.message
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: tf.GPUOptions(allocator_type="BFX"),
+            "allocator_type: expected 'BFC', or '' for the same; got 'BFX'",
+        ),
+        (lambda: tf.RunOptions(trace_level=99), "trace_level: expected a level of RunOptions.*; got 99"),
+        (lambda: tf.RunOptions(trace_level=-1), "trace_level: expected a level of RunOptions.*; got -1"),
+    ],
+)
+def test_a_setting_that_there_is_not(make, message):
+    with pytest.raises(InvalidArgumentError, match=message):
+        make()

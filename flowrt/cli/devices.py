@@ -19,7 +19,7 @@ from flowrt.machine import (
 )
 
 HELP = "list the devices of this machine, with memory, libraries and threads"
-SHOWN = ("numpy", "cupy", "numba", "onednn-cpu-gomp")
+SHOWN = ("numpy", "cupy", "llvmlite", "onednn-cpu-gomp")
 """The libraries that compute."""
 
 HEADINGS = ("device", "free", "total", "compute", "description")

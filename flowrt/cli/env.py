@@ -20,6 +20,7 @@ from flowrt.cli.devices import device_row
 from flowrt.cli.table import aligned, gib
 from flowrt.device.cuda import why_no_gpu
 from flowrt.machine import (
+    DeviceFacts,
     blas_libraries,
     cores,
     cuda_versions,
@@ -112,9 +113,12 @@ def _system() -> dict[str, str]:
 
 
 def _devices() -> dict[str, str]:
-    """Each with what is free, what there is, its compute capability and its model."""
-    rows = {
-        device.name: ", ".join((*device_row(device)[1:4], device.description)) for device in local_devices()
-    }
+    rows = {device.name: _device_line(device) for device in local_devices()}
     why = why_no_gpu()
     return rows if why is None else rows | {"no GPU": why}
+
+
+def _device_line(device: DeviceFacts) -> str:
+    _, free, total, capability, model = device_row(device)
+    line = f"{model}, {free} free of {total}"
+    return line if device.compute_capability is None else f"{line}, compute capability {capability}"

@@ -19,6 +19,7 @@ from flowrt.graph.op_def import nearest
 
 COMMANDS: dict[str, Any] = {"devices": devices, "env": env, "selftest": selftest}
 
+FAILURE = 1
 MISTAKE = 2  # argparse's own status for one
 INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
@@ -41,11 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
         return MISTAKE
     except BrokenPipeError:  # the reader, `head` for instance, has had enough
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # or the exit would write to it again
+        _drop_output()
         return 0
+    except OSError as error:  # a full disk, for instance
+        _drop_output()
+        print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
+        return FAILURE
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _drop_output() -> None:
+    """Let the output go nowhere from now on, or the exit would write what is left of it again."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+from flowrt.config.physical_devices import list_physical_devices, set_memory_growth
 from flowrt.device.tensor_float_32 import TENSOR_FLOAT_32
 from flowrt.errors import DTypeError
+from flowrt.missing_names import missing_name
+
+__all__ = [
+    "enable_tensor_float_32_execution",
+    "list_physical_devices",
+    "set_memory_growth",
+    "tensor_float_32_execution_enabled",
+]
 
 
 def enable_tensor_float_32_execution(enabled: bool) -> None:
@@ -22,3 +33,7 @@ def enable_tensor_float_32_execution(enabled: bool) -> None:
 def tensor_float_32_execution_enabled() -> bool:
     """Whether GPUs may; without a call of the function above, what ``CUPY_TF32`` says."""
     return TENSOR_FLOAT_32.is_allowed
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("config.experimental", name, globals())

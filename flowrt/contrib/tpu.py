@@ -1,5 +1,7 @@
 """``flowrt.contrib.tpu``: infeed and outfeed, on any device."""
 
+from typing import Any
+
 from flowrt.graph.ops.infeed import (
     infeed_dequeue,
     infeed_dequeue_tuple,
@@ -10,6 +12,7 @@ from flowrt.graph.ops.infeed import (
     outfeed_enqueue,
     outfeed_enqueue_tuple,
 )
+from flowrt.missing_names import missing_name
 
 __all__ = [
     "infeed_dequeue",
@@ -21,3 +24,7 @@ __all__ = [
     "outfeed_enqueue",
     "outfeed_enqueue_tuple",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("contrib.tpu", name, globals())

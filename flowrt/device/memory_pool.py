@@ -16,6 +16,7 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterable
+from itertools import chain
 from time import monotonic
 from typing import NamedTuple, Protocol, final
 
@@ -140,7 +141,7 @@ class MemoryPool:
             lease = self._wait_for_lease(nbytes, owner, stream, retry_s)
         if lease is None:
             op = None if owner.source is None else owner.name
-            raise ResourceExhaustedError(self._refusal(nbytes), op=op, source=owner.source)
+            raise ResourceExhaustedError(self._refusal(nbytes, owner), op=op, source=owner.source)
         return DeviceMemory(self.executor, lease.address, nbytes, keep=lease)
 
     def deallocate(self, memory: DeviceMemory) -> None:
@@ -197,23 +198,24 @@ class MemoryPool:
             self._bfc.check()
 
     def report(self) -> str:
-        """Several lines: the counts, the largest live tensors, the chunks by size, and a picture."""
+        """Several lines: the counts, the largest live tensors, the chunks by size, and a picture. Of what
+        there is nothing of there are no lines.
+        """
         with self._lock:
             self._drain()
             stats, bins, picture = self._bfc.stats(), self._bfc.bins(), self._bfc.picture()
             leases = [lease for ref in self._leases.values() if (lease := ref()) is not None]
-        return "\n".join(
-            [
-                f"{self.executor.name}: {_size(stats.bytes_in_use)} in use (at most "
-                f"{_size(stats.peak_bytes_in_use)}), {_size(stats.bytes_reserved)} reserved, limit "
-                f"{_size(stats.bytes_limit)}, largest free piece {_size(stats.largest_free_block_bytes)}, "
-                f"fragmentation {stats.fragmentation:.0%}",
-                *_tensor_table(_live_tensors(leases)),
-                *_bin_table(bins),
-                "Memory by address (# in use, ~ waiting for a stream, . free):",
-                f"[{picture}]",
-            ]
-        )
+        lines = [
+            f"{self.executor.name}: {_size(stats.bytes_in_use)} in use (at most "
+            f"{_size(stats.peak_bytes_in_use)}), {_size(stats.bytes_reserved)} reserved, limit "
+            f"{_size(stats.bytes_limit)}, largest free piece {_size(stats.largest_free_block_bytes)}, "
+            f"fragmentation {stats.fragmentation:.0%}",
+            *_tensor_table(_largest_first(map(_tensors_of, leases)), "live tensors"),
+        ]
+        if stats.bytes_reserved:
+            lines += [*_bin_table(bins), "Memory by address (# in use, ~ waiting for a stream, . free):"]
+            lines.append(f"[{picture}]")
+        return "\n".join(lines)
 
     # --- one request
 
@@ -271,23 +273,28 @@ class MemoryPool:
             with self._lock:
                 self._waiters = tuple(other for other in self._waiters if other is not waiter)
 
-    def _refusal(self, nbytes: int) -> str:
+    def _refusal(self, nbytes: int, owner: Owner) -> str:
         with self._lock:
             stats = self._bfc.stats()
         free = stats.bytes_reserved - stats.bytes_in_use
+        unreserved = stats.bytes_limit - stats.bytes_reserved
         if nbytes > stats.bytes_limit:
             hint = "It is more than the limit."
-        elif round_up(nbytes) <= stats.bytes_limit - stats.bytes_reserved:
+        elif round_up(nbytes) <= unreserved:
             hint = "The device has no more: is it used by others?"
         elif nbytes <= free:
             hint = f"{_size(free)} are free, but not in one piece."
         else:
             hint = "A smaller batch, or a higher limit?"
-        return (
-            f"{self.executor.name}: expected {nbytes} bytes of memory; got at most "
-            f"{stats.largest_free_block_bytes} in one piece, with {stats.bytes_in_use} in use and a limit of "
-            f"{stats.bytes_limit}. {hint}\n{self.report()}"
-        )
+        plan = [] if owner.tensors is None else _largest_first([owner.tensors()])
+        purpose = "memory for the plan of a step" if plan else "memory"
+        lines = [
+            f"{self.executor.name}: expected {_size(nbytes)} of {purpose}; got a largest free piece of "
+            f"{_size(stats.largest_free_block_bytes)} and {_size(unreserved)} not reserved yet, with "
+            f"{_size(stats.bytes_in_use)} in use and a limit of {_size(stats.bytes_limit)}. {hint}"
+        ]
+        lines += _tensor_table(plan, "tensors that the plan has to hold at once")
+        return "\n".join([*lines, self.report()])
 
     # --- memory that comes back
 
@@ -400,20 +407,24 @@ class MemoryPool:
             self.executor.deallocate(self._regions.pop(region.address))
 
 
-def _live_tensors(leases: list[_Lease]) -> list[LiveTensor]:
-    """The largest first."""
-    found: list[LiveTensor] = []
-    for lease in leases:
-        owner = lease.owner
-        own = LiveTensor(owner.name, lease.nbytes, owner.source)
-        found += [own] if owner.tensors is None else owner.tensors()
-    return sorted(found, key=lambda tensor: -tensor.nbytes)
+def _tensors_of(lease: _Lease) -> Iterable[LiveTensor]:
+    owner = lease.owner
+    if owner.tensors is not None:
+        return owner.tensors()
+    return [LiveTensor(owner.name, lease.nbytes, owner.source)]
 
 
-def _tensor_table(tensors: list[LiveTensor]) -> list[str]:
+def _largest_first(groups: Iterable[Iterable[LiveTensor]]) -> list[LiveTensor]:
+    return sorted(chain.from_iterable(groups), key=lambda tensor: -tensor.nbytes)
+
+
+def _tensor_table(tensors: list[LiveTensor], what: str) -> list[str]:
+    """The largest of ``tensors``, which are in order; no lines where there are none."""
+    if not tensors:
+        return []
     shown = tensors[:REPORTED_TENSORS]
     lines = [f"  {_size(nbytes):>10}  {name}  {source or ''}".rstrip() for name, nbytes, source in shown]
-    return [f"The largest {len(shown)} of {len(tensors)} live tensors:", *lines]
+    return [f"The largest {len(shown)} of {len(tensors)} {what}:", *lines]
 
 
 def _bin_table(bins: list[BinStats]) -> list[str]:
@@ -426,7 +437,7 @@ def _bin_table(bins: list[BinStats]) -> list[str]:
 
 def _size(nbytes: int) -> str:
     """``1536`` as ``1.5 KiB``."""
-    for power, unit in ((3, "GiB"), (2, "MiB"), (1, "KiB")):
+    for power, unit in ((4, "TiB"), (3, "GiB"), (2, "MiB"), (1, "KiB")):
         if nbytes >= 1024**power:
             return f"{nbytes / 1024**power:.1f} {unit}"
     return f"{nbytes} B"

@@ -40,7 +40,7 @@ class DeviceSpec:
 
     @staticmethod
     def from_string(text: str) -> DeviceSpec:
-        """Parse ``text``; the old spellings ``/cpu:0`` and ``/gpu:0`` are read too.
+        """Parse ``text``; the old spellings ``/cpu:0`` and ``/gpu:0`` are read too, also without the slash.
 
         Raises `InvalidArgumentError`.
         """
@@ -92,13 +92,14 @@ class DeviceSpec:
 def parse_device(text: str) -> DeviceSpec:
     """Parse a device name. Raises `InvalidArgumentError`, which shows the first part that does not fit."""
     fields: dict[str, Any] = {}
+    path = f"/{text}" if text and text[0] != "/" else text
     position = 0
-    while position < len(text):
-        match = _PART.match(text, position)
-        if match is None or (match.end() < len(text) and text[match.end()] != "/"):
+    while position < len(path):
+        match = _PART.match(path, position)
+        if match is None or (match.end() < len(path) and path[match.end()] != "/"):
             raise InvalidArgumentError(
                 f"device {text!r}: expected parts of the form /job:NAME, /replica:N, /task:N, /device:TYPE:N,"
-                f" /cpu:N or /gpu:N; got {text[position:]!r}"
+                f" /cpu:N or /gpu:N; got {path[position:]!r}"
             )
         position = match.end()
         for group, field in _FIELDS:

@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from flowrt.device.local_devices import DeviceRequest
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.op_def import nearest
 
@@ -94,6 +95,8 @@ _RULES: dict[str, tuple[str, Callable[[Any], bool]]] = {
         "a dict like {'CPU': 2}",
         lambda counts: all(_is_count(*item) for item in counts.items()),
     ),
+    "trace_level": ("a level of RunOptions, NO_TRACE (0) to FULL_TRACE (3)", lambda level: level in range(4)),
+    "allocator_type": ("'BFC', or '' for the same", lambda name: name in ("", "BFC")),
     "per_process_gpu_memory_fraction": ("a number above 0, up to 1", lambda share: bool(0 < share <= 1)),
     "memory_limit_mb": (
         "a list of integers of at least 1",
@@ -211,3 +214,24 @@ class RunOptions(_Record):
         "inter_op_thread_pool": 0,
         "report_tensor_allocations_upon_oom": False,
     }
+
+
+def device_request(config: ConfigProto) -> DeviceRequest:
+    """What ``config`` says of the devices. Raises `InvalidArgumentError` for types that there are not."""
+    unknown = set(config.device_count) - {"CPU", "GPU", "NULL"}
+    if unknown:
+        raise InvalidArgumentError(
+            f"device_count: expected the types CPU, GPU and NULL; got {', '.join(sorted(unknown))}"
+        )
+    gpu = config.gpu_options
+    virtual = gpu.experimental.virtual_devices
+    return DeviceRequest(
+        cpus=config.device_count.get("CPU", 1),
+        gpus=config.device_count.get("GPU"),
+        nulls=config.device_count.get("NULL", 0),
+        num_streams=max(1, config.inter_op_parallelism_threads),
+        visible_gpus=gpu.visible_device_list,
+        gpu_memory_fraction=gpu.per_process_gpu_memory_fraction,
+        virtual_gpu_mb=[v.memory_limit_mb for v in virtual],
+        captures_gpu_steps=gpu.experimental.capture_steps,
+    )

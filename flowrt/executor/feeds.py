@@ -23,7 +23,7 @@ from flowrt.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from flowrt.graph.build import as_array
+from flowrt.graph.build import as_array, check_unmasked
 from flowrt.graph.dlpack import host_array, is_foreign, is_on_host
 from flowrt.graph.graph import Graph, Tensor
 from flowrt.graph.ops.session_tensors import TensorHandle
@@ -138,6 +138,7 @@ def _as_array(tensor: Tensor, value: Any) -> tuple[Array, str]:
         if is_foreign(value):
             given = _on_host(value)
             return given, "taken" if is_on_host(value) else "transferred"
+        check_unmasked(value)
         given = _stacked(value)
     except OpError as error:
         raise tensor.op.error(type(error), f"feed_dict: {error.message}") from error

@@ -158,7 +158,7 @@ def _convert_input(
             preferred = next(iter(allowed))
         elif allowed == dtypes.INDEX and isinstance(value, (list, tuple)) and not value:
             preferred = dtypes.int32  # an empty list of axes or dimensions: NumPy would take it for floats
-    tensor = convert_to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred)
+    tensor = _to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred)
     _bind(argument, tensor.dtype, types)
     return tensor
 
@@ -169,7 +169,7 @@ def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_
     wanted = None if argument.is_type_list else types.get(argument.type_attr or "", argument.dtype)
     tensors = []
     for position, item in enumerate(value):
-        tensor = convert_to_tensor(item, wanted, f"{full_name}/{argument.name}_{position}/")
+        tensor = _to_tensor(item, wanted, f"{full_name}/{argument.name}_{position}/")
         if not argument.is_type_list:
             wanted = wanted or tensor.dtype
             if tensor.dtype is not wanted:
@@ -288,17 +288,38 @@ def convert_to_tensor(
     otherwise. Raises `DTypeError` when the value does not fit ``dtype`` without loss of kind (a float for an
     int).
     """
-    wanted = None if dtype is None else as_dtype(dtype)
+    hint = preferred_dtype if preferred_dtype is not None else dtype_hint
+    try:
+        return _to_tensor(value, None if dtype is None else as_dtype(dtype), name, hint)
+    except InvalidArgumentError as error:
+        raise _in_scope(error, name or "") from error.__cause__
+
+
+def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
+    """``error`` with the user's line, and with the name that the tensor ``name`` would have had: it begins
+    with that of the operation for which it was asked.
+    """
+    if error.op is not None or error.source is not None:
+        return error
+    scope = get_default_graph().get_name_scope()
+    full_name = name[:-1] if name.endswith("/") else "/".join(filter(None, (scope, name)))
+    return type(error)(error.message, op=full_name or None, source=user_line())
+
+
+def _to_tensor(value: Any, wanted: DType | None, name: str | None, hint: Any = None) -> Tensor:
+    """`convert_to_tensor`, with errors that do not say where."""
     if isinstance(value, Tensor):
         if wanted is not None and value.dtype is not wanted:
-            raise DTypeError(f"tensor {value.name!r}: expected dtype {wanted.name}; got {value.dtype.name}")
+            raise DTypeError(
+                f"expected dtype {wanted.name}; got tensor {value.name!r} of dtype {value.dtype.name}. "
+                "Use flowrt.cast()"
+            )
         return value
     if hasattr(value, "__flowrt_tensor__"):
         tensor: Tensor = value.__flowrt_tensor__()
-        return convert_to_tensor(tensor, wanted)
+        return _to_tensor(tensor, wanted, name)
     if isinstance(value, (list, tuple)) and _contains_tensor(value):
         return _pack(value, wanted, name)
-    hint = preferred_dtype if preferred_dtype is not None else dtype_hint
     if wanted is None and hint is not None:
         with contextlib.suppress(DTypeError):
             return constant_tensor(as_array(value, as_dtype(hint)), name)
@@ -326,7 +347,7 @@ def _contains_tensor(value: Any) -> bool:
 def _pack(values: Sequence[Any], dtype: DType | None, name: str | None) -> Tensor:
     if dtype is None:
         dtype = next(_dtypes_in(values))
-    tensors = [convert_to_tensor(v, dtype) for v in values]
+    tensors = [_to_tensor(v, dtype, None) for v in values]
     packed: Tensor = op_def("Pack")(tensors, name=name or "packed")
     return packed
 
@@ -371,7 +392,17 @@ def _shape_array(value: TensorShape | Dimension, dtype: DType | None) -> np.ndar
     return np.array(value.as_list(), wanted)
 
 
+def check_unmasked(value: Any) -> None:
+    """Raises `InvalidArgumentError` for an array with masked elements: tensors have no masks."""
+    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
+        count = np.count_nonzero(value.mask)
+        raise InvalidArgumentError(
+            f"expected an array without masked elements; got {count} of {value.size}. Use filled()"
+        )
+
+
 def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
+    check_unmasked(value)
     if value.dtype.kind in "SU" or (value.dtype.kind == "O"):
         return _strings(value, dtype)
     own = as_dtype(value.dtype)

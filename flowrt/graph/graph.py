@@ -344,6 +344,10 @@ class Graph:
         finally:
             scopes.device, scopes.device_functions = old
 
+    def get_device_scope(self) -> str:
+        """What the device scopes outside the first function, which judges each operation, ask for."""
+        return self._scopes.device
+
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
         """New operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer

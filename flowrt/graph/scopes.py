@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flowrt.device.spec import DeviceSpec, merge_device_names
+from flowrt.errors import DTypeError
 from flowrt.graph.operation import Operation
 
 DeviceFunction: TypeAlias = Callable[[Operation], Any]
@@ -36,9 +37,15 @@ class Scopes(threading.local):
 
 
 def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
+    """The device that ``scopes``, the outermost first, give ``op``. Raises `DTypeError` for a function that
+    returns no device, `InvalidArgumentError` for a name that does not parse.
+    """
     device = ""
     for scope in scopes:
         chosen = scope(op) if callable(scope) else scope
-        name = chosen.to_string() if isinstance(chosen, DeviceSpec) else chosen or ""
-        device = merge_device_names(device, name)
+        if not isinstance(chosen, str | DeviceSpec | None):
+            raise op.error(
+                DTypeError, f"device function: expected a device's name, a DeviceSpec or None; got {chosen!r}"
+            )
+        device = merge_device_names(device, str(chosen or ""))
     return device

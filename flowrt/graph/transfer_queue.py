@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Callable
 from typing import Any, final
 
 from flowrt.errors import (
@@ -45,8 +46,7 @@ class TransferQueue:
         Raises `CancelledError`, or the error that the queue was closed with, and `DeadlineExceededError`.
         """
         with self._changed:
-            if not wait_until(lambda: self._has_room() or self._is_closed, self._changed.wait, timeout_s):
-                raise self._late(f"room beside {len(self._items)} items", timeout_s)
+            self._wait_until(self._has_room, f"full, with {self._capacity} items", timeout_s)
             if self._is_closed:
                 raise self._error or CancelledError(f"queue {self._name!r} is closed: nobody takes items")
             self._items.append(item)
@@ -59,8 +59,7 @@ class TransferQueue:
         `DeadlineExceededError`.
         """
         with self._changed:
-            if not wait_until(lambda: bool(self._items) or self._is_closed, self._changed.wait, timeout_s):
-                raise self._late("an item", timeout_s)
+            self._wait_until(lambda: bool(self._items), "empty", timeout_s)
             if not self._items:
                 raise self._error or OutOfRangeError(f"queue {self._name!r} is closed and empty")
             self._changed.notify_all()
@@ -80,5 +79,14 @@ class TransferQueue:
     def _has_room(self) -> bool:
         return len(self._items) < self._capacity
 
-    def _late(self, what: str, timeout_s: float | None) -> DeadlineExceededError:
-        return DeadlineExceededError(f"queue {self._name!r}: expected {what} within {timeout_s} s; got none")
+    def _wait_until(self, ready: Callable[[], bool], obstacle: str, timeout_s: float | None) -> None:
+        """Wait for ``ready()``, or for the queue to be closed. An error about time says that ``obstacle`` is
+        what the queue was all the time.
+        """
+        message = f"queue {self._name!r} is {obstacle}"
+        try:
+            in_time = wait_until(lambda: ready() or self._is_closed, self._changed.wait, timeout_s)
+        except DeadlineExceededError as error:  # the step's
+            raise DeadlineExceededError(f"{error.message}: {message}") from error
+        if not in_time:
+            raise DeadlineExceededError(f"{message}, after {timeout_s} s")

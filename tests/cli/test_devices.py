@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
 
+import flowrt
 from flowrt import machine
 from flowrt.cli.devices import lines
 from flowrt.cli.main import main
+from flowrt.device import cuda
 from flowrt.device.cuda import GpuDescription
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from flowrt.python.client import device_lib
 from flowrt.test import gpu_device_name, is_gpu_available
+from tests.device.pretend_cupy import Cupy
 
 GPU = GpuDescription(0, "NVIDIA H100 80GB HBM3", 80 << 30, (9, 0), "0000:01:00.0")
 
@@ -101,13 +105,47 @@ def test_the_text_is_all_of_the_json() -> None:
     ]
 
 
-@pytest.mark.usefixtures("one_gpu")
-def test_device_lib_lists_cpu_and_gpus() -> None:
-    cpu, gpu = device_lib.list_local_devices()
-    assert (cpu.name, cpu.device_type, cpu.physical_device_desc) == ("/device:CPU:0", "CPU", "")
+def test_device_lib_lists_cpu_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cuda, "load_cupy", lambda: Cupy(count=2, total=64 << 20))
+    cpu, gpu, other = device_lib.list_local_devices()
+    assert (cpu.name, cpu.device_type) == ("/device:CPU:0", "CPU")
+    assert cpu.physical_device_desc == f"device: 0, name: {machine.processor_name()}"
     assert cpu.memory_limit > 0
-    description = f"device: 0, name: {GPU.name}, pci bus id: 0000:01:00.0, compute capability: 9.0"
-    assert gpu == ("/device:GPU:0", "GPU", 80 << 30, description)
+    assert gpu[:3] == ("/device:GPU:0", "GPU", 64 << 20)
+    described = r"device: 0, name: .+, pci bus id: .+, compute capability: \d+\.\d+"
+    assert re.fullmatch(described, gpu.physical_device_desc)
+    assert len({cpu.incarnation, gpu.incarnation, other.incarnation}) == 3
+
+
+def test_device_lib_lists_the_devices_of_a_configuration() -> None:
+    config = flowrt.ConfigProto(device_count={"CPU": 2, "GPU": 0, "NULL": 1})
+    names = [device.name for device in device_lib.list_local_devices(config)]
+    assert names == ["/device:CPU:0", "/device:CPU:1", "/device:NULL:0"]
+    with pytest.raises(DTypeError, match="expected a ConfigProto; got 2"):
+        device_lib.list_local_devices(2)  # type: ignore[arg-type]
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_physical_devices_are_listed_by_type() -> None:
+    gpu = ("/physical_device:GPU:0", "GPU")
+    assert flowrt.config.list_physical_devices() == [("/physical_device:CPU:0", "CPU"), gpu]
+    assert flowrt.config.experimental.list_physical_devices("GPU") == [gpu]
+    assert flowrt.config.list_physical_devices("TPU") == []
+
+
+@pytest.mark.usefixtures("one_gpu")
+def test_memory_growth_is_what_there_is() -> None:
+    set_memory_growth = flowrt.config.experimental.set_memory_growth
+    cpu, gpu = flowrt.config.list_physical_devices()
+    set_memory_growth(gpu, True)
+    for device, enable, message in (
+        (gpu, False, "expected True; got False. Pools always grow"),
+        (gpu, 1, "expected True or False; got 1"),
+        (cpu, True, "expected a GPU of /physical_device:GPU:0; got"),
+        ("GPU:0", True, "expected a GPU of /physical_device:GPU:0; got 'GPU:0'"),
+    ):
+        with pytest.raises(InvalidArgumentError, match=re.escape(message)):
+            set_memory_growth(device, enable)
 
 
 @pytest.mark.usefixtures("one_gpu")

@@ -10,6 +10,7 @@ import pytest
 
 from flowrt.cli import env
 from flowrt.cli.main import main
+from flowrt.machine import DeviceFacts
 
 
 def test_only_variables_that_matter_are_shown_and_secrets_are_not() -> None:
@@ -56,6 +57,18 @@ def test_text_and_json_say_the_same(
 def test_a_library_that_is_not_there_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("flowrt.machine.OPTIONAL", ("no-package-has-this-name",))
     assert env.gather()["libraries"]["no-package-has-this-name"] == "not installed"
+
+
+@pytest.mark.parametrize(
+    ("capability", "line"),
+    [
+        (None, "A model, 1.0 GiB free of 2.0 GiB"),
+        ((9, 0), "A model, 1.0 GiB free of 2.0 GiB, compute capability 9.0"),
+    ],
+)
+def test_a_device_line_says_what_its_numbers_are(capability: tuple[int, int] | None, line: str) -> None:
+    device = DeviceFacts("/device:GPU:0", "GPU", "A model", 1 << 30, 2 << 30, capability)
+    assert env._device_line(device) == line
 
 
 def test_what_is_no_checkout_has_no_commit(tmp_path: Path) -> None:

@@ -79,6 +79,22 @@ def test_a_device_that_is_not_there_is_a_mistake(capsys: pytest.CaptureFixture[s
     assert err == "flowrt selftest: expected a device of type CPU, GPU or NULL; got /device:TPU:0\n"
 
 
+@pytest.mark.parametrize("command", ["devices", "env"])
+def test_a_full_disk_is_told_in_one_line(command: str) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "flowrt", command],
+            cwd=ROOT, stdout=full, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+        )  # fmt: skip
+    assert done.returncode == 1
+    assert done.stderr == f"flowrt {command}: [Errno 28] No space left on device\n"
+
+
+def test_a_section_that_is_named_twice_runs_once(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["selftest", "--only", "streams,streams"]) == 0
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
 def test_a_reader_that_leaves_is_no_error() -> None:
     command = f"{sys.executable} -m flowrt env | true"
     done = subprocess.run(

@@ -124,7 +124,9 @@ def test_the_limit_is_at_most_what_the_device_has(limit, expected):
 
 def test_the_limit_holds_and_the_pool_is_usable_after_it(pool, executor):
     held = [pool.allocate(4 * MIB, OP) for _ in range(4)]
-    with pytest.raises(ResourceExhaustedError, match="expected 1 bytes of memory; got at most 0") as caught:
+    with pytest.raises(
+        ResourceExhaustedError, match=r"expected 1 B of memory; got a largest free piece of 0 B"
+    ) as caught:
         pool.allocate(1, OP)
     assert (caught.value.op, caught.value.source) == ("dense/MatMul", "train.py:12")
     assert sum(executor.regions.values()) == 16 * MIB
@@ -206,8 +208,9 @@ def test_the_report_says_who_has_the_memory():
         pool.allocate(4 * MIB, OP)
     lines = str(caught.value).splitlines()
     assert lines[0] == (
-        "'dense/MatMul' (train.py:12): fake:0: expected 4194304 bytes of memory; got at most 0 in one piece, "
-        "with 6291456 in use and a limit of 8388608. A smaller batch, or a higher limit?"
+        "'dense/MatMul' (train.py:12): fake:0: expected 4.0 MiB of memory; got a largest free piece of 0 B "
+        "and 2.0 MiB not reserved yet, with 6.0 MiB in use and a limit of 8.0 MiB. "
+        "A smaller batch, or a higher limit?"
     )
     assert lines[1].startswith("fake:0: 6.0 MiB in use (at most 6.0 MiB), 6.0 MiB reserved, limit 8.0 MiB")
     assert lines[2] == "The largest 10 of 13 live tensors:"
@@ -215,6 +218,26 @@ def test_the_report_says_who_has_the_memory():
     assert lines[-1] == f"[{'#' * 100}]"
     assert arena.is_live
     assert weight.is_live
+
+
+def test_the_refusal_of_a_plan_lists_its_tensors_and_nothing_that_is_empty():
+    pool = MemoryPool(SynchronousExecutor(), 8 * MIB)
+    tensors = [LiveTensor("y", 5 * MIB, "model.py:2"), LiveTensor("x", 4 << 40, "model.py:1")]
+    with pytest.raises(ResourceExhaustedError) as caught:
+        pool.allocate((4 << 40) + 5 * MIB, Owner("y", "model.py:2", lambda: tensors))
+    first, *rest = str(caught.value).splitlines()
+    assert "expected 4.0 TiB of memory for the plan of a step; got" in first
+    assert (
+        "8.0 MiB not reserved yet, with 0 B in use and a limit of 8.0 MiB. It is more than the limit."
+        in first
+    )
+    assert rest[:3] == [
+        "The largest 2 of 2 tensors that the plan has to hold at once:",
+        "     4.0 TiB  x  model.py:1",
+        "     5.0 MiB  y  model.py:2",
+    ]
+    assert len(rest) == 4
+    assert rest[3].startswith("fake:0: 0 B in use")
 
 
 def test_the_refusal_says_what_may_help():

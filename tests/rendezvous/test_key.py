@@ -55,7 +55,7 @@ def test_create_gives_every_spelling_of_a_device_its_one_name() -> None:
         (0, "/job:a/replica:0/task:0/device:CPU:*", "expected a full device name"),
         (0, "", "expected a full device name"),
         (2, "/job:a/task:0/device:CPU:0", "expected a full device name"),
-        (2, "CPU", "expected parts of the form"),
+        (2, "CPU", "expected a full device name"),
         (1, -1, r"expected src_incarnation in \[0, 2\*\*64\); got -1"),
         (1, 2**64, "expected src_incarnation in"),
         (3, "", "expected an edge name"),

@@ -202,6 +202,18 @@ def test_no_variables_or_two_of_one_name_are_refused() -> None:
             tf.train.Saver([w, "v"])
 
 
+def test_a_script_that_saves_and_restores_runs_dry(tmp_path: Path) -> None:
+    with tf.Graph(), tf.device("/device:NULL:0"):
+        w = tf.Variable(tf.ones([3]), name="w")
+        saver = tf.train.Saver()
+        with tf.Session(config=tf.ConfigProto(device_count={"NULL": 1})) as session:
+            session.run(w.initializer)
+            prefix = saver.save(session, str(tmp_path / "model"))
+            saver.restore(session, prefix)
+            w.load(np.ones(3), session)
+    assert np.array_equal(tf.train.load_variable(prefix, "w"), np.zeros(3))
+
+
 KILLED = """
 import sys, numpy as np, flowrt as tf
 w = tf.Variable(np.full(200_000, 1.0, np.float32), name="w")

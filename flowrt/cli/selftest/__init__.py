@@ -30,7 +30,8 @@ SECTIONS: dict[str, Callable[[Target], Result]] = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--device", type=_device, default="/cpu:0", help="/cpu:0 (default), /gpu:1 and so on")
+    devices = "/cpu:0 (default), /gpu:1 and so on; as many CPUs are made as the number asks for"
+    parser.add_argument("--device", type=_device, default="/cpu:0", help=devices)
     parser.add_argument(
         "--only", type=_sections, default=",".join(SECTIONS), help=f"of {','.join(SECTIONS)}; default all"
     )
@@ -72,4 +73,4 @@ def _sections(text: str) -> list[str]:
             raise argparse.ArgumentTypeError(
                 f"expected sections of {known}; got {name!r}.{nearest(name, SECTIONS)}"
             )
-    return names
+    return list(dict.fromkeys(names))

@@ -9,8 +9,11 @@ Both ends of a queue are operations of one graph, run by one session. An infeed 
 enqueues them, while others compute. A queue holds `CAPACITY` values: who is ahead waits. Waiting ends with
 the step's deadline, and when the session is closed.
 
-``device_ordinal`` tells the queues of one kind apart; -1, the default, is queue 0. Enqueueing and dequeueing
-change the queue, so those of one step run in the order of creation.
+A device has one infeed and one outfeed: ``device_ordinal`` is the index of the device whose they are. -1, the
+default, means the device that the operation itself asks for, and index 0 where it asks for none; so the
+device's end needs no ordinal, and the host's end names the device. A session that has no such device refuses
+to run either end. Enqueueing and dequeueing change the queue, so those of one step run in the order of
+creation.
 """
 
 from __future__ import annotations
@@ -19,12 +22,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt import dtypes
+from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, attr_int, define_op
 from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape
+from flowrt.graph.source import user_line
 from flowrt.graph.transfer_queue import TransferQueue
 
 CAPACITY = 8
@@ -94,7 +99,8 @@ transfer_dequeue_op = define_op(
 
 
 def infeed_dequeue(dtype: Any, shape: Any, name: str | None = None, device_ordinal: int = -1) -> Tensor:
-    """The infeed's next value, on this operation's device.
+    """The next value of this operation's device's infeed. Raises `InvalidArgumentError` when
+    ``device_ordinal`` is another device's.
 
     When run, raises `InvalidArgumentError` or `DTypeError` for a value that is another; it is gone then.
     """
@@ -106,8 +112,9 @@ def infeed_dequeue_tuple(
 ) -> list[Tensor]:
     """The infeed's next value, of several components. See `infeed_dequeue`."""
     queue = _queue("infeed", device_ordinal)
-    outputs = _take(queue, dtypes, shapes, name or "infeed_dequeue")
-    _live_with(queue, outputs[0].op)
+    with get_default_graph().rollback_on_error():
+        outputs = _take(queue, dtypes, shapes, name or "infeed_dequeue")
+        _live_with(queue, outputs[0].op)
     return outputs
 
 
@@ -118,7 +125,8 @@ def infeed_enqueue(
     device_ordinal: int = -1,
     name: str | None = None,
 ) -> Operation:
-    """The operation that gives ``input`` to the infeed; it waits while the queue is full.
+    """The operation that gives ``input`` to the infeed of device ``device_ordinal``; it waits while the
+    queue is full.
 
     ``shape``, if given, is checked; ``layout`` is accepted: there is one.
     """
@@ -150,7 +158,9 @@ def infeed_enqueue_tuple(
 
 
 def outfeed_enqueue(input: Any, name: str | None = None, device_ordinal: int = -1) -> Operation:
-    """The operation that gives ``input`` to the outfeed; it waits while the queue is full."""
+    """The operation that gives ``input`` to its device's outfeed; it waits while the queue is full. Raises
+    `InvalidArgumentError` when ``device_ordinal`` is another device's.
+    """
     return outfeed_enqueue_tuple([input], name, device_ordinal)
 
 
@@ -159,15 +169,15 @@ def outfeed_enqueue_tuple(
 ) -> Operation:
     """The operation that gives a value of several components to the outfeed. See `outfeed_enqueue`."""
     queue = _queue("outfeed", device_ordinal)
-    operation: Operation = transfer_enqueue_op(
-        queue, [convert_to_tensor(i) for i in inputs], name=name or "outfeed_enqueue"
-    )
-    _live_with(queue, operation)
+    tensors = [convert_to_tensor(i) for i in inputs]
+    with get_default_graph().rollback_on_error():
+        operation: Operation = transfer_enqueue_op(queue, tensors, name=name or "outfeed_enqueue")
+        _live_with(queue, operation)
     return operation
 
 
 def outfeed_dequeue(dtype: Any, shape: Any, device_ordinal: int = -1, name: str | None = None) -> Tensor:
-    """The outfeed's next value. When run, raises as `infeed_dequeue`."""
+    """The next value of the outfeed of device ``device_ordinal``. When run, raises as `infeed_dequeue`."""
     return outfeed_dequeue_tuple([dtype], [shape], device_ordinal, name)[0]
 
 
@@ -183,14 +193,22 @@ def outfeed_dequeue_tuple(
 # --- the queue behind an end
 
 
-def _queue(kind: str, device_ordinal: int) -> Tensor:
-    """The handle of the graph's queue of this kind and number, made when first asked for."""
+def _queue(kind: str, device_ordinal: Any) -> Tensor:
+    """The handle of the queue of this kind of a device, made when first asked for. Raises
+    `InvalidArgumentError` for what is no ordinal.
+    """
     graph = get_default_graph()
-    known = graph.get_collection_ref((kind, max(device_ordinal, 0)))
+    ordinal = device_ordinal
+    if ordinal in (-1, None):
+        ordinal = parse_device(graph.get_device_scope()).device_index or 0
+    if not isinstance(ordinal, int) or ordinal < 0:
+        message = f"device_ordinal: expected a device's index, or -1 for that of its own; got {ordinal!r}"
+        raise InvalidArgumentError(message, source=user_line())
+    known = graph.get_collection_ref((kind, ordinal))
     if not known:
         with graph.name_scope(None), graph.control_dependencies(None), graph.device(None):
-            name = f"{kind}_queue_{max(device_ordinal, 0)}"
-            known.append(transfer_queue_op(capacity=CAPACITY, name=name))
+            with graph.device(DeviceSpec(device_index=ordinal)):
+                known.append(transfer_queue_op(capacity=CAPACITY, name=f"{kind}_queue_{ordinal}"))
     handle: Tensor = known[0]
     return handle
 
@@ -212,6 +230,15 @@ def _take(queue: Tensor, types: Sequence[Any], shapes: Sequence[Any], name: str)
 
 
 def _live_with(queue: Tensor, operation: Operation) -> None:
-    """Have the queue on the device that ``operation`` asks for."""
-    if operation.device and queue.op.device != operation.device:
-        queue.op.mutate(device=operation.device)
+    """Have the queue on the device that ``operation`` asks for. Raises `InvalidArgumentError` when that is
+    not the queue's.
+    """
+    asked, ordinal = parse_device(operation.device), parse_device(queue.op.device).device_index
+    if asked.device_index not in (None, ordinal):
+        raise operation.error(
+            InvalidArgumentError,
+            f"expected device_ordinal {asked.device_index}, that of {operation.device}; got {ordinal}",
+        )
+    device = asked.replace(device_index=ordinal).to_string()
+    if operation.device and queue.op.device != device:
+        queue.op.mutate(device=device)

@@ -29,6 +29,9 @@ from flowrt.graph.op_def import Effect, OpDef
 
 TYPE_PRIORITY = ("GPU", "CPU")
 
+MADE_BY_COUNT = ("CPU", "NULL")
+"""Types of which there are as many devices as a session is asked for."""
+
 WhyNone: TypeAlias = Mapping[str, Callable[[], str | None]]
 """By type of device, what tells why there is none of it. Asked for an error only: it may take a second."""
 
@@ -250,12 +253,26 @@ class _Placer:
         return InvalidArgumentError(message + ending, op=node.name, op_type=node.op.name, source=source)
 
     def _reasons(self, names: Iterable[str]) -> str:
-        """For each type that ``names`` ask for and no device is of, why, as far as the caller knows."""
+        """Of each device that ``names`` ask for and that there is not: how to have it, or why there is none
+        of its type, as far as the caller knows.
+        """
         nodes = [self._subgraph.nodes[name] for name in names if name in self._subgraph.nodes]
-        asked = {parse_device(node.device).device_type for node in nodes}
-        missing = [kind for kind in self._why_none if kind in asked and kind not in self._types]
-        reasons = [(kind, self._why_none[kind]()) for kind in missing]
-        return "".join([f" There is no {kind}: {reason}." for kind, reason in reasons if reason])
+        asked = {parse_device(node.device) for node in nodes}
+        missing = {spec.device_type for spec in asked} - self._types.keys()
+        reasons = [(kind, why()) for kind, why in self._why_none.items() if kind in missing]
+        told = [f" There is no {kind}: {reason}." for kind, reason in reasons if reason]
+        return "".join(told + [self._how_to_have(spec) for spec in asked])
+
+    def _how_to_have(self, spec: DeviceSpec) -> str:
+        """Empty for a device that there is, and for one that nobody can make."""
+        task = spec.replace(device_type=None, device_index=None)
+        kind, index = spec.device_type, spec.device_index or 0
+        is_there = any(
+            (d.device_type, d.device_index) == (kind, index) for d in self._devices if task.matches(d)
+        )
+        if kind not in MADE_BY_COUNT or is_there or not any(map(task.matches, self._devices)):
+            return ""
+        return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) makes it."
 
     def _intersection(self, constraints: Iterable[_Constraint]) -> int:
         mask = self._all

@@ -1,0 +1,43 @@
+"""What the machine has, as ``tf.config`` lists it: `PhysicalDevice`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.machine import local_devices
+
+
+class PhysicalDevice(NamedTuple):
+    """One device of the machine, of which a session may make several: ``/physical_device:GPU:0``, ``GPU``."""
+
+    name: str
+    device_type: str
+
+
+def list_physical_devices(device_type: str | None = None) -> list[PhysicalDevice]:
+    """The CPU and the GPUs that this process can use, or those of ``device_type``."""
+    found = [
+        PhysicalDevice(facts.name.replace("/device:", "/physical_device:"), facts.device_type)
+        for facts in local_devices()
+    ]
+    return [device for device in found if device_type in (None, device.device_type)]
+
+
+def set_memory_growth(device: PhysicalDevice, enable: bool) -> None:
+    """Nothing: a GPU's pool always grows by need, see `GPUOptions`. So ``enable`` may not be False.
+
+    Raises `InvalidArgumentError` for that and for what is no GPU of this machine, `DTypeError` for anything
+    but True and False.
+    """
+    if not isinstance(enable, bool):
+        raise DTypeError(f"set_memory_growth: expected True or False; got {enable!r}")
+    gpus = list_physical_devices("GPU")
+    if device not in gpus:
+        names = ", ".join(gpu.name for gpu in gpus) or "none, there is no GPU"
+        raise InvalidArgumentError(f"set_memory_growth: expected a GPU of {names}; got {device!r}")
+    if not enable:
+        raise InvalidArgumentError(
+            "set_memory_growth: expected True; got False. Pools always grow by need, and "
+            "GPUOptions.per_process_gpu_memory_fraction bounds them"
+        )
