@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import os
 import sys
 import threading
 import time
@@ -10,6 +11,10 @@ from collections.abc import Iterator
 
 import hypothesis
 import pytest
+
+# Loops that are compiled beside the steps are taken in at any moment, and change results in their last bits.
+# Tests of them choose; `FLOWRT_JIT=eager make test` runs all tests with them.
+os.environ.setdefault("FLOWRT_JIT", "off")
 
 THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
 

@@ -40,11 +40,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     "cupy_backends": ("flowrt.device.cuda",),
     "cupyx": ("flowrt.device.cuda",),
     "grpc": ("flowrt.rendezvous.grpc_transport", "flowrt.distribute.grpc_services"),
-    "numba": ("flowrt.device.host_jit",),
+    "llvmlite": ("flowrt.device.host_jit",),
     "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),
     "safetensors": ("flowrt.train.checkpoint",),
 }
-LATE = {"cupy", "grpc", "numba", "opt_einsum", "safetensors"}  # not loaded by `import flowrt`
+LATE = {"cupy", "grpc", "llvmlite", "opt_einsum", "safetensors"}  # not loaded by `import flowrt`
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
@@ -366,7 +366,7 @@ def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
         (check_local_imports, "train", "def __getattr__(n): import flowrt.nn", "inside __getattr__()"),
         (check_local_imports, "", "def f(): import flowrt.nn", "inside f()"),
         (check_doors, "device.host", "import cupy", "its door is flowrt.device.cuda"),
-        (check_doors, "device.host", "def f():\n  from numba import njit", "host:2 imports numba.njit"),
+        (check_doors, "device.host", "def f():\n  from llvmlite import ir", "host:2 imports llvmlite.ir"),
         (check_doors, "graph.text", "import cupyx.scipy as s", "imports cupyx.scipy"),
         (check_doors, "executor.session", "import grpc", "its door is flowrt.rendezvous.grpc_transport or"),
         (check_doors, "train", "import safetensors.numpy", "its door is flowrt.train.checkpoint"),

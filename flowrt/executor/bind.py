@@ -27,12 +27,14 @@ from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
 from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.cost import may_block, node_cost, node_seconds
+from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import MemoryPlan
 from flowrt.executor.places import Places, Storage, assign_places, is_on_host, nbytes_of, static_shape
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
 from flowrt.executor.sized_call import sized_call
 from flowrt.executor.streams import StreamSchedule
+from flowrt.executor.update_kernel import update_call
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -59,17 +61,23 @@ class Partition(NamedTuple):
     schedule: StreamSchedule
     lifetimes: Lifetimes
     places: Places
+    has_loops: bool
+    """Whether compiled loops do what they can."""
 
 
 def compile_partition(
-    subgraph: Subgraph, schedule: StreamSchedule, device: Device, resource: Callable[[Node], Any]
+    subgraph: Subgraph,
+    schedule: StreamSchedule,
+    device: Device,
+    resource: Callable[[Node], Any],
+    has_loops: bool = False,
 ) -> Partition:
     """Lifetimes and the memory plan of ``subgraph``. ``resource(node)``: the session's object behind a
     stateful node.
     """
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_places(subgraph, schedule, lifetimes, resource, device)
-    return Partition(subgraph, device, schedule, lifetimes, places)
+    return Partition(subgraph, device, schedule, lifetimes, places, has_loops and not device.is_remote)
 
 
 @final
@@ -119,7 +127,7 @@ class Binder:
         take: Callable[[str, Any], Any],
         fail: Callable[[OpError], object],
     ) -> None:
-        self._subgraph, self._device, self._schedule, self._lifetimes, places = partition
+        self._subgraph, self._device, self._schedule, self._lifetimes, places, self._has_loops = partition
         self._xp, self._is_remote = self._device.xp, self._device.is_remote
         self._storage, self._memory = places
         self._resource, self._send, self._take, self._fail = resource, send, take, fail
@@ -391,6 +399,10 @@ class Binder:
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
+        if isinstance(function, FusedKernel) and not isinstance(arguments[0], Later):
+            result = ", ".join(self._operands[node.name, i].text for i in range(len(arrays)))
+            self._emit(node, *function.bind(arguments[0], arrays), operands, result)
+            return
         if isinstance(node.op.kernel, Ufunc):
             bound, arguments = function, (*arguments, out)
         else:
@@ -399,6 +411,11 @@ class Binder:
 
     def _bind_into_registers(self, node: Node, operands: list[Operand]) -> None:
         function, arguments = self._kernel(node, operands)
+        if self._has_loops and node.op.effect is Effect.WRITE and node.op.loop is not None:
+            update = update_call(node, arguments)
+            if update is not None:
+                self._emit(node, update, (), operands, "")
+                return
         function = self._timed(node, self._sized(node, function))
         registers = self._registers
         slots = [self._new_register(node, i) for i in range(len(node.outputs))]
@@ -422,6 +439,11 @@ class Binder:
 
         An argument that is not known yet stands as a `Later`.
         """
+        if "group" in node.attrs and not self._is_remote:
+            inputs = bound_kernel(self._xp, node, operands)[1]
+            kernel = FusedKernel(node)
+            kernel.prepare()
+            return kernel, inputs
         state = self._resource(node) if node.op.state is not None else None
         device = self._device
         return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device)

@@ -48,6 +48,11 @@ MAX_COPIED_FEED = 65536
 read where it is.
 """
 
+MAX_COPIED_FETCH = 65536
+"""Bytes: what is fetched of several outputs is copied out of a buffer up to this size, so that the others are
+bound; above, all are new memory.
+"""
+
 MAX_PINNED_SEND = 65536
 """Bytes: on the host a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its
 last reader frees.
@@ -171,10 +176,14 @@ class _Assigner:
             return False
         if self._is_remote:
             return not is_on_host(node)
-        if any(self._lifetimes.root(ref) in self._fetched for ref in outputs):
+        fetched = [ref for ref in outputs if self._lifetimes.root(ref) in self._fetched]
+        if fetched and (len(outputs) == 1 or self._bytes_of(fetched) > MAX_COPIED_FETCH):
             return False
         is_sent = not copied and self._lifetimes.is_sent(outputs)
         return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
+
+    def _bytes_of(self, refs: list[Ref]) -> int:
+        return sum(nbytes_of(self._subgraph.spec(ref)) for ref in refs)
 
     def _needs_shapes(self, node: Node) -> str:
         specs = ", ".join(map(str, node.outputs))

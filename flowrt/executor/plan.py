@@ -23,6 +23,7 @@ from flowrt.device.spec import DeviceSpec
 from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.cost import total_cost
+from flowrt.executor.fused_program import supports
 from flowrt.executor.program import Program, cause
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
 from flowrt.executor.step_stats import StepRecorder
@@ -30,7 +31,9 @@ from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedul
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
 from flowrt.graph.passes import optimise
+from flowrt.graph.passes.fuse import fuse
 from flowrt.graph.passes.infer import infer_shapes
 from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.partition import partition
@@ -48,7 +51,8 @@ threads costs about 50 us, in which a core does this much arithmetic on small ar
 @final
 class Plan:
     """The compiled partitions of a placed subgraph, by device. ``seed`` makes the runs interleave
-    instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`.
+    instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`, ``fuses``
+    has groups of operations computed by compiled loops.
     """
 
     def __init__(
@@ -59,18 +63,32 @@ class Plan:
         inline: bool,
         seed: int | None,
         controlled: bool,
+        fuses: bool,
     ) -> None:
         self.partitions = {
-            name: compile_partition(part, schedule, devices[name], functools.partial(resource, devices[name]))
-            for name, (part, schedule) in _schedule(placed, devices).items()
+            name: compile_partition(
+                part, schedule, devices[name], functools.partial(resource, devices[name]), fuses
+            )
+            for name, (part, schedule) in _schedule(placed, devices, fuses).items()
         }
+        self.placed = placed
+        self.has_loops = any(_has_loops(part) for part in self.partitions.values())
+        """Whether compiled loops are a part of it."""
+        self.runs_to_compile = 0
+        """How many runs from now its loops are compiled; 0: they are not, or will be soon."""
+        self.with_loops: Callable[[], Plan] | None = None
+        """Makes the plan with compiled loops."""
         self._resource, self._seed = resource, seed
         self._inline = seed is not None or not _needs_threads(self.partitions.values(), inline)
         subgraphs = [part.subgraph for part in self.partitions.values()]
         self._fed = [placed.nodes[name] for name in placed.feeds]
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
-        self._fetch_order = _order(placed.fetches, [s.fetches for s in subgraphs])
+        where = [placed.nodes[name].device for name, _ in placed.fetches]
+        fetched = [
+            [f for f, d in zip(placed.fetches, where, strict=True) if d == name] for name in self.partitions
+        ]
+        self._fetch_order = _order(placed.fetches, fetched)  # as they were called before fusion
         self._idle: list[Instance] = []
         self._closed = False
         self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
@@ -253,18 +271,34 @@ class Instance:
             program.reset()
 
 
-def _schedule(placed: Subgraph, devices: Mapping[str, Device]) -> dict[str, tuple[Subgraph, StreamSchedule]]:
+def _has_loops(part: Partition) -> bool:
+    is_update = Effect.WRITE if part.has_loops else None
+    return any("group" in n.attrs or (n.op.effect is is_update and n.op.loop) for n in part.subgraph)
+
+
+def _schedule(
+    placed: Subgraph, devices: Mapping[str, Device], fuses: bool
+) -> dict[str, tuple[Subgraph, StreamSchedule]]:
     """The partitions on their devices' streams. If no device spreads its part the order stays as it was,
     which ends lifetimes sooner.
     """
     if any(devices[name].num_streams > 1 for name in {node.device for node in placed}):
         spread = {
             name: (part, schedule_streams(part, devices[name].num_streams))
-            for name, part in partition(by_rank(placed)).items()
+            for name, part in _parts(by_rank(placed), devices, fuses).items()
         }
         if any(schedule.count > 1 for _, schedule in spread.values()):
             return spread
-    return {name: (part, one_stream(part)) for name, part in partition(placed).items()}
+    parts = _parts(placed, devices, fuses)
+    return {name: (part, one_stream(part)) for name, part in parts.items()}
+
+
+def _parts(placed: Subgraph, devices: Mapping[str, Device], fuses: bool) -> dict[str, Subgraph]:
+    """The partitions; those of the host with their groups as one node each."""
+    return {
+        name: fuse(part, supports) if fuses and not devices[name].is_remote else part
+        for name, part in partition(placed).items()
+    }
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:

@@ -20,16 +20,18 @@ import threadpoolctl
 
 from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
-from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.device.host_jit import is_available
+from flowrt.device.local_devices import local_devices
 from flowrt.device.memory_pool import Owner
 from flowrt.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
-from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
+from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
 from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
 from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan, compile_step
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
+from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph import (
     Graph,
@@ -105,7 +107,7 @@ class BaseSession:
         self._graph = graph if graph is not None else get_default_graph()
         self._config = config if config is not None else ConfigProto()
         self._seed = seed
-        self._devices = local_devices(_device_request(self._config))
+        self._devices = local_devices(device_request(self._config))
         self._by_name = {device.name: device for device in self._devices}
         self._requests: dict[Any, Request] = {}
         self._resources: dict[tuple[str, str], Any] = {}
@@ -113,6 +115,7 @@ class BaseSession:
         self._lock = threading.RLock()
         self._running: set[StepControl] = set()
         self._clock = 0
+        self._jit = jit_mode()
         self._mutations = self._graph.mutations
         self._closed = False
         if self._config.intra_op_parallelism_threads:
@@ -197,6 +200,8 @@ class BaseSession:
     def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
         arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
         plan = self._plan(request, tuple([a.shape for a in arrays]))
+        if plan.runs_to_compile:
+            self._count_run(request, plan)
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run(arrays, None))
         return request.fetches.rebuild(self._run_controlled(plan, arrays, options, run_metadata))
@@ -260,7 +265,31 @@ class BaseSession:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
-        return Plan(placed, self._by_name, self._resource, inline, self._seed, controlled)
+        can_fuse = options.opt_level != OptimizerOptions.L0 and len(placed) <= MAX_NODES
+        fuses = self._jit is Jit.EAGER and can_fuse and is_available()
+        make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
+        plan = make(fuses)
+        if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
+            plan.runs_to_compile, plan.with_loops = RUNS_BEFORE_COMPILING, functools.partial(make, True)
+        return plan
+
+    def _count_run(self, request: Request, plan: Plan) -> None:
+        """Have loops compiled for a plan that runs again and again."""
+        plan.runs_to_compile -= 1
+        if not plan.runs_to_compile:
+            compile_beside(functools.partial(self._take_loops, request, plan))
+
+    def _take_loops(self, request: Request, plan: Plan) -> None:
+        """On the compiling thread: a plan with loops in the place of ``plan``."""
+        if self._closed or not is_available():
+            return
+        assert plan.with_loops is not None
+        fused = plan.with_loops()
+        with self._lock:
+            for shapes, current in request.plans.items():
+                if current is plan and fused.has_loops and not self._closed:
+                    request.plans[shapes] = fused
+                    plan.let_go()
 
     def _resource(self, device: Device, node: Node) -> Any:
         """The session's object behind a stateful node, made when first asked for."""
@@ -281,6 +310,8 @@ class BaseSession:
         except OpError as error:
             del self._resources[device.name, node.name]
             raise located(node, error) from error.__cause__
+        if not device.executor.computes:  # nor assigns: the value is 0 from the start
+            variable.is_initialized = variable.is_pinned
 
     def _describe(
         self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions
@@ -342,8 +373,9 @@ class BaseSession:
         resources = self._variable_resources(list(values))
         arrays = [converter(v._as_graph_element())(value) for v, value in values.items()]
         for (device, resource), array in zip(resources, arrays, strict=True):
+            assign = device.executor.kernel(resource.name, resource.assign, 0.0)
             with device.step(), device.activate():
-                resource.assign(device.xp, device.to_device(array))
+                assign(device.xp, device.to_device(array))
 
     def _variable_resources(self, variables: Sequence[Any]) -> list[tuple[Device, Any]]:
         self._check_open()
@@ -419,8 +451,7 @@ class BaseSession:
             if close := getattr(resource, "close", None):
                 close()
         for device in self._devices:
-            if device.is_remote:  # the memory of a CPU goes with its last holder
-                device.close()
+            device.close()
 
     def _forget_plans(self) -> None:
         with self._lock:
@@ -498,24 +529,3 @@ def get_default_session() -> Any:
     """The innermost default session of the thread, or None."""
     sessions = default_sessions()
     return sessions[-1] if sessions else None
-
-
-def _device_request(config: ConfigProto) -> DeviceRequest:
-    """What ``config`` says of the devices. Raises `InvalidArgumentError` for types that there are not."""
-    unknown = set(config.device_count) - {"CPU", "GPU", "NULL"}
-    if unknown:
-        raise InvalidArgumentError(
-            f"device_count: expected the types CPU, GPU and NULL; got {', '.join(sorted(unknown))}"
-        )
-    gpu = config.gpu_options
-    virtual = gpu.experimental.virtual_devices
-    return DeviceRequest(
-        cpus=config.device_count.get("CPU", 1),
-        gpus=config.device_count.get("GPU"),
-        nulls=config.device_count.get("NULL", 0),
-        num_streams=max(1, config.inter_op_parallelism_threads),
-        visible_gpus=gpu.visible_device_list,
-        gpu_memory_fraction=gpu.per_process_gpu_memory_fraction,
-        virtual_gpu_mb=[v.memory_limit_mb for v in virtual],
-        captures_gpu_steps=gpu.experimental.capture_steps,
-    )

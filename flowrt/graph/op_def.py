@@ -12,14 +12,15 @@
   they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops;
-* ``effect``: what passes need to know instead of the op's name.
+* ``effect``: what passes need to know instead of the op's name;
+* ``loop`` and ``reduction``: how a compiled loop over the elements computes it, if one does: see `Loop`.
 """
 
 from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
@@ -230,6 +231,36 @@ class Ufunc:
         return getattr(xp, self.name)
 
 
+class Loop(NamedTuple):
+    """How one element of the op's outputs is computed in a compiled loop, which may fuse it with others'."""
+
+    build: Callable[..., Any]
+    """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one an output; None where no loop does
+    it for these dtypes and attrs. ``b`` is a `flowrt.device.loops.LoopBuilder` and an input its `Value` (a
+    tuple of them for a list, a Python value for a host input); ``attrs`` are those that ``build`` has as
+    keyword-only parameters. Inputs broadcast as in NumPy.
+
+    For an op that writes, a resource input is the element of the variable now, and the values returned are
+    the new elements of the resources in order.
+    """
+    along_rows: bool = False
+    """Whether the last axis of input 0 is a row, along which ``build`` reduces (``b.row_sum(x)``): an input
+    or output with one dimension less has one value a row. Otherwise the op is elementwise.
+    """
+    reshapes: bool = False
+    """Whether the output has the elements of input 0 in their order, in another shape."""
+
+
+def instruction(op: str) -> Loop:
+    """The `Loop` of an op that is one instruction of loops on its inputs."""
+    return Loop(lambda b, *inputs: b.emit(op, *inputs))
+
+
+def on_floats(build: Callable[..., Any]) -> Loop:
+    """The `Loop` of an op that loops compute for floats only, since integers may raise (a zero divisor)."""
+    return Loop(lambda b, *inputs: build(b, *inputs) if inputs[0].dtype.startswith("float") else None)
+
+
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class OpDef:
@@ -261,8 +292,14 @@ class OpDef:
     """Finds what makes a node of this op needless or simpler, bit for bit: see `SimplifyContext`."""
     cost: Callable[[Any, Any], float] | None
     """Floating-point operations of one call from (input specs, output specs); None: one an output element."""
+    loop: Loop | None
+    """How compiled loops compute it; None: only the kernel does."""
+    reduction: str | None
+    """What it does to input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
     doc: str
     kernel_attrs: tuple[str, ...]
+    loop_attrs: tuple[str, ...]
+    """The attrs that ``loop.build`` takes."""
     takes_out: bool
 
     @property
@@ -326,11 +363,13 @@ def define_op(
     value: Callable[[ShapeContext], PartialValue] | None = None,
     simplify: SimplifyRule | None = None,
     cost: Callable[[Any, Any], float] | None = None,
+    loop: Loop | None = None,
+    reduction: str | None = None,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
-    Raises `AlreadyExistsError` for a second definition and `InvalidArgumentError` for a signature that does
-    not parse.
+    Raises `AlreadyExistsError` for a second definition, and `InvalidArgumentError` for a signature that does
+    not parse and for a ``loop`` that does not take the inputs or asks for an attr that is not there.
     """
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
@@ -340,12 +379,31 @@ def define_op(
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
         shape, kernel, vjp, jvp, samples, effect,
-        alias, elementwise, commutative, state, value, simplify, cost, doc,
+        alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
+        loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
     )  # fmt: skip
     _registry[name] = op
     return op
+
+
+def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> tuple[str, ...]:
+    """The keyword-only parameters of ``loop.build``, all of them attrs, after the builder and the inputs."""
+    signature = inspect.signature(loop.build)
+    named = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
+    unknown = [parameter for parameter in named if parameter not in known]
+    if unknown:
+        raise InvalidArgumentError(
+            f"loop of {name}: expected attrs of the op; got {', '.join(unknown)}.{nearest(unknown[0], known)}"
+        )
+    try:
+        signature.bind(None, *[None] * inputs, **dict.fromkeys(named))
+    except TypeError as error:
+        raise InvalidArgumentError(
+            f"loop of {name}: expected a builder and {inputs} inputs as parameters; got {signature}"
+        ) from error
+    return tuple(named)
 
 
 def parse_signature(

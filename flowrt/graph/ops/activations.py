@@ -21,6 +21,7 @@ from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
     BY_VJP,
     Attr,
+    Loop,
     OpDef,
     Sample,
     attr_float,
@@ -52,7 +53,13 @@ def _inputs(rng: np.random.Generator, attrs: Mapping[str, Any]) -> Iterable[Samp
 
 
 def _activation(
-    name: str, kernel: Any, gradient: OpDef, types: Iterable[DType], doc: str, **attrs: Attr
+    name: str,
+    kernel: Any,
+    loop: Callable[..., Any],
+    gradient: OpDef,
+    types: Iterable[DType],
+    doc: str,
+    **attrs: Attr,
 ) -> OpDef:
     """``features: T -> T`` whose derivative is ``gradient`` of the input, or of the output if it says so."""
     by_output = gradient.inputs[1].name == "outputs"
@@ -72,6 +79,7 @@ def _activation(
         jvp=derivative,
         samples=lambda rng: _inputs(rng, {key: attr.default for key, attr in attrs.items()}),
         elementwise=True,
+        loop=Loop(loop),
         doc=doc,
     )
 
@@ -80,6 +88,7 @@ def _gradient(
     name: str,
     at: str,
     kernel: Any,
+    loop: Callable[..., Any],
     types: Iterable[DType],
     doc: str,
     second: Second | None = None,
@@ -110,6 +119,7 @@ def _gradient(
             for s in _inputs(rng, {})
         ],
         elementwise=True,
+        loop=Loop(loop),
         doc=doc,
     )
 
@@ -131,12 +141,14 @@ relu_grad = _gradient(
     "ReluGrad",
     "features",
     lambda xp, dy, x, out=None: xp.multiply(dy, x > 0, out=out),
+    lambda b, dy, x: dy * b.cast(x > 0, dy.dtype),
     dtypes.REAL,
     "The gradient of relu: dy where x > 0.",
 )
 relu = _activation(
     "Relu",
     lambda xp, x, out=None: xp.maximum(x, x.dtype.type(0), out=out),
+    lambda b, x: b.max(x, 0),
     relu_grad,
     dtypes.REAL,
     "max(x, 0).",
@@ -146,12 +158,14 @@ relu6_grad = _gradient(
     "Relu6Grad",
     "features",
     lambda xp, dy, x, out=None: xp.multiply(dy, (x > 0) & (x < 6), out=out),
+    lambda b, dy, x: dy * b.cast((x > 0) & (x < 6), dy.dtype),
     dtypes.REAL,
     "The gradient of relu6: dy where 0 < x < 6.",
 )
 relu6 = _activation(
     "Relu6",
     lambda xp, x, out=None: xp.minimum(xp.maximum(x, x.dtype.type(0), out=out), x.dtype.type(6), out=out),
+    lambda b, x: b.min(b.max(x, 0), 6),
     relu6_grad,
     dtypes.REAL,
     "min(max(x, 0), 6).",
@@ -161,6 +175,7 @@ leaky_relu_grad = _gradient(
     "LeakyReluGrad",
     "features",
     _leaky_grad,
+    lambda b, dy, x, *, alpha: dy * b.select(x > 0, b.const(1, x.dtype), alpha),
     dtypes.FLOATING,
     "The gradient of leaky_relu: dy where x > 0, otherwise alpha * dy.",
     alpha=attr_float(0.2),
@@ -168,6 +183,7 @@ leaky_relu_grad = _gradient(
 leaky_relu_op = _activation(
     "LeakyRelu",
     _leaky,
+    lambda b, x, *, alpha: (b.max if alpha <= 1 else b.min)(x, x * alpha),
     leaky_relu_grad,
     dtypes.FLOATING,
     "x where it is positive, otherwise alpha * x.",
@@ -185,10 +201,18 @@ def _elu(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.add(xp.maximum(x, zero), xp.expm1(xp.minimum(x, zero)), out=out)
 
 
+def _elu_loop(b: Any, x: Any) -> Any:
+    return b.max(x, 0) + b.expm1(b.min(x, 0))
+
+
 def _selu(xp: Any, x: Any, out: Any = None) -> Any:
     number = x.dtype.type
     below = number(SELU_SCALE_ALPHA) * xp.expm1(xp.minimum(x, number(0)))
     return xp.add(number(SELU_SCALE) * xp.maximum(x, number(0)), below, out=out)
+
+
+def _selu_loop(b: Any, x: Any) -> Any:
+    return SELU_SCALE * b.max(x, 0) + SELU_SCALE_ALPHA * b.expm1(b.min(x, 0))
 
 
 def _selu_grad(xp: Any, dy: Any, y: Any, out: Any = None) -> Any:
@@ -200,21 +224,25 @@ elu_grad = _gradient(
     "EluGrad",
     "outputs",
     lambda xp, dy, y, out=None: xp.multiply(dy, xp.minimum(y, y.dtype.type(0)) + y.dtype.type(1), out=out),
+    lambda b, dy, y: dy * (b.min(y, 0) + 1),
     dtypes.FLOATING,
     "The gradient of elu from its value: dy * (y + 1) where y < 0, otherwise dy.",
     _where_negative,
 )
-elu = _activation("Elu", _elu, elu_grad, dtypes.FLOATING, "x where it is positive, otherwise exp(x) - 1.")
+elu = _activation(
+    "Elu", _elu, _elu_loop, elu_grad, dtypes.FLOATING, "x where it is positive, otherwise exp(x) - 1."
+)
 
 selu_grad = _gradient(
     "SeluGrad",
     "outputs",
     _selu_grad,
+    lambda b, dy, y: dy * b.select(y < 0, y + SELU_SCALE_ALPHA, SELU_SCALE),
     dtypes.FLOATING,
     "The gradient of selu from its value.",
     _where_negative,
 )
-selu = _activation("Selu", _selu, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.")
+selu = _activation("Selu", _selu, _selu_loop, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.")
 
 
 # --- smooth ones
@@ -222,6 +250,10 @@ selu = _activation("Selu", _selu, selu_grad, dtypes.FLOATING, "The self-normaliz
 
 def _softplus(xp: Any, x: Any, out: Any = None) -> Any:
     return xp.add(xp.maximum(x, x.dtype.type(0)), xp.log1p(xp.exp(-xp.abs(x))), out=out)
+
+
+def _softplus_loop(b: Any, x: Any) -> Any:
+    return b.max(x, 0) + b.log1p(b.exp(-abs(x)))
 
 
 def _softplus_second(g: Tensor, dy: Tensor, x: Tensor) -> Tensor:
@@ -242,18 +274,25 @@ softplus_grad: OpDef = _gradient(
     "SoftplusGrad",
     "features",
     lambda xp, dy, x, out=None: xp.true_divide(dy, xp.exp(-x) + x.dtype.type(1), out=out),
+    lambda b, dy, x: dy / (b.exp(-x) + 1),
     dtypes.FLOATING,
     "The gradient of softplus: dy / (1 + exp(-x)).",
     _softplus_second,
 )
 softplus = _activation(
-    "Softplus", _softplus, softplus_grad, dtypes.FLOATING, "log(1 + exp(x)), which never overflows."
+    "Softplus",
+    _softplus,
+    _softplus_loop,
+    softplus_grad,
+    dtypes.FLOATING,
+    "log(1 + exp(x)), which never overflows.",
 )
 
 softsign_grad: OpDef = _gradient(
     "SoftsignGrad",
     "features",
     lambda xp, dy, x, out=None: xp.true_divide(dy, _one_plus_abs(xp, x) ** 2, out=out),
+    lambda b, dy, x: dy / ((1 + abs(x)) * (1 + abs(x))),
     dtypes.FLOATING,
     "The gradient of softsign: dy / (1 + abs(x)) ** 2.",
     _softsign_second,
@@ -261,6 +300,7 @@ softsign_grad: OpDef = _gradient(
 softsign = _activation(
     "Softsign",
     lambda xp, x, out=None: xp.true_divide(x, _one_plus_abs(xp, x), out=out),
+    lambda b, x: x / (1 + abs(x)),
     softsign_grad,
     dtypes.FLOATING,
     "x / (1 + abs(x)).",

@@ -59,5 +59,6 @@ from flowrt.graph.ops import (  # noqa: F401
     summaries,
     training,
     transfer,
+    update_loops,
     windows,
 )

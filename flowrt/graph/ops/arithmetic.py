@@ -6,6 +6,7 @@ Rules of this file: inputs have one dtype and broadcast as in NumPy; integers wr
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -22,6 +23,7 @@ from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
     BY_VJP,
     LINEAR,
+    Loop,
     OpDef,
     PartialValue,
     ShapeContext,
@@ -29,6 +31,8 @@ from flowrt.graph.op_def import (
     SimplifyRule,
     Ufunc,
     define_op,
+    instruction,
+    on_floats,
     op_def,
     sample,
 )
@@ -170,6 +174,7 @@ add_v2 = binary_op(
     commutative=True,
     value=integer_value(operator.add),
     simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
+    loop=instruction("add"),
     doc="x + y.",
 )
 
@@ -183,6 +188,7 @@ add_v1 = binary_op(
     samples=pairs(),
     value=integer_value(operator.add),
     simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
+    loop=instruction("add"),
     doc="x + y, as older graphs have it; joins strings.",
 )
 
@@ -196,6 +202,7 @@ subtract = binary_op(
     samples=pairs(),
     value=integer_value(operator.sub),
     simplify=drops_neutral(_is_neutral_in_difference, 1),
+    loop=instruction("sub"),
     doc="x - y.",
 )
 
@@ -210,6 +217,7 @@ multiply = binary_op(
     commutative=True,
     value=integer_value(operator.mul),
     simplify=drops_neutral(is_one, 0, 1),
+    loop=instruction("mul"),
     doc="x * y.",
 )
 
@@ -253,6 +261,7 @@ squared_difference = binary_op(
     jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
+    loop=Loop(lambda b, x, y: (x - y) * (x - y)),
     doc="conj(x - y) * (x - y).",
 )
 
@@ -294,6 +303,7 @@ add_n_op = define_op(
     ),
     elementwise=True,
     simplify=lambda c: c.node.inputs if len(c.node.inputs) == 1 else None,
+    loop=Loop(lambda b, inputs: functools.reduce(operator.add, inputs)),
     doc="The sum of inputs of one shape.",
 )
 
@@ -340,6 +350,7 @@ power = binary_op(
     vjp=_pow_vjp,
     jvp=BY_VJP,
     samples=pairs(0.5, 3),
+    loop=on_floats(lambda b, x, y: b.pow(x, y)),
     doc="x to the power of y.",
 )
 
@@ -369,6 +380,7 @@ maximum = binary_op(
     samples=pairs(),
     commutative=True,
     value=integer_value(max),
+    loop=instruction("max"),
     doc="The larger of x and y.",
 )
 
@@ -382,6 +394,7 @@ minimum = binary_op(
     samples=pairs(),
     commutative=True,
     value=integer_value(min),
+    loop=instruction("min"),
     doc="The smaller of x and y.",
 )
 

@@ -11,7 +11,7 @@ from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, Loop, OpDef, ShapeContext, attr_string, define_op, sample
 from flowrt.graph.ops.activations import relu
 from flowrt.graph.ops.arithmetic import multiply, subtract
 from flowrt.graph.ops.comparison import greater_equal, where_v2
@@ -60,6 +60,11 @@ def _bias_add(xp: Any, value: Any, bias: Any, data_format: str, out: Any = None)
     return xp.add(value, bias.reshape((-1,) + (1,) * trailing) if trailing else bias, out=out)
 
 
+def _bias_add_loop(b: Any, value: Any, bias: Any, *, data_format: str) -> Any:
+    """Only with the channels last, where the bias broadcasts as it is."""
+    return value + bias if data_format == "NHWC" else None
+
+
 def _bias_add_grad_shape(s: ShapeContext) -> Sequence[Shape]:
     value = s.shapes[0]
     return [(None if value is None else value[_channel_axis(value, s.attrs["data_format"])],)]
@@ -92,6 +97,7 @@ bias_add_op: OpDef = define_op(
         sample(np.ones((0, 3), np.complex64), np.ones(3, np.complex64)),
     ),
     elementwise=True,
+    loop=Loop(_bias_add_loop),
     doc="The value with ``bias[c]`` added to channel c: the last axis, or in NCHW the one after the batch.",
 )
 

@@ -7,7 +7,15 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, define_op, sample, undoes_itself
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    OpDef,
+    Ufunc,
+    define_op,
+    instruction,
+    sample,
+    undoes_itself,
+)
 from flowrt.graph.ops.comparison import broadcast_shape
 from flowrt.graph.ops.identities import unchanged
 
@@ -32,9 +40,23 @@ def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef:
     )
 
 
-bitwise_and = _bitwise("BitwiseAnd", "bitwise_and", "The bits that are set in both.", commutative=True)
-bitwise_or = _bitwise("BitwiseOr", "bitwise_or", "The bits that are set in one or both.", commutative=True)
-bitwise_xor = _bitwise("BitwiseXor", "bitwise_xor", "The bits that are set in just one.", commutative=True)
+bitwise_and = _bitwise(
+    "BitwiseAnd", "bitwise_and", "The bits that are set in both.", commutative=True, loop=instruction("and")
+)
+bitwise_or = _bitwise(
+    "BitwiseOr",
+    "bitwise_or",
+    "The bits that are set in one or both.",
+    commutative=True,
+    loop=instruction("or"),
+)
+bitwise_xor = _bitwise(
+    "BitwiseXor",
+    "bitwise_xor",
+    "The bits that are set in just one.",
+    commutative=True,
+    loop=instruction("xor"),
+)
 left_shift = _bitwise("LeftShift", "left_shift", "x * 2**y, for 0 <= y < the number of bits.")
 right_shift = _bitwise(
     "RightShift", "right_shift", "x / 2**y, rounded down, for 0 <= y < the number of bits."
@@ -51,5 +73,6 @@ invert = define_op(
     samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
     elementwise=True,
     simplify=undoes_itself,
+    loop=instruction("not"),
     doc="All bits flipped.",
 )

@@ -15,16 +15,20 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    Loop,
     OpDef,
     Sample,
     ShapeContext,
+    SimplifyContext,
     Ufunc,
     attr_bool,
     attr_float,
     define_op,
+    instruction,
     op_def,
     sample,
     undoes_itself,
@@ -82,7 +86,7 @@ def zero_of(dtype: DType) -> Tensor:
 # --- comparison
 
 
-def _comparison(name: str, kernel: Any, types: Iterable[DType], **rules: Any) -> OpDef:
+def _comparison(name: str, kernel: Any, loop: str, types: Iterable[DType], **rules: Any) -> OpDef:
     return define_op(
         name,
         "x: T, y: T -> bool",
@@ -93,6 +97,7 @@ def _comparison(name: str, kernel: Any, types: Iterable[DType], **rules: Any) ->
         jvp=NONDIFFERENTIABLE,
         samples=pairs(),
         elementwise=True,
+        loop=instruction(loop),
         **rules,
     )
 
@@ -113,22 +118,22 @@ _EQUALITY: dict[str, Any] = {
 }
 
 
-less = _comparison("Less", Ufunc("less"), dtypes.REAL, doc="x < y.")
+less = _comparison("Less", Ufunc("less"), "lt", dtypes.REAL, doc="x < y.")
 
 
-less_equal = _comparison("LessEqual", Ufunc("less_equal"), dtypes.REAL, doc="x <= y.")
+less_equal = _comparison("LessEqual", Ufunc("less_equal"), "le", dtypes.REAL, doc="x <= y.")
 
 
-greater = _comparison("Greater", Ufunc("greater"), dtypes.REAL, doc="x > y.")
+greater = _comparison("Greater", Ufunc("greater"), "gt", dtypes.REAL, doc="x > y.")
 
 
-greater_equal = _comparison("GreaterEqual", Ufunc("greater_equal"), dtypes.REAL, doc="x >= y.")
+greater_equal = _comparison("GreaterEqual", Ufunc("greater_equal"), "ge", dtypes.REAL, doc="x >= y.")
 
 
-equal = _comparison("Equal", Ufunc("equal"), doc="x == y.", **_EQUALITY)
+equal = _comparison("Equal", Ufunc("equal"), "eq", doc="x == y.", **_EQUALITY)
 
 
-not_equal = _comparison("NotEqual", Ufunc("not_equal"), doc="x != y.", **_EQUALITY)
+not_equal = _comparison("NotEqual", Ufunc("not_equal"), "ne", doc="x != y.", **_EQUALITY)
 
 
 approximate_equal_op = define_op(
@@ -162,7 +167,7 @@ def _truth_pairs(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(True), np.zeros(0, bool))
 
 
-def _logical(name: str, kernel: Any, doc: str) -> OpDef:
+def _logical(name: str, kernel: Any, loop: str, doc: str) -> OpDef:
     return define_op(
         name,
         "x: bool, y: bool -> bool",
@@ -173,14 +178,15 @@ def _logical(name: str, kernel: Any, doc: str) -> OpDef:
         samples=_truth_pairs,
         elementwise=True,
         commutative=True,
+        loop=instruction(loop),
         doc=doc,
     )
 
 
-logical_and = _logical("LogicalAnd", Ufunc("logical_and"), "x and y.")
+logical_and = _logical("LogicalAnd", Ufunc("logical_and"), "and", "x and y.")
 
 
-logical_or = _logical("LogicalOr", Ufunc("logical_or"), "x or y.")
+logical_or = _logical("LogicalOr", Ufunc("logical_or"), "or", "x or y.")
 
 
 logical_not = define_op(
@@ -193,6 +199,7 @@ logical_not = define_op(
     samples=lambda rng: [sample(np.array([True, False]))],
     elementwise=True,
     simplify=undoes_itself,
+    loop=instruction("not"),
     doc="not x.",
 )
 
@@ -240,6 +247,14 @@ def _select_v2_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     ]
 
 
+def _select_simplify(c: SimplifyContext) -> Node | None:
+    """`SelectV2`, which is elementwise, unless the condition is a vector that chooses rows."""
+    condition, t, _ = (c.spec(ref).shape for ref in c.node.inputs)
+    if condition is None or t is None or len(condition) not in (0, len(t)):
+        return None
+    return c.node.replace(op=select_v2)
+
+
 def _choices(rng: np.random.Generator) -> Iterable[Sample]:
     condition = np.array([True, False])
     yield sample(condition, rng.standard_normal(2), rng.standard_normal(2))
@@ -248,7 +263,7 @@ def _choices(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros(0, bool), np.zeros(0, np.complex64), np.zeros(0, np.complex64))
 
 
-select = define_op(
+select: OpDef = define_op(
     "Select",
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
@@ -260,11 +275,12 @@ select = define_op(
         *_choices(rng),
         sample(np.array([True, False, True]), rng.standard_normal((3, 2)), rng.standard_normal((3, 2))),
     ),
+    simplify=_select_simplify,
     doc="t where the condition holds, else e; a vector condition chooses rows.",
 )
 
 
-select_v2 = define_op(
+select_v2: OpDef = define_op(
     "SelectV2",
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
@@ -277,6 +293,7 @@ select_v2 = define_op(
         sample(np.array([[True], [False]]), rng.standard_normal(3), rng.standard_normal((2, 1))),
     ),
     elementwise=True,
+    loop=Loop(lambda b, condition, t, e: b.select(condition, t, e)),
     doc="t where the condition holds, else e; all three broadcast.",
 )
 

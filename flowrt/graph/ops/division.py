@@ -19,8 +19,11 @@ from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
     BY_VJP,
     NONDIFFERENTIABLE,
+    Loop,
     Ufunc,
     define_op,
+    instruction,
+    on_floats,
     op_def,
 )
 from flowrt.graph.ops.arithmetic import (
@@ -113,6 +116,7 @@ realdiv = binary_op(
     jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=np.complex64),
     simplify=drops_neutral(is_one, 1),
+    loop=instruction("div"),
     doc="x / y for floating and complex dtypes.",
 )
 
@@ -125,6 +129,7 @@ div_op = binary_op(
     jvp=BY_VJP,
     samples=pairs(gap=0.5),
     simplify=drops_neutral(is_one, 1),
+    loop=on_floats(lambda b, x, y: x / y),
     doc="x / y, as older graphs have it; integers are divided towards zero.",
 )
 
@@ -137,6 +142,7 @@ floor_div = binary_op(
     jvp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
     value=integer_value(operator.floordiv),
+    loop=on_floats(lambda b, x, y: b.floor(x / y)),
     doc="floor(x / y).",
 )
 
@@ -160,6 +166,7 @@ truncatediv = binary_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
+    loop=on_floats(lambda b, x, y: b.trunc(x / y)),
     doc="x / y without its fraction.",
 )
 
@@ -285,6 +292,7 @@ xlogy = binary_op(
     vjp=_xlogy_vjp,
     jvp=BY_VJP,
     samples=pairs(0.5, 3, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log(y))),
     doc="x * log(y), and 0 where x is 0.",
 )
 
@@ -296,6 +304,7 @@ xlog1py = binary_op(
     vjp=_xlog1py_vjp,
     jvp=BY_VJP,
     samples=pairs(0.5, 3, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log1p(y))),
     doc="x * log(1 + y), and 0 where x is 0.",
 )
 
@@ -307,6 +316,7 @@ xdivy = binary_op(
     vjp=_xdivy_vjp,
     jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x / y)),
     doc="x / y, and 0 where x is 0.",
 )
 
@@ -318,6 +328,7 @@ div_no_nan = binary_op(
     vjp=_div_no_nan_vjp,
     jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x / y)),
     doc="x / y, and 0 where y is 0.",
 )
 
@@ -329,6 +340,7 @@ mul_no_nan = binary_op(
     vjp=_mul_no_nan_vjp,
     jvp=BY_VJP,
     samples=pairs(gap=0.5, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x * y)),
     doc="x * y, and 0 where y is 0, even if x is infinite or not a number.",
 )
 

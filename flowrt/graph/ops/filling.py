@@ -15,6 +15,7 @@ from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    Loop,
     PartialValue,
     Sample,
     ShapeContext,
@@ -142,6 +143,7 @@ zeros_like_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     elementwise=True,
+    loop=Loop(lambda b, x: b.const(0, x.dtype)),
     doc="Zeros of the input's shape and dtype.",
 )
 
@@ -156,6 +158,7 @@ ones_like_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     elementwise=True,
+    loop=Loop(lambda b, x: b.const(1, x.dtype)),
     doc="Ones of the input's shape and dtype.",
 )
 
@@ -220,6 +223,7 @@ broadcast_to = define_op(
         sample(np.array([True]), np.array([0], np.int32)),
         sample(np.ones((2, 1), np.complex64), np.array([2, 2], np.int32)),
     ),
+    loop=Loop(lambda b, input, shape: input),
     doc="The input repeated along new dimensions and those that are 1, to ``shape``.",
 )
 

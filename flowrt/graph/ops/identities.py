@@ -18,6 +18,7 @@ from flowrt.graph.graph import Operation, Tensor
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    Loop,
     PartialValue,
     Sample,
     ShapeContext,
@@ -201,6 +202,11 @@ def _cast_jvp(op: Operation, dx: Tensor) -> list[Tensor | None]:
     return [cast(dx, target) if _is_inexact(target) else None]
 
 
+def _cast_loop(b: Any, x: Any, *, DstT: DType) -> Any:
+    """Not from floats to integers: what a number out of range becomes is the kernel's to say."""
+    return None if x.dtype.startswith("float") and DstT.is_integer else b.cast(x, DstT.name)
+
+
 NUMBERS_AND_BOOL = dtypes.NUMERIC | {dtypes.bool_}
 
 
@@ -225,6 +231,7 @@ cast_op = define_op(
     elementwise=True,
     value=_cast_value,
     simplify=lambda c: c.node.inputs if c.node.attrs["SrcT"] is c.node.attrs["DstT"] else None,
+    loop=Loop(_cast_loop),
     doc="The input's elements as another dtype: floats are cut towards zero, complex numbers become real.",
 )
 

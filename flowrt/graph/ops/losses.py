@@ -17,7 +17,16 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import BY_VJP, NONDIFFERENTIABLE, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_def import (
+    BY_VJP,
+    NONDIFFERENTIABLE,
+    Loop,
+    OpDef,
+    Sample,
+    ShapeContext,
+    define_op,
+    sample,
+)
 from flowrt.graph.ops.activations import softplus
 from flowrt.graph.ops.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.comparison import greater_equal, less_equal, logical_and, where_v2
@@ -116,6 +125,24 @@ def _check_classes(labels: Any, classes: int) -> None:
         raise InvalidArgumentError(f"labels: expected class numbers in [0, {classes}); got {wrong}")
 
 
+def _dense_loop(b: Any, features: Any, labels: Any) -> Any:
+    exponents = features - b.row_max(features)
+    powers = b.exp(exponents)
+    total = b.row_sum(powers)
+    return b.row_sum(labels * (b.log(total) - exponents)), powers / total - labels
+
+
+def _sparse_loop(b: Any, features: Any, labels: Any) -> Any:
+    wanted = b.cast(labels, "int64")
+    b.check((wanted >= 0) & (wanted < b.columns()))
+    chosen = b.column().equals(wanted)
+    exponents = features - b.row_max(features)
+    powers = b.exp(exponents)
+    total = b.row_sum(powers)
+    loss = b.log(total) - b.row_sum(b.select(chosen, exponents, 0))
+    return loss, powers / total - b.cast(chosen, features.dtype)
+
+
 def _scaled_rows(dloss: Tensor, rows: Tensor) -> Tensor:
     return multiply(expand_dims(dloss, -1), rows)  # type: ignore[no-any-return]
 
@@ -178,6 +205,7 @@ dense_cross_entropy_op: OpDef = define_op(
     vjp=_dense_vjp,
     jvp=BY_VJP,
     samples=_distributions,
+    loop=Loop(_dense_loop, along_rows=True),
     doc="Per row -sum(labels * log_softmax(features)), and its gradient for labels of sum 1:"
     " softmax(features) - labels.",
 )
@@ -191,6 +219,7 @@ sparse_cross_entropy_op: OpDef = define_op(
     vjp=_sparse_vjp,
     jvp=BY_VJP,
     samples=_class_numbers,
+    loop=Loop(_sparse_loop, along_rows=True),
     doc="Per row -log_softmax(features)[label], and its gradient; on a GPU NaN for a label that is no class.",
 )
 

@@ -8,6 +8,7 @@ that a training step runs one op, not four.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
@@ -22,11 +23,13 @@ from flowrt.graph.op_def import (
     BY_VJP,
     LINEAR,
     NONDIFFERENTIABLE,
+    Loop,
     OpDef,
     Sample,
     ShapeContext,
     Ufunc,
     define_op,
+    instruction,
     sample,
     undoes_itself,
 )
@@ -64,7 +67,13 @@ def unary_samples(low: float, high: float, *extra: Any) -> Samples:
 
 
 def unary_op(
-    name: str, kernel: Any, types: Iterable[DType], slope: Slope, samples: Samples, doc: str
+    name: str,
+    kernel: Any,
+    types: Iterable[DType],
+    slope: Slope,
+    samples: Samples,
+    doc: str,
+    loop: Loop | None = None,
 ) -> OpDef:
     """A differentiable function of one number: see the rules above for ``slope``."""
 
@@ -81,6 +90,7 @@ def unary_op(
         jvp=lambda op, dx: [slope(dx, op.inputs[0], op.outputs[0])],
         samples=samples,
         elementwise=True,
+        loop=loop,
         doc=doc,
     )
 
@@ -93,7 +103,12 @@ def _merged(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _grad_op(
-    name: str, kernel: Any, by_y: Slope, doc: str, types: Iterable[DType] = dtypes.FLOATING
+    name: str,
+    kernel: Any,
+    loop: Callable[..., Any],
+    by_y: Slope,
+    doc: str,
+    types: Iterable[DType] = dtypes.FLOATING,
 ) -> OpDef:
     """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
 
@@ -119,6 +134,7 @@ def _grad_op(
             sample(rng.uniform(0.2, 0.8, 3).astype(dtypes.bfloat16.np), np.ones(3, dtypes.bfloat16.np)),
         ),
         elementwise=True,
+        loop=Loop(loop),
         doc=doc,
     )
 
@@ -138,6 +154,7 @@ def _scaled(factor: float, *factors: Tensor) -> Tensor:
 tanh_grad = _grad_op(
     "TanhGrad",
     lambda xp, y, dy, out=None: xp.multiply(dy, 1 - y * y, out),
+    lambda b, y, dy: dy * (1 - y * y),
     lambda g, y, dy: _scaled(-2, g, y, dy),
     "The gradient of tanh: dy * (1 - y * y).",
     dtypes.INEXACT,
@@ -146,6 +163,7 @@ tanh_grad = _grad_op(
 sigmoid_grad = _grad_op(
     "SigmoidGrad",
     lambda xp, y, dy, out=None: xp.multiply(dy, y * (1 - y), out),
+    lambda b, y, dy: dy * (y * (1 - y)),
     lambda g, y, dy: multiply(multiply(g, dy), subtract(number(1, y), _scaled(2, y))),
     "The gradient of sigmoid: dy * y * (1 - y).",
     dtypes.INEXACT,
@@ -154,6 +172,7 @@ sigmoid_grad = _grad_op(
 sqrt_grad = _grad_op(
     "SqrtGrad",
     lambda xp, y, dy, out=None: xp.true_divide(dy, y + y, out),
+    lambda b, y, dy: dy / (y + y),
     lambda g, y, dy: realdiv(_scaled(-0.5, g, dy), multiply(y, y)),
     "The gradient of sqrt: dy / (2 * y).",
 )
@@ -161,6 +180,7 @@ sqrt_grad = _grad_op(
 rsqrt_grad = _grad_op(
     "RsqrtGrad",
     lambda xp, y, dy, out=None: xp.true_divide(dy * (y * y * y), -2, out),
+    lambda b, y, dy: dy * (y * y * y) / -2,
     lambda g, y, dy: _scaled(-1.5, g, dy, y, y),
     "The gradient of rsqrt: dy * -y**3 / 2.",
 )
@@ -168,6 +188,7 @@ rsqrt_grad = _grad_op(
 reciprocal_grad = _grad_op(
     "ReciprocalGrad",
     lambda xp, y, dy, out=None: xp.multiply(dy, -y * y, out),
+    lambda b, y, dy: dy * (-y * y),
     lambda g, y, dy: _scaled(-2, g, dy, y),
     "The gradient of 1 / x: -dy * y * y.",
 )
@@ -199,6 +220,7 @@ exp = unary_op(
     lambda d, x, y: multiply(d, y),
     unary_samples(-2, 2, _COMPLEX),
     "e to the power of x.",
+    instruction("exp"),
 )
 
 expm1 = unary_op(
@@ -208,6 +230,7 @@ expm1 = unary_op(
     lambda d, x, y: multiply(d, exp(x)),
     unary_samples(-2, 2, _COMPLEX),
     "exp(x) - 1, exact for small x.",
+    instruction("expm1"),
 )
 
 log = unary_op(
@@ -217,6 +240,7 @@ log = unary_op(
     lambda d, x, y: realdiv(d, x),
     unary_samples(0.5, 3, _COMPLEX),
     "The natural logarithm.",
+    instruction("log"),
 )
 
 log1p = unary_op(
@@ -226,6 +250,7 @@ log1p = unary_op(
     lambda d, x, y: realdiv(d, add_v2(x, number(1, x))),
     unary_samples(-0.5, 3, _COMPLEX),
     "log(1 + x), exact for small x.",
+    instruction("log1p"),
 )
 
 sqrt = unary_op(
@@ -235,6 +260,7 @@ sqrt = unary_op(
     _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
     unary_samples(0.5, 3, _COMPLEX),
     "The square root.",
+    instruction("sqrt"),
 )
 
 rsqrt = unary_op(
@@ -244,6 +270,7 @@ rsqrt = unary_op(
     _unless_complex(rsqrt_grad, lambda d, y: _scaled(-0.5, d, y, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / sqrt(x).",
+    instruction("rsqrt"),
 )
 
 square = unary_op(
@@ -253,6 +280,7 @@ square = unary_op(
     lambda d, x, y: multiply(d, multiply(number(2, x), x)),
     unary_samples(-3, 3, _COMPLEX, np.array([3, -4], np.int8)),
     "x * x.",
+    Loop(lambda b, x: x * x),
 )
 
 reciprocal = unary_op(
@@ -262,6 +290,7 @@ reciprocal = unary_op(
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / x.",
+    Loop(lambda b, x: 1 / x),
 )
 
 inv = unary_op(
@@ -271,6 +300,7 @@ inv = unary_op(
     _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
     unary_samples(0.5, 3, _COMPLEX),
     "1 / x, as older graphs have it.",
+    Loop(lambda b, x: 1 / x),
 )
 
 sigmoid = unary_op(
@@ -280,6 +310,7 @@ sigmoid = unary_op(
     lambda d, x, y: sigmoid_grad(y, d),
     unary_samples(-3, 3, _COMPLEX, np.array([-1e4, 1e4], np.float32)),
     "1 / (1 + exp(-x)).",
+    instruction("sigmoid"),
 )
 
 # --- angles
@@ -295,12 +326,27 @@ def _one_plus_square(x: Tensor) -> Tensor:
     return result
 
 
-def _angle_op(name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str) -> OpDef:
-    return unary_op(name, Ufunc(ufunc), dtypes.INEXACT, slope, unary_samples(low, high, _COMPLEX), doc)
+def _angle_op(
+    name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
+) -> OpDef:
+    samples = unary_samples(low, high, _COMPLEX)
+    return unary_op(name, Ufunc(ufunc), dtypes.INEXACT, slope, samples, doc, loop)
 
 
-sin = _angle_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.")
-cos: OpDef = _angle_op("Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.")
+def _angle(op: str) -> Loop:
+    """The loop of a function of an angle, which knows pi to 2**48; the kernel does larger ones."""
+
+    def build(b: Any, x: Any) -> Any:
+        b.check(~(abs(x) > 2.0**48) | abs(x).equals(math.inf))
+        return b.emit(op, x)
+
+    return Loop(build)
+
+
+sin = _angle_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.", _angle("sin"))
+cos: OpDef = _angle_op(
+    "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.", _angle("cos")
+)
 tan = _angle_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
 asin = _angle_op(
     "Asin",
@@ -323,7 +369,9 @@ atan = _angle_op(
 )
 sinh = _angle_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
 cosh: OpDef = _angle_op("Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine.")
-tanh = _angle_op("Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.")
+tanh = _angle_op(
+    "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.", instruction("tanh")
+)
 asinh = _angle_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), -2, 2, "The inverse of sinh.")
 acosh = _angle_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), 1.5, 3, "The inverse of cosh.")
 atanh = _angle_op(
@@ -343,6 +391,7 @@ neg: OpDef = define_op(
     samples=unary_samples(-2, 2, _COMPLEX, np.array([1, -2], np.int8)),
     elementwise=True,
     simplify=undoes_itself,
+    loop=instruction("neg"),
     doc="-x.",
 )
 
@@ -355,7 +404,14 @@ abs_op = unary_op(
     lambda d, x, y: multiply(d, sign(x)),
     unary_samples(-2, 2, np.array([1, -2], np.int64)),
     "The magnitude of a real x.",
+    instruction("abs"),
 )
+
+
+def _sign_loop(b: Any, x: Any) -> Any:
+    """NaN of NaN, and 0.0 of -0.0."""
+    return b.select(x > 0, 1, b.select(x < 0, -1, b.select(x.equals(0), 0, x)))
+
 
 sign: OpDef = unary_op(
     "Sign",
@@ -364,10 +420,11 @@ sign: OpDef = unary_op(
     lambda d, x, y: zeros_like(d),
     unary_samples(-2, 2, np.array([0, -2], np.int32), np.array([3 + 4j, 0])),
     "-1, 0 or 1; for a complex x, x / abs(x) or 0.",
+    Loop(_sign_loop),
 )
 
 
-def _step_op(name: str, ufunc: str, doc: str) -> OpDef:
+def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef:
     return define_op(
         name,
         "x: T -> T",
@@ -378,14 +435,15 @@ def _step_op(name: str, ufunc: str, doc: str) -> OpDef:
         jvp=NONDIFFERENTIABLE,
         samples=unary_samples(-3, 3),
         elementwise=True,
+        loop=instruction(loop),
         doc=doc,
     )
 
 
-floor = _step_op("Floor", "floor", "The largest integer that is not above x.")
-ceil = _step_op("Ceil", "ceil", "The smallest integer that is not below x.")
-rint = _step_op("Rint", "rint", "The nearest integer; the even one of two.")
-round_op = _step_op("Round", "rint", "The nearest integer; the even one of two.")
+floor = _step_op("Floor", "floor", "floor", "The largest integer that is not above x.")
+ceil = _step_op("Ceil", "ceil", "ceil", "The smallest integer that is not below x.")
+rint = _step_op("Rint", "rint", "round", "The nearest integer; the even one of two.")
+round_op = _step_op("Round", "rint", "round", "The nearest integer; the even one of two.")
 
 
 def round(x: Any, name: str | None = None) -> Tensor:
@@ -397,7 +455,7 @@ def round(x: Any, name: str | None = None) -> Tensor:
     return rounded
 
 
-def _test_op(name: str, ufunc: str, doc: str) -> OpDef:
+def _test_op(name: str, ufunc: str, loop: Callable[..., Any], doc: str) -> OpDef:
     return define_op(
         name,
         "x: T -> bool",
@@ -408,13 +466,14 @@ def _test_op(name: str, ufunc: str, doc: str) -> OpDef:
         jvp=NONDIFFERENTIABLE,
         samples=unary_samples(-3, 3, np.array([np.nan, np.inf, -np.inf])),
         elementwise=True,
+        loop=Loop(loop),
         doc=doc,
     )
 
 
-is_nan = _test_op("IsNan", "isnan", "Whether x is not a number.")
-is_inf = _test_op("IsInf", "isinf", "Whether x is infinite.")
-is_finite = _test_op("IsFinite", "isfinite", "Whether x is a finite number.")
+is_nan = _test_op("IsNan", "isnan", lambda b, x: x.differs(x), "Whether x is not a number.")
+is_inf = _test_op("IsInf", "isinf", lambda b, x: abs(x).equals(math.inf), "Whether x is infinite.")
+is_finite = _test_op("IsFinite", "isfinite", lambda b, x: abs(x) < math.inf, "Whether x is a finite number.")
 
 
 def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:

@@ -295,6 +295,7 @@ sum_op = reduction_op(
     vjp=lambda op, dy: [_spread(op, dy), None],
     jvp=LINEAR,
     value=_folded(sum),
+    reduction="sum",
     doc="The sum along axes.",
 )
 
@@ -306,6 +307,7 @@ mean_op = reduction_op(
     reduction_samples(),
     vjp=lambda op, dy: [_spread(op, realdiv(dy, _count(op))), None],
     jvp=LINEAR,
+    reduction="mean",
     doc="The mean along axes; integer means are cut towards zero.",
 )
 
@@ -318,6 +320,7 @@ prod_op = reduction_op(
     vjp=_prod_vjp,
     jvp=BY_VJP,
     value=_folded(_product),
+    reduction="prod",
     doc="The product along axes.",
 )
 
@@ -329,6 +332,7 @@ max_op = reduction_op(
     reduction_samples(),
     vjp=_extreme_vjp,
     jvp=BY_VJP,
+    reduction="max",
     doc="The largest element along axes.",
 )
 
@@ -340,6 +344,7 @@ min_op = reduction_op(
     reduction_samples(),
     vjp=_extreme_vjp,
     jvp=BY_VJP,
+    reduction="min",
     doc="The smallest element along axes.",
 )
 

@@ -22,6 +22,7 @@ from flowrt.graph.node import Node, Ref
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    Loop,
     OpDef,
     PartialValue,
     Sample,
@@ -207,6 +208,7 @@ reshape: OpDef = define_op(
     alias=True,
     value=_reshape_value,
     simplify=_simplify_reshape,
+    loop=Loop(lambda b, tensor, shape: tensor, reshapes=True),
     doc="The same elements, row by row, in another shape; one dimension may be -1: what is left.",
 )
 
@@ -245,6 +247,7 @@ expand_dims_op = define_op(
     alias=True,
     value=lambda s: None if s.value(0) is None or s.value(1) not in (0, (0,)) else (s.value(0),),
     simplify=_simplify_reshape,
+    loop=Loop(lambda b, input, dim: input, reshapes=True),
     doc="The input with a dimension of 1 put in before ``dim``.",
 )
 
@@ -289,6 +292,7 @@ squeeze_op = define_op(
     alias=True,
     value=_squeeze_value,
     simplify=_simplify_reshape,
+    loop=Loop(lambda b, input: input, reshapes=True),
     doc="The input without those (or all) dimensions that are 1.",
 )
 

@@ -15,7 +15,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_def import Loop, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.arithmetic import multiply, subtract
 from flowrt.graph.ops.identities import renamed_argument
 from flowrt.graph.ops.math import exp
@@ -45,6 +45,16 @@ def _log_softmax(xp: Any, logits: Any, out: Any = None) -> Any:
     if out is not None and out.dtype == exponents.dtype:
         return xp.subtract(exponents, total, out=out)
     return delivered(xp, xp.subtract(exponents, total, out=exponents), logits.dtype, out)
+
+
+def _softmax_loop(b: Any, logits: Any) -> Any:
+    powers = b.exp(logits - b.row_max(logits))
+    return powers / b.row_sum(powers)
+
+
+def _log_softmax_loop(b: Any, logits: Any) -> Any:
+    exponents = logits - b.row_max(logits)
+    return exponents - b.log(b.row_sum(b.exp(exponents)))
 
 
 def _vector_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -89,6 +99,7 @@ softmax_op: OpDef = define_op(
     vjp=lambda op, dy: [softmax_derivative(op.outputs[0], dy)],
     jvp=lambda op, dx: [softmax_derivative(op.outputs[0], dx)],
     samples=_samples,
+    loop=Loop(_softmax_loop, along_rows=True),
     doc="exp(x) over the sum of exp(x) along the last axis.",
 )
 
@@ -101,6 +112,7 @@ log_softmax_op: OpDef = define_op(
     vjp=_log_softmax_vjp,
     jvp=_log_softmax_jvp,
     samples=_samples,
+    loop=Loop(_log_softmax_loop, along_rows=True),
     doc="x less the logarithm of the sum of exp(x) along the last axis.",
 )
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.graph.graph import Operation, Tensor
-from flowrt.graph.op_def import BY_VJP, OpDef, Sample, define_op, sample
+from flowrt.graph.op_def import BY_VJP, OpDef, Sample, define_op, instruction, sample
 from flowrt.graph.ops import special_functions
 from flowrt.graph.ops.arithmetic import add_v2, multiply
 from flowrt.graph.ops.comparison import broadcast_shape
@@ -53,6 +53,7 @@ erf = unary_op(
     lambda d, x, y: _gauss(d, x, 2 / math.sqrt(math.pi), -1),
     unary_samples(-3, 3),
     "2 / sqrt(pi) times the integral of exp(-t**2) from 0 to x.",
+    instruction("erf"),
 )
 
 erfc = unary_op(

@@ -19,6 +19,7 @@ from flowrt.graph.op_def import (
     BY_VJP,
     NONDIFFERENTIABLE,
     Effect,
+    Loop,
     OpDef,
     ShapeContext,
     attr_bool,
@@ -27,6 +28,7 @@ from flowrt.graph.op_def import (
     attr_string,
     attr_type,
     define_op,
+    instruction,
     op_def,
 )
 from flowrt.graph.ops.folding import fold_rows
@@ -96,7 +98,7 @@ def _check_assigned(s: ShapeContext) -> list[Shape]:
     return []
 
 
-def _define_assign(name: str, kernel: Any, doc: str) -> OpDef:
+def _define_assign(name: str, kernel: Any, loop: Loop, doc: str) -> OpDef:
     return define_op(
         name,
         "resource: resource, value: dtype ->",
@@ -107,6 +109,7 @@ def _define_assign(name: str, kernel: Any, doc: str) -> OpDef:
         jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
         effect=Effect.WRITE,
+        loop=loop,
         doc=doc,
     )
 
@@ -136,11 +139,16 @@ def _subtract(xp: Any, resource: VariableResource, value: Any) -> None:
 
 
 assign_variable_op = _define_assign(
-    "AssignVariableOp", lambda xp, resource, value: resource.assign(xp, value), "Sets a variable."
+    "AssignVariableOp",
+    lambda xp, resource, value: resource.assign(xp, value),
+    Loop(lambda b, old, value: value),
+    "Sets a variable.",
 )
-assign_add_variable_op = _define_assign("AssignAddVariableOp", _add, "Adds to a variable, in place.")
+assign_add_variable_op = _define_assign(
+    "AssignAddVariableOp", _add, instruction("add"), "Adds to a variable, in place."
+)
 assign_sub_variable_op = _define_assign(
-    "AssignSubVariableOp", _subtract, "Subtracts from a variable, in place."
+    "AssignSubVariableOp", _subtract, instruction("sub"), "Subtracts from a variable, in place."
 )
 
 var_is_initialized_op = define_op(

@@ -1,8 +1,9 @@
 """Optimizer updates: one op a rule and kind of gradient, in place on the variable and its slots.
 
 Each rule is one function over arrays, ``update(xp, grad, scratch, var, *slots, **numbers)``. Dense gradients
-run it in chunks that stay in the cache; sparse ones run it on the rows that the gradient names, after adding
-up equal indices. The rules are TensorFlow's, equation by equation; their sources stand with the optimizers in
+run it in chunks that stay in the cache, or, compiled, its twin over elements of
+`flowrt.graph.ops.update_loops`; sparse ones run it on the rows that the gradient names, after adding up equal
+indices. The rules are TensorFlow's, equation by equation; their sources stand with the optimizers in
 `flowrt.train.optimizers`. Everything is checked before anything is written; of indices on a GPU see
 `flowrt.graph.ops.indexing`.
 """
@@ -19,7 +20,17 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, OpDef, ShapeContext, attr_bool, define_op
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Attr,
+    Effect,
+    Loop,
+    OpDef,
+    ShapeContext,
+    attr_bool,
+    define_op,
+)
+from flowrt.graph.ops import update_loops
 from flowrt.graph.ops.folding import folded_by_id
 from flowrt.graph.ops.indexing import check_range, put_rows, take
 from flowrt.graph.ops.state import variable_shape
@@ -47,6 +58,8 @@ class UpdateRule:
     name: str
     order: str
     update: Callable[..., None]
+    loop: Callable[..., Any]
+    """The update for dense gradients as a `Loop`."""
     doc: str
     attrs: Mapping[str, Attr]
 
@@ -56,9 +69,8 @@ class UpdateRule:
 
     def dense(self) -> OpDef:
         """``Resource<name>``."""
-        return self._define(
-            f"Resource{self.name}", self._arguments(), self._dense_shape, self._kernel(_dense)
-        )
+        name = f"Resource{self.name}"
+        return self._define(name, self._arguments(), self._dense_shape, self._kernel(_dense), Loop(self.loop))
 
     def sparse(self) -> OpDef:
         """``ResourceSparse<name>``, which takes the rows' ``indices`` after the gradient."""
@@ -70,7 +82,9 @@ class UpdateRule:
     def _arguments(self) -> list[str]:
         return [f"{n.lower()}: {'resource' if _is_resource(n) else 'T'}" for n in self.names]
 
-    def _define(self, name: str, inputs: list[str], shape: Any, kernel: Any) -> OpDef:
+    def _define(
+        self, name: str, inputs: list[str], shape: Any, kernel: Any, loop: Loop | None = None
+    ) -> OpDef:
         types = {
             "T": dtypes.FLOATING,
             **({"Tindices": dtypes.INDEX} if "indices: Tindices" in inputs else {}),
@@ -86,6 +100,7 @@ class UpdateRule:
             jvp=NONDIFFERENTIABLE,
             samples=lambda rng: (),
             effect=Effect.WRITE,
+            loop=loop,
             doc=self.doc,
         )
 
@@ -344,13 +359,19 @@ def _ftrl(
 _NESTEROV = {"use_nesterov": attr_bool(False)}
 
 apply_gradient_descent = UpdateRule(
-    "ApplyGradientDescent", "var alpha grad", _gradient_descent, "var -= alpha * grad", {}
+    "ApplyGradientDescent",
+    "var alpha grad",
+    _gradient_descent,
+    update_loops.gradient_descent,
+    "var -= alpha * grad",
+    {},
 ).dense()
 
 _MOMENTUM = UpdateRule(
     "ApplyMomentum",
     "var ACCUM lr grad momentum",
     _momentum,
+    update_loops.momentum,
     "accum = momentum * accum + grad; var -= lr * accum",
     _NESTEROV,
 )
@@ -360,6 +381,7 @@ _ADAGRAD = UpdateRule(
     "ApplyAdagrad",
     "var ACCUM lr grad",
     _adagrad,
+    update_loops.adagrad,
     "accum += grad^2; var -= lr * grad / sqrt(accum)",
     {"update_slots": attr_bool(True)},
 )
@@ -369,6 +391,7 @@ _ADADELTA = UpdateRule(
     "ApplyAdadelta",
     "var ACCUM ACCUM_UPDATE lr rho epsilon grad",
     _adadelta,
+    update_loops.adadelta,
     "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with decaying means of squares",
     {},
 )
@@ -378,6 +401,7 @@ _RMSPROP = UpdateRule(
     "ApplyRMSProp",
     "var MS MOM lr rho momentum epsilon grad",
     _rmsprop,
+    update_loops.rmsprop,
     "mom = momentum * mom + lr * grad / sqrt(ms + epsilon); var -= mom",
     {},
 )
@@ -387,6 +411,7 @@ _CENTERED_RMSPROP = UpdateRule(
     "ApplyCenteredRMSProp",
     "var MG MS MOM lr rho momentum epsilon grad",
     _centered_rmsprop,
+    update_loops.centered_rmsprop,
     "as ApplyRMSProp with the variance ms - mg^2 in place of ms",
     {},
 )
@@ -396,6 +421,7 @@ apply_adam = UpdateRule(
     "ApplyAdam",
     "var M V beta1_power beta2_power lr beta1 beta2 epsilon grad",
     _adam,
+    update_loops.adam,
     "var -= lr * sqrt(1 - beta2_power) / (1 - beta1_power) * m / (sqrt(v) + epsilon)",
     _NESTEROV,
 ).dense()
@@ -404,6 +430,7 @@ _FTRL = UpdateRule(
     "ApplyFtrl",
     "var ACCUM LINEAR grad lr l1 l2 lr_power",
     _ftrl,
+    update_loops.ftrl,
     "Follow-the-regularised-leader, proximal.",
     {"multiply_linear_by_lr": attr_bool(False)},
 )

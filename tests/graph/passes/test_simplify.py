@@ -204,3 +204,16 @@ def test_a_transpose_that_undoes_the_one_before_it_goes():
 def test_a_shape_check_of_an_unknown_shape_stays():
     x = placeholder("float32", [None], name="x")
     assert not is_simplified(op("EnsureShape", x, shape=(2,)), feeds=[x])
+
+
+@pytest.mark.parametrize("shape", [[], [2, 3]])
+def test_a_choice_between_elements_becomes_elementwise(x, shape):
+    condition = placeholder("bool", shape, name="c")
+    chosen = op("Select", condition, x, x, name="y")
+    assert lines(simplified(chosen, feeds=[condition, x]))[-1] == "y = SelectV2(c, x, x)"
+
+
+@pytest.mark.parametrize("shape", [[2], None])
+def test_a_choice_that_is_between_rows_or_may_be_stays(x, shape):
+    condition = placeholder("bool", shape)
+    assert not is_simplified(op("Select", condition, x, x), feeds=[condition, x])

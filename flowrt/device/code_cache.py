@@ -1,0 +1,217 @@
+"""`CodeCache`: bytes by key in a folder that processes share, so that what one compiled the next need not.
+
+An entry is machine code, and to load it is to run it. Rules of this file:
+
+  1. The folder and every entry belong to this user, and nobody else may write them; else they are not used.
+  2. An entry says which key it is for, and its length and SHA-256 are those of its payload; else it is
+     removed and counts as absent. It is written beside its place and renamed: no reader sees a part, whenever
+     a writer is killed.
+  3. A cache only saves time. Where it cannot be read or written all goes on without, and one line of the log
+     says so.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import re
+import stat
+import struct
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
+from pathlib import Path
+from typing import NamedTuple, final
+
+LOGGER = logging.getLogger(__name__)
+
+MAGIC = b"flowrt\x00\x01"
+"""The last byte is the format's version."""
+
+HEADER = struct.Struct("<8s32sQ32s")
+"""`MAGIC`, the key, the payload's length in bytes, the payload's SHA-256."""
+
+LIMIT_BYTES = 256 << 20  # a fused group's code has 2-20 KiB
+UNFINISHED, UNFINISHED_FOR_S = ".unfinished", 3600
+"""What a writer that was killed leaves, by its suffix; no writer takes an hour."""
+
+_ENTRY = re.compile("[0-9a-f]{64}")
+
+
+@cache
+def code_cache() -> CodeCache:
+    """This process's cache: in ``FLOWRT_CACHE_DIR``, where that is empty nowhere; by default in the user's
+    cache folder.
+    """
+    try:
+        return CodeCache(_chosen_folder(), LIMIT_BYTES)
+    except RuntimeError as error:  # there is no home
+        LOGGER.warning("compiled code is not kept: %s. Set FLOWRT_CACHE_DIR", error)
+        return CodeCache(None, 0)
+
+
+def _chosen_folder() -> Path | None:
+    chosen = os.environ.get("FLOWRT_CACHE_DIR")
+    if chosen is not None:
+        return Path(chosen).absolute() if chosen else None
+    caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    return (caches if caches.is_absolute() else Path.home() / ".cache") / "flowrt"
+
+
+@final
+class CodeCache:
+    """At most about ``limit_bytes`` bytes of entries in ``folder``; those unused for the longest time go first.
+
+    Keys are SHA-256 digests, 64 lower-case hexadecimal digits. ``folder`` None: nothing is ever found or kept.
+    Any thread of any process may call; several processes together keep up to a sixteenth of the limit more
+    each. Nothing here raises for what the disk holds or refuses.
+    """
+
+    def __init__(self, folder: Path | None, limit_bytes: int) -> None:
+        self._folder = None if folder is None else _private(folder)
+        self._limit_bytes = limit_bytes
+        self._room = 0
+        """How many bytes may be written before it is time to look at the folder again."""
+
+    def get(self, key: str) -> bytes | None:
+        """The payload that was last put under ``key``, or None. It counts as used now."""
+        if self._folder is None:
+            return None
+        path = self._folder / key
+        try:
+            content = _read_private(path)
+            if content is None:
+                return None
+            payload = _unpacked(key, content)
+            if payload is None:
+                LOGGER.warning("%s is damaged and is removed", path)
+                path.unlink()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            self._give_up(error)
+            return None
+        return payload
+
+    def put(self, key: str, payload: bytes) -> None:
+        """Keep ``payload`` under ``key``, instead of what was there; not if it alone passes the limit."""
+        content = _packed(key, payload)
+        if self._folder is None or len(content) > self._limit_bytes:
+            return
+        try:
+            _write(self._folder / key, content)
+            self._room -= len(content)
+            if self._room < 0:
+                self._room = self._make_room(self._folder)
+        except OSError as error:
+            self._give_up(error)
+
+    def _give_up(self, error: OSError) -> None:
+        LOGGER.warning("compiled code is no longer kept in %s: %s", self._folder, error)
+        self._folder = None
+
+    def _make_room(self, folder: Path) -> int:
+        """Remove what is too much, and say how many bytes may come before the next look."""
+        _remove_unfinished(folder)
+        entries = sorted(_entries(folder), key=lambda entry: entry.used_ns)
+        total = sum(entry.nbytes for entry in entries)
+        for entry in entries:
+            if total <= self._limit_bytes:
+                break
+            entry.path.unlink(missing_ok=True)  # who has it open reads on; another may have removed it
+            total -= entry.nbytes
+        return min(self._limit_bytes - total, self._limit_bytes // 16)
+
+
+# --- whose a file is
+
+
+def _private(folder: Path) -> Path | None:
+    """``folder``, made if need be; None if it cannot be, or is not this user's alone."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        found = folder.stat()
+    except OSError as error:
+        LOGGER.warning("compiled code is not kept: %s", error)
+        return None
+    return folder if _is_ours(found, folder) else None
+
+
+def _is_ours(found: os.stat_result, path: Path) -> bool:
+    if found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        return True
+    LOGGER.warning(
+        "%s is not used: expected it to be user %d's, and writable by no other; it is user %d's with mode %o",
+        path,
+        os.geteuid(),
+        found.st_uid,
+        stat.S_IMODE(found.st_mode),
+    )
+    return False
+
+
+def _read_private(path: Path) -> bytes | None:
+    """All of the file, which counts as used now; None if it is no file of this user's alone.
+
+    It is opened once, and what is asked and read is what was opened: no other can come between.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        found = os.fstat(file.fileno())
+        if not stat.S_ISREG(found.st_mode) or not _is_ours(found, path):
+            return None
+        os.utime(file.fileno())
+        return file.read()
+
+
+# --- entries
+
+
+def _packed(key: str, payload: bytes) -> bytes:
+    digest = hashlib.sha256(payload).digest()
+    return HEADER.pack(MAGIC, bytes.fromhex(key), len(payload), digest) + payload
+
+
+def _unpacked(key: str, content: bytes) -> bytes | None:
+    """The payload, or None if ``content`` is not what was packed for ``key``."""
+    payload = content[HEADER.size :]
+    return payload if content == _packed(key, payload) else None
+
+
+def _write(path: Path, content: bytes) -> None:
+    """All or nothing, for every reader. Without fsync: an entry that a power cut took is a damaged one."""
+    descriptor, unfinished = tempfile.mkstemp(UNFINISHED, dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(content)
+        os.replace(unfinished, path)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(unfinished)
+        raise
+
+
+class _Entry(NamedTuple):
+    path: Path
+    nbytes: int
+    used_ns: int
+
+
+def _entries(folder: Path) -> Iterator[_Entry]:
+    """The folder's entries. What else is there is none of ours, and stays."""
+    with os.scandir(folder) as found:
+        for file in found:
+            if _ENTRY.fullmatch(file.name):
+                with suppress(FileNotFoundError):  # another process removed it
+                    status = file.stat(follow_symlinks=False)
+                    yield _Entry(Path(file.path), status.st_size, status.st_mtime_ns)
+
+
+def _remove_unfinished(folder: Path) -> None:
+    """Remove what writers left that were killed."""
+    for path in folder.glob(f"*{UNFINISHED}"):
+        with suppress(FileNotFoundError):
+            if path.stat().st_mtime < time.time() - UNFINISHED_FOR_S:
+                path.unlink()

@@ -1,0 +1,85 @@
+"""Tiers: a plan runs its operations' own kernels at first; compiled loops are made beside it, and taken in
+between two steps.
+
+`FLOWRT_JIT` says when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
+that runs once, as an initializer does, is not worth it: compiling begins with the second run.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from enum import Enum
+from queue import SimpleQueue
+from typing import final
+
+from flowrt.errors import InvalidArgumentError
+
+LOGGER = logging.getLogger(__name__)
+
+RUNS_BEFORE_COMPILING = 2
+
+MAX_NODES = 20_000
+"""Of a plan that is compiled: its compilation takes some seconds of a core."""
+
+
+class Jit(Enum):
+    """When loops are compiled."""
+
+    OFF = "off"
+    EAGER = "eager"
+    BACKGROUND = "background"
+
+
+def jit_mode() -> Jit:
+    """What ``FLOWRT_JIT`` says now. Raises `InvalidArgumentError`."""
+    name = os.environ.get("FLOWRT_JIT") or Jit.BACKGROUND.value
+    try:
+        return Jit(name)
+    except ValueError:
+        choices = ", ".join(mode.value for mode in Jit)
+        raise InvalidArgumentError(f"FLOWRT_JIT: expected one of {choices}; got {name!r}") from None
+
+
+@final
+class _Background:
+    """One thread that does one piece of work after another."""
+
+    def __init__(self) -> None:
+        self.begin()
+
+    def begin(self) -> None:
+        """Be new, without a thread: in a fork's child, too."""
+        self._lock = threading.Lock()
+        self._work: SimpleQueue[Callable[[], object]] = SimpleQueue()
+        self._thread: threading.Thread | None = None
+
+    def submit(self, work: Callable[[], object]) -> None:
+        with self._lock:
+            self._work.put(work)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="flowrt compiler", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            self._run_next()
+
+    def _run_next(self) -> None:
+        """In a function of its own: its end lets go of the work."""
+        work = self._work.get()
+        try:
+            work()
+        except Exception:
+            LOGGER.exception("loops were not compiled: the operations' own kernels go on")
+
+
+_background = _Background()
+os.register_at_fork(after_in_child=_background.begin)
+
+
+def compile_beside(work: Callable[[], object]) -> None:
+    """Have ``work()`` done by the compiling thread. What it raises is logged."""
+    _background.submit(work)

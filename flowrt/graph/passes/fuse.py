@@ -1,0 +1,411 @@
+"""Fusion: groups of operations that one loop over their elements can compute, as one node each.
+
+A group has a *domain*, the shape that most of its tensors have. Its members are
+
+  elementwise   of the domain's shape, or of a row's: the domain without its last dimension, or with 1 there
+  along rows    softmax and its like, which reduce along the last dimension themselves
+  reductions    along the last dimension to a row's value, which members may read; or of all other or of all
+                dimensions, whose result leaves the group
+  reshapes      of a row's value to another shape that rows have (expand_dims)
+
+Groups are found by scheduling: the nodes are put in a new topological order in which the members of a group
+stand side by side. Of the nodes that are ready, whatever fits the open group comes next; if nothing does, the
+group is closed and the first of the others opens one. So no group can wait for itself, whatever the graph.
+
+Which operations can be members is a fact of their `OpDef` (``loop``, ``reduction``).
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, final
+
+from flowrt import dtypes
+from flowrt.errors import InternalError
+from flowrt.graph.evaluate import evaluate_node
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, OpDef, define_op
+from flowrt.graph.partial_value import as_host_value
+from flowrt.graph.shapes import is_static
+
+MAX_MEMBERS = 64
+"""A longer chain is cut into groups, of which equal ones are compiled once."""
+
+MAX_TENSORS = 24
+"""Inputs of a group: each is an address that the loop holds in a register, or nearly so."""
+
+FUSED_DTYPES = frozenset({dtypes.bool_, dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64})
+
+
+class Level(Enum):
+    """How a tensor of a group lies in its domain."""
+
+    ELEMENT = "element"
+    """It has a value for each element, or one that is broadcast to it."""
+    ROW = "row"
+    """It has one value a row; its shape is the domain's with 1 as the last dimension."""
+    DROPPED = "dropped"
+    """The same, without the last dimension."""
+    COLUMN_SUM = "column_sum"
+    """It is a sum over everything but the last dimension."""
+    TOTAL = "total"
+    """It is a sum over everything."""
+
+
+class Support(Enum):
+    """What loops can do with an operation."""
+
+    NONE = "none"
+    FULL = "full"
+    CHECKED = "checked"
+    """The loop may find that it cannot: then the operation's own kernel needs the inputs as they were."""
+
+
+class Group(NamedTuple):
+    """``members`` in topological order, which read ``inputs`` and each other; ``constants`` are small ones
+    that they have copies of.
+    """
+
+    domain: tuple[int, ...]
+    members: tuple[Node, ...]
+    constants: Mapping[Ref, Any]
+    inputs: Mapping[Ref, TensorSpec]
+    outputs: tuple[Ref, ...]
+    levels: dict[Ref, Level]
+    """Of what members make."""
+    is_checked: bool
+    """Whether the members' own kernels may be needed after the loop: it may not write over its inputs."""
+
+
+def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
+    """The members' own kernels, one after the other: what a compiled loop is compared with."""
+    values = {**group.constants, **dict(zip(group.inputs, inputs, strict=True))}
+    for member in group.members:
+        results = evaluate_node(member, [values[ref] for ref in member.inputs], None, xp)
+        values.update({(member.name, i): result for i, result in enumerate(results)})
+    found = tuple([values[ref] for ref in group.outputs])
+    if out is not None:
+        for target, value in zip(out, found, strict=True):
+            xp.copyto(target, value)
+    return found
+
+
+def _define(name: str, elementwise: bool) -> OpDef:
+    return define_op(
+        name,
+        "inputs: *Tin -> *Tout",
+        types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
+        attrs={"group": Attr("func")},
+        shape=lambda s: [s.attrs["group"].shape],
+        kernel=plain_kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        elementwise=elementwise,
+        doc="A group of operations that one loop computes; made by the fusion pass only.",
+    )
+
+
+fused_op = _define("_Fused", elementwise=True)
+"""All members are elementwise, so a result may take the place of an input."""
+fused_rows_op = _define("_FusedRows", elementwise=False)
+
+
+def fuse(subgraph: Subgraph, supports: Callable[[Group], Support]) -> Subgraph:
+    """``subgraph`` with one node for each group of two or more, or of one that is worth a loop of its own.
+    ``supports(group)`` says what loops can do with a node, given as a group of its own, by its rule.
+    """
+    return _Fuser(subgraph, supports).run()
+
+
+@final
+class _Open:
+    """A group that is being filled. One with a single member may be none at all."""
+
+    def __init__(self, domain: tuple[int, ...]) -> None:
+        self.domain = domain
+        self.members: list[Node] = []
+        self.levels: dict[Ref, Level] = {}
+        self.inputs: dict[Ref, None] = {}
+        self.is_checked = False
+
+    def add(self, node: Node, levels: Mapping[Ref, Level], inputs: Sequence[Ref]) -> None:
+        self.members.append(node)
+        self.inputs.update(dict.fromkeys(ref for ref in inputs if ref not in self.levels))
+        self.levels.update(levels)
+
+    @property
+    def is_worth_it(self) -> bool:
+        """Whether one call does what several would, on memory that they would pass over several times."""
+        if len(self.members) == 1:
+            (node,) = self.members
+            return bool(self.levels) and node.op.loop is not None and node.op.loop.along_rows
+        return True
+
+    def level_of(self, shape: tuple[int, ...]) -> Level | None:
+        """How a tensor of a shape lies in the domain, as a whole or by rows."""
+        domain = self.domain
+        if shape == domain:
+            return Level.ELEMENT
+        if len(domain) < 2 or domain[-1] == 1:
+            return None
+        if shape == (*domain[:-1], 1):
+            return Level.ROW
+        return Level.DROPPED if shape == domain[:-1] else None
+
+    def close(self, subgraph: Subgraph, read: Collection[Ref]) -> Group:
+        """The group, whose outputs are what others ``read``."""
+        constants = {
+            ref: subgraph.nodes[ref[0]].attrs["value"]
+            for member in self.members
+            for ref in member.inputs
+            if ref not in self.levels and ref not in self.inputs
+        }
+        inputs = {ref: subgraph.spec(ref) for ref in self.inputs}
+        outputs = tuple([ref for ref in self.levels if ref in read])
+        return Group(
+            self.domain, tuple(self.members), constants, inputs, outputs, self.levels, self.is_checked
+        )
+
+
+@final
+class _Fuser:
+    def __init__(self, subgraph: Subgraph, supports: Callable[[Group], Support]) -> None:
+        self._subgraph, self._supports = subgraph, supports
+        self._nodes = list(subgraph)
+        self._position = {node.name: i for i, node in enumerate(self._nodes)}
+        self._consumers = subgraph.consumers()
+        self._missing = {
+            node.name: len({*[ref[0] for ref in node.inputs], *node.controls}) for node in self._nodes
+        }
+        self._ready = [self._position[name] for name, count in self._missing.items() if not count]
+        self._placed: set[str] = set()
+        self._support: dict[str, Support] = {}
+        self._groups: list[_Open] = []
+
+    def run(self) -> Subgraph:
+        for node in self._nodes:  # what is there from the start holds nobody up
+            is_there = node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE
+            if is_there and not self._missing[node.name]:
+                self._groups.append(self._grown_from(node))
+        while self._ready:
+            node = self._nodes[heapq.heappop(self._ready)]
+            if node.name not in self._placed:
+                self._groups.append(self._grown_from(node))
+        if not any(group.is_worth_it for group in self._groups):
+            return self._subgraph
+        return _rebuilt(self._subgraph, self._groups)
+
+    def _grown_from(self, node: Node) -> _Open:
+        """The group that ``node`` opens, or one of it alone."""
+        group = _Open(self._domain_of(node))
+        levels = self._levels(group, node) if self._may_be_member(node) else None
+        self._add(group, node, levels or {})
+        near = self._near(node) if levels is not None else []
+        heapq.heapify(near)
+        while near and len(group.members) < MAX_MEMBERS and len(group.inputs) < MAX_TENSORS:
+            other = self._nodes[heapq.heappop(near)]
+            if other.name in self._placed or self._missing[other.name] or not self._may_be_member(other):
+                continue
+            levels = self._levels(group, other)
+            if levels is not None:
+                self._add(group, other, levels)
+                for position in self._near(other):
+                    heapq.heappush(near, position)
+        return group
+
+    def _add(self, group: _Open, node: Node, levels: Mapping[Ref, Level]) -> None:
+        group.add(node, levels, self._data_inputs(node))
+        group.is_checked |= self._support.get(node.name) is Support.CHECKED
+        self._placed.add(node.name)
+        for name in self._consumers[node.name]:
+            self._missing[name] -= 1
+            if not self._missing[name]:
+                heapq.heappush(self._ready, self._position[name])
+
+    def _near(self, node: Node) -> list[int]:
+        """Whoever reads what the node makes, or what it reads."""
+        names = {node.name, *[ref[0] for ref in self._data_inputs(node)]}
+        return [self._position[user] for name in names for user in self._consumers[name]]
+
+    # --- what a node is
+
+    def _data_inputs(self, node: Node) -> list[Ref]:
+        """What the node reads but constants that its loop has copies of: numbers, axes, shapes."""
+        return [ref for ref, on_host in _inputs(node) if not (on_host or self._is_number(ref))]
+
+    def _is_number(self, ref: Ref) -> bool:
+        node = self._subgraph.nodes[ref[0]]
+        return node.op.name == "Const" and not node.controls and node.attrs["value"].size == 1
+
+    def _may_be_member(self, node: Node) -> bool:
+        found = self._support.get(node.name)
+        if found is None:
+            found = self._support[node.name] = self._support_of(node)
+        return found is not Support.NONE
+
+    def _support_of(self, node: Node) -> Support:
+        op, nodes = node.op, self._subgraph.nodes
+        if op.effect is not Effect.PURE or (op.loop is None and op.reduction is None):
+            return Support.NONE
+        for ref, on_host in _inputs(node):
+            if on_host and (nodes[ref[0]].op.name != "Const" or nodes[ref[0]].controls):
+                return Support.NONE
+        specs = [*map(self._subgraph.spec, self._data_inputs(node)), *node.outputs]
+        if not all(spec.dtype in FUSED_DTYPES and is_static(spec.shape) for spec in specs):
+            return Support.NONE
+        if not all(math.prod(static_shape(spec)) for spec in specs):
+            return Support.NONE
+        if op.loop is not None and op.loop.reshapes:
+            return Support.FULL
+        alone = _Open(self._domain_of(node))
+        levels = self._levels(alone, node)
+        if levels is None:
+            return Support.NONE
+        alone.add(node, levels, self._data_inputs(node))
+        return self._supports(alone.close(self._subgraph, levels))
+
+    def _domain_of(self, node: Node) -> tuple[int, ...]:
+        reduces = node.op.reduction is not None or (node.op.loop is not None and node.op.loop.along_rows)
+        spec = self._subgraph.spec(node.inputs[0]) if reduces else node.outputs[0] if node.outputs else None
+        return () if spec is None or not is_static(spec.shape) else spec.shape
+
+    # --- where a node's tensors lie in a group
+
+    def _levels(self, group: _Open, node: Node) -> Mapping[Ref, Level] | None:
+        """The levels of the node's outputs as a member; None if it does not fit."""
+        op = node.op
+        if op.reduction is not None:
+            level = self._level_of_reduction(group, node)
+        elif op.loop is not None and op.loop.along_rows:
+            return self._levels_along_rows(group, node)
+        elif op.loop is not None and op.loop.reshapes:
+            level = self._level_of_reshape(group, node)
+        else:
+            level = self._level_of_elements(group, node)
+        return None if level is None else {(node.name, i): level for i in range(len(node.outputs))}
+
+    def _level_of_elements(self, group: _Open, node: Node) -> Level | None:
+        level = group.level_of(static_shape(node.outputs[0]))
+        if level is None:
+            return None
+        inside = [group.levels[ref] for ref in node.inputs if ref in group.levels]
+        if level is Level.ELEMENT:
+            fits = all(within in (Level.ELEMENT, Level.ROW) for within in inside)
+        else:  # by rows: another tensor may have a row's shape by chance
+            fits = bool(inside) and all(within is level for within in inside)
+        return level if fits else None
+
+    def _level_of_reshape(self, group: _Open, node: Node) -> Level | None:
+        """Rows' values in another shape of theirs."""
+        if group.levels.get(node.inputs[0]) not in (Level.ROW, Level.DROPPED):
+            return None
+        level = group.level_of(static_shape(node.outputs[0]))
+        return level if level in (Level.ROW, Level.DROPPED) else None
+
+    def _levels_along_rows(self, group: _Open, node: Node) -> Mapping[Ref, Level] | None:
+        refs = [*self._data_inputs(node), *[(node.name, i) for i in range(len(node.outputs))]]
+        specs = [*map(self._subgraph.spec, self._data_inputs(node)), *node.outputs]
+        if len(group.domain) < 2 or specs[0].shape != group.domain:
+            return None
+        levels: dict[Ref, Level] = {}
+        for ref, spec in zip(refs, specs, strict=True):
+            level = Level.ELEMENT if spec.shape == group.domain else Level.DROPPED
+            is_one = spec.shape in (group.domain, group.domain[:-1])
+            if not is_one or group.levels.get(ref, level) is not level:
+                return None
+            levels[ref] = level
+        return {(node.name, i): levels[node.name, i] for i in range(len(node.outputs))}
+
+    def _level_of_reduction(self, group: _Open, node: Node) -> Level | None:
+        ref, rank = node.inputs[0], len(group.domain)
+        if self._subgraph.spec(ref).shape != group.domain or not rank:
+            return None
+        if group.levels.get(ref, Level.ELEMENT) is not Level.ELEMENT:
+            return None
+        value = as_host_value(self._subgraph.nodes[node.inputs[1][0]].attrs["value"])
+        axes = {axis % rank for axis in (value if isinstance(value, tuple) else (value,))}
+        is_sum = node.op.reduction in ("sum", "mean")
+        if len(axes) == rank:
+            return Level.TOTAL if is_sum else None
+        if axes == {rank - 1} and group.domain[-1] > 1:
+            return group.level_of(static_shape(node.outputs[0]))
+        return Level.COLUMN_SUM if is_sum and axes == set(range(rank - 1)) else None
+
+
+def static_shape(spec: TensorSpec) -> tuple[int, ...]:
+    if not is_static(spec.shape):
+        raise InternalError(f"expected a static shape; got {spec}")
+    return spec.shape
+
+
+# --- the new subgraph
+
+
+def _inputs(node: Node) -> Iterator[tuple[Ref, bool]]:
+    """Each input, and whether it is one of the host's (axes, shapes)."""
+    refs = iter(node.inputs)
+    for argument in node.op.inputs:
+        for _ in range(argument.length(node.attrs)):
+            yield next(refs), argument.on_host
+
+
+def _rebuilt(subgraph: Subgraph, groups: Sequence[_Open]) -> Subgraph:
+    """``subgraph`` with a node for each group that is worth it."""
+    names: dict[str, str] = {}
+    refs: dict[Ref, Ref] = {}
+    nodes: list[Node] = []
+    fetched = {*subgraph.fetches, *[(name, 0) for name in subgraph.targets]}
+    consumers = subgraph.consumers()
+    for open_group in groups:
+        if open_group.is_worth_it:
+            group = open_group.close(subgraph, fetched | _read_outside(open_group, subgraph, consumers))
+            nodes.append(_fused_node(group))
+            names.update(dict.fromkeys([member.name for member in group.members], nodes[-1].name))
+            refs.update({ref: (nodes[-1].name, i) for i, ref in enumerate(group.outputs)})
+        else:
+            nodes += open_group.members
+    return subgraph.replace(
+        nodes={node.name: _redirected(node, names, refs) for node in nodes},
+        fetches=tuple([refs.get(ref, ref) for ref in subgraph.fetches]),
+        targets=tuple(dict.fromkeys([names.get(name, name) for name in subgraph.targets])),
+    )
+
+
+def _read_outside(group: _Open, subgraph: Subgraph, consumers: Mapping[str, Sequence[str]]) -> set[Ref]:
+    names = {member.name for member in group.members}
+    readers = {user for name in names for user in consumers[name]} - names
+    return {ref for reader in readers for ref in subgraph.nodes[reader].inputs}
+
+
+def _fused_node(group: Group) -> Node:
+    last, members = group.members[-1], {member.name for member in group.members}
+    specs = {(m.name, i): spec for m in group.members for i, spec in enumerate(m.outputs)}
+    outputs = tuple([specs[ref] for ref in group.outputs])
+    controls = dict.fromkeys(name for m in group.members for name in m.controls if name not in members)
+    is_elementwise = all(level is Level.ELEMENT for level in group.levels.values()) and not group.is_checked
+    return Node(
+        last.name,
+        fused_op if is_elementwise else fused_rows_op,
+        tuple(group.inputs),
+        tuple(controls),
+        {
+            "group": group,
+            "Tin": [spec.dtype for spec in group.inputs.values()],
+            "Tout": [spec.dtype for spec in outputs],
+        },
+        last.device,
+        last.source,
+        outputs,
+    )
+
+
+def _redirected(node: Node, names: Mapping[str, str], refs: Mapping[Ref, Ref]) -> Node:
+    inputs = tuple([refs.get(ref, ref) for ref in node.inputs])
+    controls = tuple(dict.fromkeys([names.get(name, name) for name in node.controls]))
+    if inputs == node.inputs and controls == node.controls:
+        return node
+    return node.replace(inputs=inputs, controls=tuple(c for c in controls if c != node.name))
