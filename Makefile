@@ -42,8 +42,8 @@ types: $(READY)  ## mypy, strict
 
 check: lint types test  ## lint, types and test: what CI runs
 
-bench: $(READY)  ## print the benchmark table; PEERS=path/to/python adds the frameworks installed there
-	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS))
+bench: $(READY)  ## write the benchmark table to runs/bench; PEERS=environment compares with the frameworks there
+	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS),--only-ours)
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto

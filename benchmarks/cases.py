@@ -1,39 +1,18 @@
-"""The work that is timed. Each case takes the module under test (`flowrt` or TensorFlow's compat.v1) and
-returns a `Measure` or several by name: a function to call again and again, or seconds that were measured
-once.
-
-TensorFlow's figures for these cases on 2 cores stand beside their bars: the largest ratio flowrt/TensorFlow
-that counts as good.
+"""The work that is timed, written once against TensorFlow 1's names. Each case takes the module under test
+(`flowrt` or TensorFlow's compat.v1).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-
-class Case(NamedTuple):
-    """One benchmark: ``bars`` are the ratios to TensorFlow that are aimed at, by measure."""
-
-    run: Callable[[Any], dict[str, float]]
-    bars: dict[str, float]
-
-
-def median_us(call: Callable[[], Any], seconds: float = 1.0, warm: int = 5) -> float:
-    """The median time of ``call`` over at least 7 calls and about ``seconds``."""
-    for _ in range(warm):
-        call()
-    times: list[float] = []
-    end = time.perf_counter() + seconds
-    while len(times) < 7 or time.perf_counter() < end:
-        start = time.perf_counter()
-        call()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 2] * 1e6
+from benchmarks import inputs
+from benchmarks.inputs import Gpt, floats
+from benchmarks.timing import Outcome, median_s, timed, timed_from_first
 
 
 def _session(tf: Any, graph: Any, cpus: int = 1, optimise: bool = True) -> Any:
@@ -46,52 +25,73 @@ def _session(tf: Any, graph: Any, cpus: int = 1, optimise: bool = True) -> Any:
     return tf.Session(graph=graph, config=tf.ConfigProto(device_count={"CPU": cpus}, **options))
 
 
-def _floats(*shape: int, scale: float = 1.0) -> Any:
-    return (np.random.default_rng(len(shape)).standard_normal(shape) * scale).astype(np.float32)
+def _training_step(tf: Any, graph: Any, optimizer: Any, loss: Any, feed: dict[Any, Any]) -> Callable[[], Any]:
+    """One step of ``optimizer``, which returns the loss; called while ``graph`` is the default."""
+    train = optimizer.minimize(loss)
+    init = tf.global_variables_initializer()
+    session = _session(tf, graph)
+    session.run(init)
+    return lambda: session.run([train, loss], feed)[1]
 
 
-def noop_run(tf: Any) -> dict[str, float]:
+def _cross_entropy(tf: Any, logits: Any, labels: Any) -> Any:
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
+    return tf.reduce_mean(losses)
+
+
+def noop_run(tf: Any) -> Outcome:
     """An empty ``session.run``: what a step costs before it does anything."""
     graph = tf.Graph()
     with graph.as_default():
         nothing = tf.no_op()
     session = _session(tf, graph)
-    return {"run_us": median_us(lambda: session.run(nothing))}
+    return Outcome({"run": median_s(lambda: session.run(nothing))})
 
 
-def add_feed_fetch(tf: Any) -> dict[str, float]:
+def add_feed_fetch(tf: Any) -> Outcome:
     """Feed one scalar, add one, fetch it."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [])
         y = x + 1.0
     session = _session(tf, graph)
-    return {"run_us": median_us(lambda: session.run(y, {x: 1.0}))}
+    return timed(lambda: session.run(y, {x: 1.0}))
 
 
-def add_callable(tf: Any) -> dict[str, float]:
+def add_callable(tf: Any) -> Outcome:
     """The same through ``make_callable``."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [])
         y = x + 1.0
     add = _session(tf, graph).make_callable(y, [x])
-    return {"run_us": median_us(lambda: add(1.0))}
+    return timed(lambda: add(1.0))
 
 
-def chain_1000_small_ops(tf: Any) -> dict[str, float]:
+def chain_1000_small_ops(tf: Any) -> Outcome:
     """1,000 dependent operations on 64 floats."""
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [64])
         y = x
-        for _ in range(500):
+        for _ in range(inputs.CHAIN):
             y = tf.sin(y) * x
-    session, value = _session(tf, graph), _floats(64)
-    return {"run_us": median_us(lambda: session.run(y, {x: value}))}
+    session, value = _session(tf, graph), floats(64)
+    return timed(lambda: session.run(y, {x: value}), value=lambda y: y[inputs.is_calm(value)].sum())
 
 
-def hops_1000_two_cpus(tf: Any) -> dict[str, float]:
+def while_10k(tf: Any) -> Outcome:
+    """A loop of 10,000 steps on two scalars."""
+    graph = tf.Graph()
+    with graph.as_default():
+        steps = tf.placeholder(tf.int32, [])
+        start = [tf.constant(0), tf.constant(0.0)]
+        last = tf.while_loop(lambda i, a: i < steps, lambda i, a: (i + 1, a * 0.999 + 1.0), start)
+    session = _session(tf, graph)
+    return timed(lambda: session.run(last, {steps: inputs.LOOP_STEPS}), value=lambda last: last[1])
+
+
+def hops_1000_two_cpus(tf: Any) -> Outcome:
     """1,000 operations on two CPU devices by turns: every tensor goes through the rendezvous."""
     graph = tf.Graph()
     with graph.as_default():
@@ -100,11 +100,11 @@ def hops_1000_two_cpus(tf: Any) -> dict[str, float]:
         for i in range(1000):
             with tf.device(f"/cpu:{i % 2}"):
                 y = tf.sin(y)
-    session, value = _session(tf, graph, cpus=2, optimise=False), _floats(64)
-    return {"run_us": median_us(lambda: session.run(y, {x: value}))}
+    session, value = _session(tf, graph, cpus=2, optimise=False), floats(64)
+    return timed(lambda: session.run(y, {x: value}), value=np.sum)
 
 
-def graph_50k(tf: Any) -> dict[str, float]:
+def graph_50k(tf: Any) -> Outcome:
     """A graph of 100,000 operations on 64 floats: building, the first run, later runs."""
     start = time.perf_counter()
     graph = tf.Graph()
@@ -116,89 +116,147 @@ def graph_50k(tf: Any) -> dict[str, float]:
             lanes[lane] = tf.add(lanes[lane], lanes[(7 * i + 1) % 100]) * 0.5
         total = tf.add_n(lanes)
     built = time.perf_counter()
-    session, value = _session(tf, graph), _floats(64)
+    session, value = _session(tf, graph), floats(64)
     session.run(total, {x: value})
     ran = time.perf_counter()
-    run_us = median_us(lambda: session.run(total, {x: value}))
-    return {"build_s": built - start, "first_run_s": ran - built, "run_us": run_us}
+    later = timed(lambda: session.run(total, {x: value}), value=np.sum)
+    return later._replace(seconds={"build": built - start, "first_run": ran - built} | later.seconds)
 
 
-def mlp_adam(tf: Any) -> dict[str, float]:
+def mlp_adam(tf: Any) -> Outcome:
     """A training step of 784-512-512-10 with Adam, batch 128."""
     graph = tf.Graph()
-    widths = [784, 512, 512, 10]
     with graph.as_default():
         x, labels = tf.placeholder(tf.float32, [128, 784]), tf.placeholder(tf.int64, [128])
-        h = x
-        for layer, (inputs, outputs) in enumerate(pairwise(widths)):
-            weights = tf.Variable(_floats(inputs, outputs, scale=0.05))
-            h = tf.matmul(h, weights) + tf.Variable(np.zeros(outputs, np.float32))
-            h = h if layer == 2 else tf.nn.relu(h)
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=h))
-        train = tf.train.AdamOptimizer(1e-3).minimize(loss)
-        init = tf.global_variables_initializer()
-    session = _session(tf, graph)
-    session.run(init)
-    feed = {x: _floats(128, 784), labels: np.arange(128) % 10}
-    return {"step_us": median_us(lambda: session.run([train, loss], feed))}
+        w1, b1, w2, b2, w3, b3 = map(tf.Variable, inputs.mlp_parameters())
+        h = tf.nn.relu(tf.matmul(x, w1) + b1)
+        h = tf.nn.relu(tf.matmul(h, w2) + b2)
+        loss = _cross_entropy(tf, tf.matmul(h, w3) + b3, labels)
+        feed = {x: floats(128, 784), labels: inputs.digits(128)}
+        step = _training_step(tf, graph, tf.train.AdamOptimizer(1e-3), loss, feed)
+    return timed(step, "step")
 
 
-def lenet_sgd(tf: Any) -> dict[str, float]:
+def lenet_sgd(tf: Any) -> Outcome:
     """A training step of a LeNet on 64 images of 28 x 28."""
     graph = tf.Graph()
     with graph.as_default():
         x, labels = tf.placeholder(tf.float32, [64, 28, 28, 1]), tf.placeholder(tf.int64, [64])
+        *kernels, hidden, output = map(tf.Variable, inputs.lenet_parameters())
         h = x
-        for shape in ([5, 5, 1, 32], [5, 5, 32, 64]):
-            h = tf.nn.relu(
-                tf.nn.conv2d(h, tf.Variable(_floats(*shape, scale=0.1)), strides=[1, 1, 1, 1], padding="SAME")
-            )
+        for kernel in kernels:
+            h = tf.nn.relu(tf.nn.conv2d(h, kernel, strides=[1, 1, 1, 1], padding="SAME"))
             h = tf.nn.max_pool(h, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID")
-        h = tf.reshape(h, [64, 3136])
-        h = tf.nn.relu(tf.matmul(h, tf.Variable(_floats(3136, 256, scale=0.02))))
-        h = tf.matmul(h, tf.Variable(_floats(256, 10, scale=0.02)))
-        loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=h))
-        train = tf.train.GradientDescentOptimizer(1e-2).minimize(loss)
-        init = tf.global_variables_initializer()
-    session = _session(tf, graph)
-    session.run(init)
-    feed = {x: _floats(64, 28, 28, 1), labels: np.arange(64) % 10}
-    return {"step_us": median_us(lambda: session.run([train, loss], feed))}
+        h = tf.nn.relu(tf.matmul(tf.reshape(h, [64, -1]), hidden))
+        loss = _cross_entropy(tf, tf.matmul(h, output), labels)
+        feed = {x: floats(64, 28, 28, 1), labels: inputs.digits(64)}
+        step = _training_step(tf, graph, tf.train.GradientDescentOptimizer(1e-2), loss, feed)
+    return timed(step, "step")
 
 
-def gelu_sum_16m(tf: Any) -> dict[str, float]:
+def lstm_while_train(tf: Any) -> Outcome:
+    """A training step of an LSTM written as a ``while_loop``: 100 steps, batch 32, 128 cells."""
+    graph = tf.Graph()
+    with graph.as_default():
+        xs = tf.placeholder(tf.float32, [inputs.TIME, inputs.BATCH, inputs.CELLS])
+        weights, bias = map(tf.Variable, inputs.lstm_parameters())
+
+        def cell(t: Any, c: Any, h: Any, total: Any) -> Any:
+            gates = tf.matmul(tf.concat([tf.gather(xs, t), h], 1), weights) + bias
+            i, j, f, o = tf.split(gates, 4, 1)
+            c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+            h = tf.tanh(c) * tf.sigmoid(o)
+            return t + 1, c, h, total + tf.reduce_sum(h)
+
+        zero = tf.zeros([inputs.BATCH, inputs.CELLS])
+        start = [tf.constant(0), zero, zero, tf.constant(0.0)]
+        *_, total = tf.while_loop(lambda t, *_: t < inputs.TIME, cell, start)
+        feed = {xs: floats(inputs.TIME, inputs.BATCH, inputs.CELLS)}
+        step = _training_step(tf, graph, tf.train.GradientDescentOptimizer(1e-4), total, feed)
+    return timed(step, "step")
+
+
+def gpt_adam(tf: Any) -> Outcome:
+    """A training step of a decoder of 4 layers with Adam, and the first one by itself."""
+    graph = tf.Graph()
+    with graph.as_default():
+        tokens = tf.placeholder(tf.int64, [Gpt.batch, Gpt.length + 1])
+        weights = {name: tf.Variable(value) for name, value in inputs.gpt_parameters().items()}
+        loss = _cross_entropy(tf, _gpt_logits(tf, weights, tokens[:, :-1]), tf.reshape(tokens[:, 1:], [-1]))
+        feed = {tokens: inputs.digits(Gpt.batch, Gpt.length + 1, below=Gpt.symbols)}
+        step = _training_step(tf, graph, tf.train.AdamOptimizer(1e-3), loss, feed)
+    return timed_from_first(step)
+
+
+def _gpt_logits(tf: Any, weights: dict[str, Any], tokens: Any) -> Any:
+    h = tf.gather(weights["symbols"], tokens) + weights["positions"]
+    h = tf.reshape(h, [Gpt.batch * Gpt.length, Gpt.width])
+    for layer in range(Gpt.layers):
+        own = {name.removeprefix(f"{layer}."): value for name, value in weights.items()}
+        a = tf.matmul(_layer_norm(tf, h, own["norm1.gain"], own["norm1.bias"]), own["qkv"])
+        h = h + tf.matmul(_attention(tf, a), own["join"])
+        a = tf.matmul(_layer_norm(tf, h, own["norm2.gain"], own["norm2.bias"]), own["up"])
+        h = h + tf.matmul(_gelu(tf, a), own["down"])
+    return tf.matmul(h, weights["output"])
+
+
+def _layer_norm(tf: Any, x: Any, gain: Any, bias: Any) -> Any:
+    mean = tf.reduce_mean(x, -1, keepdims=True)
+    variance = tf.reduce_mean(tf.squared_difference(x, mean), -1, keepdims=True)
+    return (x - mean) * tf.rsqrt(variance + 1e-5) * gain + bias
+
+
+def _attention(tf: Any, qkv: Any) -> Any:
+    """[tokens, 3 width] -> [tokens, width]."""
+    qkv = tf.reshape(qkv, [Gpt.batch, Gpt.length, 3, Gpt.heads, Gpt.depth])
+    query, key, value = (tf.transpose(qkv[:, :, i], [0, 2, 1, 3]) for i in range(3))
+    scores = tf.matmul(query, key, transpose_b=True) * Gpt.scale + inputs.causal_mask()
+    mixed = tf.transpose(tf.matmul(tf.nn.softmax(scores), value), [0, 2, 1, 3])
+    return tf.reshape(mixed, [Gpt.batch * Gpt.length, Gpt.width])
+
+
+def _gelu(tf: Any, x: Any) -> Any:
+    return 0.5 * x * (1.0 + tf.tanh(0.79788456 * (x + 0.044715 * x * x * x)))
+
+
+def gelu_sum_16m(tf: Any) -> Outcome:
     """The tanh-GELU of 16 million floats, and its sum."""
     graph = tf.Graph()
     with graph.as_default():
-        x = tf.identity(tf.Variable(_floats(16_000_000)))
-        total = tf.reduce_sum(0.5 * x * (1.0 + tf.tanh(0.79788456 * (x + 0.044715 * x * x * x))))
+        total = tf.reduce_sum(_gelu(tf, tf.identity(tf.Variable(floats(inputs.GELU_SIZE)))))
         init = tf.global_variables_initializer()
     session = _session(tf, graph)
     session.run(init)
-    return {"run_us": median_us(lambda: session.run(total))}
+    return timed(lambda: session.run(total))
 
 
-def matmul_2048(tf: Any) -> dict[str, float]:
+def matmul_2048(tf: Any) -> Outcome:
     """A product of two 2048 x 2048 matrices, and its sum."""
     graph = tf.Graph()
     with graph.as_default():
-        x = tf.Variable(_floats(2048, 2048))
+        x = tf.Variable(floats(inputs.SQUARE, inputs.SQUARE))
         total = tf.reduce_sum(tf.matmul(x, x))
         init = tf.global_variables_initializer()
     session = _session(tf, graph)
     session.run(init)
-    return {"run_us": median_us(lambda: session.run(total))}
+    return timed(lambda: session.run(total))
 
 
-CASES: dict[str, Case] = {
-    "noop_run": Case(noop_run, {"run_us": 0.15}),
-    "add_feed_fetch": Case(add_feed_fetch, {"run_us": 0.06}),
-    "add_callable": Case(add_callable, {"run_us": 0.04}),
-    "chain_1000_small_ops": Case(chain_1000_small_ops, {}),
-    "hops_1000_two_cpus": Case(hops_1000_two_cpus, {"run_us": 0.4}),
-    "graph_50k": Case(graph_50k, {"build_s": 0.1, "first_run_s": 0.2, "run_us": 1.2}),
-    "mlp_adam": Case(mlp_adam, {}),
-    "lenet_sgd": Case(lenet_sgd, {}),
-    "gelu_sum_16m": Case(gelu_sum_16m, {}),
-    "matmul_2048": Case(matmul_2048, {}),
+CASES: dict[str, Callable[[Any], Outcome]] = {
+    case.__name__: case
+    for case in (
+        noop_run,
+        add_feed_fetch,
+        add_callable,
+        chain_1000_small_ops,
+        while_10k,
+        hops_1000_two_cpus,
+        graph_50k,
+        mlp_adam,
+        lenet_sgd,
+        lstm_while_train,
+        gpt_adam,
+        gelu_sum_16m,
+        matmul_2048,
+    )
 }

@@ -1,7 +1,7 @@
-"""Times cases on one module and prints a JSON line each: ``python worker.py MODULE CASE …``.
+"""One side's end of the benchmark: ``python worker.py SIDE`` prints what is there, ``python worker.py SIDE
+CASE`` runs a case. Both print one line of JSON last.
 
-Runs as a script, also by the interpreter of another environment, so it imports nothing of flowrt but the
-module it is given.
+Runs as a script by the side's own interpreter, so it imports nothing of flowrt unless flowrt is the side.
 """
 
 from __future__ import annotations
@@ -10,21 +10,78 @@ import importlib
 import json
 import os
 import sys
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Any, NamedTuple
 
+os.environ["CUDA_VISIBLE_DEVICES"] = ""  # everybody on the CPU
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+sys.path[0] = str(Path(__file__).resolve().parent.parent)
 
 
-def main(module_name: str, names: list[str]) -> None:
-    sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+class Loaded(NamedTuple):
+    """``not_there`` is the error by which this side says that it has no such operation."""
+
+    version: str
+    cases: Mapping[str, Callable[[], Any]]
+    not_there: type[Exception] = NotImplementedError
+
+
+def _flowrt() -> Loaded:
     from benchmarks.cases import CASES
 
-    module = importlib.import_module(module_name)
-    if module_name != "flowrt":
-        module.disable_v2_behavior()
-    for name in names:
-        print(json.dumps({"case": name, "measures": CASES[name].run(module)}), flush=True)
+    flowrt = importlib.import_module("flowrt")
+    cases = {name: partial(case, flowrt) for name, case in CASES.items()}
+    return Loaded(flowrt.__version__, cases, flowrt.errors.UnimplementedError)
+
+
+def _tensorflow() -> Loaded:
+    from benchmarks.cases import CASES
+
+    tf = importlib.import_module("tensorflow.compat.v1")
+    tf.disable_v2_behavior()
+    return Loaded(tf.__version__, {name: partial(case, tf) for name, case in CASES.items()})
+
+
+def _torch(is_compiled: bool) -> Loaded:
+    import torch
+
+    from benchmarks import peers_torch
+
+    wrap = torch.compile if is_compiled else peers_torch.eager
+    cases = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
+    return Loaded(torch.__version__, cases)
+
+
+def _jax() -> Loaded:
+    import jax
+
+    from benchmarks.peers_jax import CASES
+
+    return Loaded(jax.__version__, CASES)
+
+
+SIDES: dict[str, Callable[[], Loaded]] = {
+    "flowrt": _flowrt,
+    "tensorflow": _tensorflow,
+    "torch": partial(_torch, False),
+    "torch_compile": partial(_torch, True),
+    "jax": _jax,
+}
+
+
+def main(name: str, case: str | None = None) -> None:
+    side = SIDES[name]()
+    if case is None:
+        answer: dict[str, Any] = {"version": side.version, "cases": list(side.cases)}
+    else:
+        try:
+            answer = side.cases[case]()._asdict()
+        except side.not_there as error:
+            answer = {"not_there": str(error)}
+    print(json.dumps(answer))
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2:])
+    main(*sys.argv[1:])

@@ -1,0 +1,51 @@
+"""What is aimed at: the largest ratio of flowrt's median to a peer's that counts as good."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from typing import NamedTuple
+
+
+class Bar(NamedTuple):
+    """flowrt takes at most ``limit`` times what the fastest of ``peers`` takes."""
+
+    limit: float
+    peers: tuple[str, ...]
+
+
+def lenet_limit() -> float:
+    """Stricter where oneDNN is installed, which TensorFlow brings along."""
+    try:
+        importlib.metadata.distribution("onednn-cpu-gomp")
+    except importlib.metadata.PackageNotFoundError:
+        return 1.4
+    return 1.05
+
+
+def _tf(limit: float) -> Bar:
+    return Bar(limit, ("tensorflow",))
+
+
+def _jax(limit: float) -> Bar:
+    return Bar(limit, ("jax",))
+
+
+BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
+    ("noop_run", "run"): (_tf(0.08),),
+    ("add_feed_fetch", "run"): (_tf(0.035),),
+    ("add_callable", "run"): (Bar(1.0, ("torch",)),),
+    ("chain_1000_small_ops", "run"): (_jax(1.0),),
+    ("while_10k", "run"): (_tf(0.004), _jax(2.0)),
+    ("hops_1000_two_cpus", "run"): (_tf(0.3),),
+    ("graph_50k", "build"): (_tf(0.06),),
+    ("graph_50k", "first_run"): (_tf(0.1),),
+    ("graph_50k", "run"): (_tf(0.9),),
+    ("mlp_adam", "step"): (_tf(0.85), _jax(1.0)),
+    ("lenet_sgd", "step"): (_tf(lenet_limit()),),
+    ("lstm_while_train", "step"): (_tf(0.65), _jax(0.8)),
+    ("gpt_adam", "first_step"): (_tf(1.0),),
+    ("gpt_adam", "step"): (Bar(1.0, ("torch", "torch_compile")),),
+    ("gelu_sum_16m", "run"): (_jax(0.8),),
+    ("matmul_2048", "run"): (_tf(1.05),),
+}
+"""By case and measure."""
