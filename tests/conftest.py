@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import os
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 # Loops that are compiled beside the steps are taken in at any moment, and change results in their last bits.
 # Tests of them choose; `FLOWRT_JIT=eager make test` runs all tests with them.
 os.environ.setdefault("FLOWRT_JIT", "off")
+os.environ.setdefault("FLOWRT_CACHE_DIR", tempfile.mkdtemp(prefix="flowrt-cache-"))
 
 THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
 

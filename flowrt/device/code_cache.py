@@ -63,11 +63,11 @@ def _chosen_folder() -> Path | None:
 
 @final
 class CodeCache:
-    """At most about ``limit_bytes`` bytes of entries in ``folder``; those unused for the longest time go first.
+    """Entries in ``folder`` of at most ``limit_bytes`` bytes; those unused for the longest time go first.
 
-    Keys are SHA-256 digests, 64 lower-case hexadecimal digits. ``folder`` None: nothing is ever found or kept.
-    Any thread of any process may call; several processes together keep up to a sixteenth of the limit more
-    each. Nothing here raises for what the disk holds or refuses.
+    Keys are SHA-256 digests, 64 lower-case hexadecimal digits. ``folder`` None: nothing is found or kept. Any
+    thread of any process may call; each further process at work may add a sixteenth of the limit. Nothing
+    here raises for what the disk holds or refuses.
     """
 
     def __init__(self, folder: Path | None, limit_bytes: int) -> None:

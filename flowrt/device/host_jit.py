@@ -7,8 +7,8 @@
 Measured on 2 cores for a fused exp (0.5 KB of IR, 2 KB of object code). A loop that is compiled already and
 still in use is the same `CompiledLoop`.
 
-LLVM is entered by one thread at a time. A fork waits for that thread: the child finds LLVM whole, can call what
-was compiled, and can compile.
+LLVM is entered by one thread at a time. A fork waits for that thread: the child finds LLVM whole, can call
+what was compiled, and can compile.
 """
 
 from __future__ import annotations
@@ -228,8 +228,8 @@ def _refused(text: str, error: RuntimeError) -> InternalError:
 _lock = threading.RLock()
 _loops: WeakValueDictionary[bytes, CompiledLoop] = WeakValueDictionary()
 _dropped: deque[Any] = deque()
-"""Machine code that nobody needs any more. The next compile frees it: to free it at once, whoever drops a loop
-would wait for the compile that is under way.
+"""Machine code that nobody needs any more. The next compile frees it: to free it at once, whoever drops a
+loop would wait for the compile that is under way.
 """
 
 

@@ -1,8 +1,8 @@
 """Stages: how many loops over its columns a row needs, and what each computes.
 
 A reduction along the row ends a stage, and what depends on its result belongs to a later one: softmax has
-three, for the maximum, the sum and the quotients. What an earlier stage has computed is computed again, unless
-that is dear: then it lies meanwhile where a later stage puts a result.
+three, for the maximum, the sum and the quotients. What an earlier stage has computed is computed again,
+unless that is dear: then it lies meanwhile where a later stage puts a result.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class FusedKernel:
         self._group: Group = node.attrs["group"]
         self._specs = node.outputs
         traced = fused_program(self._group)
-        self._program = None if traced is None else expand_functions(traced.program)
+        self._program = None if traced is None else expanded(traced.program)
         self._operands = () if traced is None else traced.operands
         self._layouts: dict[Any, _Layout] = {}
 
@@ -212,12 +212,40 @@ class FusedKernel:
         return layout_of(program, domain, strides)
 
 
+_expanded: dict[str, LoopProgram] = {}
+_texts: dict[tuple[str, tuple[str, ...]], str] = {}
+"""By the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a network
+have equal groups.
+"""
+
+MAX_KEPT = 512
+
+
+def expanded(program: LoopProgram) -> LoopProgram:
+    """`expand_functions`, once for equal programs."""
+    found: LoopProgram = _once(_expanded, str(program), lambda: expand_functions(program))
+    return found
+
+
+def _compiled(program: LoopProgram, accesses: tuple[str, ...]) -> CompiledLoop:
+    return compile_loop(_once(_texts, (str(program), accesses), lambda: llvm_function(program, accesses)))
+
+
+def _once(known: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    found = known.get(key)
+    if found is None:
+        if len(known) >= MAX_KEPT:
+            known.clear()
+        found = known[key] = make()
+    return found
+
+
 def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> _Layout:
     """The loop of ``program`` for operands with these strides, one a dimension of ``domain``."""
     if not domain:
         domain, strides = (1,), [(0,)] * len(strides)
     dims, lies = coalesced(domain, strides, keeps_rows=_has_rows(program, strides))
-    loop = compile_loop(llvm_function(program, [_letters(steps) for steps in lies]))
+    loop = _compiled(program, tuple([_letters(steps) for steps in lies]))
     count = sum(op not in ("load", "const") for op, *_ in program.instructions)
     nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + NS_PER_OPERAND * len(lies))
     is_long = nanoseconds > PARALLEL_NS and dims[0] > 1

@@ -23,7 +23,14 @@ from flowrt.device.device import Device
 from flowrt.device.host_jit import is_available
 from flowrt.device.local_devices import local_devices
 from flowrt.device.memory_pool import Owner
-from flowrt.errors import CancelledError, DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
+from flowrt.errors import (
+    CancelledError,
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    ResourceExhaustedError,
+)
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
 from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
@@ -284,7 +291,10 @@ class BaseSession:
         if self._closed or not is_available():
             return
         assert plan.with_loops is not None
-        fused = plan.with_loops()
+        try:
+            fused = plan.with_loops()
+        except (FailedPreconditionError, ResourceExhaustedError):
+            return  # the session was closed meanwhile, or there is no memory for a second plan
         with self._lock:
             for shapes, current in request.plans.items():
                 if current is plan and fused.has_loops and not self._closed:

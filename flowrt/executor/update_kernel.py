@@ -12,9 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.device.loop_math import expand_functions
 from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram
-from flowrt.executor.fused_kernel import call_on, layout_of, strides_in
+from flowrt.executor.fused_kernel import call_on, expanded, layout_of, strides_in
 from flowrt.graph.node import Node
 from flowrt.graph.passes.fuse import Level
 from flowrt.graph.resources import VariableResource
@@ -71,4 +70,4 @@ def _program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> Loo
     written = [i for i, argument in enumerate(arguments) if isinstance(argument, VariableResource)]
     for number, value in zip(written, results, strict=True):
         builder.put(builder.spread(value), number)
-    return expand_functions(builder.build())
+    return expanded(builder.build())

@@ -1,4 +1,4 @@
-"""`CodeCache`: what is kept and found again, damage, whose a file is, eviction, and several processes at once."""
+"""`CodeCache`: what is kept and found again, damage, whose a file is, eviction, and several processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`host_jit`: LLVM IR becomes functions, once; what is wrong says so; threads, forks, and the cache on disk."""
+"""`host_jit`: LLVM IR becomes functions, once; what is wrong says so; threads, forks, the cache on disk."""
 
 from __future__ import annotations
 

@@ -1,25 +1,131 @@
-"""`HostPool`: every element once, on several threads, and nobody at it afterwards."""
+"""`HostPool` and its `Team`: every element once, on several threads, and nobody at it afterwards."""
 
 from __future__ import annotations
 
-import math
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from flowrt.device import host_pool
-from flowrt.device.host_pool import PIECES_EACH, HostPool
+from flowrt.device import host_jit, host_pool, host_team
+from flowrt.device.host_call import LoopCall
+from flowrt.device.host_jit import compile_loop
+from flowrt.device.host_pool import HostPool
+from flowrt.device.host_team import MAX_MEMBERS
 
+ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 30.0  # for what takes microseconds, on a machine that is busy
 same_pool = settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+pytestmark = pytest.mark.skipif(
+    not host_jit.is_available(), reason=host_jit.why_unavailable() or "there is no reason"
+)
+
+COUNTING = """
+; For each element adds 1 in the table's first array, puts the thread into the second, begin into the third.
+define void @flowrt_loop(ptr %table, i64 %begin, i64 %end) {
+entry:
+  %counts = load ptr, ptr %table
+  %owners_place = getelementptr ptr, ptr %table, i64 1
+  %owners = load ptr, ptr %owners_place
+  %begins_place = getelementptr ptr, ptr %table, i64 2
+  %begins = load ptr, ptr %begins_place
+  %thread = call i64 @pthread_self()
+  %any = icmp slt i64 %begin, %end
+  br i1 %any, label %loop, label %exit
+loop:
+  %i = phi i64 [ %begin, %entry ], [ %next, %loop ]
+  %count = getelementptr i64, ptr %counts, i64 %i
+  %old = atomicrmw add ptr %count, i64 1 seq_cst
+  %owner = getelementptr i64, ptr %owners, i64 %i
+  store i64 %thread, ptr %owner
+  %begin_of = getelementptr i64, ptr %begins, i64 %i
+  store i64 %begin, ptr %begin_of
+  %next = add i64 %i, 1
+  %more = icmp slt i64 %next, %end
+  br i1 %more, label %loop, label %exit
+exit:
+  ret void
+}
+declare i64 @pthread_self()
+"""
+
+MEETING = """
+; A piece that ends when table[0] threads have been at a piece at once, or 2^25 yields later: table[1] is how
+; many are, table[2] whether they all were.
+define void @flowrt_loop(ptr %table, i64 %begin, i64 %end) {
+  %expected = load i64, ptr %table
+  %here = getelementptr i64, ptr %table, i64 1
+  %met = getelementptr i64, ptr %table, i64 2
+  %before = atomicrmw add ptr %here, i64 1 seq_cst
+  %after = add i64 %before, 1
+  %are_all = icmp eq i64 %after, %expected
+  br i1 %are_all, label %meet, label %wait
+meet:
+  store atomic i64 1, ptr %met seq_cst, align 8
+  br label %leave
+wait:
+  %i = phi i64 [ 0, %0 ], [ %next, %yield ]
+  %have_met = load atomic i64, ptr %met seq_cst, align 8
+  %is_over = icmp ne i64 %have_met, 0
+  %is_late = icmp eq i64 %i, 33554432
+  %stop = or i1 %is_over, %is_late
+  br i1 %stop, label %leave, label %yield
+yield:
+  %yielded = call i32 @sched_yield()
+  %next = add i64 %i, 1
+  br label %wait
+leave:
+  %left = atomicrmw sub ptr %here, i64 1 seq_cst
+  ret void
+}
+declare i32 @sched_yield()
+"""
+
+LATE = """
+; A piece that any thread but table[1] begins only when table[0] elements are done, or 2^25 yields later.
+; table[2] elements are done; table[3] is 1 if a thread gave up.
+define void @flowrt_loop(ptr %table, i64 %begin, i64 %end) {
+  %enough = load i64, ptr %table
+  %caller_place = getelementptr i64, ptr %table, i64 1
+  %caller = load i64, ptr %caller_place
+  %done = getelementptr i64, ptr %table, i64 2
+  %thread = call i64 @pthread_self()
+  %is_caller = icmp eq i64 %thread, %caller
+  br i1 %is_caller, label %do, label %wait
+wait:
+  %i = phi i64 [ 0, %0 ], [ %next, %yield ]
+  %so_far = load atomic i64, ptr %done seq_cst, align 8
+  %is_enough = icmp sge i64 %so_far, %enough
+  %is_late = icmp eq i64 %i, 33554432
+  br i1 %is_enough, label %do, label %ask
+ask:
+  br i1 %is_late, label %give_up, label %yield
+yield:
+  %yielded = call i32 @sched_yield()
+  %next = add i64 %i, 1
+  br label %wait
+give_up:
+  %gave_up = getelementptr i64, ptr %table, i64 3
+  store i64 1, ptr %gave_up
+  br label %do
+do:
+  %count = sub i64 %end, %begin
+  %old = atomicrmw add ptr %done, i64 %count seq_cst
+  ret void
+}
+declare i64 @pthread_self()
+declare i32 @sched_yield()
+"""
 
 
 @pytest.fixture(params=[2, 3, 8])
@@ -27,6 +133,25 @@ def pool(request: pytest.FixtureRequest) -> Iterator[HostPool]:
     pool = HostPool(request.param)
     yield pool
     pool.resize(1)  # ends its workers
+
+
+def compiled(text: str) -> LoopCall:
+    return compile_loop(text).call
+
+
+class Counted:
+    """A run of `COUNTING`: for each element how often it was done, by whom, and where its piece began."""
+
+    def __init__(self, pool: HostPool, begin: int, end: int, grain: int) -> None:
+        self.counts, self.owners, self.begins = (np.zeros(end, np.int64) for _ in range(3))
+        table = np.array([array.ctypes.data for array in (self.counts, self.owners, self.begins)])
+        pool.run(compiled(COUNTING), table.ctypes.data, begin, end, grain)
+
+
+def have_met(pool: HostPool) -> bool:
+    table = np.array([pool.n_threads, 0, 0])
+    pool.run(compiled(MEETING), table.ctypes.data, 0, 64, 1)
+    return bool(table[2])
 
 
 def workers() -> set[threading.Thread]:
@@ -39,94 +164,69 @@ def workers() -> set[threading.Thread]:
 @same_pool
 @given(begin=st.integers(0, 50), count=st.integers(0, 3000), grain=st.integers(1, 400))
 def test_every_element_is_done_once(pool: HostPool, begin: int, count: int, grain: int) -> None:
-    pieces: list[tuple[int, int]] = []
-
-    def call(table: int, first: int, last: int) -> None:
-        assert table == 7
-        pieces.append((first, last))
-
-    pool.run(call, 7, begin, begin + count, grain)
-    done = Counter(number for piece in pieces for number in range(*piece))
-    assert done == Counter(range(begin, begin + count))
-    for first, last in sorted(pieces)[:-1]:
-        assert (first - begin) % grain == 0
-        assert (last - first) % grain == 0
+    counted = Counted(pool, begin, begin + count, grain)
+    assert not counted.counts[:begin].any()
+    assert (counted.counts[begin:] == 1).all()
+    assert ((counted.begins[begin:] - begin) % grain == 0).all()
 
 
-def test_a_loop_of_one_grain_is_one_call(pool: HostPool) -> None:
-    calls: list[tuple[int, int, int]] = []
-    pool.run(lambda *arguments: calls.append(arguments), 0, 3, 22, 10)
-    assert calls == [(0, 3, 22)]
+def test_again_and_again(pool: HostPool) -> None:
+    """Workers still on their way to one loop meet the next, of another length and table."""
+    for number in range(3000):
+        assert (Counted(pool, 0, 40 + number % 90, 1).counts == 1).all()
+
+
+def test_between_loops_there_is_no_piece_for_who_comes_late(pool: HostPool) -> None:
+    Counted(pool, 0, 1000, 1)
+    nexts = [pool._team._words[host_team._word(member, host_team.NEXT)] for member in range(MAX_MEMBERS)]
+    assert min(nexts) >= host_team.NOTHING  # who looked in vain added 1
+
+
+def test_a_loop_of_less_than_two_grains_is_one_call(pool: HostPool) -> None:
+    counted = Counted(pool, 3, 22, 10)
+    assert set(counted.owners[3:]) == {threading.get_ident()}
+    assert set(counted.begins[3:]) == {3}
     assert not pool._workers
 
 
 def test_the_threads_are_at_it_at_once(pool: HostPool) -> None:
-    meeting = threading.Barrier(pool.n_threads)
-    seen: set[int] = set()
-
-    def call(table: int, first: int, last: int) -> None:
-        if threading.get_ident() not in seen:  # each thread's first piece waits for all the others'
-            seen.add(threading.get_ident())
-            meeting.wait(SOON_S)
-
-    for _ in range(3):
-        seen.clear()
-        pool.run(call, 0, 0, 64, 1)
-        assert len(seen) == pool.n_threads
+    assert all(have_met(pool) for _ in range(3))
 
 
 def test_the_caller_takes_what_late_workers_leave(pool: HostPool) -> None:
-    caller, may_go = threading.get_ident(), threading.Event()
-    done: list[int] = []
-    in_hand = (pool.n_threads - 1) * math.ceil(64 / (pool.n_threads * PIECES_EACH))
-
-    def call(table: int, first: int, last: int) -> None:
-        if threading.get_ident() != caller:
-            assert may_go.wait(SOON_S)  # else the caller waits for the worker's share
-        done.extend(range(first, last))
-        if len(done) >= 64 - in_hand:
-            may_go.set()
-
-    pool.run(call, 0, 0, 64, 1)
-    assert sorted(done) == list(range(64))
+    """They wait, each at a piece of at most 8 elements, until all others are done."""
+    table = np.array([64 - 8 * (pool.n_threads - 1), threading.get_ident(), 0, 0])
+    pool.run(compiled(LATE), table.ctypes.data, 0, 64, 1)
+    assert table[2:].tolist() == [64, 0]
 
 
 # --- one loop at a time
 
 
 def test_a_caller_that_finds_the_pool_busy_works_alone(pool: HostPool) -> None:
-    inner: list[tuple[int, int, int]] = []
-
-    def call(table: int, first: int, last: int) -> None:
-        pool.run(lambda *arguments: inner.append(arguments), 1, first, first + 100, 1)
-
-    pool.run(call, 0, 0, 64, 1)
-    assert inner
-    assert all(last - first == 100 for _, first, last in inner)
+    with pool._is_free:
+        assert set(Counted(pool, 0, 1000, 1).owners) == {threading.get_ident()}
 
 
 def test_callers_from_many_threads_all_get_their_loops_done(pool: HostPool) -> None:
-    totals: list[int] = []
+    done: list[bool] = []
 
-    def work(number: int) -> None:
-        for _ in range(50):
-            lengths: list[int] = []
-            pool.run(lambda table, first, last: lengths.append(last - first), number, 0, 1000, 10)
-            totals.append(sum(lengths))
+    def work() -> None:
+        done.extend((Counted(pool, 0, 1000, 10).counts == 1).all() for _ in range(50))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
+    threads = [threading.Thread(target=work) for _ in range(4)]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join(SOON_S)
-    assert totals == [1000] * 200
+    assert done == [True] * 200
 
 
 # --- the workers
 
 
 def test_idle_workers_use_no_time(pool: HostPool) -> None:
-    pool.run(lambda *arguments: None, 0, 0, 64, 1)
+    assert have_met(pool)
     begun = time.process_time()
     time.sleep(0.2)
     assert time.process_time() - begun < 0.1  # seconds of all threads; one that spins uses 0.2
@@ -135,15 +235,10 @@ def test_idle_workers_use_no_time(pool: HostPool) -> None:
 def test_resizing_ends_workers_and_allows_more() -> None:
     others = workers()
     pool = HostPool(4)
-    pool.run(lambda *arguments: None, 0, 0, 64, 1)
-    assert len(workers() - others) == 3
-    pool.resize(2)
-    wait_until(lambda: len(workers() - others) == 1)
-    pool.resize(3)
-    pool.run(lambda *arguments: None, 0, 0, 64, 1)
-    assert len(workers() - others) == 2
-    pool.resize(1)
-    wait_until(lambda: not workers() - others)
+    for n_threads in (4, 2, 3, 1):
+        pool.resize(n_threads)
+        assert n_threads == 1 or have_met(pool)
+        assert len(workers() - others) == n_threads - 1
 
 
 def test_where_the_system_has_no_more_threads_the_caller_does_it_all(
@@ -153,89 +248,43 @@ def test_where_the_system_has_no_more_threads_the_caller_does_it_all(
         raise RuntimeError("can't start new thread")
 
     monkeypatch.setattr(threading.Thread, "start", refuse)
-    lengths: list[int] = []
-    HostPool(3).run(lambda table, first, last: lengths.append(last - first), 0, 0, 64, 1)
-    assert sum(lengths) == 64
+    assert set(Counted(HostPool(3), 0, 64, 1).owners) == {threading.get_ident()}
 
 
-def test_a_worker_keeps_nothing_of_a_loop_that_is_done(pool: HostPool) -> None:
-    class Call:
-        def __call__(self, table: int, first: int, last: int) -> None:
-            ended.append(first)
-
-        def __del__(self) -> None:
-            is_gone.set()
-
-    ended: list[int] = []
-    is_gone = threading.Event()
-    pool.run(Call(), 0, 0, 64, 1)
-    assert is_gone.wait(SOON_S)
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="there is one CPU")
+def test_workers_keep_off_the_callers_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpus = os.sched_getaffinity(0)
+    pool = HostPool(2)
+    for cpu in sorted(cpus)[:2]:
+        monkeypatch.setattr(host_pool._libc, "sched_getcpu", lambda cpu=cpu: cpu)
+        assert have_met(pool)
+        (worker,) = pool._workers
+        assert os.sched_getaffinity(worker._thread.native_id or 0) == cpus - {cpu}
+    pool.resize(1)
 
 
-def test_when_a_signals_handler_raises_in_the_caller_nobody_is_at_the_memory_afterwards(
-    pool: HostPool,
-) -> None:
-    caller = threading.get_ident()
-    has_begun, may_end, has_ended = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
-
-    def call(table: int, first: int, last: int) -> None:
-        if threading.get_ident() == caller:
-            for _ in range(pool.n_threads - 1):
-                assert has_begun.acquire(timeout=SOON_S)
-            signal.pthread_kill(caller, signal.SIGUSR1)
-        else:
-            has_begun.release()
-            assert may_end.wait(SOON_S)
-            time.sleep(0.05)  # a caller that did not wait would be out by then
-            has_ended.release()
-
-    def interrupt(*arguments: object) -> None:
-        may_end.set()
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGUSR1, interrupt)
-    try:
-        with pytest.raises(KeyboardInterrupt):
-            pool.run(call, 0, 0, 64, 1)
-    finally:
-        signal.signal(signal.SIGUSR1, before)
-    for _ in range(pool.n_threads - 1):
-        assert has_ended.acquire(blocking=False)
-    lengths: list[int] = []
-    pool.run(lambda table, first, last: lengths.append(last - first), 0, 0, 64, 1)
-    assert sum(lengths) == 64
+def test_a_process_ends_while_workers_sleep() -> None:
+    code = """
+from flowrt.device import host_pool
+from flowrt.device.host_jit import compile_loop
+host_pool.set_num_threads(4)
+nothing = "define void @flowrt_loop(ptr %table, i64 %begin, i64 %end) { ret void }"
+host_pool.run_in_parallel(compile_loop(nothing).call, 0, 0, 64, 1)
+"""
+    subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=True, timeout=SOON_S)
 
 
 def test_a_forks_child_starts_its_own_workers() -> None:
     host_pool.set_num_threads(2)
     try:
-        host_pool.run_in_parallel(lambda *arguments: None, 0, 0, 64, 1)
+        assert have_met(host_pool._pool)
         child = os.fork()
         if child == 0:
             signal.alarm(20)  # a child that hangs is killed then
-            meeting = threading.Barrier(2)
-            try:
-                n_waited = [0]
-
-                def call(table: int, first: int, last: int) -> None:
-                    if n_waited[0] < 2:
-                        n_waited[0] += 1
-                        meeting.wait(SOON_S)
-
-                host_pool.run_in_parallel(call, 0, 0, 64, 1)
-            except BaseException:  # noqa: BLE001 (a child must end here)
-                os._exit(1)
-            os._exit(0)
+            os._exit(0 if have_met(host_pool._pool) else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         host_pool.set_num_threads(0)
-
-
-def wait_until(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + SOON_S
-    while not holds():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)
 
 
 # --- how many

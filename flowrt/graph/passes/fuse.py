@@ -203,8 +203,9 @@ class _Fuser:
         """The group that ``node`` opens, or one of it alone."""
         group = _Open(self._domain_of(node))
         levels = self._levels(group, node) if self._may_be_member(node) else None
-        self._add(group, node, levels or {})
-        near = self._near(node) if levels is not None else []
+        near = self._add(group, node, levels or {})
+        if levels is None:
+            return group
         heapq.heapify(near)
         while near and len(group.members) < MAX_MEMBERS and len(group.inputs) < MAX_TENSORS:
             other = self._nodes[heapq.heappop(near)]
@@ -212,23 +213,23 @@ class _Fuser:
                 continue
             levels = self._levels(group, other)
             if levels is not None:
-                self._add(group, other, levels)
-                for position in self._near(other):
+                for position in self._add(group, other, levels):
                     heapq.heappush(near, position)
         return group
 
-    def _add(self, group: _Open, node: Node, levels: Mapping[Ref, Level]) -> None:
-        group.add(node, levels, self._data_inputs(node))
+    def _add(self, group: _Open, node: Node, levels: Mapping[Ref, Level]) -> list[int]:
+        """Add a member. Returns the nodes that are near by now: who reads what it makes, or what it is the
+        first to read.
+        """
+        inputs = self._data_inputs(node)
+        names = {node.name, *[ref[0] for ref in inputs if ref not in group.inputs]}
+        group.add(node, levels, inputs)
         group.is_checked |= self._support.get(node.name) is Support.CHECKED
         self._placed.add(node.name)
         for name in self._consumers[node.name]:
             self._missing[name] -= 1
             if not self._missing[name]:
                 heapq.heappush(self._ready, self._position[name])
-
-    def _near(self, node: Node) -> list[int]:
-        """Whoever reads what the node makes, or what it reads."""
-        names = {node.name, *[ref[0] for ref in self._data_inputs(node)]}
         return [self._position[user] for name in names for user in self._consumers[name]]
 
     # --- what a node is
