@@ -91,7 +91,8 @@ class LoopProgram(NamedTuple):
     """The operand of the checks, if there are any."""
 
     def __str__(self) -> str:
-        lines = []
+        """Equal for programs that do the same on the same operands, and only for those."""
+        lines = [f"operands {', '.join(self.dtypes)}; status {self.status}"]
         for number, (op, args, dtype, data, is_row) in enumerate(self.instructions):
             words = [f"%{a}" for a in args] + ([repr(data)] if data is not None else [])
             lines.append(f"%{number}: {'row ' if is_row else ''}{dtype} = {op} {', '.join(words)}".rstrip())
