@@ -56,6 +56,8 @@ def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[Value]) 
             return b.column()
         case "columns":
             return b.columns()
+        case "spread":
+            return b.spread(arguments[0])
         case "cast":
             return b.cast(arguments[0], dtype)
         case "bits":

@@ -78,7 +78,7 @@ class FusedKernel:
         results = out
         if results is None:
             results = [np.empty(static_shape(spec), spec.dtype.np) for spec in self._specs]
-        function, arguments = self.bind(inputs, results)
+        function, arguments = self.bind([np.asarray(value) for value in inputs], results)
         function(*arguments)
         return results
 

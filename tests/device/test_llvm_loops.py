@@ -197,3 +197,12 @@ def test_a_check_that_fails_anywhere_is_reported_once_for_all():
         values.flat[bad] = 10
         assert Compiled(b.build(), [values, None]).run() == [1]
         assert Compiled(b.build(), [np.zeros((3, 4), np.int64), None]).run() == [0]
+
+
+def test_a_number_is_counted_once_for_each_element():
+    b = LoopBuilder()
+    x, total, result = b.operand("float32"), b.operand("float64"), b.operand("float32")
+    b.put(b.spread(b.const(1.0, "float32")), total, Store.SUM_ALL)
+    b.put(b.exp(b.load(x)), result)
+    found = Compiled(expand_functions(b.build()), [np.zeros((3, 5), np.float32), None, None]).run()
+    assert found[0] == [15.0]
