@@ -282,7 +282,7 @@ class BaseSession:
 
     def _count_run(self, request: Request, plan: Plan) -> None:
         """Have loops compiled for a plan that runs again and again."""
-        plan.runs_to_compile -= 1
+        plan.runs_to_compile = max(0, plan.runs_to_compile - 1)  # threads may count at once
         if not plan.runs_to_compile:
             compile_beside(functools.partial(self._take_loops, request, plan))
 
