@@ -93,6 +93,8 @@ def _fill_node_def(node_def: NodeDef, node: Node, add_shapes: bool, with_sources
         kind = attr_kind(node.op, key) or kind_of_value(key, value)
         if value is None and kind != "shape":
             continue
+        if kind == "func":  # of a compiled partition only: to be looked at, not to be read again
+            kind, value = "string", str(value)
         encode_attr(node_def.attr[key], key, kind, value)
     if add_shapes:
         shapes = [spec.shape for spec in node.outputs]

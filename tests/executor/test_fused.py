@@ -222,6 +222,18 @@ def test_nothing_is_fused_of_empty_tensors(eager):
         assert session.run(tf.reduce_sum(tf.exp(x) * 2.0 + 1.0), {x: np.zeros((0, 4))}) == 0.0
 
 
+def test_a_traced_step_shows_its_groups(eager):
+    x = tf.placeholder(tf.float32, [8])
+    y = tf.add(tf.exp(x, name="power") * 2.0, 1.0, name="sum")
+    metadata = tf.RunMetadata()
+    options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE, output_partition_graphs=True)
+    with tf.Session() as session:
+        session.run(y, {x: np.ones(8)}, options=options, run_metadata=metadata)
+    (found,) = [node for node in metadata.partition_graphs[0].node if node.op == "_Fused"]
+    assert found.attr["group"].s == b"Exp power, Mul mul, AddV2 sum"
+    assert "sum" in [n.node_name for d in metadata.step_stats.dev_stats for n in d.node_stats]
+
+
 # --- updates
 
 
