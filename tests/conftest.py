@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import atexit
 import functools
 import os
+import shutil
 import sys
 import tempfile
 import threading
@@ -16,7 +18,9 @@ import pytest
 # Loops that are compiled beside the steps are taken in at any moment, and change results in their last bits.
 # Tests of them choose; `FLOWRT_JIT=eager make test` runs all tests with them.
 os.environ.setdefault("FLOWRT_JIT", "off")
-os.environ.setdefault("FLOWRT_CACHE_DIR", tempfile.mkdtemp(prefix="flowrt-cache-"))
+if "FLOWRT_CACHE_DIR" not in os.environ:
+    os.environ["FLOWRT_CACHE_DIR"] = tempfile.mkdtemp(prefix="flowrt-cache-")
+    atexit.register(shutil.rmtree, os.environ["FLOWRT_CACHE_DIR"], ignore_errors=True)
 
 THREAD_GRACE_S = 2.0  # a thread that was told to stop may need a moment on a loaded machine
 

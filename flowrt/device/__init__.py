@@ -12,6 +12,12 @@
     device            `Device`: a name, an executor, a pool, transfers
     local_devices     the devices of a session, by request
 
+    loops             `LoopProgram`: what a loop over the elements of arrays computes, as data
+    loop_math, loop_stages    its functions as arithmetic; how many passes over a row it needs
+    llvm_loops        its LLVM IR, as text
+    host_jit          machine code of the text (the one door to llvmlite); code_cache keeps it on disk
+    host_call, host_team, host_pool   machine code as functions of Python; threads that share a loop
+
 Bytes come in regions from a `StreamExecutor` (``mmap``, ``cudaMalloc``), a `MemoryPool` cuts them up, and
 everybody else has `DeviceMemory` from the pool: the arena of a plan, a variable, a value of a size that only
 the step knew. It goes back to the pool when its last holder lets go of it, or by hand.

@@ -26,12 +26,10 @@ from weakref import WeakValueDictionary
 from flowrt.device import host_call
 from flowrt.device.code_cache import code_cache
 from flowrt.device.host_call import Library, LoopAddress, LoopCall, built_in
+from flowrt.device.llvm_loops import FUNCTION
 from flowrt.errors import FailedPreconditionError, InternalError
 
 LOGGER = logging.getLogger(__name__)
-
-FUNCTION = "flowrt_loop"
-"""The name that every loop has, so that equal loops have equal text."""
 
 OLDEST_LLVM = (20,)  # llvmlite 0.45: before, pointers had types
 

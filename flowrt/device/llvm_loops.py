@@ -28,6 +28,7 @@ from flowrt.device.loop_stages import kept_values, loops_of, stages_of
 from flowrt.device.loops import COMPARISONS, Instruction, LoopProgram, Output, Store
 
 FUNCTION = "flowrt_loop"
+"""The name that every loop has, so that equal loops have equal text."""
 
 BLOCK = 4096
 

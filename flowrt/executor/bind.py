@@ -30,13 +30,13 @@ from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import MemoryPlan
-from flowrt.executor.places import Places, Storage, assign_places, is_on_host, nbytes_of, static_shape
+from flowrt.executor.places import Places, Storage, assign_places, is_on_host, nbytes_of
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
 from flowrt.executor.sized_call import sized_call
 from flowrt.executor.streams import StreamSchedule
 from flowrt.executor.update_kernel import update_call
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, static_shape
 from flowrt.graph.op_def import Effect, Ufunc
 from flowrt.graph.shapes import is_static
 from flowrt.rendezvous import create_key

@@ -19,8 +19,8 @@ from flowrt.device.llvm_loops import llvm_function
 from flowrt.device.loop_math import expand_functions
 from flowrt.device.loops import LoopProgram, Store
 from flowrt.executor.fused_program import OperandOf, fused_program
-from flowrt.graph.node import Node
-from flowrt.graph.passes.fuse import Group, Level, plain_kernel, static_shape
+from flowrt.graph.node import Node, static_shape
+from flowrt.graph.passes.fuse import Group, Level, plain_kernel
 
 Array = np.ndarray[Any, Any]
 

@@ -33,13 +33,13 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
-from flowrt.errors import InternalError, InvalidArgumentError
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.arguments import Later, Operand, bound_kernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import ArenaPlanner, MemoryPlan
 from flowrt.executor.streams import StreamSchedule
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 
@@ -267,13 +267,6 @@ class _Assigner:
 def is_on_host(node: Node) -> bool:
     """Whether the node's outputs are NumPy's on every device: shapes and the like."""
     return any(argument.on_host for argument in node.op.outputs)
-
-
-def static_shape(spec: TensorSpec) -> tuple[int, ...]:
-    """The shape of a tensor of which it is known."""
-    if not is_static(spec.shape):
-        raise InternalError(f"expected a static shape; got {spec}")
-    return spec.shape
 
 
 def nbytes_of(spec: TensorSpec) -> int:

@@ -13,7 +13,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from flowrt.dtypes import DType
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.errors import InternalError
+from flowrt.graph.shapes import Shape, format_shape, is_static
 
 if TYPE_CHECKING:
     from flowrt.graph.op_def import OpDef
@@ -30,6 +31,13 @@ class TensorSpec(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.dtype.name}{format_shape(self.shape)}"
+
+
+def static_shape(spec: TensorSpec) -> tuple[int, ...]:
+    """The shape of a tensor of which it is known."""
+    if not is_static(spec.shape):
+        raise InternalError(f"expected a static shape; got {spec}")
+    return spec.shape
 
 
 class Source(NamedTuple):

@@ -24,9 +24,8 @@ from enum import Enum
 from typing import Any, NamedTuple, final
 
 from flowrt import dtypes
-from flowrt.errors import InternalError
 from flowrt.graph.evaluate import evaluate_node
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, OpDef, define_op
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import is_static
@@ -79,6 +78,14 @@ class Group(NamedTuple):
     is_checked: bool
     """Whether the members' own kernels may be needed after the loop: it may not write over its inputs."""
 
+    def __str__(self) -> str:
+        return ", ".join(f"{member.op.name} {member.name}" for member in self.members)
+
+    @property
+    def output_specs(self) -> tuple[TensorSpec, ...]:
+        specs = {(m.name, i): spec for m in self.members for i, spec in enumerate(m.outputs)}
+        return tuple([specs[ref] for ref in self.outputs])
+
 
 def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
     """The members' own kernels, one after the other: what a compiled loop is compared with."""
@@ -99,7 +106,7 @@ def _define(name: str, elementwise: bool) -> OpDef:
         "inputs: *Tin -> *Tout",
         types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
         attrs={"group": Attr("func")},
-        shape=lambda s: [s.attrs["group"].shape],
+        shape=lambda s: [spec.shape for spec in s.attrs["group"].output_specs],
         kernel=plain_kernel,
         vjp=NONDIFFERENTIABLE,
         jvp=NONDIFFERENTIABLE,
@@ -337,12 +344,6 @@ class _Fuser:
         return Level.COLUMN_SUM if is_sum and axes == set(range(rank - 1)) else None
 
 
-def static_shape(spec: TensorSpec) -> tuple[int, ...]:
-    if not is_static(spec.shape):
-        raise InternalError(f"expected a static shape; got {spec}")
-    return spec.shape
-
-
 # --- the new subgraph
 
 
@@ -384,8 +385,7 @@ def _read_outside(group: _Open, subgraph: Subgraph, consumers: Mapping[str, Sequ
 
 def _fused_node(group: Group) -> Node:
     last, members = group.members[-1], {member.name for member in group.members}
-    specs = {(m.name, i): spec for m in group.members for i, spec in enumerate(m.outputs)}
-    outputs = tuple([specs[ref] for ref in group.outputs])
+    outputs = group.output_specs
     controls = dict.fromkeys(name for m in group.members for name in m.controls if name not in members)
     is_elementwise = all(level is Level.ELEMENT for level in group.levels.values()) and not group.is_checked
     return Node(
