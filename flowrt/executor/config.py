@@ -178,7 +178,7 @@ class ConfigProto(_Record):
     """A session's settings.
 
     ``device_count``: how many devices of a type the session has, ``{"CPU": 2}``; the default is one CPU.
-    ``intra_op_parallelism_threads``: threads of BLAS (process-wide, through threadpoolctl; 0 leaves them
+    ``intra_op_parallelism_threads``: threads of BLAS and of loops (process-wide; 0 leaves them
     alone).
     ``inter_op_parallelism_threads``: how many streams each device's operations may spread over, where that is
     estimated to pay (0: one); 1 also runs several CPU devices in turn on the calling thread.

@@ -21,6 +21,7 @@ import threadpoolctl
 from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
 from flowrt.device.host_jit import is_available
+from flowrt.device.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
 from flowrt.device.memory_pool import Owner
 from flowrt.errors import (
@@ -127,6 +128,7 @@ class BaseSession:
         self._closed = False
         if self._config.intra_op_parallelism_threads:
             threadpoolctl.threadpool_limits(self._config.intra_op_parallelism_threads, "blas")
+            set_num_threads(self._config.intra_op_parallelism_threads)
 
     # --- running
 

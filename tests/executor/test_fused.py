@@ -10,6 +10,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.device import host_jit
+from flowrt.device.host_pool import num_threads, set_num_threads
 from flowrt.executor import fused_kernel, tiers
 from flowrt.executor.fused_kernel import coalesced
 from tests.executor.random_programs import RandomProgram, assert_same
@@ -199,6 +200,15 @@ def test_long_loops_are_shared_by_threads_with_the_same_result(monkeypatch):
     assert all(
         np.array_equal(a, b) for later in compiled[1:] for a, b in zip(compiled[0], later, strict=True)
     )
+
+
+def test_the_threads_of_one_operation_are_those_of_loops_too():
+    before = num_threads()
+    try:
+        with tf.Session(config=tf.ConfigProto(intra_op_parallelism_threads=1)):
+            assert num_threads() == 1
+    finally:
+        set_num_threads(before)
 
 
 def test_integers_and_booleans(monkeypatch):
