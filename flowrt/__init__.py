@@ -10,6 +10,8 @@ from typing import Any as _Any
 
 from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
 from flowrt.aliases import *  # noqa: F403
+from flowrt.autodiff import hessian, hvp, jacfwd, jacrev, jvp, vjp
+from flowrt.control_flow import case, cond, switch_case, while_loop
 from flowrt.device.spec import DeviceSpec
 from flowrt.dtypes import (
     DType,
@@ -40,8 +42,9 @@ from flowrt.executor.session import InteractiveSession, Session, get_default_ses
 from flowrt.get_variable import get_local_variable
 from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.custom_gradient import custom_gradient
-from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradients, hessians
+from flowrt.graph.custom_gradient import custom_gradient, custom_jvp
+from flowrt.graph.forward_mode import forward_gradients
+from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradients
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
 from flowrt.graph.import_graph_def import import_graph_def
 from flowrt.graph.indexed_slices import IndexedSlices
@@ -298,6 +301,7 @@ from flowrt.initializers import (
     variance_scaling_initializer,
     zeros_initializer,
 )
+from flowrt.jacobians import hessians, jacobian
 from flowrt.missing_names import missing_name as _missing_name
 from flowrt.scopes import (
     add_to_collection,
@@ -315,6 +319,7 @@ from flowrt.scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
 from flowrt.template import make_template
+from flowrt.tensor_array import TensorArray
 from flowrt.variable_scope import (
     AUTO_REUSE,
     VariableScope,

@@ -210,7 +210,7 @@ def _call_initializer(initializer: Any, shape: list[int], dtype: DType) -> Any:
 
 def _regularize(variable: Variable, name: str, regularizer: Callable[[Variable], Any]) -> None:
     graph = variable.graph
-    with graph.colocate_with(variable.op), graph.name_scope(f"{name}/Regularizer/"):
+    with graph, graph.colocate_with(variable.op), graph.name_scope(f"{name}/Regularizer/"):
         loss = regularizer(variable)
     if loss is not None:
         graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)

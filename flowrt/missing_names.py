@@ -15,7 +15,9 @@ from flowrt.graph.op_def import nearest
 _CONTROL = (
     "control flow as operations is not there yet. Nearest: where, or Python's if and for while building"
 )
-_CELLS = "recurrent cells are not there yet. Nearest: unroll the steps in Python over unstack(x, axis=1)"
+_CELLS = "this cell is not there. Nearest: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell"
+_DECODERS = "there are no decoders. Nearest: nn.raw_rnn"
+_STATE_SAVERS = "there are no state savers. Nearest: nn.static_rnn with initial_state"
 _KERAS = "there is no Keras. Nearest: flowrt.layers"
 _ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"
 _QUEUES = "there are no queues. Nearest: flowrt.data.Dataset"
@@ -32,9 +34,8 @@ _DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in
 
 _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(
-        ("cond", "case", "while_loop", "map_fn", "scan", "foldl", "foldr", "function"), _CONTROL
+        ("map_fn", "scan", "foldl", "foldr", "function"), _CONTROL
     )
-    | dict.fromkeys(("TensorArray",), _CONTROL)
     | dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
     | dict.fromkeys(
@@ -54,10 +55,7 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("GradientTape", "contrib.eager", "Module"), _EAGER)
     | dict.fromkeys(("saved_model",), _STORAGE)
     | dict.fromkeys(("distribute",), _DISTRIBUTED),
-    "nn": dict.fromkeys(("rnn_cell", "dynamic_rnn", "static_rnn", "raw_rnn"), _CELLS)
-    | dict.fromkeys(
-        ("bidirectional_dynamic_rnn", "static_bidirectional_rnn", "static_state_saving_rnn"), _CELLS
-    )
+    "nn": dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS)
     | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
     "train": dict.fromkeys(
         (
@@ -88,11 +86,20 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
     | dict.fromkeys(("Server", "ClusterSpec", "ClusterDef", "replica_device_setter"), _DISTRIBUTED)
     | dict.fromkeys(("SyncReplicasOptimizer",), _DISTRIBUTED),
-    "contrib": dict.fromkeys(("rnn", "seq2seq", "cudnn_rnn"), _CELLS)
+    "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
+    | dict.fromkeys(("cudnn_rnn",), _CELLS)
     | dict.fromkeys(("learn", "estimator", "training"), _ESTIMATOR)
     | dict.fromkeys(("eager",), _EAGER)
     | dict.fromkeys(("distribute",), _DISTRIBUTED)
     | dict.fromkeys(("lookup",), _TABLES),
+    "contrib.rnn": dict.fromkeys(
+        ("NASCell", "UGRNNCell", "PhasedLSTMCell", "GridLSTMCell", "GLSTMCell", "AttentionCellWrapper"),
+        _CELLS,
+    )
+    | dict.fromkeys(
+        ("CoupledInputForgetGateLSTMCell", "LSTMBlockFusedCell", "GRUBlockCell", "GRUBlockCellV2"), _CELLS
+    )
+    | dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS),
     "contrib.tpu": dict.fromkeys(
         ("shard", "replicate", "batch_parallel", "rewrite", "cross_replica_sum", "CrossShardOptimizer"),
         _DISTRIBUTED,

@@ -248,10 +248,11 @@ def variable_scope(
 
 
 def _graph_of(values: Sequence[Any] | None) -> Graph:
+    current = get_default_graph()
     for value in values or ():
         if isinstance(value, (Tensor, Variable)):
-            return value.graph
-    return get_default_graph()
+            return current if current.is_inside(value.graph) else value.graph
+    return current
 
 
 @contextlib.contextmanager

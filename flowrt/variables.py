@@ -123,14 +123,14 @@ class Variable:
             raise InvalidArgumentError(
                 "Variable: expected trainable=False with synchronization ON_READ; got True"
             )
-        graph = get_default_graph()
+        graph = get_default_graph().root
         self.synchronization, self.aggregation = synchronization, aggregation
         self.trainable = (
             synchronization is not VariableSynchronization.ON_READ if trainable is None else bool(trainable)
         )
         self.constraint = constraint
         scope_name = name or "Variable"
-        with graph.control_dependencies(None), graph.name_scope(scope_name) as scope:
+        with _at_root(), graph.control_dependencies(None), graph.name_scope(scope_name) as scope:
             full_name = scope[:-1]
             with graph.name_scope("Initializer"):
                 initial = initial_value() if callable(initial_value) else initial_value
@@ -167,9 +167,15 @@ class Variable:
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
         """New operations go to the variable's device, whatever device scope is open."""
-        graph = self.handle.graph
+        graph = self._building
         with graph.device(None), graph.device(self.handle.op.device or None):
             yield
+
+    @property
+    def _building(self) -> Graph:
+        """Where operations on it go: its graph, or the function inside it that is being built."""
+        graph, current = self.handle.graph, get_default_graph()
+        return current if current.is_inside(graph) else graph
 
     # --- what it is
 
@@ -227,8 +233,7 @@ class Variable:
     def read_value(self) -> Tensor:
         with self._beside():
             name = f"{self.op.name}/ReadVariableOp"
-            graph = self.graph
-            full_name = f"{graph.unique_absolute(name)}/"
+            full_name = f"{self.graph.unique_absolute(name)}/"
             read: Tensor = state.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
             return read
 
@@ -283,7 +288,7 @@ class Variable:
             written: Operation = op(self.handle, *values[:-1], *converted, name=name)
             if not read_value:
                 return written
-            with self.graph.control_dependencies([written]):
+            with self._building.control_dependencies([written]):
                 return self.read_value()
 
     def _scatter(self, op: Any, slices: IndexedSlices, name: str | None) -> Tensor:
@@ -345,6 +350,18 @@ class Variable:
 
     def __repr__(self) -> str:
         return f"<flowrt.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+
+@contextlib.contextmanager
+def _at_root() -> Iterator[None]:
+    """Variables made inside a function belong to the graph around it all, on the device asked for here."""
+    current = get_default_graph()
+    if current is current.root:
+        yield
+        return
+    with current.root as root, root.device(current.get_device_scope() or None):
+        yield
 
 
 def _default_session() -> Any:

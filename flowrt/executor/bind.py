@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import functools
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -26,11 +26,21 @@ from flowrt.device.spec import parse_device
 from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
 from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
+from flowrt.executor.bind_control import BoundFunction, bind_control
+from flowrt.executor.control import Control
 from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import MemoryPlan
-from flowrt.executor.places import Places, Storage, assign_places, is_on_host, nbytes_of
+from flowrt.executor.places import (
+    SCRATCH,
+    FunctionPlaces,
+    Places,
+    Storage,
+    assign_places,
+    is_on_host,
+    nbytes_of,
+)
 from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
 from flowrt.executor.sized_call import sized_call
 from flowrt.executor.streams import StreamSchedule
@@ -81,35 +91,53 @@ def compile_partition(
 
 
 @final
-class _Strand:
+class Strand:
     """The instructions of one program as they are bound."""
 
-    def __init__(self) -> None:
+    def __init__(self, depth: int = 0) -> None:
         self.segments: list[Segment] = []
         self.lines: list[Line] = []
+        self.depth = depth
+        """In how many functions it is."""
         self.stream = 0
         """Where kernels go, of a device that works by itself."""
         self._instructions: list[Instruction] = []
         self._nodes: list[Node] = []
-        self._cost = 0.0
+        self._cost = self.total_cost = 0.0
 
     def emit(self, node: Node, function: Any, arguments: tuple[Any, ...]) -> None:
         self._instructions.append((function, arguments))
         self._nodes.append(node)
 
+    def line(self, node: Node, operands: tuple[str, ...], result: str) -> None:
+        """Note the text of an instruction."""
+        self.lines.append(Line(node, operands, result, self.depth))
+
     def work(self, cost: float, pause: bool) -> None:
         """Note the work of the last node; pause behind it if it is time, or if ``pause`` says so."""
         self._cost += cost
+        self.total_cost += cost
         if self._instructions and (
             pause or len(self._instructions) >= MAX_STRETCH or self._cost >= MAX_STRETCH_COST
         ):
             self.cut(PAUSE, 0)
 
-    def cut(self, key: str | None, slot: int) -> None:
-        """End the stretch, and wait for ``key``."""
-        self.segments.append(Segment(tuple(self._instructions), tuple(self._nodes), key, slot))
+    def cut(self, key: str | Callable[[], str] | None, slot: int, control: Control | None = None) -> None:
+        """End the stretch, and wait for ``key`` or enter ``control``."""
+        self.segments.append(Segment(tuple(self._instructions), tuple(self._nodes), key, slot, control))
         self._instructions, self._nodes, self._cost = [], [], 0.0
         self.stream = 0  # every stretch begins on the first
+
+
+class Outer(NamedTuple):
+    """What a function's binder has from its owner's: where the function's buffers begin, the operands of its
+    parameters, and those of the owner's outputs that it writes itself.
+    """
+
+    binder: Binder
+    memory: tuple[DeviceMemory | None, int]
+    parameters: Mapping[Ref, Operand]
+    in_place: Mapping[Ref, Operand]
 
 
 @final
@@ -126,14 +154,17 @@ class Binder:
         send: Callable[[str, Any], None],
         take: Callable[[str, Any], Any],
         fail: Callable[[OpError], object],
+        outer: Outer | None = None,
     ) -> None:
         self._subgraph, self._device, self._schedule, self._lifetimes, places, self._has_loops = partition
         self._xp, self._is_remote = self._device.xp, self._device.is_remote
-        self._storage, self._memory = places
+        self._storage, self._memory, self._outputs, self._functions = places
         self._resource, self._send, self._take, self._fail = resource, send, take, fail
-        self._arena = self._take_arena()
-        self._registers: list[Any] = []
-        self._strands = [_Strand() for _ in range(1 if self._is_remote else self._schedule.count)]
+        self._outer = outer
+        self._registers: list[Any] = [] if outer is None else outer.binder._registers
+        self._arena, self._base = (self._take_arena(), 0) if outer is None else outer.memory
+        depth = 0 if outer is None else outer.binder._strand.depth + 1
+        self._strands = [Strand(depth) for _ in range(1 if self._is_remote else self._schedule.count)]
         self._strand = self._strands[0]
         """Of the node that is being bound."""
         self._events: dict[str, Any] = {}
@@ -147,6 +178,9 @@ class Binder:
         """Whether every step makes the same calls on the same memory, and the host has no say in it."""
         self._pooled: set[Ref] = set()
         """What a step fetches out of the pool: new memory, all of it the caller's."""
+        if outer is not None:
+            self._names = outer.binder._names
+            self._operands.update(outer.parameters)
 
     def bind(self) -> list[Program]:
         """One program a stream, or one for all of them; the first has the feeds and fetches. Raises what a
@@ -194,7 +228,7 @@ class Binder:
     # --- streams
 
     def _bind_on_stream(self, node: Node, position: int) -> None:
-        if node.op.name == "_Feed" and node.name in self._feeds:
+        if node.op.name == "_Feed" and (node.name in self._feeds or (node.name, 0) in self._operands):
             return
         stream = self._schedule.stream_of(node.name)
         strand = self._strand = self._strands[0 if self._is_remote else stream]
@@ -272,6 +306,8 @@ class Binder:
             self._bind_recv(node)
         elif name == "_Send":
             self._bind_send(node)
+        elif node.op.effect is Effect.NESTED:
+            self._bind_functions(node)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_kernel(node, position)
 
@@ -316,7 +352,7 @@ class Binder:
                     node, lambda: registers.__setitem__(slot, device.put(registers[arrived], owner)), ()
                 )
         text = self._operands[node.name, 0].text
-        self._strand.lines.append(Line(node, (node.attrs["send_device"],), text))
+        self._strand.line(node, (node.attrs["send_device"],), text)
 
     def _bind_send(self, node: Node) -> None:
         operand, registers, send = self._operands[node.inputs[0]], self._registers, self._send
@@ -432,6 +468,54 @@ class Binder:
 
         self._emit_call(node, function, arguments, operands, store, returns=True)
 
+    # --- functions
+
+    def _bind_functions(self, node: Node) -> None:
+        """The node's outputs, and its functions as loop or branches behind the instructions so far."""
+        self._is_fixed = False
+        for index in range(len(node.outputs)):
+            if self._outputs[node.name, index] is Storage.BUFFER:
+                self._new_buffer(node, index)
+            else:
+                self._new_register(node, index)
+        outputs = [self._operands[node.name, index] for index in range(len(node.outputs))]
+        inputs = [self._operands[ref] for ref in node.inputs]
+        functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
+        bind_control(node, self._device, self._strand, self._registers, inputs, outputs, functions)
+
+    def _bind_function(
+        self, node: Node, places: FunctionPlaces, arguments: Sequence[Operand], outputs: Sequence[Operand]
+    ) -> BoundFunction:
+        """One function of ``node``, for ``arguments`` that are there when it runs."""
+        function = places.subgraph
+        partition = Partition(function, self._device, *places[1:4], self._has_loops)
+        parameters = {(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)}
+        base = self._base + self._memory.offsets[node.name, SCRATCH]
+        in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
+        outer = Outer(self, (self._arena, base), parameters, in_place)
+        binder = Binder(partition, self._resource, self._send, self._take, self._fail, outer)
+        strand = binder.bind_function()
+        self._strand.lines += strand.lines
+        is_read = [self._is_read(binder, ref) for ref in function.fetches]
+        operands = [binder._operands[ref] for ref in function.fetches]
+        return BoundFunction(strand, operands, is_read, set(in_place))
+
+    def _is_read(self, binder: Binder, ref: Ref) -> bool:
+        """Whether the tensor may be a variable's own memory, which changes under whoever keeps it."""
+        source = binder._subgraph.nodes[binder._lifetimes.root(ref)[0]]
+        return source.op.effect is Effect.READ
+
+    def bind_function(self) -> Strand:
+        """The instructions of a function, which end without a wait."""
+        for position, node in enumerate(self._schedule.order):
+            try:
+                self._bind_on_stream(node, position)
+            except OpError as error:
+                raise located(node, error) from error.__cause__
+            except Exception as error:
+                raise located(node, error) from error
+        return self._strand
+
     # --- kernels
 
     def _kernel(self, node: Node, operands: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
@@ -501,7 +585,7 @@ class Binder:
         self, node: Node, function: Any, arguments: tuple[Any, ...], operands: Sequence[Operand], text: str
     ) -> None:
         self._strand.emit(node, function, arguments)
-        self._strand.lines.append(Line(node, tuple(o.text for o in operands), text))
+        self._strand.line(node, tuple(o.text for o in operands), text)
 
     # --- places
 
@@ -520,8 +604,12 @@ class Binder:
     def _new_buffer(self, node: Node, index: int) -> Any:
         """The output's array in the arena, by the memory plan."""
         spec, ref = node.outputs[index], (node.name, index)
+        if self._outer is not None and ref in self._outer.in_place:
+            operand = self._outer.in_place[ref]
+            self._place(node, index, operand)
+            return operand.value
         assert self._arena is not None
-        offset = self._memory.offsets[ref]
+        offset = self._base + self._memory.offsets[ref]
         array = self._device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
         name = self._names.setdefault(offset, f"b{len(self._names)}")
         self._place(node, index, Operand(array, None, name))

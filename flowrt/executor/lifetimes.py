@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import final
 
 from flowrt.executor.streams import StreamSchedule
+from flowrt.graph.effects import touches
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 
@@ -39,9 +40,9 @@ class Lifetimes:
                 self._last[self.root(ref)] = position
             if op.name == "_Send":
                 self._sent.add(self.root(node.inputs[0]))
-            if op.effect is Effect.WRITE:
-                for ref in node.inputs:
-                    self._writes.setdefault(self.root(ref), []).append(position)
+            for handle, writes in touches(node):
+                if writes:
+                    self._writes.setdefault(self.root(handle), []).append(position)
             if op.alias and op.effect is not Effect.READ and node.inputs:
                 self._roots[node.name, 0] = self.root(node.inputs[0])
             for index in range(len(node.outputs)):
@@ -63,6 +64,10 @@ class Lifetimes:
     def is_read_last_at(self, ref: Ref, position: int) -> bool:
         """Whether no node of this partition reads the tensor after ``position``."""
         return self._last[self.root(ref)] == position
+
+    def is_read_before(self, ref: Ref, position: int) -> bool:
+        """Whether all who read the tensor's memory come before ``position``, and none is on another device."""
+        return self._last[self.root(ref)] < position and self.root(ref) not in self._sent
 
     def are_done(self, ref: Ref, before: str) -> bool:
         """Whether all that write or read the tensor have done so for certain when ``before`` runs, which may

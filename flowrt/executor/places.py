@@ -37,8 +37,9 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.arguments import Later, Operand, bound_kernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import ArenaPlanner, MemoryPlan
-from flowrt.executor.streams import StreamSchedule
+from flowrt.executor.streams import StreamSchedule, one_stream
 from flowrt.graph.evaluate import located
+from flowrt.graph.func_graph import owned_subgraphs
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
@@ -70,10 +71,42 @@ class Storage(Enum):
 
 
 class Places(NamedTuple):
-    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers."""
+    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node that
+    owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
+    """
 
     storage: dict[str, Storage]
     memory: MemoryPlan
+    outputs: dict[Ref, Storage]
+    functions: dict[str, tuple[FunctionPlaces, ...]]
+
+
+class FunctionPlaces(NamedTuple):
+    """The places of a function that a node owns: a branch, or the body of a loop. Its buffers lie in the
+    node's ``(name, SCRATCH)`` of the arena. ``in_place`` are the results that their kernels write into the
+    node's outputs themselves.
+    """
+
+    subgraph: Subgraph
+    schedule: StreamSchedule
+    lifetimes: Lifetimes
+    places: Places
+    in_place: dict[Ref, int]
+
+
+SCRATCH = -1
+"""In place of an output's index: the memory of a node's functions, which is the node's while it runs."""
+
+
+class Surroundings(NamedTuple):
+    """What a function's places rest on: of each parameter where its argument is, and a stand-in for it if it
+    is there already; of each result in a buffer the output that it becomes, with the parameter that lies there
+    meanwhile.
+    """
+
+    parameters: dict[str, Storage]
+    stand_ins: dict[Ref, Any]
+    homes: dict[Ref, tuple[int, Ref | None]]
 
 
 def assign_places(
@@ -88,7 +121,7 @@ def assign_places(
 
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
-    return _Assigner(subgraph, schedule, lifetimes, resource, device).run()
+    return _Assigner(subgraph, schedule, lifetimes, resource, device, None).run()
 
 
 @final
@@ -100,6 +133,7 @@ class _Assigner:
         lifetimes: Lifetimes,
         resource: Callable[[Node], Any],
         device: Device,
+        surroundings: Surroundings | None,
     ) -> None:
         self._subgraph, self._schedule, self._lifetimes = subgraph, schedule, lifetimes
         self._resource, self._device, self._is_remote = resource, device, device.is_remote
@@ -111,9 +145,20 @@ class _Assigner:
         """What is a buffer as a whole, in its own shape: rule 4."""
         self._stand_ins: dict[Ref, Any] = {}
         self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
+        self._outputs: dict[Ref, Storage] = {}
+        self._functions: dict[str, tuple[FunctionPlaces, ...]] = {}
+        self._surroundings = surroundings
+        self.in_place: dict[Ref, int] = {}
+        """Of a function: see `FunctionPlaces`."""
 
     def run(self) -> Places:
+        if self._surroundings is not None:
+            self._storage.update(self._surroundings.parameters)
+            self._stand_ins.update(self._surroundings.stand_ins)
+            self._exact.update(self._surroundings.stand_ins)
         for name in self._subgraph.feeds:  # rule 5
+            if name in self._storage:
+                continue
             node = self._subgraph.nodes[name]
             self._storage[name] = storage = self._storage_of_feed(node)
             if storage is Storage.BUFFER:
@@ -122,7 +167,7 @@ class _Assigner:
             if node.name not in self._storage:
                 self._storage[node.name] = self._assign(node, position)
             self._release(node, position)
-        return Places(self._storage, self._arena.plan())
+        return Places(self._storage, self._arena.plan(), self._outputs, self._functions)
 
     # --- one node
 
@@ -133,12 +178,16 @@ class _Assigner:
             return Storage.RESOURCE
         if node.op.name == "_Feed":
             return self._storage_of_feed(node)
+        if node.op.effect is Effect.NESTED:
+            return self._assign_functions(node)
         if node.op.alias and self._try_view(node, position):
             return Storage.VIEW
         if not self._fits_buffers(node, position):
             return Storage.REGISTER
         inherited = self._inheritable(node, position) if node.op.elementwise else []
         for index, spec in enumerate(node.outputs):
+            if self._is_written_home(node, index, position):
+                continue
             source = next((r for r in inherited if self._live[r] == spec), None)
             if source is None:
                 self._new_buffer(node, index)
@@ -177,7 +226,11 @@ class _Assigner:
         if self._is_remote:
             return not is_on_host(node)
         fetched = [ref for ref in outputs if self._lifetimes.root(ref) in self._fetched]
-        if fetched and (len(outputs) == 1 or self._bytes_of(fetched) > MAX_COPIED_FETCH):
+        if (
+            fetched
+            and self._surroundings is None
+            and (len(outputs) == 1 or self._bytes_of(fetched) > MAX_COPIED_FETCH)
+        ):
             return False
         is_sent = not copied and self._lifetimes.is_sent(outputs)
         return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
@@ -217,18 +270,96 @@ class _Assigner:
             self._exact.add(ref)
         return True
 
+    def _storage_of(self, ref: Ref) -> Storage:
+        return self._outputs.get(ref) or self._storage[ref[0]]
+
     def _operand(self, ref: Ref) -> Operand:
-        storage = self._storage[ref[0]]
+        storage = self._storage_of(ref)
         if storage is Storage.CONSTANT:
             value = self._subgraph.nodes[ref[0]].attrs["value"]
             return Operand(value, None, "", host_value=value)
         if storage is Storage.RESOURCE:
-            return Operand(self._resource(self._subgraph.nodes[ref[0]]), None, "")
+            if ref not in self._stand_ins:
+                self._stand_ins[ref] = self._resource(self._subgraph.nodes[ref[0]])
+            return Operand(self._stand_ins[ref], None, "")
         if storage is Storage.REGISTER:
             return Operand(None, 0, "")
         if ref not in self._stand_ins:
             self._stand_ins[ref] = _stand_in(self._subgraph.spec(ref))
         return Operand(self._stand_ins[ref], None, "")
+
+    # --- functions
+
+    def _assign_functions(self, node: Node) -> Storage:
+        """The outputs of ``node`` and the places of its functions, of which one at a time runs."""
+        for index, spec in enumerate(node.outputs):
+            ref = (node.name, index)
+            self._outputs[ref] = storage = self._storage_of_output(ref, spec)
+            if storage is Storage.BUFFER:
+                self._new_buffer(node, index)
+        functions = tuple([self._assign_function(node, f) for f in owned_subgraphs(node.attrs)])
+        self._functions[node.name] = functions
+        nbytes = max(function.places.memory.nbytes for function in functions)
+        scratch = (node.name, SCRATCH)
+        self._arena.allocate(scratch, nbytes, node.name)
+        self._arena.release(scratch, (node.name,))
+        return Storage.REGISTER
+
+    def _storage_of_output(self, ref: Ref, spec: TensorSpec) -> Storage:
+        if not _is_plain(spec):
+            return Storage.REGISTER
+        is_large = not self._is_remote and nbytes_of(spec) > MAX_PINNED_SEND
+        return Storage.REGISTER if is_large and self._lifetimes.is_sent([ref]) else Storage.BUFFER
+
+    def _assign_function(self, node: Node, function: Subgraph) -> FunctionPlaces:
+        schedule = one_stream(function)
+        lifetimes = Lifetimes(function, schedule)
+        surroundings = self._surroundings_of(node, function)
+        assigner = _Assigner(function, schedule, lifetimes, self._resource, self._device, surroundings)
+        places = assigner.run()
+        return FunctionPlaces(function, schedule, lifetimes, places, assigner.in_place)
+
+    def _surroundings_of(self, node: Node, function: Subgraph) -> Surroundings:
+        is_loop = node.op.name == "_Loop"
+        results = function.fetches[1:] if is_loop else function.fetches
+        carried = len(results) if is_loop else 0
+        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # behind a predicate or an index
+        arguments = (*[(node.name, i) for i in range(carried)], *arguments[carried:])
+        parameters: dict[str, Storage] = {}
+        stand_ins: dict[Ref, Any] = {}
+        for name, ref in zip(function.feeds, arguments, strict=True):
+            storage = self._storage_of(ref)
+            if storage in (Storage.CONSTANT, Storage.BUFFER):
+                storage = Storage.VIEW
+            parameters[name] = storage
+            if storage is not Storage.REGISTER:
+                stand_ins[name, 0] = self._operand(ref).value
+        homes: dict[Ref, tuple[int, Ref | None]] = {}
+        for index, ref in enumerate(results):
+            if self._outputs[node.name, index] is Storage.BUFFER and ref not in homes:
+                homes[ref] = index, (function.feeds[index], 0) if is_loop else None
+        return Surroundings(parameters, stand_ins, homes)
+
+    def _is_written_home(self, node: Node, index: int, position: int) -> bool:
+        """Whether the output, a result of this function, can be written where its owner has it: nobody may
+        read what lies there afterwards, and the kernel itself only as rule 4 allows.
+        """
+        ref = (node.name, index)
+        if self._surroundings is None or ref not in self._surroundings.homes:
+            return False
+        home, parameter = self._surroundings.homes[ref]
+        if parameter is not None:
+            lifetimes = self._lifetimes
+            if self._subgraph.spec(parameter) != node.outputs[index]:
+                return False
+            if not lifetimes.is_read_before(parameter, position):
+                if not (node.op.elementwise and lifetimes.ends_at(parameter, position)):
+                    return False
+                if any(lifetimes.root(r) == parameter and r not in self._exact for r in node.inputs):
+                    return False
+        self.in_place[ref] = home
+        self._exact.add(ref)
+        return True
 
     # --- buffers
 

@@ -35,6 +35,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.passes import optimise
 from flowrt.graph.passes.fuse import fuse
 from flowrt.graph.passes.infer import infer_shapes
+from flowrt.graph.passes.lower import lower
 from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.partition import partition
 from flowrt.graph.passes.place import NO_REASONS, WhyNone, place
@@ -225,7 +226,7 @@ class Instance:
         self.feeds = [feed for program in programs for feed in program.feeds]
         self.fetches = [fetch for program in programs for fetch in program.fetches]
         self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
-        self._empty = not any(s.stretch or s.key for p in programs for s in p.segments)
+        self._empty = not any(s.stretch or s.key or s.control for p in programs for s in p.segments)
 
     @property
     def is_stale(self) -> bool:
@@ -335,7 +336,7 @@ def compile_step(
     """The placed subgraph of one run. Nothing waits for the operations in ``done``. `place` explains
     ``why_none``.
     """
-    subgraph = infer_shapes(order_effects(extract(graph, fetches, targets, feeds, done)))
+    subgraph = infer_shapes(order_effects(lower(extract(graph, fetches, targets, feeds, done))))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
     return place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none)

@@ -16,13 +16,11 @@ from typing import Any, NamedTuple, TypeAlias, final
 from flowrt.device.device import Device
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import OpError
+from flowrt.executor.control import PAUSE, Block, Control
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
 Instruction: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
-
-PAUSE = "<pause>"
-"""Yielded in place of a key, so that the driver can look at deadlines and cancellation."""
 
 RUNS_BEFORE_CAPTURE = 2
 """The first run of a program on a GPU compiles kernels and makes handles, which cannot be captured; the
@@ -34,22 +32,24 @@ MAX_STRETCH = 2000
 
 
 class Segment(NamedTuple):
-    """A stretch, then a wait: for ``key``, whose tensor goes to register ``slot``; `PAUSE`; or None at the
-    end.
+    """A stretch, then a loop or branches, or a wait: for ``key``, whose tensor goes to register ``slot``;
+    `PAUSE`; or None at the end. In a loop the key is another in each iteration: a function says it.
     """
 
     stretch: tuple[Instruction, ...]
     nodes: tuple[Node, ...]
-    key: str | None
+    key: str | Callable[[], str] | None
     slot: int
+    control: Control | None = None
 
 
 class Line(NamedTuple):
-    """One line of a program's text: the node, and where its operands are."""
+    """One line of a program's text: the node, where its operands are, and in how many functions it is."""
 
     node: Node
     operands: tuple[str, ...]
     result: str
+    depth: int = 0
 
 
 @final
@@ -97,7 +97,7 @@ class Program:
     @property
     def is_straight(self) -> bool:
         """Whether it is one stretch, without waits, that runs on the host."""
-        return len(self.segments) == 1 and not self.device.is_remote
+        return len(self.segments) == 1 and self.segments[0].control is None and not self.device.is_remote
 
     @property
     def name(self) -> str:
@@ -121,32 +121,52 @@ class Program:
         """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look
         again).
         """
-        registers, take, enter = self.registers, self.take, self._enter
         if self.launch is not None or (self._runs_to_capture == 0 and self._capture()):
-            with enter():
-                self.launch()  # type: ignore[misc]  # _capture() set it
-            registers[:] = self._results
-            return
+            return self._run_captured()
         self._runs_to_capture -= 1
-        for segment in self.segments:
-            stretch, _, key, slot = segment
+        return self._run_block(self.segments)
+
+    def _run_captured(self) -> Generator[str, Any, None]:
+        with self._enter():
+            self.launch()  # type: ignore[misc]  # it was captured
+        self.registers[:] = self._results
+        yield from ()
+
+    def _run_block(self, block: Block) -> Generator[str, Any, None]:
+        registers, take, enter = self.registers, self.take, self._enter
+        for segment in block:
+            stretch, _, key, slot, control = segment
             try:
                 with enter():
                     for function, arguments in stretch:
                         function(*arguments)
             except Exception as error:  # noqa: BLE001 (raised with a type)
                 raise blame(segment, function, arguments, error) from cause(error)
+            if control is not None:
+                yield from control.run(self._run_block, self._run_stretch)
+                continue
             if key is None:
                 return
             if key is PAUSE:
                 yield PAUSE
                 continue
+            if not isinstance(key, str):
+                key = key()
             value = take(key, None)
             while value is None:
                 value = yield key
                 if value is None:
                     value = take(key, None)
             registers[slot] = value
+
+    def _run_stretch(self, segment: Segment) -> None:
+        """A segment without a wait."""
+        try:
+            with self._enter():
+                for function, arguments in segment.stretch:
+                    function(*arguments)
+        except Exception as error:  # noqa: BLE001 (raised with a type)
+            raise blame(segment, function, arguments, error) from cause(error)
 
     def _capture(self) -> bool:
         """Make `launch`; False if the device cannot, or not now."""
@@ -170,7 +190,10 @@ class Program:
         """As `run`, with a pause after every instruction: for schedulers that interleave programs in any
         order.
         """
-        for segment in self.segments:
+        return self._step_block(self.segments)
+
+    def _step_block(self, block: Block) -> Generator[str, Any, None]:
+        for segment in block:
             stream = None
             for function, arguments in segment.stretch:
                 try:
@@ -178,7 +201,9 @@ class Program:
                 except Exception as error:  # noqa: BLE001 (raised with a type)
                     raise blame(segment, function, arguments, error) from cause(error)
                 yield PAUSE
-            if segment.key is not PAUSE:
+            if segment.control is not None:
+                yield from segment.control.run(self._step_block, None)
+            elif segment.key is not PAUSE:
                 yield from self._wait(segment)
 
     def run_traced(
@@ -187,16 +212,23 @@ class Program:
         """As `run`; ``record(node, start, end)`` is called for each instruction with the ``clock``'s
         nanoseconds.
         """
-        for segment in self.segments:
-            stream = None
-            for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
-                start = clock()
-                try:
-                    stream = self._call(function, arguments, stream)
-                except Exception as error:  # noqa: BLE001 (raised with a type)
-                    raise blame(segment, function, arguments, error) from cause(error)
-                record(node, start, clock())
-            yield from self._wait(segment)
+
+        def trace_block(block: Block) -> Generator[str, Any, None]:
+            for segment in block:
+                stream = None
+                for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
+                    start = clock()
+                    try:
+                        stream = self._call(function, arguments, stream)
+                    except Exception as error:  # noqa: BLE001 (raised with a type)
+                        raise blame(segment, function, arguments, error) from cause(error)
+                    record(node, start, clock())
+                if segment.control is not None:
+                    yield from segment.control.run(trace_block, None)
+                else:
+                    yield from self._wait(segment)
+
+        return trace_block(self.segments)
 
     def _call(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
         """Carry out one instruction by itself, with ``stream`` as the current one; the stream it leaves."""
@@ -216,6 +248,8 @@ class Program:
         if key is PAUSE:
             yield PAUSE
             return
+        if not isinstance(key, str):
+            key = key()
         value = self.take(key, None)
         while value is None:
             value = yield key
@@ -231,7 +265,7 @@ class Program:
 def _format_line(line: Line) -> str:
     node = line.node
     shapes = ", ".join(str(spec) for spec in node.outputs)
-    text = f"  {line.result or '-':<8} = {node.op.name}({', '.join(line.operands)})"
+    text = f"  {'    ' * line.depth}{line.result or '-':<8} = {node.op.name}({', '.join(line.operands)})"
     return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
 
 

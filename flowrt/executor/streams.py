@@ -21,6 +21,7 @@ from collections.abc import Mapping, Sequence
 from typing import final
 
 from flowrt.executor.cost import node_seconds
+from flowrt.graph.effects import touches
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 
@@ -157,8 +158,9 @@ def _add_write_after_read(order: Sequence[Node], dependencies: dict[str, list[st
                 users.setdefault(handle_of[ref], []).append(node.name)
         if node.op.alias and node.inputs:
             handle_of[node.name, 0] = handle_of.get(node.inputs[0], node.inputs[0])
-        if node.op.effect is Effect.WRITE:
-            readers = [user for ref in node.inputs for user in users.get(handle_of.get(ref, ref), ())]
+        written = [touch.handle for touch in touches(node) if touch.writes]
+        if written:
+            readers = [user for ref in written for user in users.get(handle_of.get(ref, ref), ())]
             before = dependencies[node.name]
             dependencies[node.name] = list(dict.fromkeys([*before, *(r for r in readers if r != node.name)]))
 

@@ -34,7 +34,7 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
     values = args if len(args) == len(op.inputs) else _input_values(op, args, kwargs)
     for value in values:  # as in TensorFlow, an operation goes where its inputs are
         if type(value) is Tensor:
-            if value.op.graph is not graph:
+            if value.op.graph is not graph and not graph.is_inside(value.op.graph):
                 graph = value.op.graph
                 with graph:
                     return _build_in(graph, op, values, name, kwargs)
@@ -50,11 +50,9 @@ def _build_in(
     try:
         types = _given_types(op, kwargs) if kwargs else {}
         inputs = _inputs(op, values, types, full_name, kwargs)
-        for tensor in inputs:
+        for i, tensor in enumerate(inputs):
             if tensor.op.graph is not graph:
-                raise InvalidArgumentError(
-                    f"input {tensor.name!r} is of another graph than the inputs before it or the default one"
-                )
+                inputs[i] = _adopted(graph, tensor)
         attrs = _attrs(op, types, kwargs)
     except InvalidArgumentError as error:
         if error.op is not None:
@@ -65,6 +63,18 @@ def _build_in(
     if len(outputs) == 1 and not op.outputs[0].is_list:
         return outputs[0]
     return list(outputs) if op.outputs else operation
+
+
+def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
+    """An input of another graph as ``graph`` has it. Raises `InvalidArgumentError` if it may not be read."""
+    adopted = graph.adopt(tensor)
+    if adopted is not None:
+        return adopted
+    if tensor.op.graph.root is graph.root:
+        raise tensor.op.graph.foreign(tensor)
+    raise InvalidArgumentError(
+        f"input {tensor.name!r} is of another graph than the inputs before it or the default one"
+    )
 
 
 set_builder(build_op)

@@ -15,14 +15,16 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
 from flowrt.graph.build import constant_tensor, convert_to_tensor
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
+from flowrt.graph.list_slices import ListSlices, sum_lists
 from flowrt.graph.op_def import Rule, nearest, op_def
 from flowrt.graph.shapes import compatible
 
-GradientTensor: TypeAlias = Tensor | IndexedSlices
+GradientTensor: TypeAlias = Tensor | IndexedSlices | ListSlices
 
 
 class UnconnectedGradients:
@@ -52,10 +54,10 @@ def gradients(
     `InvalidArgumentError` for structures that do not fit, `UnimplementedError` when an op on the way has no
     gradient rule for what is asked.
     """
-    ys, xs = _tensors(ys), _tensors(xs)
+    ys, xs = as_tensors(ys), as_tensors(xs)
     if not ys:
         return [None] * len(xs)
-    grads = _as_list(grad_ys) if grad_ys is not None else [None] * len(ys)
+    grads = as_list(grad_ys) if grad_ys is not None else [None] * len(ys)
     if len(grads) != len(ys):
         raise InvalidArgumentError(
             f"gradients: expected one grad_y for each of {len(ys)} ys; got {len(grads)}"
@@ -64,31 +66,33 @@ def gradients(
         raise InvalidArgumentError(
             f"gradients: expected unconnected_gradients 'none' or 'zero'; got {unconnected_gradients!r}"
         )
-    stopped = [] if stop_gradients is None else _tensors(stop_gradients)
+    stopped = [] if stop_gradients is None else as_tensors(stop_gradients)
     graph = ys[0].graph
     for tensor in [*ys, *xs, *stopped]:
         graph.as_graph_element(tensor)  # raises for a foreign one
     stops = {t.ref for t in stopped}
     with graph, graph.name_scope(name):
         seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
-        shares = _backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
+        shares = backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
         zero = unconnected_gradients == UnconnectedGradients.ZERO
-        return [_total(shares.get(x.ref), x) if x.ref in shares else _zeros(x) if zero else None for x in xs]
+        return [total_of(shares.get(x.ref), x) if x.ref in shares else zeros_of(x) if zero else None for x in xs]
 
 
-def _as_list(value: Any) -> list[Any]:
+def as_list(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (list, tuple)) else [value]
 
 
-def _tensors(values: Any) -> list[Tensor]:
+def as_tensors(values: Any) -> list[Tensor]:
     """Tensors as they are; variables as their handles, whose gradient is that of every read."""
     return [
         v if isinstance(v, Tensor) else v.handle if hasattr(v, "handle") else convert_to_tensor(v)
-        for v in _as_list(values)
+        for v in as_list(values)
     ]
 
 
-def _zeros(x: Tensor) -> Tensor:
+def zeros_of(x: Tensor) -> Tensor:
+    if x.dtype is dtypes.variant:
+        return op_def("TensorListZerosLike")(x)  # type: ignore[no-any-return]
     if x.dtype.name == "resource":
         x = op_def("ReadVariableOp")(x, dtype=x.op.get_attr("dtype"))
     zeros: Tensor = op_def("ZerosLike")(x)
@@ -96,7 +100,8 @@ def _zeros(x: Tensor) -> Tensor:
 
 
 def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
-    if not (y.dtype.is_floating or y.dtype.is_complex):
+    is_given_list = y.dtype is dtypes.variant and grad is not None
+    if not (y.dtype.is_floating or y.dtype.is_complex or is_given_list):
         raise DTypeError(f"gradients: expected ys of floating or complex dtype; got {y!r}")
     if grad is None:
         if y.dtype.is_complex:
@@ -105,7 +110,7 @@ def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
             return constant_tensor(np.ones((), y.dtype.np), f"grad_ys_{position}")
         ones: Tensor = op_def("OnesLike")(y, name=f"grad_ys_{position}")
         return ones
-    if isinstance(grad, IndexedSlices):
+    if isinstance(grad, (IndexedSlices, ListSlices)):
         return grad
     tensor = convert_to_tensor(grad, y.dtype)
     if not compatible(tensor.spec.shape, y.spec.shape):
@@ -113,7 +118,7 @@ def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
     return tensor
 
 
-def _backpropagate(
+def backpropagate(
     graph: Graph,
     ys: list[Tensor],
     seeds: list[GradientTensor],
@@ -122,7 +127,7 @@ def _backpropagate(
     colocate: bool,
 ) -> dict[Any, list[GradientTensor]]:
     """All shares of the gradient by tensor, for the tensors between ``xs`` and ``ys``."""
-    order = _topological([y.op for y in ys])
+    order = ancestors([y.op for y in ys], stops)
     active = _reached_from(xs, order, stops)
     shares: dict[Any, list[GradientTensor]] = {}
     for y, seed in zip(ys, seeds, strict=True):
@@ -133,23 +138,24 @@ def _backpropagate(
             continue
         if all(t.ref in stops for t in op.outputs):
             continue
-        dys = [_total(shares.get(t.ref), t) if t.ref not in stops else None for t in op.outputs]
+        dys = [total_of(shares.get(t.ref), t) if t.ref not in stops else None for t in op.outputs]
         for tensor in op.outputs:
             if tensor.ref in shares and tensor.ref not in wanted:
                 del shares[tensor.ref]
         with graph.name_scope(f"{op.name.rpartition('/')[2] or op.name}_grad"):
             scope = graph.colocate_with(op) if colocate else contextlib.nullcontext()
+            inputs = op.inputs  # an operation that owns functions may have more of them afterwards
             with scope:
                 dxs = apply_vjp(op, dys)
-        for tensor, dx in zip(op.inputs, dxs, strict=True):
+        for tensor, dx in zip(inputs, dxs, strict=True):
             if dx is not None and (tensor.op in active or tensor.ref in wanted):
                 _check_shape(op, tensor, dx)
                 shares.setdefault(tensor.ref, []).append(dx)
     return shares
 
 
-def _topological(roots: Sequence[Operation]) -> list[Operation]:
-    """Every operation that ``roots`` read from, directly or not: producers first."""
+def ancestors(roots: Sequence[Operation], stops: set[Any]) -> list[Operation]:
+    """Every operation that ``roots`` read from, directly or not: producers first; none before ``stops``."""
     order: list[Operation] = []
     state: dict[Operation, bool] = {}
     stack = list(dict.fromkeys(roots))
@@ -157,7 +163,7 @@ def _topological(roots: Sequence[Operation]) -> list[Operation]:
         op = stack[-1]
         if op not in state:
             state[op] = False
-            stack += [t.op for t in op.inputs if t.op not in state]
+            stack += [t.op for t in op.inputs if t.op not in state and t.ref not in stops]
             continue
         stack.pop()
         if not state[op]:
@@ -172,12 +178,12 @@ def _reached_from(xs: list[Tensor], order: list[Operation], stops: set[Any]) -> 
     active: set[Operation] = set()
     for op in order:
         through = any(t.ref in sources or (t.op in active and t.ref not in stops) for t in op.inputs)
-        if through and _vjp_rule(op) is not Rule.NONDIFFERENTIABLE:
+        if through and vjp_rule(op) is not Rule.NONDIFFERENTIABLE:
             active.add(op)
     return active | {x.op for x in xs if x.op in active}
 
 
-def _vjp_rule(op: Operation) -> Any:
+def vjp_rule(op: Operation) -> Any:
     override = op.node.attrs.get("_gradient_op_type")
     if override is None:
         return op.op_def.vjp
@@ -192,13 +198,14 @@ def _vjp_rule(op: Operation) -> Any:
 
 def apply_vjp(op: Operation, dys: Sequence[GradientTensor | None]) -> list[GradientTensor | None]:
     """The gradient's shares of ``op``'s inputs, from those of its outputs."""
-    rule = _vjp_rule(op)
+    rule = vjp_rule(op)
     if isinstance(rule, Rule):
         raise op.error(UnimplementedError, "has no gradient rule")
     dense = [g if g is None or isinstance(g, Tensor) else convert_to_tensor(g) for g in dys]
-    dxs = _as_list(rule(op, *dense))
-    if len(dxs) != len(op.inputs):
-        raise op.error(InvalidArgumentError, f"its vjp: expected {len(op.inputs)} gradients; got {len(dxs)}")
+    count = len(op.inputs)
+    dxs = as_list(rule(op, *dense))
+    if len(dxs) != count:
+        raise op.error(InvalidArgumentError, f"its vjp: expected {count} gradients; got {len(dxs)}")
     return dxs
 
 
@@ -212,10 +219,12 @@ def _check_shape(op: Operation, tensor: Tensor, dx: GradientTensor) -> None:
         raise op.error(InvalidArgumentError, message)
 
 
-def _total(shares: list[GradientTensor] | None, tensor: Tensor) -> GradientTensor | None:
+def total_of(shares: list[GradientTensor] | None, tensor: Tensor) -> GradientTensor | None:
     """The sum of the shares: sparse if all are sparse."""
     if not shares:
         return None
+    if tensor.dtype is dtypes.variant:
+        shares[:] = [sum_lists(shares)]
     if len(shares) == 1:
         return shares[0]
     sparse = [s for s in shares if isinstance(s, IndexedSlices)]
@@ -253,36 +262,3 @@ class RegisterGradient:
             raise InvalidArgumentError(f"RegisterGradient: {self.op_type!r} is registered already")
         _registered[self.op_type] = function
         return function
-
-
-def hessians(
-    ys: Any,
-    xs: Any,
-    name: str = "hessians",
-    colocate_gradients_with_ops: bool = False,
-    gate_gradients: Any = False,
-    aggregation_method: Any = None,
-) -> list[Tensor]:
-    """The second derivatives of ``sum(ys)``: for an x of shape ``[*s]`` a tensor of shape ``[*s, *s]``.
-
-    One reverse sweep an element of x. Raises `InvalidArgumentError` for an x without a static shape.
-    """
-    xs = _tensors(xs)
-    options: dict[str, Any] = {"colocate_gradients_with_ops": colocate_gradients_with_ops}
-    reshape, pack, strided = op_def("Reshape"), op_def("Pack"), op_def("StridedSlice")
-    found = []
-    for x, gradient in zip(xs, gradients(ys, xs, **options), strict=True):
-        if gradient is None:
-            raise InvalidArgumentError(f"hessians: the ys do not depend on {x!r}")
-        gradient = convert_to_tensor(gradient)
-        shape, count = gradient.shape, gradient.shape.num_elements()
-        if count is None:
-            raise InvalidArgumentError(f"hessians: expected an x of static shape; got {x!r}")
-        with x.graph.name_scope(name):
-            flat = reshape(gradient, [-1])
-            rows = []
-            for i in range(count):
-                row = gradients(strided(flat, [i], [i + 1], [1], shrink_axis_mask=1), x, **options)[0]
-                rows.append(op_def("ZerosLike")(gradient) if row is None else convert_to_tensor(row))
-            found.append(reshape(pack(rows), shape.as_list() * 2))
-    return found

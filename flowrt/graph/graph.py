@@ -196,16 +196,22 @@ class Graph:
             hint = f" Did you mean '{obj.name}:0'?" if obj.outputs else ""
             raise DTypeError(f"expected a tensor; got the operation {obj.name!r}.{hint}")
         if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Operation) and allow_operation):
-            if obj.graph is not self:
-                op = obj if isinstance(obj, Operation) else obj.op
-                raise op.error(
-                    InvalidArgumentError,
-                    f"{obj!r} is not an element of this graph. A session runs one graph: Session(graph=...)",
-                )
-            return obj
+            return obj if obj.graph is self else self._adopted(obj)
         hint = ". gradients() and summary.merge_all() may return None" if obj is None else ""
         wanted = " or ".join(["a Tensor"] * allow_tensor + ["an Operation"] * allow_operation)
         raise DTypeError(f"expected {wanted} or the name of one; got {obj!r}{hint}")
+
+    def _adopted(self, obj: Tensor | Operation) -> Tensor:
+        """A tensor of another graph as this one has it. Raises `InvalidArgumentError` if it may not."""
+        if isinstance(obj, Operation):
+            raise obj.error(
+                InvalidArgumentError,
+                f"{obj!r} is not an element of this graph. A session runs one graph: Session(graph=...)",
+            )
+        adopted = self.adopt(obj)
+        if adopted is None:
+            raise obj.graph.foreign(obj)
+        return adopted
 
     def is_feedable(self, tensor: Tensor) -> bool:
         return tensor not in self._collections.get(_UNFEEDABLE, ())
@@ -224,6 +230,32 @@ class Graph:
         """
         nodes = [op.node for op in self.get_operations()[from_version or 0 :]]
         return nodes_to_graph_def(nodes, add_shapes=add_shapes)
+
+    # --- functions inside it: see `flowrt.graph.func_graph`
+
+    @property
+    def root(self) -> Graph:
+        """The graph that is no function of another: where variables are."""
+        return self
+
+    def is_inside(self, graph: Graph) -> bool:
+        """Whether this is a function inside ``graph``."""
+        return False
+
+    def adopt(self, tensor: Tensor) -> Tensor | None:
+        """What stands in this graph for ``tensor`` of another; None if it cannot be read here."""
+        return None
+
+    def foreign(self, tensor: Tensor) -> InvalidArgumentError:
+        """The error for a tensor of this graph that was given to another."""
+        message = f"{tensor!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
+        error: InvalidArgumentError = tensor.op.error(InvalidArgumentError, message)
+        return error
+
+    @property
+    def seed_position(self) -> int:
+        """A number for the next random operation, different from all others of the graph."""
+        return self.version
 
     # --- freezing
 

@@ -53,6 +53,8 @@ class Effect(Enum):
     """Touches the world outside (prints, calls Python, advances an iterator): never merged or folded."""
     HANDLE = "handle"
     """Names a resource of the session (a variable, an iterator)."""
+    NESTED = "nested"
+    """What the functions among its attributes do (see `flowrt.graph.effects`): never merged or folded."""
     SOURCE = "source"
     """Its value comes from outside the graph (placeholder, feed, receive)."""
 
@@ -109,6 +111,15 @@ def attr_string(default: Any = REQUIRED) -> Attr:
 
 def attr_type(default: Any = REQUIRED) -> Attr:
     return Attr("type", default)
+
+
+def attr_func(default: Any = REQUIRED) -> Attr:
+    """A function: a `Subgraph`."""
+    return Attr("func", default)
+
+
+def attr_funcs(default: Any = REQUIRED) -> Attr:
+    return Attr("list(func)", default)
 
 
 def attr_shape(default: Any = REQUIRED) -> Attr:

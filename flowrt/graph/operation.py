@@ -7,7 +7,7 @@ used again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from flowrt.dtypes import DType
@@ -198,6 +198,23 @@ class Operation:
         self.graph.check_building()
         self.node = self.node.replace(**changes)
         self.graph.mutations += 1
+
+    def extend(
+        self, inputs: Sequence[Tensor], attrs: Mapping[str, Any], outputs: Sequence[TensorSpec]
+    ) -> list[Tensor]:
+        """Give an operation that owns functions more ``inputs`` and ``outputs`` behind its own, with ``attrs``
+        that have functions for them. The new outputs. What its outputs were, they are.
+        """
+        first = len(self.outputs)
+        added = [Tensor(self, first + i, spec.dtype) for i, spec in enumerate(outputs)]
+        self.inputs += tuple(inputs)
+        self.outputs += tuple(added)
+        self.mutate(
+            inputs=(*self.node.inputs, *[t.ref for t in inputs]),
+            attrs={**self.node.attrs, **attrs},
+            outputs=(*self.node.outputs, *outputs),
+        )
+        return added
 
     def add_control_input(self, op: Operation) -> None:
         """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends

@@ -35,6 +35,11 @@ class Scopes(threading.local):
         self.colocation: tuple[str, ...] = ()
         self.gradient_overrides: dict[str, str] = {}
 
+    def inherit(self, outer: Scopes) -> None:
+        """Begin a function inside a graph with these scopes. It waits for nothing of them: its owner does."""
+        self.name, self.device, self.device_functions = outer.name, outer.device, outer.device_functions
+        self.gradient_overrides = outer.gradient_overrides
+
 
 def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
     """The device that ``scopes``, the outermost first, give ``op``. Raises `DTypeError` for a function that

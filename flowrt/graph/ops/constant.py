@@ -144,5 +144,6 @@ feed_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.SOURCE,
-    doc="Stands in a step's subgraph for a tensor that the caller feeds. Made by the compiler only.",
+    value=lambda s: s.attrs.get("_known"),  # of a function's parameter, what is known of every argument
+    doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",
 )

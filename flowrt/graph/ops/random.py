@@ -54,7 +54,7 @@ def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     if graph.seed is None and op_seed is None:
         return None, None
     first = DEFAULT_GRAPH_SEED if graph.seed is None else graph.seed
-    second = graph.version if op_seed is None else op_seed
+    second = graph.seed_position if op_seed is None else op_seed
     seeds = first % _MAX_SEED, second % _MAX_SEED
     return (0, _MAX_SEED) if seeds == (0, 0) else seeds  # (0, 0) would mean: not seeded
 

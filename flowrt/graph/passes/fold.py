@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import evaluate_node
@@ -38,6 +39,9 @@ MAX_BYTES = 10 << 20
 SMALL_BYTES = 1024
 
 MAX_GROWTH = 4
+
+_OBJECTS = (dtypes.variant, dtypes.resource)
+"""Their values are no arrays."""
 
 _Array = np.ndarray[Any, Any]
 
@@ -127,6 +131,8 @@ class _Folder:
         """The outputs, if the kernel may and can be run now."""
         op = node.op
         if isinstance(op.kernel, Rule) or op.state is not None:
+            return None
+        if any(spec.dtype in _OBJECTS for spec in node.outputs):
             return None
         inputs = [self._arrays[ref] for ref in node.inputs]
         allowed = _allowed_bytes(inputs)

@@ -5,8 +5,8 @@ before or after another read of ``w``. The order of creation does: a read waits 
 a write for that write and for every read since. Only the resource's own operations are tied; what they feed
 runs freely.
 
-A read reads the resource that is input 0; a write changes every resource among its inputs (an optimizer's
-update has the variable and its slots).
+An operation that owns functions reads and writes what they do (`flowrt.graph.effects`); in each function the
+order is that of its own operations.
 """
 
 from __future__ import annotations
@@ -14,11 +14,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from flowrt import dtypes
+from flowrt.graph.effects import is_stateful, touches
+from flowrt.graph.func_graph import with_functions
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.prune import redirect
 
-_EFFECTS = (Effect.WRITE, Effect.STATEFUL)
+_ORDERED = (Effect.READ, Effect.WRITE, Effect.NESTED)
 
 
 @dataclass(slots=True)
@@ -36,7 +38,10 @@ def order_effects(subgraph: Subgraph) -> Subgraph:
     nodes: list[Node] = []
     changed = False
     for node in subgraph:
-        if node.op.effect is Effect.READ or node.op.effect is Effect.WRITE:
+        if node.op.effect in _ORDERED:
+            ordered = with_functions(node, order_effects)
+            changed = changed or ordered is not node
+            node = ordered
             before = dict.fromkeys(_predecessors(node, histories))
             waited = {node.name, *node.controls, *[ref[0] for ref in node.inputs]}
             added = tuple([name for name in before if name not in waited])
@@ -60,16 +65,14 @@ def _with_plain_handles(subgraph: Subgraph) -> Subgraph:
 def _predecessors(node: Node, histories: dict[str, _History]) -> list[str]:
     """What ``node`` has to wait for; notes it as the last of its resources' operations."""
     before: list[str] = []
-    for argument, (resource, _) in zip(node.op.inputs, node.inputs, strict=False):
-        if argument.dtype is not dtypes.resource:
-            continue
+    for (resource, _), writes in touches(node):
         history = histories.setdefault(resource, _History())
-        if node.op.effect is Effect.READ:
+        if writes:
+            before += history.reads or ([history.write] if history.write else [])
+            history.write, history.reads = node.name, []
+        else:
             before += [history.write] if history.write else []
             history.reads.append(node.name)
-            break
-        before += history.reads or ([history.write] if history.write else [])
-        history.write, history.reads = node.name, []
     return before
 
 
@@ -78,6 +81,6 @@ def effectful_nodes(subgraph: Subgraph) -> set[str]:
     found: set[str] = set()
     for node in subgraph:
         before = [ref[0] for ref in node.inputs]
-        if node.op.effect in _EFFECTS or not (found.isdisjoint(before) and found.isdisjoint(node.controls)):
+        if is_stateful(node) or not (found.isdisjoint(before) and found.isdisjoint(node.controls)):
             found.add(node.name)
     return found

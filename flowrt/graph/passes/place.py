@@ -24,6 +24,7 @@ from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.func_graph import with_functions
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, OpDef
 
@@ -53,15 +54,34 @@ def place(
     says by ``why_none`` why there is no device of a type that they ask for.
     """
     placed = _Placer(subgraph, devices, assigned, soft, why_none).run()
+    place_function = partial(place, devices=devices, soft=soft, why_none=why_none)
     nodes = {}
     changed = False
     for node in subgraph:
         device = placed[node.name]
+        before = node
+        if node.op.effect is Effect.NESTED:
+            homes = [placed[name] for name, _ in node.inputs]
+            node = with_functions(
+                node, lambda f, homes=homes: place_function(f, assigned=_at_handles(f, homes))
+            )
         if node.device != device:
             node = node.replace(device=device)
-            changed = True
+        changed = changed or node is not before
         nodes[node.name] = node
     return subgraph.replace(nodes=nodes) if changed else subgraph
+
+
+def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
+    """The parameters of ``function`` that are handles, each with the device of its argument: one of
+    ``homes``, the devices of its owner's inputs.
+    """
+    arguments = homes[len(homes) - len(function.feeds) :]  # behind a predicate or an index
+    return {
+        name: home
+        for name, home in zip(function.feeds, arguments, strict=True)
+        if function.nodes[name].outputs[0].dtype is dtypes.resource
+    }
 
 
 HOST_DTYPES = frozenset((dtypes.string, dtypes.bfloat16))
@@ -314,7 +334,7 @@ def _groups(subgraph: Subgraph) -> list[list[str]]:
         for spec in node.outputs:
             if spec[0] is dtypes.resource:
                 resources.add(name)
-        if resources:
+        if resources and node.op.effect is not Effect.NESTED:  # its functions go where theirs are
             for producer, index in node.inputs:
                 if producer in resources and subgraph.nodes[producer].outputs[index][0] is dtypes.resource:
                     parent[find(name)] = find(producer)

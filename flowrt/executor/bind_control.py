@@ -1,0 +1,201 @@
+"""Binding loops and branches: arguments in, results out.
+
+The outputs of a node that owns functions have their places, buffers or registers. A loop's variables *are* its
+outputs: they are set from the inputs before the loop, the body reads them as its parameters, and what it
+computes is moved over them at the end of each iteration, unless its kernels have written there themselves. A
+branch's results are moved to the outputs at its end.
+
+Moves happen at once: a result may be another variable's old value, as in ``a, b = b, a``. So a buffer is
+written only when what lies in it has been moved on, and where that goes in a circle one value waits in a
+copy.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from flowrt.device.device import Device
+from flowrt.executor.arguments import Operand
+from flowrt.executor.control import Branches, Frame, Loop
+from flowrt.graph.node import Node
+
+if TYPE_CHECKING:
+    from flowrt.executor.bind import Strand
+
+MAX_ITERATION_COST = 1e7
+"""Estimated work between two pauses of a loop: some milliseconds."""
+
+MAX_ITERATIONS = 500
+"""Iterations between two pauses: under a millisecond of small operations."""
+
+_sites = itertools.count(1)
+
+
+class BoundFunction(NamedTuple):
+    """The instructions of a function, where its results are, which of these may be a variable's memory, and
+    the names of those that are in their owner's outputs already.
+    """
+
+    strand: Strand
+    results: Sequence[Operand]
+    is_read: Sequence[bool]
+    in_place: set[Any]
+
+
+Bind = Callable[[Sequence[Operand], Sequence[Operand]], BoundFunction]
+"""Binds a function for given arguments and its owner's outputs."""
+
+
+def bind_control(
+    node: Node,
+    device: Device,
+    strand: Strand,
+    registers: list[Any],
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    functions: Sequence[Bind],
+) -> None:
+    """Add the loop or the branches of ``node`` to ``strand``."""
+    bind = _bind_loop if node.op.name == "_Loop" else _bind_branches
+    bind(node, _Mover(node, device, registers), strand, inputs, outputs, functions)
+
+
+def _bind_branches(
+    node: Node,
+    mover: _Mover,
+    strand: Strand,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    functions: Sequence[Bind],
+) -> None:
+    index, arguments = inputs[0], inputs[1:]
+    strand.line(node, (index.text,), ", ".join(o.text for o in outputs))
+    blocks = []
+    for bind in functions:
+        function = bind(arguments, outputs)
+        mover.move(function.strand, function.results, outputs, function.is_read)
+        function.strand.cut(None, 0)
+        blocks.append(tuple(function.strand.segments))
+    strand.cut(None, 0, Branches(mover.reader(index), blocks))
+
+
+def _bind_loop(
+    node: Node,
+    mover: _Mover,
+    strand: Strand,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    functions: Sequence[Bind],
+) -> None:
+    pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
+    strand.line(node, tuple(o.text for o in inputs), ", ".join(o.text for o in outputs))
+    mover.move(strand, initial, outputs, [False] * len(outputs))
+    (bind,) = functions
+    function = bind([*outputs, *invariant], outputs)
+    body = function.strand
+    again, *results = function.results
+    mover.move(body, results, outputs, function.is_read[1:])
+    cost = max(body.total_cost, 1.0)
+    body.cut(None, 0)
+    iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
+    frame = Frame(None, next(_sites))
+    loop = Loop(mover.reader(pred), mover.reader(again), tuple(body.segments), frame, iterations)
+    strand.cut(None, 0, loop)
+
+
+class _Mover:
+    """Writes the instructions that move values to the outputs of ``node``."""
+
+    def __init__(self, node: Node, device: Device, registers: list[Any]) -> None:
+        self._node, self._device, self._registers = node, device, registers
+
+    def reader(self, operand: Operand) -> Callable[[], Any]:
+        """A function that reads a scalar for the host."""
+        registers, slot = self._registers, operand.slot
+        to_host = self._device.to_host if self._device.is_remote and not operand.is_host else np.asarray
+        if slot is not None:
+            return lambda: to_host(registers[slot]).item()
+        value = operand.value
+        if not self._device.is_remote:
+            return value.item  # type: ignore[no-any-return]
+        return lambda: to_host(value).item()
+
+    def move(
+        self, strand: Strand, sources: Sequence[Operand], targets: Sequence[Operand], is_read: Sequence[bool]
+    ) -> None:
+        """Move ``sources`` to ``targets``, all at once."""
+        copies: list[tuple[Any, Any]] = []  # from and to arrays that are there
+        loads: list[tuple[int, Any]] = []  # from registers to arrays
+        stores: list[tuple[Operand, int, bool]] = []  # to registers
+        for source, target, reads in zip(sources, targets, is_read, strict=True):
+            if target.slot is not None:
+                if source.slot != target.slot:
+                    stores.append((source, target.slot, reads or source.slot is None))
+            elif source.slot is not None:
+                loads.append((source.slot, target.value))
+            elif source.value is not target.value:
+                copies.append((source.value, target.value))
+        overwritten = {slot for _, slot, _ in stores}
+        for position, (slot, array) in enumerate(loads):
+            if slot in overwritten:  # the value is kept in a register of its own meanwhile
+                self._registers.append(None)
+                kept = len(self._registers) - 1
+                stores.append((Operand(None, slot, ""), kept, False))
+                loads[position] = (kept, array)
+        self._store(strand, stores)  # first: what is copied from arrays is still there
+        self._copy(strand, copies)
+        for slot, array in loads:
+            strand.emit(self._node, self._load(slot, array), ())
+
+    def _load(self, slot: int, array: Any) -> Callable[[], None]:
+        registers, copyto = self._registers, self._device.xp.copyto
+        return lambda: copyto(array, registers[slot])
+
+    def _store(self, strand: Strand, stores: Sequence[tuple[Operand, int, bool]]) -> None:
+        """Set registers: all are read before the first is set. What lies in an array is copied."""
+        if not stores:
+            return
+        registers, copy = self._registers, self._device.xp.array
+        reads = [self._read(source, copy if copies else None) for source, _, copies in stores]
+        slots = [slot for _, slot, _ in stores]
+        if len(stores) == 1:
+            (read,), (slot,) = reads, slots
+            strand.emit(self._node, lambda: registers.__setitem__(slot, read()), ())
+            return
+
+        def store() -> None:
+            values = [read() for read in reads]
+            for slot, value in zip(slots, values, strict=True):
+                registers[slot] = value
+
+        strand.emit(self._node, store, ())
+
+    def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
+        registers, slot, value = self._registers, source.slot, source.value
+        if slot is None:
+            assert copy is not None
+            return lambda: copy(value)
+        if copy is None:
+            return lambda: registers[slot]
+        return lambda: copy(registers[slot])
+
+    def _copy(self, strand: Strand, copies: list[tuple[Any, Any]]) -> None:
+        """Copies between arrays, in an order in which nothing is overwritten that is still to be read."""
+        copyto, share = self._device.xp.copyto, self._device.xp.may_share_memory
+        pending = list(copies)
+        while pending:
+            free = next(
+                (c for c in pending if not any(o is not c and share(o[0], c[1]) for o in pending)), None
+            )
+            if free is None:  # a circle: the first value waits in a copy
+                source, target = pending[0]
+                waiting = self._device.empty(source.shape, source.dtype)
+                strand.emit(self._node, copyto, (waiting, source))
+                pending[0] = (waiting, target)
+                continue
+            pending.remove(free)
+            strand.emit(self._node, copyto, (free[1], free[0]))

@@ -1,0 +1,77 @@
+"""What a node does to resources and to the world: its op's effect, or that of the functions which it owns."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+from flowrt import dtypes
+from flowrt.graph.func_graph import owned_subgraphs
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
+
+
+class Touch(NamedTuple):
+    """A resource among a node's inputs, and whether the node writes it."""
+
+    handle: Ref
+    writes: bool
+
+
+class _Effects(NamedTuple):
+    """Of a function: its parameters that are written, those that are read, and whether it is stateful."""
+
+    written: frozenset[str]
+    read: frozenset[str]
+    is_stateful: bool
+
+
+def touches(node: Node) -> list[Touch]:
+    """The resources that ``node`` reads or writes, each once. A read reads the resource that is input 0; a
+    write changes every resource among its inputs (an optimizer's update has the variable and its slots).
+    """
+    effect = node.op.effect
+    if effect is Effect.READ:
+        return [Touch(node.inputs[0], False)] if node.op.inputs[0].dtype is dtypes.resource else []
+    if effect is Effect.WRITE:
+        arguments = zip(node.op.inputs, node.inputs, strict=False)
+        return [Touch(ref, True) for argument, ref in arguments if argument.dtype is dtypes.resource]
+    return _nested_touches(node) if effect is Effect.NESTED else []
+
+
+def is_stateful(node: Node) -> bool:
+    """Whether it changes a resource or touches the world outside."""
+    if node.op.effect is Effect.NESTED:
+        found = [_effects(function) for function in owned_subgraphs(node.attrs)]
+        return any(e.is_stateful or e.written for e in found)
+    return node.op.effect in (Effect.WRITE, Effect.STATEFUL)
+
+
+def _nested_touches(node: Node) -> list[Touch]:
+    found: dict[Ref, bool] = {}
+    for function in owned_subgraphs(node.attrs):
+        effects = _effects(function)
+        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # behind a predicate or an index
+        for parameter, ref in zip(function.feeds, arguments, strict=True):
+            if parameter in effects.written or parameter in effects.read:
+                found[ref] = found.get(ref, False) or parameter in effects.written
+    return [Touch(ref, writes) for ref, writes in found.items()]
+
+
+@lru_cache(maxsize=512)
+def _effects(function: Subgraph) -> _Effects:
+    """Handles that went through operations of the function (an Identity) count as the parameter."""
+    parameters = set(function.feeds)
+    sources: dict[Ref, Ref] = {}
+    written, read, stateful = set[str](), set[str](), False
+    for node in function:
+        if node.op.alias and node.op.is_pure and node.outputs[0].dtype is dtypes.resource:
+            sources[node.name, 0] = sources.get(node.inputs[0], node.inputs[0])
+        stateful = stateful or node.op.effect is Effect.STATEFUL
+        if node.op.effect is Effect.NESTED:
+            stateful = stateful or is_stateful(node)
+        for handle, writes in touches(node):
+            name = sources.get(handle, handle)[0]
+            if name in parameters:
+                (written if writes else read).add(name)
+    return _Effects(frozenset(written), frozenset(read), stateful)

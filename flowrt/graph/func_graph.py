@@ -1,0 +1,210 @@
+"""The graph of a function: a branch, the condition or body of a loop, a callee.
+
+A `FuncGraph` is built as any graph, while it is the default one. What it reads of the graphs around it is
+*captured*: the tensor becomes one more parameter, and the operation that owns the function gets the tensor as
+an input. When all is built, `FuncGraph.subgraph` is the function as data.
+
+Rules of this file:
+  1. A function shares names and collections with the graph around it, so an operation's name is unique in the
+     whole and variables and losses are found wherever they were made.
+  2. Parameters are _Feed nodes. The caller gives arguments in the order of ``parameters``: those of the
+     function first, then what it captured.
+  3. A constant is copied instead of captured, so that what rests on it is known inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.graph import Graph
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import op_def
+from flowrt.graph.operation import Operation, Tensor
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.passes.prune import sort_topologically
+
+
+SEED_POSITIONS = 1 << 30
+"""Where the numbers of random operations in functions begin; those of graphs are their positions."""
+
+
+@final
+class FuncGraph(Graph):
+    """A function under construction inside ``outer``; ``what`` names it in errors: "the body of 'while'".
+
+    ``parameters`` are its parameters in order, ``captures`` the tensors of ``outer`` that it reads, each with
+    the parameter that stands for it, ``control_captures`` the operations of ``outer`` that it waits for.
+    """
+
+    def __init__(self, outer: Graph, what: str) -> None:
+        super().__init__()
+        self.outer, self.what = outer, what
+        self._names, self._collections, self._lock = outer._names, outer._collections, outer._lock
+        self.gradient_functions, self.python_functions = outer.gradient_functions, outer.python_functions
+        self.seed = outer.seed
+        self._scopes.inherit(outer._scopes)
+        self.parameters: list[Tensor] = []
+        self.captures: dict[Tensor, Tensor] = {}
+        self.control_captures: dict[Operation, None] = {}
+
+    @property
+    def root(self) -> Graph:
+        """The graph that is no function: where variables are."""
+        return self.outer.root
+
+    @property
+    def seed_position(self) -> int:
+        return SEED_POSITIONS + len(self._names)
+
+    # --- parameters and captures
+
+    def parameter(self, spec: TensorSpec, name: str = "arg", known: Any = None) -> Tensor:
+        """One more parameter. ``known``: what is known of its value (see `partial_value`)."""
+        attrs: dict[str, Any] = {"dtype": spec.dtype, "shape": spec.shape}
+        if known is not None:
+            attrs["_known"] = known
+        with self.control_dependencies(None), self.device(None):
+            added = self.add(op_def("_Feed"), self.operation_name(name), (), attrs, (spec.dtype,))
+        self.parameters.append(added.outputs[0])
+        return added.outputs[0]
+
+    def stand_in(self, tensor: Tensor, name: str) -> Tensor:
+        """One more parameter, for values of which as much is known as of ``tensor``."""
+        return self.parameter(tensor.spec, name, partial_value(tensor.graph.node, tensor.ref))
+
+    def is_inside(self, graph: Graph) -> bool:
+        """Whether ``graph`` is one of those around this function."""
+        return self.outer is graph or self.outer.is_inside(graph)
+
+    def adopt(self, tensor: Tensor) -> Tensor | None:
+        return self.capture(tensor) if self.is_inside(tensor.graph) else None
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """What stands in this function for ``tensor``, which is of a graph around it."""
+        found = self.captures.get(tensor)
+        if found is not None:
+            return found
+        if tensor.graph is not self.outer:
+            assert isinstance(self.outer, FuncGraph)
+            return self.capture(self.outer.capture(tensor))
+        if tensor.op.type == "Const" and not tensor.op.control_inputs:
+            self.captures[tensor] = copied = self.copy_constant(tensor.op.node)
+            return copied
+        self.captures[tensor] = parameter = self.stand_in(tensor, tensor.op.name.rpartition("/")[2])
+        return parameter
+
+    def copy_constant(self, constant: Node) -> Tensor:
+        """The constant in this function."""
+        name = self.unique_absolute(constant.name)
+        with self.control_dependencies(None):
+            return self.add(
+                constant.op, name, (), constant.attrs, [spec.dtype for spec in constant.outputs]
+            ).outputs[0]
+
+    def captured(self) -> list[Tensor]:
+        """The tensors of ``outer`` that the caller passes behind the function's own arguments."""
+        parameters = set(self.parameters)
+        return [outer for outer, inner in self.captures.items() if inner in parameters]
+
+    @contextmanager
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+        """As a graph's; an operation of a graph around the function is waited for by the whole function."""
+        if control_inputs is None:
+            with super().control_dependencies(None):
+                yield
+            return
+        inside = []
+        for element in control_inputs:
+            if hasattr(element, "_as_graph_element"):
+                element = element._as_graph_element()
+            op = element.op if isinstance(element, Tensor) else element
+            if isinstance(op, Operation) and self.is_inside(op.graph):
+                self.control_captures[op] = None
+            else:
+                inside.append(element)
+        with super().control_dependencies(inside):
+            yield
+
+    # --- the function as data
+
+    def subgraph(self, fetches: Sequence[Tensor], targets: Sequence[Operation] = ()) -> Subgraph:
+        """What ``fetches`` and ``targets`` need, with all parameters as feeds, in order."""
+        needed = {t.op.name for t in self.parameters}
+        stack = [t.op.name for t in fetches] + [op.name for op in targets]
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                node = self.node(name)
+                stack += [ref[0] for ref in node.inputs]
+                stack += node.controls
+        nodes = {op.name: op.node for op in self.get_operations() if op.name in needed}
+        return Subgraph(
+            sort_topologically(nodes),
+            tuple(t.op.name for t in self.parameters),
+            tuple(t.ref for t in fetches),
+            tuple(op.name for op in targets),
+        )
+
+    @staticmethod
+    def of(subgraph: Subgraph, outer: Graph, what: str) -> FuncGraph:
+        """A function under construction again, from ``subgraph``: operations with the names that they have
+        there.
+        """
+        graph = FuncGraph(outer, what)
+        for node in subgraph:
+            graph._restore(node)
+        graph.parameters = [graph.operations[name].outputs[0] for name in subgraph.feeds]
+        return graph
+
+    def _restore(self, node: Node) -> None:
+        operations = self._operations
+        inputs = tuple([operations[name].outputs[index] for name, index in node.inputs])
+        controls = tuple([operations[name] for name in node.controls])
+        operations[node.name] = Operation(self, node, inputs, controls)
+
+    def again(self, fetches: Sequence[Tensor], before: Subgraph) -> Subgraph:
+        """`subgraph` of a function that was ``before``: what it had to run it still has."""
+        return self.subgraph(fetches, [self.operations[name] for name in before.targets])
+
+    def tensor(self, ref: Ref) -> Tensor:
+        """The tensor behind a name of the subgraph."""
+        return self.operations[ref[0]].outputs[ref[1]]
+
+    def foreign(self, tensor: Tensor) -> InvalidArgumentError:
+        """The error for a tensor of this function that was given to someone outside."""
+        return InvalidArgumentError(
+            f"tensor {tensor.name!r} is inside {self.what}: it has no value outside. Return it from there",
+            op=tensor.op.name,
+            op_type=tensor.op.type,
+            source=tensor.op.source,
+        )
+
+
+def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:
+    """The functions among an operation's attributes."""
+    found: list[Subgraph] = []
+    for value in attrs.values():
+        if isinstance(value, Subgraph):
+            found.append(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Subgraph):
+            found += value
+    return found
+
+
+def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
+    """``node`` with ``change`` made to each function that it owns; the same object if nothing changes."""
+    changed: dict[str, Any] = {}
+    for key, value in node.attrs.items():
+        if isinstance(value, Subgraph):
+            after: Any = change(value)
+            if after is not value:
+                changed[key] = after
+        elif isinstance(value, tuple) and value and isinstance(value[0], Subgraph):
+            after = tuple(map(change, value))
+            if any(a is not b for a, b in zip(after, value, strict=True)):
+                changed[key] = after
+    return node.replace(attrs={**node.attrs, **changed}) if changed else node
