@@ -197,5 +197,5 @@ class _Mover:
                 strand.emit(self._node, copyto, (waiting, source))
                 pending[0] = (waiting, target)
                 continue
-            pending.remove(free)
+            pending = [c for c in pending if c is not free]  # not by value, as remove() would
             strand.emit(self._node, copyto, (free[1], free[0]))

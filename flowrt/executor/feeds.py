@@ -1,20 +1,22 @@
 """From what a caller feeds to the arrays that a program reads.
 
 An array of the tensor's dtype is read where it is, whatever library it is of (`flowrt.graph.dlpack`), as long
-as its elements are aligned; one in a GPU's memory comes to the host in one transfer, by its own library or by
-CuPy. Everything else is copied. `FEED_COUNTS` tells which happened.
+as its elements are aligned. One in a GPU's memory is a `GpuFeed` until it is known which device reads it:
+`bring` copies it from GPU to GPU, or has it come to the host in one transfer, by its own library or by CuPy.
+Everything else is copied. `FEED_COUNTS` tells which happened.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.cuda import cuda_array_to_host
+from flowrt.device.device import Device, DeviceArray
 from flowrt.errors import (
     DTypeError,
     FailedPreconditionError,
@@ -31,6 +33,9 @@ from flowrt.graph.shapes import compatible, format_shape, is_static
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
+DLPACK_GPU = 2
+"""DLPack's number of memory that only a CUDA device reads."""
+
 MIN_COUNTED = 65536
 """Bytes: smaller feeds are not counted. Counting takes 0.2 us, a run with a scalar feed 5 in all."""
 
@@ -38,7 +43,8 @@ FEED_COUNTS: Counter[str] = Counter()
 """How many arrays above `MIN_COUNTED` bytes the sessions of this process were fed, by what became of them:
 
     taken        read where they are
-    transferred  brought from a GPU's memory
+    left         copied from a GPU's memory to a GPU's
+    transferred  brought from a GPU's memory to the host
     dtype        copied, to another dtype
     alignment    copied, because their elements were not aligned
     structure    made from lists and the like
@@ -46,6 +52,14 @@ FEED_COUNTS: Counter[str] = Counter()
 It belongs to no session or device: a feed is converted before it is known who will read it. Threads that
 count at once may lose a count.
 """
+
+
+class GpuFeed(NamedTuple):
+    """A value in a GPU's memory, by what it says of ``tensor``'s dtype. Nothing of it was read yet."""
+
+    tensor: Tensor
+    value: Any
+    shape: tuple[int, ...]
 
 
 def resolve_feed(graph: Graph, key: Any) -> Tensor:
@@ -63,7 +77,8 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
 
 
 def converter(tensor: Tensor) -> Callable[[Any], Any]:
-    """A function that turns a fed value into an array of ``tensor``'s dtype and of a shape that fits it.
+    """A function that turns a fed value into an array of ``tensor``'s dtype and of a shape that fits it, or
+    into a `GpuFeed`.
 
     An array of the right dtype is taken as it is, without a copy. The function raises `DTypeError` when the
     value would lose its kind or precision, `InvalidArgumentError` for a shape that does not fit.
@@ -98,9 +113,75 @@ def _aligned(array: Array, origin: str) -> Array:
     return array if is_aligned else array.copy()
 
 
-def _convert(tensor: Tensor, value: Any) -> Array:
+def bring(feeds: Sequence[Any], targets: Sequence[Device], devices: Sequence[Device]) -> list[Any]:
+    """Converted feeds, as the devices that read them take them: each `GpuFeed` as a `DeviceArray` for a GPU,
+    if one of ``devices`` has it in its memory, else as an array of the host.
+
+    Raises as a converter's function.
+    """
+    pairs = zip(feeds, targets, strict=True)
+    return [_brought(feed, to, devices) if type(feed) is GpuFeed else feed for feed, to in pairs]
+
+
+def _brought(feed: GpuFeed, target: Device, devices: Sequence[Device]) -> Any:
+    found = _adopted(feed.value, target, devices)
+    array = _read(feed.tensor, feed.value) if found is None else found.array
+    if array.shape != feed.shape or array.dtype != feed.tensor.dtype.np:
+        message = (
+            f"feed_dict: expected a value of shape {format_shape(feed.shape)}, as it said itself; got "
+            f"{array.dtype} of shape {format_shape(array.shape)}"
+        )
+        raise feed.tensor.op.error(InvalidArgumentError, message)
+    if found is None:
+        return array
+    if array.nbytes > MIN_COUNTED:
+        FEED_COUNTS["left"] += 1
+    return found
+
+
+def _adopted(value: Any, target: Device, devices: Sequence[Device]) -> DeviceArray | None:
+    """``value`` where it is, if ``target`` can copy it from there without the host."""
+    alike = [d for d in devices if d.device_type == target.device_type and d is not target]
+    for device in (target, *alike):
+        if (found := device.adopt(value)) is not None:
+            return found
+    return None
+
+
+def _convert(tensor: Tensor, value: Any) -> Any:
     if isinstance(value, Tensor) or hasattr(value, "__flowrt_tensor__"):
         raise tensor.op.error(DTypeError, f"feed_dict: expected a value; got the graph element {value!r}")
+    if isinstance(value, GpuFeed):  # a partial run's, which was converted when it was given
+        return value
+    feed = _on_gpu(tensor, value)
+    return _read(tensor, value) if feed is None else feed
+
+
+def _on_gpu(tensor: Tensor, value: Any) -> GpuFeed | None:
+    """``value`` if it is in a GPU's memory and of ``tensor``'s dtype. Any other is read on the host."""
+    try:
+        if isinstance(value, TensorHandle):
+            value = value.value()
+        shape = _shape_on_gpu(value, tensor.dtype.np)
+    except Exception:  # noqa: BLE001 (of the value's own code; `_read` has it raised again, and says where)
+        return None
+    return None if shape is None else GpuFeed(tensor, value, shape)
+
+
+def _shape_on_gpu(value: Any, dtype: np.dtype[Any]) -> tuple[int, ...] | None:
+    interface = getattr(value, "__cuda_array_interface__", None) or {}
+    if not interface and not (hasattr(value, "__dlpack__") and value.__dlpack_device__()[0] == DLPACK_GPU):
+        return None
+    if hasattr(value, "dtype"):
+        name = str(value.dtype).rpartition(".")[2]  # float32, torch.float32
+    else:
+        name = np.dtype(interface["typestr"]).name
+    shape = value.shape if hasattr(value, "shape") else interface["shape"]
+    return tuple(shape) if name == dtype.name else None
+
+
+def _read(tensor: Tensor, value: Any) -> Array:
+    """``value`` as an array of ``tensor``'s dtype on the host."""
     given, origin = _as_array(tensor, value)
     if tensor.dtype is dtypes.string:
         return given

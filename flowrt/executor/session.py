@@ -19,6 +19,7 @@ import numpy as np
 import threadpoolctl
 
 from flowrt.device.cuda import why_no_gpu
+from flowrt.device.deadline import deadline
 from flowrt.device.device import Device
 from flowrt.device.host_jit import is_available
 from flowrt.device.host_pool import set_num_threads
@@ -33,7 +34,7 @@ from flowrt.errors import (
     ResourceExhaustedError,
 )
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
-from flowrt.executor.feeds import converter, resolve_feed
+from flowrt.executor.feeds import GpuFeed, bring, converter, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
 from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan, compile_step
@@ -209,6 +210,9 @@ class BaseSession:
     def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
         arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
         plan = self._plan(request, tuple([a.shape for a in arrays]))
+        if GpuFeed in map(type, arrays):
+            readers = [plan.placed.nodes[name].device for name in plan.placed.feeds]
+            arrays = bring(arrays, [self._by_name[name] for name in readers], self._devices)
         if plan.runs_to_compile:
             self._count_run(request, plan)
         if options is None and run_metadata is None and plan.is_straight:
@@ -230,7 +234,8 @@ class BaseSession:
         self._running.add(control)
         try:
             self._check_open()
-            values = plan.run(arrays, control, recorder)
+            with deadline(control.remaining_s()):
+                values = plan.run(arrays, control, recorder)
         except OpError as error:
             if control.cancelled is not None and control.cancelled is not error:
                 raise control.cancelled from error  # a resource that was closed makes its reader fail
@@ -383,7 +388,8 @@ class BaseSession:
         then.
         """
         resources = self._variable_resources(list(values))
-        arrays = [converter(v._as_graph_element())(value) for v, value in values.items()]
+        given = [converter(v._as_graph_element())(value) for v, value in values.items()]
+        arrays = bring(given, [device for device, _ in resources], self._devices)
         for (device, resource), array in zip(resources, arrays, strict=True):
             assign = device.executor.kernel(resource.name, resource.assign, 0.0)
             with device.step(), device.activate():

@@ -55,11 +55,10 @@ def apply_jvp(op: Operation, tangents: Sequence[Tensor | None]) -> list[Tensor |
         return _apply_linear(op, tangents)
     if rule is BY_VJP:
         return _transpose_twice(op, tangents)
+    count = len(op.outputs)  # an operation that owns functions may have more of them afterwards
     moved = as_list(rule(op, *tangents))
-    if len(moved) != len(op.outputs):
-        raise op.error(
-            InvalidArgumentError, f"its jvp: expected {len(op.outputs)} tangents; got {len(moved)}"
-        )
+    if len(moved) != count:
+        raise op.error(InvalidArgumentError, f"its jvp: expected {count} tangents; got {len(moved)}")
     return moved
 
 

@@ -21,7 +21,9 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple, NoReturn, final
+from typing import Any, ClassVar, NamedTuple, NoReturn, final
+
+import numpy as np
 
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -45,7 +47,7 @@ class ListSpec(NamedTuple):
 
 @final
 class TensorList:
-    """A list of arrays; None is an element that is not set, which counts as zeros.
+    """A list of arrays or of lists; None is an element that is not set, which counts as zeros.
 
     ``length`` is the number of elements. Indices are in ``[0, length)``: others raise `InvalidArgumentError`,
     and so does an element whose shape does not fit ``spec``.
@@ -61,6 +63,15 @@ class TensorList:
         self.length = len(self._elements)
         self._newer: TensorList | None = None
         self._index, self._value = 0, None
+
+    # --- as an element of another list
+
+    dtype: ClassVar[Any] = np.dtype(object)
+
+    @property
+    def shape(self) -> Shape:
+        """What is known of the shape of its elements."""
+        return self.spec.shape
 
     # --- reading
 

@@ -11,7 +11,8 @@ operation take the same arguments: the inputs behind the predicate or the index.
 from __future__ import annotations
 
 from flowrt import dtypes
-from flowrt.graph.control_flow_gradients import branches_jvp, branches_vjp, while_jvp, while_vjp
+from flowrt.graph.branch_gradients import branches_jvp, branches_vjp
+from flowrt.graph.loop_gradients import while_jvp, while_vjp
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import (
     BY_EXECUTOR,

@@ -69,13 +69,13 @@ def format_element_shape(shape: Shape) -> Any:
 
 
 def stored(xp: Any, value: Any, dtype: DType) -> Any:
-    """A copy of ``value`` to be kept in a list: rule 2."""
-    return xp.array(value, dtype.np)[...]
+    """A copy of ``value`` to be kept in a list: rule 2. A list needs none."""
+    return value if dtype is dtypes.variant else xp.array(value, dtype.np)[...]
 
 
 def zeros(xp: Any, shape: Shape, dtype: DType, what: str) -> Any:
     """What ``what`` is read as. Raises `InvalidArgumentError` unless the shape is known."""
-    if not is_static(shape):
+    if not is_static(shape) or dtype is dtypes.variant:
         got = format_shape(shape)
         raise InvalidArgumentError(f"{what}: expected it to be written, or a known element_shape; got {got}")
     return np.full(shape, b"", object) if dtype is dtypes.string else xp.zeros(shape, dtype.np)
@@ -105,26 +105,45 @@ def grown(handle: TensorList, length: int) -> TensorList:
 # --- gradients
 
 
-def of_inexact(rule: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
-    """The vjp ``rule``, for lists whose elements have gradients; no gradient for others, as of integers."""
+def of_elements(rule: Callable[..., list[Any]]) -> Callable[..., list[Any]]:
+    """The vjp ``rule``, without gradients of elements that have none, such as integers. Their list has one,
+    in O(1) a step: a loop cannot tell what is in the lists that it carries.
+    """
 
     def vjp(op: Operation, *dys: Any) -> list[Any]:
-        has_gradient = op.get_attr("element_dtype") in dtypes.INEXACT and any(dy is not None for dy in dys)
-        return rule(op, *dys) if has_gradient else [None] * len(op.inputs)
+        if all(dy is None for dy in dys):
+            return [None] * len(op.inputs)
+        dxs = rule(op, *dys)
+        return [dx if _has_gradient(x.dtype) else None for x, dx in zip(op.inputs, dxs, strict=True)]
 
     return vjp
+
+
+def _has_gradient(dtype: DType) -> bool:
+    return dtype in dtypes.INEXACT or dtype is dtypes.variant
+
+
+def _zeros_like(x: Tensor) -> Tensor:
+    zero: Tensor = zeros_like_list(x) if x.dtype is dtypes.variant else op_def("ZerosLike")(x)
+    return zero
+
+
+def _shape_of(element: Tensor) -> Any:
+    """The shape of ``element`` as an op's ``element_shape``."""
+    if element.dtype is dtypes.variant:
+        return format_element_shape(element.spec.shape)
+    return shape_of(element)
 
 
 def linear(op: Operation, *tangents: Any) -> Any:
     """The jvp of ops that are linear in lists and elements: the op itself on the tangents."""
     inputs = [
-        t if t is not None else zeros_like_list(x) if x.dtype is dtypes.variant
-        else op_def("ZerosLike")(x) if x.dtype in dtypes.INEXACT else x
+        t if t is not None else _zeros_like(x) if _has_gradient(x.dtype) else x
         for x, t in zip(op.inputs, tangents, strict=True)
-    ]  # fmt: skip
+    ]
     result = op.op_def(*inputs, **{key: op.node.attrs[key] for key in op.op_def.attrs})
     outputs = list(result) if isinstance(result, list) else [result]
-    return [y if y.dtype in dtypes.INEXACT or y.dtype is dtypes.variant else None for y in outputs]
+    return [y if _has_gradient(y.dtype) else None for y in outputs]
 
 
 # --- lists
@@ -167,15 +186,22 @@ tensor_list_reserve = define_op(
 )
 
 
+def _zero(element: Any) -> Any:
+    """Zeros for ``element``: an array that is not set, but a list of the same length."""
+    if not isinstance(element, TensorList):
+        return None
+    return TensorList(element.spec, [_zero(e) for e in element.elements()])
+
+
 zeros_like_list = define_op(
     "TensorListZerosLike",
     "input_handle: variant -> variant",
     shape=lambda s: s.shapes,
-    kernel=lambda xp, handle: TensorList(handle.spec).resized(handle.length),
+    kernel=lambda xp, handle: _zero(handle),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
-    doc="A list of the same length and kind, without an element that is set.",
+    doc="A list of the same length and kind, without an array that is set.",
 )
 
 
@@ -216,7 +242,7 @@ def _push(xp: Any, handle: TensorList, tensor: Any, element_dtype: DType) -> Ten
 
 def _push_vjp(op: Operation, dy: Tensor) -> Any:
     dtype = op.get_attr("element_dtype")
-    return tensor_list_pop_back(dy, shape_of(op.inputs[1]), element_dtype=dtype)
+    return tensor_list_pop_back(dy, _shape_of(op.inputs[1]), element_dtype=dtype)
 
 
 tensor_list_push_back = define_op(
@@ -225,7 +251,7 @@ tensor_list_push_back = define_op(
     types=TYPES,
     shape=lambda s: [_holds(s.shapes[0], s.shapes[1])],
     kernel=_push,
-    vjp=of_inexact(_push_vjp),
+    vjp=of_elements(_push_vjp),
     jvp=linear,
     samples=lambda rng: (),
     doc="The list with tensor behind it.",
@@ -247,7 +273,7 @@ def _pop(xp: Any, handle: TensorList, element_shape: Any, element_dtype: DType) 
 def _pop_vjp(op: Operation, dlist: Tensor | None, dtensor: Tensor | None) -> list[Any]:
     shorter, last = op.outputs
     whole = zeros_like_list(shorter) if dlist is None else dlist
-    return [tensor_list_push_back(whole, op_def("ZerosLike")(last) if dtensor is None else dtensor), None]
+    return [tensor_list_push_back(whole, _zeros_like(last) if dtensor is None else dtensor), None]
 
 
 tensor_list_pop_back = define_op(
@@ -257,7 +283,7 @@ tensor_list_pop_back = define_op(
     attrs=OF_OUTPUT,
     shape=lambda s: [s.shapes[0], merge(s.shapes[0], as_element_shape(s.value(1)))],
     kernel=_pop,
-    vjp=of_inexact(_pop_vjp),
+    vjp=of_elements(_pop_vjp),
     jvp=linear,
     samples=lambda rng: (),
     doc="The list without its last element, and that element.",
@@ -286,7 +312,7 @@ tensor_list_get_item = define_op(
     attrs=OF_OUTPUT,
     shape=lambda s: [merge(s.shapes[0], as_element_shape(s.value(2)))],
     kernel=_get,
-    vjp=of_inexact(lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None]),
+    vjp=of_elements(lambda op, dy: [ListSlices(op.inputs[0], op.inputs[1], dy), None, None]),
     jvp=linear,
     samples=lambda rng: (),
     doc="The element at index; zeros of element_shape if it is not set.",
@@ -314,7 +340,7 @@ def _set_vjp(op: Operation, dy: Tensor) -> list[Any]:
     before = dy if op.get_attr("_write_once") else clear_at(dy, index)
     if op.get_attr("resize_if_index_out_of_bounds"):
         before = tensor_list_resize(before, tensor_list_length(handle))
-    ditem = tensor_list_get_item(dy, index, shape_of(item), element_dtype=op.get_attr("element_dtype"))
+    ditem = tensor_list_get_item(dy, index, _shape_of(item), element_dtype=op.get_attr("element_dtype"))
     return [before, None, ditem]
 
 
@@ -325,7 +351,7 @@ tensor_list_set_item = define_op(
     attrs={"resize_if_index_out_of_bounds": attr_bool(False), **WRITE_ONCE},
     shape=lambda s: [_holds(s.shapes[0], s.shapes[2])],
     kernel=_set,
-    vjp=of_inexact(_set_vjp),
+    vjp=of_elements(_set_vjp),
     jvp=linear,
     samples=lambda rng: (),
     doc="The list with item at index.",
@@ -341,7 +367,7 @@ def _indices(index: Any) -> tuple[int, ...]:
 
 def _clear_at(xp: Any, handle: TensorList, index: Any) -> TensorList:
     for i in _indices(index):
-        handle = handle.set(i, None)
+        handle = handle.set(i, _zero(handle.get(i)))
     return handle
 
 
@@ -357,13 +383,15 @@ clear_at = define_op(
     vjp=_clear_at_vjp,
     jvp=linear,
     samples=lambda rng: (),
-    doc="The list without the values at index, a scalar or a vector: these elements are not set.",
+    doc="The list with zeros at index, a scalar or a vector.",
 )
 
 
 def _plus(xp: Any, a: Any, b: Any) -> Any:
     """The sum of two elements that may not be set."""
-    return a if b is None else b if a is None else xp.asarray(a + b)[...]
+    if a is None or b is None:
+        return b if a is None else a
+    return _add(xp, a, b) if isinstance(a, TensorList) else xp.asarray(a + b)[...]
 
 
 def _add_at(xp: Any, handle: TensorList, index: Any, item: Any, element_dtype: DType) -> TensorList:
@@ -379,7 +407,7 @@ def _add_at_vjp(op: Operation, dy: Tensor) -> list[Any]:
     _, index, item = op.inputs
     dtype: dict[str, Any] = {"element_dtype": op.get_attr("element_dtype")}
     if index.spec.shape == ():
-        return [dy, None, tensor_list_get_item(dy, index, shape_of(item), **dtype)]
+        return [dy, None, tensor_list_get_item(dy, index, _shape_of(item), **dtype)]
     return [dy, None, op_def("TensorListGather")(dy, index, shape_of_rows(item), **dtype)]
 
 
@@ -395,7 +423,7 @@ add_at = define_op(
     types=TYPES,
     shape=lambda s: [_added_shape(*s.shapes)],
     kernel=_add_at,
-    vjp=of_inexact(_add_at_vjp),
+    vjp=of_elements(_add_at_vjp),
     jvp=linear,
     samples=lambda rng: (),
     doc="The list with item added to the element at index; at a vector of indices, the rows of item.",

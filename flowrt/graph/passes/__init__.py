@@ -19,12 +19,14 @@ _Send and _Recv.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias
 
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.dependencies import clean_dependencies
 from flowrt.graph.passes.fold import fold_constants
 from flowrt.graph.passes.merge import eliminate_common_subexpressions
+from flowrt.graph.passes.nested import optimise_functions
 from flowrt.graph.passes.simplify import simplify
 
 Pass: TypeAlias = Callable[[Subgraph], Subgraph]
@@ -46,6 +48,7 @@ def optimise(subgraph: Subgraph, passes: tuple[Pass, ...] = OPTIMISATIONS) -> Su
         before = subgraph
         for apply in passes:
             subgraph = apply(subgraph)
+        subgraph = optimise_functions(subgraph, partial(optimise, passes=passes))
         if subgraph is before:
             break
     return subgraph

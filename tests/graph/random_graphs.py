@@ -1,0 +1,125 @@
+"""Random graphs of differentiable operations in float64, from a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+import flowrt as tf
+
+SHAPES: tuple[tuple[int, ...], ...] = ((), (3,), (2, 3), (3, 3))
+
+
+class RandomGraph:
+    """``calls`` random calls on ``xs``: placeholders and a variable, one of each shape, with values in
+    ``point``. ``ys`` are some of the results, each of which depends on an x.
+
+    What is made stays between -1 and 1, so that no derivative grows out of hand.
+    """
+
+    def __init__(self, seed: int, calls: int = 12) -> None:
+        self.rng = np.random.default_rng(seed)
+        with tf.Graph() as self.graph:
+            self.variable = tf.Variable(self.rng.uniform(-1, 1, (3, 3)))
+            placeholders = [tf.placeholder(tf.float64, shape) for shape in SHAPES]
+            self.xs: list[Any] = [*placeholders, self.variable]
+            self.made: list[Any] = [*placeholders, self.variable.read_value()]
+            for _ in range(calls):
+                made = self._choose(CALLS)(self)
+                self.made += [tf.tanh(t) for t in (made if isinstance(made, list) else [made])]
+            ends = self.made[-3:]
+            self.ys = [y for y in ends if any(g is not None for g in tf.gradients(y, self.xs))]
+        self.point = {x: self.rng.uniform(-1, 1, x.shape.as_list()) for x in placeholders}
+
+    def directions(self, tensors: Sequence[Any]) -> list[Any]:
+        """A random array for each of ``tensors``."""
+        return [self.rng.standard_normal(t.shape.as_list()) for t in tensors]
+
+    def run(self, fetches: Any, step: float = 0.0, along: Sequence[Any] | None = None) -> Any:
+        """The values of ``fetches``, with the xs moved ``step`` times ``along``."""
+        along = along or [np.zeros(x.shape.as_list()) for x in self.xs]
+        move = dict(zip(self.xs[:-1], along, strict=False))
+        feeds = {x: value + step * move[x] for x, value in self.point.items()}
+        with self.graph, tf.Session() as session:
+            session.run(self.variable.initializer)
+            start = session.run(self.variable)
+            self.variable.load(start + step * along[-1], session)
+            return session.run(fetches, feeds)
+
+    # --- calls
+
+    def _choose(self, items: Sequence[Any]) -> Any:
+        return items[int(self.rng.integers(len(items)))]
+
+    def _pick(self, shape: tuple[int, ...]) -> Any:
+        """Something of this shape, rather a recent one."""
+        found = [t for t in self.made if tuple(t.shape.as_list()) == shape]
+        return self._choose(found[-4:] if self.rng.random() < 0.7 else found)
+
+    def _pair(self) -> tuple[Any, Any]:
+        """Two that broadcast, in any order."""
+        shape = self._choose(SHAPES)
+        narrow = self._choose([narrow for narrow in SHAPES if narrow in (shape, (), shape[1:])])
+        pair = self._pick(shape), self._pick(narrow)
+        return pair if self.rng.random() < 0.5 else pair[::-1]
+
+    def binary(self) -> Any:
+        op = self._choose((tf.add, tf.subtract, tf.multiply, tf.maximum, tf.squared_difference))
+        return op(*self._pair())
+
+    def quotient(self) -> Any:
+        x, y = self._pair()
+        return x / (2.0 + y)
+
+    def unary(self) -> Any:
+        op = self._choose((tf.sin, tf.exp, tf.sigmoid, tf.square, tf.nn.softplus, tf.abs, tf.nn.elu, tf.atan))
+        return op(self._pick(self._choose(SHAPES)))
+
+    def product(self) -> Any:
+        return tf.matmul(self._pick((2, 3)), self._pick((3, 3)), transpose_b=self.rng.random() < 0.5)
+
+    def einsum(self) -> Any:
+        return tf.einsum("ij,j->i", self._pick((3, 3)), self._pick((3,)))
+
+    def reduction(self) -> Any:
+        op = self._choose((tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_prod, tf.reduce_logsumexp))
+        return op(self._pick((3, 3)), axis=self._choose((None, 0, 1)))
+
+    def rows(self) -> Any:
+        return tf.gather(self._choose((self.variable, self._pick((3, 3)))), [2, 0])
+
+    def pieces(self) -> Any:
+        """Two outputs of one operation: a vector and a matrix."""
+        first, second = tf.split(self._pick((3, 3)), [1, 2])
+        return [tf.reshape(first, [3]), second]
+
+    def joined(self) -> Any:
+        return tf.concat([self._pick((2, 3)), self._pick((3,))[None]], 0)
+
+    def moved(self) -> Any:
+        return self._choose((tf.transpose, lambda x: tf.cumsum(x, 1), lambda x: x[::-1]))(self._pick((3, 3)))
+
+    def softmax(self) -> Any:
+        return self._choose((tf.nn.softmax, tf.nn.log_softmax))(self._pick(self._choose(SHAPES[1:])))
+
+    def chosen(self) -> Any:
+        x, y = self._pick((2, 3)), self._pick((2, 3))
+        return tf.where(x > y, x * y, x + y)
+
+    def piecewise_constant(self) -> Any:
+        """What moves with its argument in jumps only. (Differences would see through a stop_gradient.)"""
+        x = self._pick((3, 3))
+        step = self._choose((tf.floor, lambda t: tf.cast(tf.cast(t, tf.int32), tf.float64)))
+        return (step(9.0 * x) + 0.5) / 9.0 * x  # no exact zeros: the gradient of cumprod has none there
+
+    def state(self) -> Any:
+        return self.variable * self._pick((3,))
+
+
+_R = RandomGraph
+CALLS = (
+    *[_R.binary] * 3, *[_R.unary] * 3, _R.quotient, _R.product, _R.einsum, _R.reduction, _R.rows, _R.pieces,
+    _R.joined, _R.moved, _R.softmax, _R.chosen, _R.piecewise_constant, _R.state,
+)  # fmt: skip
