@@ -13,6 +13,7 @@ from flowrt import dtypes
 from flowrt.data.structure import flatten, pack_as, same_structure
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.effects import touches
 from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
@@ -257,6 +258,21 @@ def _share_captures(graphs: Sequence[FuncGraph]) -> list[Tensor]:
     return captured
 
 
+def _lift_reads(graphs: Sequence[FuncGraph]) -> None:
+    """Read a variable that the loop does not write in front of it: once, and its gradient need not keep the
+    value of every iteration.
+    """
+    operations = [(graph, op) for graph in graphs for op in graph.get_operations()]
+    handles = [{inner: outer for outer, inner in graph.captures.items()} for graph in graphs]
+    outside = {inner.ref: outer for found in handles for inner, outer in found.items()}
+    written = {
+        outside[handle] for _, op in operations for handle, writes in touches(op.node) if writes and handle in outside
+    }
+    for graph, op in operations:
+        if op.type == "ReadVariableOp" and outside.get(op.inputs[0].ref, None) not in (None, *written):
+            graph.lift(op)
+
+
 def _control_captures(graphs: Sequence[FuncGraph]) -> list[Operation]:
     return list(dict.fromkeys(op for graph in graphs for op in graph.control_captures))
 
@@ -343,6 +359,7 @@ class _Loop:
             results = self._results(looped, self._call(body, arguments))
             if count is not None:
                 results = [op_def("AddV2")(count, 1), *results]
+        _lift_reads([condition, looped])
         inputs = _share_captures([condition, looped])
         captured = looped.parameters[len(looped.parameters) - len(inputs) :]
         initial = list(self._initial)

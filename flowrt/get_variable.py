@@ -76,7 +76,7 @@ def get_variable(
     getter = (
         scope.custom_getter if custom_getter is None else nested_getter(custom_getter, scope.custom_getter)
     )
-    with get_default_graph().name_scope(None):
+    with get_default_graph().root.name_scope(None):
         if getter is None:
             return _get(store, **options)
         made: Variable = getter(getter=partial(_get, store), **_accepted(getter, options))

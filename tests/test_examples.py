@@ -88,6 +88,16 @@ def test_digits_cnn_draws_the_graph_on_both_devices(cnn: tuple[str, Path]) -> No
         assert word in text
 
 
+def test_lstm_text_learns_to_spell_and_pads_little(tmp_path: Path) -> None:
+    printed = run_example("lstm_text.py", "--steps", "150", folder=tmp_path)
+    bits = [float(b) for b in re.findall(r"([0-9.]+) bits a character", printed)]
+    assert bits[-1] < 2.9  # who knows how frequent each character is needs 4.2, and each pair 2.9
+    assert bits[-1] < bits[0]
+    padding = [float(p) for p in re.findall(r"([0-9.]+)% of [0-9,]+ numbers are padding", printed)]
+    assert max(padding) < 25  # of batches of lines as they come it would be 41
+    assert len(printed.partition("--- a sample\n")[2].splitlines()) == 10
+
+
 def test_char_lm_learns_to_spell(tmp_path: Path) -> None:
     printed = run_example("char_lm.py", folder=tmp_path)
     bits = [float(b) for b in re.findall(r"([0-9.]+) bits a character", printed)]

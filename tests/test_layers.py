@@ -149,7 +149,7 @@ def _inner_imports(module: Module) -> Iterator[Import]:
 
 
 def _is_lazy_attribute(module: Module, found: Import) -> bool:
-    return module.name in ("flowrt", "flowrt.protos") and found.function == "__getattr__"
+    return module.name in ("flowrt", "flowrt.nn", "flowrt.protos") and found.function == "__getattr__"
 
 
 def _may_import(importer: str, imported: str) -> bool:

@@ -2,16 +2,17 @@
 
 layers      layers with variables called weights and biases, initializers, regularizers
 framework   arg_scope, the global step, nest
+rnn         recurrent cells and networks
 slim        the same, gathered under the name that model zoos import
 tpu         infeed and outfeed: queues between a host thread and running steps, on any device
 """
 
 from typing import Any
 
-from flowrt.contrib import framework, layers, slim, tpu
+from flowrt.contrib import framework, layers, rnn, slim, tpu
 from flowrt.missing_names import missing_name
 
-__all__ = ["framework", "layers", "slim", "tpu"]
+__all__ = ["framework", "layers", "rnn", "slim", "tpu"]
 
 
 def __getattr__(name: str) -> Any:

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from typing import Any
 
 from flowrt.data.dataset import Dataset
-from flowrt.data.node import HOST
+from flowrt.data.node import HOST, Node
 from flowrt.data.pipeline import AUTOTUNE, OnDevice, Prefetch
-from flowrt.data.structure import flatten
+from flowrt.data.spec import TensorSpec
+from flowrt.data.structure import Structure, flatten, flatten_up_to, pack_as
+from flowrt.data.traced import TracedDataset, tensors_in, trace
+from flowrt.data.windows import BucketByLength, GroupByWindow, Held, TracedReduction, Window
 from flowrt.device.spec import format_device, parse_device
-from flowrt.dtypes import string
+from flowrt.dtypes import int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Tensor
+from flowrt.graph.shapes import as_shape
 
-__all__ = ["AUTOTUNE", "copy_to_device", "prefetch_to_device"]
+__all__ = [
+    "AUTOTUNE",
+    "bucket_by_sequence_length",
+    "copy_to_device",
+    "group_by_window",
+    "prefetch_to_device",
+]
 
 
 def prefetch_to_device(device: str, buffer_size: int | None = None) -> Callable[[Dataset], Dataset]:
@@ -44,3 +57,117 @@ def _on(device: str, dataset: Any, what: str) -> OnDevice:
     if spec.device_type != "CPU" and any(leaf.dtype is string for leaf in flatten(dataset.node.spec)):
         raise DTypeError(f"{what}: expected components that {device} can hold; got strings")
     return OnDevice(dataset.node, format_device(spec))
+
+
+def group_by_window(
+    key_func: Callable[..., Any],
+    reduce_func: Callable[[Tensor, Dataset], Dataset],
+    window_size: Any = None,
+    window_size_func: Callable[[Tensor], Any] | None = None,
+) -> Callable[[Dataset], Dataset]:
+    """``reduce_func(key, window)`` of windows of elements that have one key, one after the other.
+
+    ``key_func`` maps an element to an integer scalar. A window is a dataset of ``window_size`` consecutive
+    elements of its key, or ``window_size_func(key)``; at the end, of those that are left. All functions are
+    called once, to build a graph, as that of `Dataset.map`. Raises `InvalidArgumentError` unless there is one
+    of the sizes, `DTypeError` for results that are no integer scalar or no dataset.
+    """
+    if (window_size is None) == (window_size_func is None):
+        raise InvalidArgumentError(
+            "group_by_window: expected one of window_size and window_size_func; got "
+            f"{window_size!r} and {window_size_func!r}"
+        )
+
+    def apply(dataset: Dataset) -> Dataset:
+        spec, place, number = dataset.node.spec, Held(), TensorSpec((), int64)
+        key, _ = trace("key_func", key_func, spec, _integer_scalar("key_func"))
+        size: Any = window_size
+        if window_size_func is not None:
+            size, _ = trace("window_size_func", window_size_func, number, _integer_scalar("window_size_func"))
+        tensors, node = trace(
+            "reduce_func", lambda key: reduce_func(key, Dataset(Window(spec, place))), number, _dataset
+        )
+        reduction: Any = TracedReduction(TracedDataset(tensors, node), place)
+        return Dataset(GroupByWindow(dataset.node, key, reduction, size, node.spec))  # type: ignore[arg-type]
+
+    return apply
+
+
+def bucket_by_sequence_length(
+    element_length_func: Callable[..., Any],
+    bucket_boundaries: Sequence[int],
+    bucket_batch_sizes: Sequence[int],
+    padded_shapes: Any = None,
+    padding_values: Any = None,
+    pad_to_bucket_boundary: bool = False,
+    no_padding: bool = False,
+    drop_remainder: bool = False,
+) -> Callable[[Dataset], Dataset]:
+    """Batches of elements of similar length, so that little is padding.
+
+    ``element_length_func`` maps an element to its length. Bucket 0 has the lengths below
+    ``bucket_boundaries[0]``, and so on; the last one those from the last boundary on. A batch has
+    ``bucket_batch_sizes[bucket]`` elements, padded as `Dataset.padded_batch` does: to its longest one, or
+    with ``pad_to_bucket_boundary`` to the bucket's largest length. Then all batches of a bucket have one
+    shape (with ``drop_remainder``), so a step that is fed with them has one compiled plan a bucket; and for
+    an element that the last boundary does not bound the step raises `InvalidArgumentError`. At the end of
+    each pass the share of padding is logged at level INFO.
+
+    Raises `InvalidArgumentError` for boundaries that do not rise or another number of batch sizes.
+    """
+    boundaries, sizes = tuple(map(int, bucket_boundaries)), tuple(map(int, bucket_batch_sizes))
+    if not boundaries or any(a >= b for a, b in pairwise(boundaries)) or len(sizes) != len(boundaries) + 1:
+        raise InvalidArgumentError(
+            "bucket_by_sequence_length: expected rising bucket_boundaries and one batch size more; got "
+            f"{list(boundaries)} and {list(sizes)}"
+        )
+
+    def apply(dataset: Dataset) -> Dataset:
+        place = Held()
+        window = Dataset(Window(dataset.node.spec, place))
+
+        def batch(bucket: int) -> Node | None:
+            if no_padding:
+                return window.batch(sizes[bucket], drop_remainder).node
+            longest = None
+            if pad_to_bucket_boundary:
+                if bucket == len(boundaries):
+                    return None
+                longest = boundaries[bucket] - 1
+            shapes = _filled_shapes(dataset.node.spec, padded_shapes, longest)
+            return window.padded_batch(sizes[bucket], shapes, padding_values, drop_remainder).node
+
+        length, _ = trace(
+            "element_length_func",
+            element_length_func,
+            dataset.node.spec,
+            _integer_scalar("element_length_func"),
+        )
+        batches = tuple(batch(bucket) for bucket in range(len(sizes)))
+        return Dataset(BucketByLength(dataset.node, length, boundaries, sizes, batches, place))  # type: ignore[arg-type]
+
+    return apply
+
+
+def _filled_shapes(spec: Structure, padded_shapes: Any, length: int | None) -> Structure:
+    """The padded shapes with ``length`` for each unknown dimension."""
+    leaves = flatten(spec)
+    given = [leaf.shape for leaf in leaves] if padded_shapes is None else flatten_up_to(spec, padded_shapes)
+    shapes = [[length if d in (None, -1) else d for d in as_shape(shape) or ()] for shape in given]
+    return pack_as(spec, shapes)
+
+
+def _integer_scalar(what: str) -> Callable[[Any], tuple[list[Tensor], None]]:
+    def convert(result: Any) -> tuple[list[Tensor], None]:
+        number = convert_to_tensor(result)
+        if not number.dtype.is_integer or number.shape.ndims not in (0, None):
+            raise DTypeError(f"{what}: expected it to return an integer scalar; got {number!r}")
+        return [number], None
+
+    return convert
+
+
+def _dataset(result: Any) -> tuple[tuple[Tensor, ...], Node]:
+    if not isinstance(result, Dataset):
+        raise DTypeError(f"reduce_func: expected it to return a Dataset; got {result!r}")
+    return tensors_in(result.node), result.node

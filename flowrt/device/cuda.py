@@ -1,14 +1,14 @@
 """`CudaExecutor`: an NVIDIA GPU through CuPy. The one module that imports CuPy.
 
-It runs on CuPy 13 and 14 for CUDA 12 and 13. Matrix products are cuBLAS's, through CuPy. CuPy 14 has no cuDNN
-any more, and CuPy 13's is for cuDNN 8, so convolutions are flowrt's own: patches and a matrix product
-(``flowrt/graph/ops/conv.py``).
+It runs on CuPy 13 and 14 for CUDA 12 and 13. Matrix products are cuBLAS's (`flowrt.device.cuda_blas`). CuPy
+14 has no cuDNN any more, and CuPy 13's is for cuDNN 8, so convolutions are flowrt's own: patches and a matrix
+product (``flowrt/graph/ops/conv.py``).
 
 Rules of this file:
 
   1. Nothing is imported, and no driver is touched, before somebody asks for a device.
   2. Several executors may share one GPU: all state is the executor's, but what is CuPy's (the current stream,
-     the allocator of a thread, cuBLAS's handles, pinned memory, TensorFloat-32).
+     the allocator of a thread, cuBLAS's handles, pinned memory).
   3. An `activate` context puts the thread's CuPy in order and back: device, stream and allocator.
 """
 
@@ -26,11 +26,11 @@ from weakref import WeakSet
 
 import numpy as np
 
+from flowrt.device.cuda_blas import ArrayModule, CudaBlas
 from flowrt.device.cuda_graph import CudaGraph, capture
 from flowrt.device.cuda_stream import NOT_READY, Callback, CudaEvent, CudaStream, as_op_error
 from flowrt.device.event_manager import EventManager, pauses
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
-from flowrt.device.tensor_float_32 import TENSOR_FLOAT_32
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 
 ArrayAllocator: TypeAlias = Callable[[int, Stream], DeviceMemory]
@@ -142,13 +142,13 @@ class CudaExecutor(StreamExecutor):
 
     def __init__(self, ordinal: int, name: str) -> None:
         super().__init__(name)
-        self.xp = load_cupy()
+        cupy = load_cupy()
         self.ordinal = ordinal
-        self._runtime = self.xp.cuda.runtime
+        self._runtime = cupy.cuda.runtime
         count = self._runtime.getDeviceCount()
         if not 0 <= ordinal < count:
             raise InvalidArgumentError(f"{name}: expected a GPU of 0 to {count - 1}; got {ordinal}")
-        TENSOR_FLOAT_32.attach(self.xp)
+        self.xp = ArrayModule(cupy, CudaBlas(cupy, _describe(self._runtime, ordinal).compute_capability))
         self._device = self.xp.cuda.Device(ordinal)
         """A context: inside, the device is the thread's current one, which CUDA calls ask for silently."""
         self._event_manager = EventManager(name)
@@ -202,6 +202,33 @@ class CudaExecutor(StreamExecutor):
                 f"got one of {array.device.id}"
             )
         return DeviceMemory(self, array.data.ptr, array.nbytes, keep=array)
+
+    def adopt(self, stream: Stream, array: Any) -> Any | None:
+        """``array``, of any library, as one of CuPy's over the same memory; a copy, if it is not in C order.
+        What is on ``stream`` from now on may read it; its owner may change it when ``stream`` has passed
+        that. None if it is not in this GPU's memory, or CuPy cannot read it.
+
+        To be called outside `activate`: a CuPy array is in the order of the stream that its user has entered.
+        """
+        with self._device:
+            try:
+                found = self._imported(array)
+            except Exception:  # noqa: BLE001 (whatever the array's library raises)
+                return None
+            if found.device.id != self.ordinal:
+                return None
+            written = self.xp.cuda.Event(disable_timing=True)
+            written.record(self.xp.cuda.get_current_stream())
+        stream = cast(CudaStream, stream)
+        stream.issue(stream.native.wait_event, written)
+        with self.activate(stream):
+            return self.xp.ascontiguousarray(found)
+
+    def _imported(self, array: Any) -> Any:
+        """``array`` as CuPy's, to be read in the order of the thread's current stream."""
+        if isinstance(array, self.xp.ndarray):
+            return array
+        return self.xp.from_dlpack(array) if hasattr(array, "__dlpack__") else self.xp.asarray(array)
 
     def _allocate(self, nbytes: int) -> int:
         try:

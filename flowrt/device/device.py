@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from flowrt.device.deadline import finish
 from flowrt.device.event_manager import wait_until_idle
 from flowrt.device.memory_pool import STREAM_DEADLINE_S, MemoryPool, Owner
 from flowrt.device.spec import DeviceSpec
@@ -37,6 +38,8 @@ class DeviceArray(NamedTuple):
     device: Device
     stream: Stream
     array: Any
+    is_lent: bool = False
+    """Whether somebody else may change it as soon as it was copied."""
 
 
 @final
@@ -132,11 +135,13 @@ class Device:
 
     def feed(self, memory: DeviceMemory, value: Any) -> None:
         """Copy ``value``, a host array or a `DeviceArray`, to ``memory``: in the order of the current stream,
-        and done with a host array when it returns.
+        and done with a host array or one that is lent when it returns.
         """
         if isinstance(value, DeviceArray):
             source = value.device.executor.memory_of(value.array)
             self.transfer.between(self.current_stream, memory, value.device.transfer, value.stream, source)
+            if value.is_lent:
+                finish(value.stream)  # it waits for the copy
         else:
             self.transfer.to_device(self.current_stream, memory, value)
 
@@ -148,8 +153,19 @@ class Device:
             self.feed(memory.slice(0, array.nbytes), value)
         return self.executor.array(memory, array.shape, array.dtype)
 
+    def adopt(self, array: Any) -> DeviceArray | None:
+        """``array``, of any library, to be fed where it is; None if it is not in this device's memory. Its
+        owner may change it when it has been fed.
+        """
+        adopt = getattr(self.executor, "adopt", None)
+        if adopt is None:
+            return None
+        with self.step():
+            found = adopt(self.current_stream, array)
+            return None if found is None else DeviceArray(self, self.current_stream, found, is_lent=True)
+
     def to_device(self, value: Any) -> Any:
-        """A host array as one of this device; on the host, the same memory."""
+        """A host array, or a `DeviceArray`, as one of this device; on the host, the same memory."""
         return self.put(value) if self.is_remote else value
 
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
@@ -158,7 +174,7 @@ class Device:
 
     def finish(self) -> None:
         """Wait for the current stream."""
-        self.executor.block_host_until_done(self.current_stream)
+        finish(self.current_stream)
 
     def to_host(self, array: Any) -> Any:
         """``array`` of this device as one of NumPy; on the host, the same memory."""

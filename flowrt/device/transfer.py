@@ -26,6 +26,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from flowrt.device.deadline import finish
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
 from flowrt.errors import InternalError, InvalidArgumentError, OpError
 
@@ -72,11 +73,14 @@ class PendingTransfer:
     def wait(self, timeout_s: float | None = None) -> HostArray:
         """The array, when it is whole.
 
-        Raises the stream's error if the copy failed, and `DeadlineExceededError` after ``timeout_s`` seconds;
-        the copy goes on then, and one may wait again.
+        Raises the stream's error if the copy failed, and `DeadlineExceededError` after ``timeout_s`` seconds,
+        or at the thread's deadline if that is None; the copy goes on then, and one may wait again.
         """
         if not self.is_done():
-            self._stream.executor.block_host_until_done(self._stream, timeout_s)
+            if timeout_s is None:
+                finish(self._stream)
+            else:
+                self._stream.executor.block_host_until_done(self._stream, timeout_s)
         self._manager.release_passed()
         if self.event.poll() is EventStatus.COMPLETE:
             return self.array
@@ -119,7 +123,8 @@ class TransferManager:
         """Put the elements of ``value``, in C order, into ``target``, which what is on ``stream`` from now on
         may read. ``value`` is the caller's again.
 
-        Raises `InvalidArgumentError` when the sizes differ; nothing is copied then.
+        Raises `InvalidArgumentError` when the sizes differ, and `DeadlineExceededError` when `MAX_STAGED`
+        copies are under way at the thread's deadline; nothing is copied then.
         """
         _check_size("to_device", target, value.nbytes)
         if not value.nbytes:
@@ -249,7 +254,7 @@ class TransferManager:
         """Let the device come nearer: without, a host that fetches nothing would run ahead for ever."""
         self._release_passed()
         if len(self._in_flight["h2d"]) >= MAX_STAGED:
-            self.executor.block_host_until_done(self._copying("h2d"))
+            finish(self._copying("h2d"))
             self._release_passed()
 
     def _contiguous(self, value: HostArray) -> HostArray:

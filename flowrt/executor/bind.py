@@ -27,7 +27,7 @@ from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
 from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.bind_control import BoundFunction, bind_control
-from flowrt.executor.control import Control
+from flowrt.executor.control import Control, Frame
 from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.lifetimes import Lifetimes
@@ -138,6 +138,8 @@ class Outer(NamedTuple):
     memory: tuple[DeviceMemory | None, int]
     parameters: Mapping[Ref, Operand]
     in_place: Mapping[Ref, Operand]
+    frame: Frame | None
+    """The innermost loop."""
 
 
 @final
@@ -160,7 +162,7 @@ class Binder:
         self._xp, self._is_remote = self._device.xp, self._device.is_remote
         self._storage, self._memory, self._outputs, self._functions = places
         self._resource, self._send, self._take, self._fail = resource, send, take, fail
-        self._outer = outer
+        self._outer, self._frame = outer, None if outer is None else outer.frame
         self._registers: list[Any] = [] if outer is None else outer.binder._registers
         self._arena, self._base = (self._take_arena(), 0) if outer is None else outer.memory
         depth = 0 if outer is None else outer.binder._strand.depth + 1
@@ -355,34 +357,54 @@ class Binder:
         self._strand.line(node, (node.attrs["send_device"],), text)
 
     def _bind_send(self, node: Node) -> None:
-        operand, registers, send = self._operands[node.inputs[0]], self._registers, self._send
-        slot, key = operand.slot, self._key(node)
+        operand, registers, send = self._operands[node.inputs[0]], self._registers, self._sender(node)
+        slot = operand.slot
         self._is_fixed = False
         if self._is_remote and not operand.is_host and self._is_alike(node.attrs["recv_device"]):
             share, stream = self._device.share, self._device.streams[self._strand.stream]
             if slot is None:
-                self._emit(node, lambda: send(key, share(stream, operand.value)), (), (operand,), "")
+                self._emit(node, lambda: send(share(stream, operand.value)), (), (operand,), "")
             else:
-                self._emit(node, lambda: send(key, share(stream, registers[slot])), (), (operand,), "")
+                self._emit(node, lambda: send(share(stream, registers[slot])), (), (operand,), "")
         elif self._is_remote and not operand.is_host:
-            send_out, stream = self._device.send, self._device.streams[self._strand.stream]
-            ends = functools.partial(send, key), self._fail
+            send_out, stream, fail = self._device.send, self._device.streams[self._strand.stream], self._fail
+            send = self._send_later(node)
             if slot is None:
-                self._emit(node, send_out, (stream, operand.value, *ends), (operand,), "")
+                self._emit(node, lambda: send_out(stream, operand.value, send(), fail), (), (operand,), "")
             else:
-                self._emit(node, lambda: send_out(stream, registers[slot], *ends), (), (operand,), "")
+                self._emit(node, lambda: send_out(stream, registers[slot], send(), fail), (), (operand,), "")
+        elif self._frame is not None and slot is None:  # the next iteration writes there
+            array = self._xp.array
+            self._emit(node, lambda: send(array(operand.value)), (), (operand,), "")
         elif slot is None:
-            self._emit(node, send, (key, operand.value), (operand,), "")
+            self._emit(node, send, (operand.value,), (operand,), "")
         else:
-            self._emit(node, lambda: send(key, registers[slot]), (), (operand,), "")
+            self._emit(node, lambda: send(registers[slot]), (), (operand,), "")
+
+    def _send_later(self, node: Node) -> Callable[[], Callable[[Any], None]]:
+        """What makes, when its instruction runs, the function that sends a copied value."""
+        key, send = self._key(node), self._send
+        if isinstance(key, str):
+            sender = functools.partial(send, key)
+            return lambda: sender
+        return lambda: functools.partial(send, key())
 
     def _is_alike(self, device: str) -> bool:
         """Whether values go to ``device`` without coming to the host."""
         return parse_device(device).device_type == self._device.device_type
 
-    def _key(self, node: Node) -> str:
+    def _key(self, node: Node) -> str | Callable[[], str]:
+        """The key of a send or receive; in a loop what says it."""
         ends = node.attrs
-        return create_key(ends["send_device"], INCARNATION, ends["recv_device"], ends["tensor_name"], 0, 0)
+        key = create_key(ends["send_device"], INCARNATION, ends["recv_device"], ends["tensor_name"], 0, 0)
+        return key if self._frame is None else functools.partial(self._frame.key, key.removesuffix("0:0"))
+
+    def _sender(self, node: Node) -> Callable[..., None]:
+        """What sends a value under the key of ``node``: its arguments are the value and what follows it."""
+        key, send = self._key(node), self._send
+        if isinstance(key, str):
+            return functools.partial(send, key)
+        return lambda *value: send(key(), *value)
 
     def _bind_view(self, node: Node) -> None:
         """Make the view now."""
@@ -481,10 +503,17 @@ class Binder:
         outputs = [self._operands[node.name, index] for index in range(len(node.outputs))]
         inputs = [self._operands[ref] for ref in node.inputs]
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
-        bind_control(node, self._device, self._strand, self._registers, inputs, outputs, functions)
+        bind_control(
+            node, self._device, self._strand, self._registers, inputs, outputs, functions, self._frame
+        )
 
     def _bind_function(
-        self, node: Node, places: FunctionPlaces, arguments: Sequence[Operand], outputs: Sequence[Operand]
+        self,
+        node: Node,
+        places: FunctionPlaces,
+        arguments: Sequence[Operand],
+        outputs: Sequence[Operand],
+        frame: Frame | None,
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         function = places.subgraph
@@ -492,7 +521,7 @@ class Binder:
         parameters = {(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)}
         base = self._base + self._memory.offsets[node.name, SCRATCH]
         in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
-        outer = Outer(self, (self._arena, base), parameters, in_place)
+        outer = Outer(self, (self._arena, base), parameters, in_place, frame)
         binder = Binder(partition, self._resource, self._send, self._take, self._fail, outer)
         strand = binder.bind_function()
         self._strand.lines += strand.lines

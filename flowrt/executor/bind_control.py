@@ -12,7 +12,6 @@ copy.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,9 +31,6 @@ MAX_ITERATION_COST = 1e7
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations."""
 
-_sites = itertools.count(1)
-
-
 class BoundFunction(NamedTuple):
     """The instructions of a function, where its results are, which of these may be a variable's memory, and
     the names of those that are in their owner's outputs already.
@@ -46,8 +42,8 @@ class BoundFunction(NamedTuple):
     in_place: set[Any]
 
 
-Bind = Callable[[Sequence[Operand], Sequence[Operand]], BoundFunction]
-"""Binds a function for given arguments and its owner's outputs."""
+Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None], BoundFunction]
+"""Binds a function for given arguments and its owner's outputs, in a frame."""
 
 
 def bind_control(
@@ -58,10 +54,11 @@ def bind_control(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
+    frame: Frame | None,
 ) -> None:
-    """Add the loop or the branches of ``node`` to ``strand``."""
+    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``."""
     bind = _bind_loop if node.op.name == "_Loop" else _bind_branches
-    bind(node, _Mover(node, device, registers), strand, inputs, outputs, functions)
+    bind(node, _Mover(node, device, registers), strand, inputs, outputs, functions, frame)
 
 
 def _bind_branches(
@@ -71,12 +68,13 @@ def _bind_branches(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
+    frame: Frame | None,
 ) -> None:
     index, arguments = inputs[0], inputs[1:]
     strand.line(node, (index.text,), ", ".join(o.text for o in outputs))
     blocks = []
     for bind in functions:
-        function = bind(arguments, outputs)
+        function = bind(arguments, outputs, frame)
         mover.move(function.strand, function.results, outputs, function.is_read)
         function.strand.cut(None, 0)
         blocks.append(tuple(function.strand.segments))
@@ -90,20 +88,21 @@ def _bind_loop(
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
+    frame: Frame | None,
 ) -> None:
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     strand.line(node, tuple(o.text for o in inputs), ", ".join(o.text for o in outputs))
     mover.move(strand, initial, outputs, [False] * len(outputs))
     (bind,) = functions
-    function = bind([*outputs, *invariant], outputs)
+    own_frame = Frame(frame, node.attrs.get("_site", node.name))
+    function = bind([*outputs, *invariant], outputs, own_frame)
     body = function.strand
     again, *results = function.results
     mover.move(body, results, outputs, function.is_read[1:])
     cost = max(body.total_cost, 1.0)
     body.cut(None, 0)
     iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
-    frame = Frame(None, next(_sites))
-    loop = Loop(mover.reader(pred), mover.reader(again), tuple(body.segments), frame, iterations)
+    loop = Loop(mover.reader(pred), mover.reader(again), tuple(body.segments), own_frame, iterations)
     strand.cut(None, 0, loop)
 
 

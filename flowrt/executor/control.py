@@ -24,13 +24,14 @@ PAUSE = "<pause>"
 class Frame:
     """Where a step is in its loops: the iteration of the innermost, and a number for the path to it.
 
-    Keys of tensors that cross devices inside a loop have both; all devices count alike.
+    Keys of tensors that cross devices inside a loop have both; all devices count alike. ``site`` names the
+    loop.
     """
 
     __slots__ = ("_outer", "_site", "iteration", "number")
 
-    def __init__(self, outer: Frame | None, site: int) -> None:
-        self._outer, self._site = outer, site
+    def __init__(self, outer: Frame | None, site: str) -> None:
+        self._outer, self._site = outer, _fingerprint(*site.encode())
         self.number = self.iteration = 0
 
     def enter(self) -> None:
@@ -40,6 +41,10 @@ class Frame:
             self.number = _fingerprint(self._outer.number, self._outer.iteration, self._site)
         else:
             self.number = self._site
+
+    def key(self, prefix: str) -> str:
+        """The key that begins with ``prefix``, in this iteration."""
+        return f"{prefix}{self.number}:{self.iteration}"
 
 
 def _fingerprint(*numbers: int) -> int:

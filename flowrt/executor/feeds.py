@@ -177,7 +177,7 @@ def _shape_on_gpu(value: Any, dtype: np.dtype[Any]) -> tuple[int, ...] | None:
     else:
         name = np.dtype(interface["typestr"]).name
     shape = value.shape if hasattr(value, "shape") else interface["shape"]
-    return tuple(shape) if name == dtype.name else None
+    return tuple(map(int, shape)) if name == dtype.name else None
 
 
 def _read(tensor: Tensor, value: Any) -> Array:

@@ -29,6 +29,7 @@ from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_thre
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.graph.evaluate import located
+from flowrt.graph.func_graph import owned_subgraphs, with_functions
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
@@ -40,6 +41,7 @@ from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.partition import partition
 from flowrt.graph.passes.place import NO_REASONS, WhyNone, place
 from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.split import split
 from flowrt.graph.shapes import Shape
 from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
@@ -273,8 +275,16 @@ class Instance:
 
 
 def _has_loops(part: Partition) -> bool:
-    is_update = Effect.WRITE if part.has_loops else None
-    return any("group" in n.attrs or (n.op.effect is is_update and n.op.loop) for n in part.subgraph)
+    return part.has_loops and _can_have_loops(part.subgraph)
+
+
+def _can_have_loops(subgraph: Subgraph) -> bool:
+    return any(
+        "group" in node.attrs
+        or (node.op.effect is Effect.WRITE and node.op.loop)
+        or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
+        for node in subgraph
+    )
 
 
 def _schedule(
@@ -297,9 +307,16 @@ def _schedule(
 def _parts(placed: Subgraph, devices: Mapping[str, Device], fuses: bool) -> dict[str, Subgraph]:
     """The partitions; those of the host with their groups as one node each."""
     return {
-        name: fuse(part, supports) if fuses and not devices[name].is_remote else part
+        name: _fuse(part) if fuses and not devices[name].is_remote else part
         for name, part in partition(placed).items()
     }
+
+
+def _fuse(subgraph: Subgraph) -> Subgraph:
+    """`fuse`, in all functions too."""
+    if any(node.op.effect is Effect.NESTED for node in subgraph):
+        subgraph = subgraph.with_nodes([with_functions(node, _fuse) for node in subgraph])
+    return fuse(subgraph, supports)
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
@@ -339,4 +356,4 @@ def compile_step(
     subgraph = infer_shapes(order_effects(lower(extract(graph, fetches, targets, feeds, done))))
     if optimisations:
         subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
-    return place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none)
+    return split(place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none))

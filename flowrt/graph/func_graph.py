@@ -104,6 +104,23 @@ class FuncGraph(Graph):
                 constant.op, name, (), constant.attrs, [spec.dtype for spec in constant.outputs]
             ).outputs[0]
 
+    def lift(self, op: Operation) -> None:
+        """Have ``op``, which reads only what this function captured, run outside: here it becomes a parameter
+        under the same name.
+        """
+        outside = {inner: outer for outer, inner in self.captures.items()}
+        node, outer = op.node, self.outer
+        inputs = [outside[t] for t in op.inputs]
+        with outer:
+            name = outer.unique_absolute(op.name)
+            lifted = outer.add(node.op, name, inputs, node.attrs, [spec.dtype for spec in node.outputs])
+        (spec,) = node.outputs
+        attrs = {"dtype": spec.dtype, "shape": spec.shape}
+        op.inputs, op.control_inputs = (), ()
+        op.node = Node(op.name, op_def("_Feed"), (), (), attrs, "", node.source, node.outputs)
+        self.parameters.append(op.outputs[0])
+        self.captures[lifted.outputs[0]] = op.outputs[0]
+
     def captured(self) -> list[Tensor]:
         """The tensors of ``outer`` that the caller passes behind the function's own arguments."""
         parameters = set(self.parameters)

@@ -43,7 +43,8 @@ class Gradient(FuncGraph):
         self, outer: Graph, forward: FuncGraph, owner: Operation, keep: Callable[[Tensor], Tensor]
     ) -> None:
         super().__init__(outer, f"the gradient of {owner.name!r}")
-        self._forward, self._owner, self._keep = forward, owner, keep
+        self._forward, self._keep = forward, keep
+        self._arguments = _lasting_arguments(owner, forward)
         self._kept: dict[Tensor, Tensor] = {}
         self.kept_outputs: dict[int, Tensor] = {}
         """Of a branch: by the number of a new output of the forward operation, the parameter for it."""
@@ -61,7 +62,7 @@ class Gradient(FuncGraph):
     def _read(self, tensor: Tensor) -> Tensor:
         if tensor.op.type == "Const" and not tensor.op.control_inputs:
             return self.copy_constant(tensor.op.node)
-        argument = _argument(self._owner, self._forward, tensor)
+        argument = self._arguments.get(tensor)
         return self._keep(tensor) if argument is None else self.capture(argument)
 
     def kept_output(self, number: int, output: Tensor) -> Tensor:
@@ -76,14 +77,17 @@ class Gradient(FuncGraph):
             return backpropagate(self, list(ys), list(seeds), list(xs), set(), False)
 
 
-def _argument(owner: Operation, forward: FuncGraph, tensor: Tensor) -> Tensor | None:
-    """The input of ``owner`` that ``tensor`` always is: it is a parameter, and of a loop one that stays."""
-    if tensor.op.type != "_Feed":
-        return None
-    position = next(i for i, p in enumerate(forward.parameters) if p is tensor)
-    if owner.type == "While" and owner.node.attrs["body"].fetches[position] != tensor.ref:
-        return None
-    return owner.inputs[len(owner.inputs) - len(forward.parameters) + position]
+def _lasting_arguments(owner: Operation, function: FuncGraph) -> dict[Tensor, Tensor]:
+    """The parameters of ``function`` that always are an input of ``owner``, with it: of a loop those that
+    stay.
+    """
+    arguments = owner.inputs[len(owner.inputs) - len(function.parameters) :]
+    found = dict(zip(function.parameters, arguments, strict=True))
+    if owner.type == "While":
+        results = owner.node.attrs["body"].fetches
+        stays = [p for p, ref in zip(function.parameters, results, strict=True) if p.ref == ref]
+        return {p: found[p] for p in stays}
+    return found
 
 
 def is_differentiable(dtype: DType) -> bool:

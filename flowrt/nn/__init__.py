@@ -1,5 +1,6 @@
 """``flowrt.nn``: TensorFlow's names of this namespace."""
 
+import importlib as _importlib
 from typing import Any
 
 from flowrt.arrangements import batch_to_space, space_to_batch
@@ -78,6 +79,20 @@ from flowrt.nn.sampled import (
     uniform_candidate_sampler,
 )
 
+# What stands on layers, which stand on this module: loaded when it is first asked for.
+_RECURRENT = ("bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn")
+_UNROLLED = ("static_bidirectional_rnn", "static_rnn")
+
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("nn", name, globals())
+    if name == "rnn_cell":
+        return _importlib.import_module("flowrt.nn.rnn_cell")
+    if name in _RECURRENT:
+        return getattr(_importlib.import_module("flowrt.nn.recurrent"), name)
+    if name in _UNROLLED:
+        return getattr(_importlib.import_module("flowrt.nn.unrolled"), name)
+    raise missing_name("nn", name, __dir__())
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), "rnn_cell", *_RECURRENT, *_UNROLLED})

@@ -6,7 +6,7 @@ shows as a wrong result. New and freed memory is filled with `GARBAGE`. Copies f
 not pinned have been made when the call returns, as CUDA does it.
 
 `Cupy` is the module; each test makes its own. Array functions are NumPy's: the arrays are a subclass of
-NumPy's whose ufuncs put themselves on the current stream.
+NumPy's whose ufuncs put themselves on the current stream. `Cupy.cublas` is the library below it.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+
+from tests.device.pretend_arrays import MAKERS, ON_GPU, Array, as_numpy, as_numpys, compute, extent
+from tests.device.pretend_cublas import REFUSAL, Cublas, Wrappers
 
 GARBAGE = 0xAB
 SUCCESS, OUT_OF_MEMORY, NOT_READY, ILLEGAL_ADDRESS = 0, 2, 600, 700
@@ -204,13 +207,15 @@ class Cupy:
         """While true, nothing on any stream happens."""
         self._random, self._addresses = random.Random(seed), itertools.count(1)
         self.ndarray = type("ndarray", (Array,), {"_cupy": self})
-        self.compute_types: dict[Any, int] = {}
-        linalg = SimpleNamespace(
-            COMPUTE_TYPE_DEFAULT=1, COMPUTE_TYPE_TF32=7, set_compute_type=self.compute_types.__setitem__
-        )
-        self._core = SimpleNamespace(_routines_linalg=linalg)
+        self.capability = (9, 0)
+        self.cublas = Cublas(self)
+        self._handles: dict[tuple[int, int], int] = {}
+        self._default_streams: dict[int, Stream] = {}
         self.cuda = SimpleNamespace(
             runtime=self._runtime(),
+            cublas=Wrappers(self),
+            get_cublas_handle=self._cublas_handle,
+            get_current_stream=self._current_stream,
             Device=lambda ordinal: Device(self, ordinal),
             Stream=self._new_stream,
             Event=lambda disable_timing: Event(self, disable_timing),
@@ -226,13 +231,13 @@ class Cupy:
 
     def _make(self, function: Any, *arguments: Any, **options: Any) -> Any:
         """An array of what may be on the device or on the host, which is copied at once."""
-        hosts, options = _as_numpys(arguments), {k: _as_numpys(v) for k, v in options.items()}
+        hosts, options = as_numpys(arguments), {k: as_numpys(v) for k, v in options.items()}
         hosts = [
-            _as_numpy(a).copy() if type(a) is np.ndarray else h for a, h in zip(arguments, hosts, strict=True)
+            as_numpy(a).copy() if type(a) is np.ndarray else h for a, h in zip(arguments, hosts, strict=True)
         ]
         like = function(*hosts, **options)  # of what is there now: only shape and dtype
         result = self.empty(like.shape, like.dtype)
-        self.thread.stream.put(partial(_compute, function, hosts, options, _as_numpy(result)))
+        self.thread.stream.put(partial(compute, function, hosts, options, as_numpy(result)))
         return result
 
     def get_default_memory_pool(self) -> Any:
@@ -244,20 +249,35 @@ class Cupy:
         return self.ndarray(shape, dtype, allocate(size))
 
     def asarray(self, array: Any, *arguments: Any, **options: Any) -> Any:
-        """Of a ``__cuda_array_interface__`` an array over its memory."""
+        """Of a ``__cuda_array_interface__`` an array over its memory, when the stream it names is done."""
         interface = getattr(array, "__cuda_array_interface__", None)
-        if interface is None:
-            return np.asarray(array, *arguments, **options)
+        if interface is None or isinstance(array, self.ndarray):
+            return array if isinstance(array, self.ndarray) else np.asarray(array, *arguments, **options)
+        if interface.get("stream") is not None:
+            self.stream_of(interface["stream"]).synchronize()
+        return self._over(interface, array)
+
+    def from_dlpack(self, array: Any) -> Any:
+        """Of a producer that gives a ``__cuda_array_interface__``, and has the stream wait for its own."""
+        kind, ordinal = array.__dlpack_device__()
+        if kind != ON_GPU:
+            raise TypeError(f"Unsupported array type: {kind}")
+        with Device(self, ordinal):
+            return self._over(array.__dlpack__(stream=self._current_stream().ptr), array)
+
+    def _over(self, interface: dict[str, Any], owner: object) -> Any:
+        """An array over what ``interface`` describes, on whichever device it is."""
         dtype, (address, _) = np.dtype(interface["typestr"]), interface["data"]
-        size = int(np.prod(interface["shape"])) * dtype.itemsize
-        self._check_inside(address, size)
-        return self.ndarray(interface["shape"], dtype, self._pointer(address, size))
+        shape, strides = interface["shape"], interface.get("strides")
+        self.check_inside(address, extent(shape, strides, dtype))
+        memory = UnownedMemory(address, 0, owner, self._device_of(address))
+        return self.ndarray(shape, dtype, MemoryPointer(memory, 0), strides)
 
     def ascontiguousarray(self, array: Any) -> Any:
         if array.flags.c_contiguous:
             return array
         copy = self.empty(array.shape, array.dtype)
-        self.thread.stream.put(partial(np.copyto, _as_numpy(copy), _as_numpy(array)))
+        self.thread.stream.put(partial(np.copyto, as_numpy(copy), as_numpy(array)))
         return copy
 
     # --- the machine
@@ -274,6 +294,11 @@ class Cupy:
             graph.error = graph.error or status
         raise CUDARuntimeError(status)
 
+    def refuse_in_capture(self) -> None:
+        """As every function of CuPy's that calls cuBLAS."""
+        if self.cuda.get_current_stream().graph is not None:
+            raise NotImplementedError(REFUSAL)
+
     def step(self) -> bool:
         """Make one step of one stream that can. Whether there was one."""
         order = self._random.sample(self.streams, len(self.streams))
@@ -289,6 +314,19 @@ class Cupy:
             stream = Stream(self, self.new_address(), self.thread.device)
             self.streams.append(stream)
         return stream
+
+    def _current_stream(self) -> Stream:
+        """Of this thread on its current device: one that was entered, or else the device's default stream."""
+        device, current = self.thread.device, self.thread.stream
+        if current is not None and current.device_id == device:
+            return current
+        if device not in self._default_streams:
+            self._default_streams[device] = self._new_stream(non_blocking=True)
+        return self._default_streams[device]
+
+    def _cublas_handle(self) -> int:
+        """One a thread and device."""
+        return self._handles.setdefault((threading.get_ident(), self.thread.device), self.new_address())
 
     @contextlib.contextmanager
     def _using_allocator(self, allocator: Callable[[int], MemoryPointer]) -> Iterator[None]:
@@ -309,7 +347,8 @@ class Cupy:
             memcpyDeviceToDevice=ON_DEVICE,
             getDeviceCount=lambda: self.count,
             getDeviceProperties=lambda i: {
-                "name": b"Pretend", "totalGlobalMem": self.total, "major": 9, "minor": 0,
+                "name": b"Pretend", "totalGlobalMem": self.total,
+                "major": self.capability[0], "minor": self.capability[1],
             },
             deviceGetPCIBusId=lambda i: f"0000:0{i}:00.0",
             memGetInfo=lambda: (self.free_bytes[self.thread.device], self.total),
@@ -371,7 +410,7 @@ class Cupy:
 
     def _query_stream(self, ptr: int) -> int:
         with self.lock:
-            stream = self._stream(ptr)
+            stream = self.stream_of(ptr)
             if stream.graph is not None:
                 stream.graph.error = stream.graph.error or CAPTURE_UNSUPPORTED
                 return CAPTURE_UNSUPPORTED
@@ -379,23 +418,27 @@ class Cupy:
                 self.step()
             return self.lost or (NOT_READY if stream.queue else SUCCESS)
 
-    def _check_inside(self, address: int, size: int, device: int | None = None) -> None:
+    def check_inside(self, address: int, size: int, device: int | None = None) -> None:
         blocks = list(self.blocks.items())
         assert any(
             start <= address and address + size <= start + length and device in (None, owner)
             for start, (_, length, owner) in blocks
         ), f"{address:#x} is not memory of device {device}"
 
-    def _stream(self, ptr: int) -> Stream:
+    def _device_of(self, address: int) -> int:
+        found = [d for start, (_, size, d) in self.blocks.items() if start <= address < start + size]
+        return found[0] if found else self.thread.device
+
+    def stream_of(self, ptr: int) -> Stream:
         return next(stream for stream in self.streams if stream.ptr == ptr)
 
     def _memcpy(self, target: int, source: int, size: int, kind: int, stream: int) -> None:
         with self.lock:
             if kind in (TO_DEVICE, ON_DEVICE):
-                self._check_inside(target, size)
+                self.check_inside(target, size)
             if kind in (TO_HOST, ON_DEVICE):
-                self._check_inside(source, size)
-            queue = self._stream(stream)
+                self.check_inside(source, size)
+            queue = self.stream_of(stream)
             if kind == TO_DEVICE and queue.graph is None and not self._is_pinned(source):
                 staged = ctypes.string_at(source, size)
                 queue.put(lambda: _move(target, staged, size))
@@ -406,14 +449,14 @@ class Cupy:
 
     def _memcpy_peer(self, target: int, into: int, source: int, of: int, size: int, stream: int) -> None:
         with self.lock:
-            self._check_inside(target, size, into)
-            self._check_inside(source, size, of)
-            self._stream(stream).put(lambda: _move(target, source, size))
+            self.check_inside(target, size, into)
+            self.check_inside(source, size, of)
+            self.stream_of(stream).put(lambda: _move(target, source, size))
 
     def _memset(self, address: int, value: int, size: int, stream: int) -> None:
         with self.lock:
-            self._check_inside(address, size)
-            self._stream(stream).put(lambda: _fill(address, value, size))
+            self.check_inside(address, size)
+            self.stream_of(stream).put(lambda: _fill(address, value, size))
 
 
 def _move(target: int, source: int | bytes, size: int) -> None:
@@ -422,155 +465,3 @@ def _move(target: int, source: int | bytes, size: int) -> None:
 
 def _fill(address: int, value: int, size: int) -> None:
     ctypes.memset(address, value, size)
-
-
-# --- arrays
-
-
-class Array(np.ndarray):
-    """An array over memory of the device; what is done to it happens on the current stream, later."""
-
-    _cupy: Cupy
-
-    def __new__(cls, shape: tuple[int, ...], dtype: Any, memptr: MemoryPointer) -> Any:
-        size = int(np.prod(shape)) * np.dtype(dtype).itemsize
-        raw = (ctypes.c_ubyte * size).from_address(memptr.ptr)
-        array = np.ndarray.__new__(cls, shape, dtype, buffer=np.frombuffer(raw, np.uint8) if size else None)
-        array._memory = memptr.mem
-        return array
-
-    def __array_finalize__(self, whole: Any) -> None:
-        self._memory = getattr(whole, "_memory", None)
-
-    def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, out: Any = (), **options: Any) -> Any:
-        hosts = [_as_numpy(x) for x in inputs]
-        if method == "at":
-            self._cupy.thread.stream.put(partial(_compute, ufunc.at, hosts, options, None))
-            return None
-        with np.errstate(all="ignore"):
-            like = getattr(ufunc, method)(*hosts, **options)  # of what is there now: only shape and dtype
-        result = out[0] if out else self._cupy.empty(like.shape, like.dtype)
-        target = _as_numpy(result)
-
-        def work() -> None:
-            with np.errstate(all="ignore"):
-                getattr(ufunc, method)(*hosts, out=target, **options)
-
-        self._cupy.thread.stream.put(work)
-        return result
-
-    def __array_function__(self, function: Any, types: Any, args: Any, kwargs: Any) -> Any:
-        """Views at once; everything else is computed later, too."""
-        if function in SIZED_BY_VALUES:
-            self._cupy.thread.stream.synchronize()
-        hosts, options = _as_numpys(args), {k: _as_numpys(v) for k, v in kwargs.items() if k != "out"}
-        function = _take if function is np.take else function
-        with np.errstate(all="ignore"):
-            like = None if function is np.copyto else function(*hosts, **options)
-        if _is_view(like, hosts):
-            return super().__array_function__(function, types, args, kwargs)
-        if like is not None and not isinstance(like, np.ndarray | np.generic):
-            return like
-        result = kwargs.get("out")
-        if result is None and like is not None:
-            result = self._cupy.empty(like.shape, like.dtype)
-        self._cupy.thread.stream.put(partial(_compute, function, hosts, options, _as_numpy(result)))
-        return result
-
-    def __getitem__(self, key: Any) -> Any:
-        arrays = [k for k in (key if isinstance(key, tuple) else (key,)) if isinstance(k, np.ndarray)]
-        if not arrays:  # a view, also of one element
-            found = super().__getitem__(key)
-            is_element = isinstance(found, np.generic)
-            return (
-                super().__getitem__((*key, ...) if isinstance(key, tuple) else (key, ...))
-                if is_element
-                else found
-            )
-        if any(k.dtype == bool for k in arrays):  # the size depends on values, and CuPy waits for them
-            self._cupy.thread.stream.synchronize()
-        host, key = _as_numpy(self), _as_numpys(key)
-        like = host[_as_zeros(key)]  # only shape and dtype: the indices may not be there yet
-        result = self._cupy.empty(like.shape, like.dtype)
-        self._cupy.thread.stream.put(partial(_compute, host.__getitem__, [key], {}, _as_numpy(result)))
-        return result
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        arguments = [_as_numpys(key), _as_numpys(value)]
-        self._cupy.thread.stream.put(partial(_compute, _as_numpy(self).__setitem__, arguments, {}, None))
-
-    def get(self) -> Any:
-        """On the host, when all streams are done."""
-        for stream in self._cupy.streams:
-            stream.synchronize()
-        return _as_numpy(self).copy()
-
-    def item(self, *args: Any) -> Any:
-        self._cupy.thread.stream.synchronize()
-        return _as_numpy(self).item(*args)
-
-    def tolist(self) -> Any:
-        self._cupy.thread.stream.synchronize()
-        return _as_numpy(self).tolist()
-
-    def __bool__(self) -> bool:
-        return bool(self.item())
-
-    def __int__(self) -> int:
-        return int(self.item())
-
-    def __index__(self) -> int:
-        return int(self.item())
-
-    def __float__(self) -> float:
-        return float(self.item())
-
-    @property
-    def device(self) -> Device:
-        return Device(self._cupy, self._memory.device_id)
-
-    @property
-    def data(self) -> Any:
-        return SimpleNamespace(ptr=self.__array_interface__["data"][0], mem=self._memory)
-
-
-MAKERS = {np.array, np.full, np.zeros, np.ones, np.arange, np.eye, np.linspace}
-
-SIZED_BY_VALUES = {np.nonzero, np.flatnonzero, np.argwhere, np.unique, np.compress, np.extract, np.bincount}
-"""Functions that CuPy waits in: how much they give depends on what is in the array."""
-
-
-def _is_view(value: Any, of: tuple[Any, ...]) -> bool:
-    return isinstance(value, np.ndarray) and any(
-        isinstance(a, np.ndarray) and np.may_share_memory(value, a) for a in of
-    )
-
-
-def _compute(function: Any, arguments: Any, options: Any, target: Any) -> None:
-    with np.errstate(all="ignore"):
-        value = function(*arguments, **options)
-        if target is not None:
-            np.copyto(target, value)
-
-
-def _as_numpys(value: Any) -> Any:
-    return type(value)(map(_as_numpys, value)) if isinstance(value, list | tuple) else _as_numpy(value)
-
-
-def _take(array: Any, indices: Any, axis: int) -> Any:
-    """Indices are wrapped around, as by CuPy (NumPy's ``mode="wrap"`` takes n steps for n times around)."""
-    return np.take(array, indices % array.shape[axis], axis=axis)
-
-
-def _as_zeros(key: Any) -> Any:
-    """An index with 0 for every number in its arrays."""
-    if isinstance(key, tuple):
-        return tuple(map(_as_zeros, key))
-    return np.zeros_like(key) if isinstance(key, np.ndarray) and key.dtype != bool else key
-
-
-def _as_numpy(value: Any) -> Any:
-    """A view of an array's bytes that does not keep them, as a kernel's pointer does not."""
-    if not isinstance(value, np.ndarray):
-        return value
-    return np.asarray(SimpleNamespace(__array_interface__=value.__array_interface__)).view(value.dtype)

@@ -22,7 +22,6 @@ from flowrt.device import cuda
 from flowrt.device.cuda import CudaExecutor, GpuDescription
 from flowrt.device.host import HostExecutor
 from flowrt.device.stream_executor import DeviceMemory, EventStatus, Stream
-from flowrt.device.tensor_float_32 import TENSOR_FLOAT_32
 from flowrt.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -520,25 +519,3 @@ def test_a_graph_of_a_failed_stream_is_not_launched(executor: CudaExecutor, stre
     executor.launch(stream, lambda: 1 / 0)
     with pytest.raises(InternalError, match="ZeroDivisionError"):
         replay()
-
-
-# --- precision
-
-
-@pytest.mark.gpu
-def test_tf32_rounds_the_factors_of_a_product() -> None:
-    executor = real()
-    if cuda.visible_devices()[0].compute_capability < (8, 0):
-        pytest.skip("TF32 takes compute capability 8.0")
-    stream, size = executor.create_stream(), 256
-    exact = 1.0 + 2.0**-12  # rounds to 1 in 10 bits
-    try:
-        for allowed, expected in ((True, 1.0), (False, exact * exact)):
-            TENSOR_FLOAT_32.allow(allowed)
-            with executor.activate(stream):
-                factor = executor.xp.full((size, size), exact, np.float32)
-                product = get(executor, stream, factor @ factor)
-            assert np.allclose(product, size * expected, rtol=1e-5, atol=0)
-    finally:
-        TENSOR_FLOAT_32.allow(False)
-        executor.close()

@@ -10,7 +10,8 @@ import pytest
 
 import flowrt as tf
 from flowrt.device import cuda
-from flowrt.executor.feeds import FEED_COUNTS, MIN_COUNTED, converter
+from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.executor.feeds import FEED_COUNTS, MIN_COUNTED, bring, converter
 from flowrt.graph.dlpack import dlpack_of
 from tests.device.pretend_cupy import Cupy
 
@@ -88,8 +89,9 @@ def session():
 
 
 def read(value, dtype=tf.float32):
-    """What a program reads for ``value``."""
-    return converter(tf.placeholder(dtype, None))(value)
+    """What a program of the host reads for ``value``."""
+    cpus = local_devices(DeviceRequest(gpus=0))
+    return bring([converter(tf.placeholder(dtype, None))(value)], cpus, cpus)[0]
 
 
 # --- zero copy

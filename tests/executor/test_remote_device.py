@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import cuda, local_devices
+from flowrt.device import cuda, cuda_blas, local_devices
 from flowrt.device.cuda import GpuDescription
 from flowrt.device.stream_executor import EventStatus
 from flowrt.executor import session as session_module
@@ -28,6 +28,7 @@ def machine(monkeypatch):
 def plug_in(monkeypatch, seed):
     cupy = Cupy(seed)
     monkeypatch.setattr(cuda, "load_cupy", lambda: cupy)
+    monkeypatch.setattr(cuda_blas, "load_library", lambda cupy: cupy.cublas.library)
     monkeypatch.setattr(local_devices, "visible_devices", lambda: DESCRIPTIONS)
     return cupy
 

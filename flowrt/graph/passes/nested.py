@@ -131,7 +131,7 @@ def _optimise_loop(
     body = optimise(_with_constants(body, arguments, outer, count))
     body, hoisted = _hoist(body, count, dict(zip(body.feeds, arguments, strict=True)))
     used = [i for i, name in enumerate(body.feeds) if i < count or _is_read(body, name)]
-    refs = [*arguments, *[(n.name, 0) for n in hoisted]]
+    refs = [*arguments, *[(name, 0) for name in body.feeds[len(arguments) :]]]
     if len(used) < len(body.feeds):
         body = _with_parameters(body, [body.feeds[i] for i in used])
     kinds = [body.nodes[name].outputs[0].dtype for name in body.feeds]

@@ -23,23 +23,25 @@ MAX_COPIED_BYTES = 1024
 
 def partition(subgraph: Subgraph) -> dict[str, Subgraph]:
     """``{device: its part}``; fetches, feeds and targets go with the node they name."""
-    return _Partitioner(subgraph).run()
+    return Partitioner(subgraph).run()
 
 
-class _Partitioner:
+class Partitioner:
+    """Cuts ``whole`` into ``parts``, the nodes of each device by name."""
+
     def __init__(self, subgraph: Subgraph) -> None:
-        self._whole = subgraph
-        self._parts: dict[str, dict[str, Node]] = {}
+        self.whole = subgraph
+        self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
 
     def run(self) -> dict[str, Subgraph]:
-        whole = self._whole
+        whole = self.whole
         devices = {node.device for node in whole}
         if len(devices) == 1:
             return {devices.pop(): whole}
         for node in whole:
-            self._add(node)
+            self.add(node)
         return {
             device: Subgraph(
                 nodes,
@@ -47,20 +49,20 @@ class _Partitioner:
                 tuple(f for f in whole.fetches if whole.nodes[f[0]].device == device),
                 tuple(t for t in whole.targets if whole.nodes[t].device == device),
             )
-            for device, nodes in self._parts.items()
+            for device, nodes in self.parts.items()
         }
 
-    def _add(self, node: Node) -> None:
+    def add(self, node: Node) -> None:
         device = node.device
-        inputs = tuple([self._local(ref, device) for ref in node.inputs])
+        inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
         if inputs != node.inputs or controls != node.controls:
             node = node.replace(inputs=inputs, controls=controls)
-        self._parts.setdefault(device, {})[node.name] = node
+        self.parts.setdefault(device, {})[node.name] = node
 
-    def _local(self, ref: Ref, device: str) -> Ref:
+    def local(self, ref: Ref, device: str) -> Ref:
         """``ref`` as it is read on ``device``."""
-        producer = self._whole.nodes[ref[0]]
+        producer = self.whole.nodes[ref[0]]
         if producer.device == device:
             return ref
         key = (ref, device)
@@ -71,13 +73,13 @@ class _Partitioner:
         return self._received[key]
 
     def _local_control(self, name: str, device: str) -> str:
-        producer = self._whole.nodes[name]
+        producer = self.whole.nodes[name]
         if producer.device == device:
             return name
         key = (name, device)
         if key not in self._waited:
             signal = Node(
-                f"{name}/_control/{_tag(device)}",
+                f"{name}/_control/{tag(device)}",
                 op_def("Const"),
                 (),
                 (name,),
@@ -86,17 +88,17 @@ class _Partitioner:
                 producer.source,
                 (TensorSpec(dtypes.float32, (0,)),),
             )
-            self._parts[producer.device][signal.name] = signal
+            self.parts[producer.device][signal.name] = signal
             self._waited[key] = self._send(signal, 0, device)[0]
         return self._waited[key]
 
     def _copy(self, constant: Node, device: str) -> Ref:
-        name = f"{constant.name}/_copy/{_tag(device)}"
-        self._parts.setdefault(device, {})[name] = constant.replace(name=name, device=device, controls=())
+        name = f"{constant.name}/_copy/{tag(device)}"
+        self.parts.setdefault(device, {})[name] = constant.replace(name=name, device=device, controls=())
         return (name, 0)
 
     def _pair(self, ref: Ref, device: str) -> Ref:
-        return self._send(self._whole.nodes[ref[0]], ref[1], device)
+        return self._send(self.whole.nodes[ref[0]], ref[1], device)
 
     def _send(self, producer: Node, index: int, device: str) -> Ref:
         spec = producer.outputs[index]
@@ -106,7 +108,7 @@ class _Partitioner:
             "recv_device": device,
         }
         send = Node(
-            f"{producer.name}/_send_{index}/{_tag(device)}",
+            f"{producer.name}/_send_{index}/{tag(device)}",
             send_op,
             ((producer.name, index),),
             (),
@@ -116,7 +118,7 @@ class _Partitioner:
             (),
         )
         recv = Node(
-            f"{producer.name}/_recv_{index}/{_tag(device)}",
+            f"{producer.name}/_recv_{index}/{tag(device)}",
             recv_op,
             (),
             (),
@@ -125,8 +127,8 @@ class _Partitioner:
             producer.source,
             (spec,),
         )
-        self._parts[producer.device][send.name] = send
-        self._parts.setdefault(device, {})[recv.name] = recv
+        self.parts[producer.device][send.name] = send
+        self.parts.setdefault(device, {})[recv.name] = recv
         return (recv.name, 0)
 
 
@@ -134,7 +136,7 @@ def _is_small_constant(node: Node) -> bool:
     return node.op.name == "Const" and not node.controls and node.attrs["value"].nbytes <= MAX_COPIED_BYTES
 
 
-def _tag(device: str) -> str:
+def tag(device: str) -> str:
     """A device's name as a part of an operation's name: ``/job:a/task:0/device:CPU:1`` -> ``a_0_CPU_1``."""
     words = device.replace("/device:", "/:").split("/")
     return "_".join(word.partition(":")[2].replace(":", "_") for word in words if word)

@@ -1,0 +1,176 @@
+"""Elements gathered by a key: a window of them becomes a dataset of its own when it is full."""
+
+from __future__ import annotations
+
+import logging
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, field
+from functools import reduce
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.data.node import Element, Iteration, Node, Stream, bind, expect_at_least
+from flowrt.data.spec import common_spec
+from flowrt.data.structure import Structure
+from flowrt.data.traced import Traced, TracedDataset
+from flowrt.errors import InvalidArgumentError
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Held:
+    """The elements of a window; an empty one stands for them in a tree until there are some."""
+
+    elements: list[Element] = field(default_factory=list)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Window(Node):
+    """A window as a dataset."""
+
+    returns: Structure
+    held: Held
+
+    @property
+    def spec(self) -> Structure:
+        return self.returns
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        for element in self.held.elements:
+            iteration.check()
+            yield element
+
+
+def over(node: Node, place: Held, elements: list[Element]) -> Node:
+    """The tree ``node`` with a window of ``elements`` in ``place``."""
+    held = Held(elements)
+    return bind(node, lambda leaf: held if leaf is place else leaf)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class TracedReduction(Traced):
+    """A function of a key and a window whose result is a dataset; ``place`` is where the window goes."""
+
+    dataset: TracedDataset
+    place: Held
+
+    def open(self, stack: ExitStack) -> Callable[[int, list[Element]], Node]:
+        node_of = self.dataset.open(stack)
+        return lambda key, elements: over(node_of(np.int64(key)), self.place, elements)
+
+
+def windows(
+    keyed: Iterable[tuple[int, Element]], size_of: Callable[[int], int]
+) -> Iterator[tuple[int, list[Element]]]:
+    """Elements of one key, ``size_of(key)`` at a time; at the end what is left, by key."""
+    gathered: dict[int, list[Element]] = {}
+    sizes: dict[int, int] = {}
+    for key, element in keyed:
+        if key not in gathered:
+            gathered[key], sizes[key] = [], size_of(key)
+            expect_at_least(1, f"group_by_window: the window size of key {key}", sizes[key])
+        gathered[key].append(element)
+        if len(gathered[key]) == sizes[key]:
+            yield key, gathered.pop(key)
+    yield from sorted(gathered.items())
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class GroupByWindow(Node):
+    """The datasets ``reduction(key, window)``, of spec ``returns``, one after the other.
+
+    ``key`` is a function of an element's components; ``window_size`` one of the key, or a number.
+    """
+
+    input: Node
+    key: Callable[..., Element]
+    reduction: Callable[[int, list[Element]], Node]
+    window_size: Any
+    returns: Structure
+
+    @property
+    def spec(self) -> Structure:
+        return self.returns
+
+    def _size_of(self, key: int) -> int:
+        sized = self.window_size
+        return int(sized(np.int64(key))[0] if callable(sized) else sized)
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        with closing(self.input.open(iteration)) as elements:
+            keyed = ((int(self.key(*element)[0]), element) for element in checked(elements, iteration))
+            for key, window in windows(keyed, self._size_of):
+                yield from self.reduction(key, window).open(iteration)
+
+
+def checked(elements: Iterable[Element], iteration: Iteration) -> Iterator[Element]:
+    """The elements; the run may be closed between them although none is handed out."""
+    for element in elements:
+        iteration.check()
+        yield element
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class BucketByLength(Node):
+    """Batches of elements of similar length: bucket i has the lengths from ``boundaries[i - 1]`` to below
+    ``boundaries[i]``.
+
+    ``batches`` has for every bucket the batch of a window in ``place``, or None where no element may be.
+    A pass that ends logs which share of what it handed out was padding, at level INFO.
+    """
+
+    input: Node
+    length: Callable[..., Element]
+    boundaries: tuple[int, ...]
+    batch_sizes: tuple[int, ...]
+    batches: tuple[Node | None, ...]
+    place: Held
+
+    @property
+    def spec(self) -> Structure:
+        return reduce(common_spec, [batch.spec for batch in self.batches if batch is not None])
+
+    def open(self, iteration: Iteration) -> Stream[Element]:
+        numbers = [[0, 0] for _ in self.batches]  # in a bucket's elements, and in its batches
+        with closing(self.input.open(iteration)) as elements:
+            keyed = ((self._bucket_of(element), element) for element in checked(elements, iteration))
+            for bucket, window in windows(keyed, self.batch_sizes.__getitem__):
+                tree = self.batches[bucket]
+                assert tree is not None
+                for batch in over(tree, self.place, window).open(iteration):
+                    numbers[bucket][0] += sum(np.size(part) for element in window for part in element)
+                    numbers[bucket][1] += sum(np.size(part) for part in batch)
+                    yield batch
+        logging.getLogger("flowrt").info(padding_report(self.boundaries, numbers))
+
+    def _bucket_of(self, element: Element) -> int:
+        length = int(self.length(*element)[0])
+        bucket = bisect_right(self.boundaries, length)
+        if self.batches[bucket] is None:
+            raise InvalidArgumentError(
+                f"bucket_by_sequence_length: expected lengths below the last boundary {self.boundaries[-1]} "
+                f"with pad_to_bucket_boundary; got {length}"
+            )
+        return bucket
+
+
+def padding_report(boundaries: tuple[int, ...], numbers: list[list[int]]) -> str:
+    """Which share of what the buckets handed out is padding, of all and of each; ``numbers`` are pairs of how
+    many numbers their elements had and their batches have.
+    """
+    names = [*(f"below {boundary}" for boundary in boundaries), f"from {boundaries[-1]}"]
+    shares = [
+        f"{1 - given / handed:.1%} {name}"
+        for name, (given, handed) in zip(names, numbers, strict=True)
+        if handed
+    ]
+    given, handed = (sum(column) for column in zip(*numbers, strict=True))
+    whole = f"{1 - given / handed:.1%} of {handed:,} numbers are padding" if handed else "nothing handed out"
+    return f"bucket_by_sequence_length: {'; '.join([whole, *shares])}"

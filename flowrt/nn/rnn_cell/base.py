@@ -1,0 +1,136 @@
+"""`RNNCell`: one step of a recurrent network, ``cell(inputs, state) -> (outputs, new_state)``.
+
+A cell is a `Layer`: its first call captures a variable scope and makes the variables there, later calls
+share them, wherever they are. ``inputs`` are ``[batch, depth]``; a state is a structure of ``[batch, size]``
+tensors as `RNNCell.state_size` is one of sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Tensor, get_default_graph
+from flowrt.graph.ops.bias import bias_add
+from flowrt.graph.ops.filling import zeros
+from flowrt.graph.ops.joining import concat, stack
+from flowrt.graph.ops.linalg import matmul
+from flowrt.graph.ops.shaping import shape
+from flowrt.graph.shapes import as_shape
+from flowrt.layers.base import Layer
+from flowrt.nest import flatten, map_structure
+from flowrt.variable_scope import get_variable_scope, variable_scope
+from flowrt.variables import Variable
+
+Structure = Any
+
+
+class RNNCell(Layer):
+    """Base of the cells and of users' own.
+
+    A subclass has `state_size`, `output_size`, and ``call(inputs, state)``, which makes its variables by
+    `get_variable`, or before that in ``build(inputs_shape)``. Instead of ``call`` it may have a
+    ``__call__(inputs, state, scope=None)`` of its own, as cells of the first TensorFlows do.
+    """
+
+    @property
+    def state_size(self) -> Structure:
+        """The size of the state: an int, a `TensorShape`, or a structure of them."""
+        raise NotImplementedError(f"{type(self).__name__}: a cell has a state_size")
+
+    @property
+    def output_size(self) -> Structure:
+        raise NotImplementedError(f"{type(self).__name__}: a cell has an output_size")
+
+    def __call__(self, inputs: Structure, state: Structure, scope: Any = None) -> tuple[Any, Any]:
+        """One step. ``scope`` is a variable scope, or the name of one, to make the variables in.
+
+        Raises as ``call`` and `Layer.__call__` do.
+        """
+        around = get_variable_scope() if scope is None else scope
+        with variable_scope(around, custom_getter=self._note, auxiliary_name_scope=False) as opened:
+            result = self._apply(inputs, state, None if scope is None else opened)
+        self._weights = list(dict.fromkeys(self._weights))  # what add_weight makes is noted twice
+        return result
+
+    def _note(self, getter: Any, *args: Any, **kwargs: Any) -> Variable:
+        """A getter of variables: what ``call`` makes by `get_variable` is among the cell's weights."""
+        variable: Variable = getter(*args, **kwargs)
+        self._weights.append(variable)
+        return variable
+
+    def _apply(self, inputs: Structure, state: Structure, scope: Any) -> tuple[Any, Any]:
+        tensors = map_structure(convert_to_tensor, inputs)
+        if self._scope is None and scope is not None:
+            with variable_scope(scope) as captured:
+                self._scope = captured
+        with self._entered() as opened, get_default_graph().name_scope(opened.original_name_scope):
+            if not self.built:
+                first: Tensor = flatten(tensors)[0]
+                self._check(first)
+                self.dtype = self.dtype or first.dtype
+                self.build(map_structure(lambda tensor: tensor.shape, tensors))
+                self.built = True
+            result: tuple[Any, Any] = self.call(tensors, state)
+            return result
+
+    def zero_state(self, batch_size: Any, dtype: Any) -> Structure:
+        """A state of zeros for ``batch_size`` rows, an int or an integer scalar."""
+        with get_default_graph().name_scope(f"{type(self).__name__}ZeroState"):
+            return map_structure(lambda size: zeros_of(size, batch_size, dtype), self.state_size)
+
+    def get_initial_state(self, inputs: Any = None, batch_size: Any = None, dtype: Any = None) -> Structure:
+        """`zero_state` for the rows and dtype of ``inputs``, or for those given.
+
+        Raises `InvalidArgumentError` when neither is there.
+        """
+        if inputs is not None:
+            tensor = convert_to_tensor(inputs)
+            batch_size, dtype = rows_of(tensor), tensor.dtype
+        if batch_size is None or dtype is None:
+            raise InvalidArgumentError(
+                f"{type(self).__name__}.get_initial_state: expected inputs, or batch_size and dtype; got "
+                f"batch_size {batch_size!r} and dtype {dtype!r}"
+            )
+        return self.zero_state(batch_size, dtype)
+
+
+class LayerRNNCell(RNNCell):
+    """A cell that makes all of its variables by ``add_weight`` in ``build``, and inputs of rank 2.
+
+    Unlike a plain `RNNCell`, two of a kind in one scope get scopes of their own: "gru_cell", "gru_cell_1".
+    """
+
+    rank = 2
+
+    def __call__(self, inputs: Structure, state: Structure, scope: Any = None) -> tuple[Any, Any]:
+        return self._apply(inputs, state, scope)
+
+
+def check_cell(where: str, cell: Any) -> None:
+    """Raise `DTypeError` unless ``cell`` can be called and has what a cell has."""
+    for name in ("output_size", "state_size", "zero_state"):
+        if not hasattr(type(cell), name) and not hasattr(cell, name):
+            raise DTypeError(f"{where}: expected an RNNCell; got {cell!r}, which has no {name}")
+    if not callable(cell):
+        raise DTypeError(f"{where}: expected an RNNCell; got {cell!r}, which cannot be called")
+
+
+def zeros_of(size: Any, batch_size: Any, dtype: Any) -> Tensor:
+    """Zeros for ``batch_size`` rows of ``size``: a number or a shape."""
+    dims = as_shape(size) or ()
+    if isinstance(batch_size, Tensor):
+        return zeros(stack([batch_size, *dims]), dtype)
+    return zeros([batch_size, *dims], dtype)
+
+
+def rows_of(tensor: Tensor, axis: int = 0) -> Any:
+    """How many rows a tensor has along ``axis``: an int, or a scalar tensor while that is unknown."""
+    known = None if tensor.shape.ndims is None else tensor.shape.as_list()[axis]
+    return shape(tensor)[axis] if known is None else known
+
+
+def affine(parts: list[Any], kernel: Variable, bias: Variable) -> Tensor:
+    """``[part, part, ...] @ kernel + bias``, the parts side by side."""
+    return bias_add(matmul(concat(parts, 1), kernel), bias)

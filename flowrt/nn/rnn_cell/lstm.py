@@ -1,0 +1,179 @@
+"""Long short-term memory: Hochreiter and Schmidhuber (1997), with a forget gate, Gers et al. (1999).
+
+The state is `LSTMStateTuple`: ``c``, what is remembered, and ``h``, the output of the step; or with
+``state_is_tuple=False`` one tensor of both side by side. The kernel's columns are four gates in TensorFlow's
+order: input, candidate, forget, output.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from flowrt.dtypes import DType
+from flowrt.errors import DTypeError
+from flowrt.graph.graph import Tensor
+from flowrt.graph.ops.arithmetic import clip_by_value
+from flowrt.graph.ops.joining import concat, split
+from flowrt.graph.ops.linalg import matmul
+from flowrt.graph.ops.math import sigmoid, tanh
+from flowrt.graph.shapes import TensorShape
+from flowrt.initializers import Zeros
+from flowrt.layers.base import activation_function
+from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
+from flowrt.variables import Variable
+
+
+class LSTMStateTuple(NamedTuple):
+    """The state of an LSTM: ``c`` is the memory, ``h`` the output."""
+
+    c: Any
+    h: Any
+
+    @property
+    def dtype(self) -> DType:
+        """The dtype of both. Raises `DTypeError` when they differ."""
+        if self.c.dtype is not self.h.dtype:
+            raise DTypeError(f"LSTMStateTuple: expected c and h of one dtype; got {self.c!r} and {self.h!r}")
+        found: DType = self.c.dtype
+        return found
+
+
+class _LSTM(LayerRNNCell):
+    """What all LSTM cells have: the sizes, and a state that is a tuple or one tensor."""
+
+    def __init__(
+        self,
+        num_units: int,
+        state_is_tuple: bool,
+        activation: Any,
+        num_proj: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        self._num_units, self._state_is_tuple = int(num_units), state_is_tuple
+        self._output_units = self._num_units if num_proj is None else int(num_proj)
+        self._activation = activation_function(activation) or tanh
+
+    @property
+    def state_size(self) -> Any:
+        sizes = LSTMStateTuple(self._num_units, self._output_units)
+        return sizes if self._state_is_tuple else sum(sizes)
+
+    @property
+    def output_size(self) -> int:
+        return self._output_units
+
+    def _unpacked(self, state: Any) -> tuple[Any, Any]:
+        if not self._state_is_tuple:
+            state = split(state, [self._num_units, self._output_units], axis=1)
+        c, h = state
+        return c, h
+
+    def _packed(self, c: Tensor, h: Tensor) -> Any:
+        return LSTMStateTuple(c, h) if self._state_is_tuple else concat([c, h], 1)
+
+    def _gates_kernel(self, input_shape: TensorShape, initializer: Any = None) -> Variable:
+        depth = self._known(input_shape, -1) + self._output_units
+        return self.add_weight("kernel", [depth, 4 * self._num_units], initializer=initializer)
+
+
+class BasicLSTMCell(_LSTM):
+    """An LSTM without peepholes, clipping or projection.
+
+    ``forget_bias`` is added to the forget gate, so that what is remembered lasts before anything is learned.
+    ``activation`` is tanh if None.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        forget_bias: float = 1.0,
+        state_is_tuple: bool = True,
+        activation: Any = None,
+        reuse: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_units, state_is_tuple, activation, _reuse=reuse, name=name, dtype=dtype, **kwargs
+        )
+        self._forget_bias = forget_bias
+
+    def build(self, input_shape: TensorShape) -> None:
+        self._kernel = self._gates_kernel(input_shape)
+        self._bias = self.add_weight("bias", [4 * self._num_units], initializer=Zeros())
+
+    def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        c, h = self._unpacked(state)
+        i, j, f, o = split(affine([inputs, h], self._kernel, self._bias), 4, axis=1)
+        new_c = c * sigmoid(f + self._forget_bias) + sigmoid(i) * self._activation(j)
+        new_h = self._activation(new_c) * sigmoid(o)
+        return new_h, self._packed(new_c, new_h)
+
+
+class LSTMCell(_LSTM):
+    """An LSTM with options: Sak et al., "Long short-term memory recurrent neural network architectures for
+    large scale acoustic modeling" (2014).
+
+    With ``use_peepholes`` the gates see the memory, through the vectors w_f_diag, w_i_diag and w_o_diag.
+    ``num_proj`` projects the output to that size, by projection/kernel. ``cell_clip`` and ``proj_clip`` bound
+    the absolute values of memory and projected output. ``num_unit_shards`` and ``num_proj_shards`` are
+    accepted: variables are kept whole. ``initializer`` is for all but the bias.
+    """
+
+    def __init__(
+        self,
+        num_units: int,
+        use_peepholes: bool = False,
+        cell_clip: float | None = None,
+        initializer: Any = None,
+        num_proj: int | None = None,
+        proj_clip: float | None = None,
+        num_unit_shards: int | None = None,
+        num_proj_shards: int | None = None,
+        forget_bias: float = 1.0,
+        state_is_tuple: bool = True,
+        activation: Any = None,
+        reuse: Any = None,
+        name: str | None = None,
+        dtype: Any = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(
+            num_units, state_is_tuple, activation, num_proj, _reuse=reuse, name=name, dtype=dtype, **kwargs
+        )
+        self._use_peepholes, self._project = use_peepholes, num_proj is not None
+        self._cell_clip, self._proj_clip = cell_clip, proj_clip
+        self._initializer, self._forget_bias = initializer, forget_bias
+
+    def build(self, input_shape: TensorShape) -> None:
+        units, initializer = self._num_units, self._initializer
+        self._kernel = self._gates_kernel(input_shape, initializer)
+        self._bias = self.add_weight("bias", [4 * units], initializer=Zeros())
+        if self._use_peepholes:
+            self._w_f_diag, self._w_i_diag, self._w_o_diag = (
+                self.add_weight(f"w_{gate}_diag", [units], initializer=initializer) for gate in "fio"
+            )
+        if self._project:
+            self._proj_kernel = self.add_weight(
+                "projection/kernel", [units, self._output_units], initializer=initializer
+            )
+
+    def call(self, inputs: Tensor, state: Any, *args: Any, **kwargs: Any) -> tuple[Tensor, Any]:
+        c, h = self._unpacked(state)
+        i, j, f, o = split(affine([inputs, h], self._kernel, self._bias), 4, axis=1)
+        f = f + self._forget_bias
+        if self._use_peepholes:
+            f, i = f + self._w_f_diag * c, i + self._w_i_diag * c
+        new_c = _clipped(sigmoid(f) * c + sigmoid(i) * self._activation(j), self._cell_clip)
+        if self._use_peepholes:
+            o = o + self._w_o_diag * new_c
+        new_h = sigmoid(o) * self._activation(new_c)
+        if self._project:
+            new_h = _clipped(matmul(new_h, self._proj_kernel), self._proj_clip)
+        return new_h, self._packed(new_c, new_h)
+
+
+def _clipped(value: Tensor, bound: float | None) -> Tensor:
+    return value if bound is None else clip_by_value(value, -bound, bound)
