@@ -212,7 +212,7 @@ class CudaExecutor(StreamExecutor):
         """
         with self._device:
             try:
-                found = self._imported(array)
+                found = self._over(array)
             except Exception:  # noqa: BLE001 (whatever the array's library raises)
                 return None
             if found.device.id != self.ordinal:
@@ -224,10 +224,8 @@ class CudaExecutor(StreamExecutor):
         with self.activate(stream):
             return self.xp.ascontiguousarray(found)
 
-    def _imported(self, array: Any) -> Any:
-        """``array`` as CuPy's, to be read in the order of the thread's current stream."""
-        if isinstance(array, self.xp.ndarray):
-            return array
+    def _over(self, array: Any) -> Any:
+        """An array of CuPy's over ``array``, to be read in the order of the thread's current stream."""
         return self.xp.from_dlpack(array) if hasattr(array, "__dlpack__") else self.xp.asarray(array)
 
     def _allocate(self, nbytes: int) -> int:

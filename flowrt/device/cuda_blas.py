@@ -97,8 +97,8 @@ def _layout(x: Any) -> tuple[int, int] | None:
     row_step, column_step = (stride // x.itemsize for stride in x.strides[-2:])
     if (column_step == 1 or columns == 1) and (row_step >= columns or rows == 1):
         return AS_IS, row_step if rows > 1 else columns
-    if (row_step == 1 or rows == 1) and (column_step >= rows or columns == 1):
-        return TRANSPOSED, column_step if columns > 1 else rows
+    if (row_step == 1 or rows == 1) and column_step >= rows:
+        return TRANSPOSED, column_step
     return None
 
 

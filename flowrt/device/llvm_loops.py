@@ -10,43 +10,26 @@ A row is worked off in stages (`flowrt.device.loop_stages`), one loop over its c
 
 Rules of this file:
 
-  1. Accumulators and counters are ``alloca``s: LLVM makes registers of them, and the text needs no phi nodes.
-  2. Addresses are arguments of an inner function, where they are ``noalias``: results are written to memory
+  1. Addresses are arguments of an inner function, where they are ``noalias``: results are written to memory
      that no other operand shares. Without that the vectoriser asks at run time, for each pair.
-  3. A float32 sum is added up in blocks of `BLOCK`, and the blocks in float64: its error is that of a block,
+  2. A float32 sum is added up in blocks of `BLOCK`, and the blocks in float64: its error is that of a block,
      for any length, as with NumPy's pairwise sums.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import final
 
+from flowrt.device.llvm_text import STORED, TYPES, Writer, is_float, literal
 from flowrt.device.loop_stages import kept_values, loops_of, stages_of
-from flowrt.device.loops import COMPARISONS, Instruction, LoopProgram, Output, Store
+from flowrt.device.loops import LoopProgram, Output, Store
 
 FUNCTION = "flowrt_loop"
 """The name that every loop has, so that equal loops have equal text."""
 
 BLOCK = 4096
 
-_TYPES = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
-_STORED = {**_TYPES, "bool": "i8"}
-_SUFFIX = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64"}
-_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
-_INTEGER_BINARY = {
-    "add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl",
-    "shr": "ashr",
-}  # fmt: skip
-_FLOAT_INTRINSICS = {
-    "min": "minimum", "max": "maximum", "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil",
-    "round": "roundeven", "trunc": "trunc", "copysign": "copysign", "fma": "fma",
-}  # fmt: skip
-_FLOAT_ORDER = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
-_INTEGER_ORDER = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
-_BOOL_ORDER = {**_INTEGER_ORDER, "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
 _COMBINE = {"row_sum": "add", "row_prod": "mul", "row_max": "max", "row_min": "min"}
 
 
@@ -58,20 +41,12 @@ def llvm_function(program: LoopProgram, accesses: Sequence[str]) -> str:
     return _Emitter(program, accesses).run()
 
 
-def _is_float(dtype: str) -> bool:
-    return dtype.startswith("float")
-
-
 @final
-class _Emitter:
+class _Emitter(Writer):
     def __init__(self, program: LoopProgram, accesses: Sequence[str]) -> None:
+        super().__init__(program.instructions)
         self._program, self._accesses = program, accesses
         self._rank = len(accesses[0])
-        self._instructions = program.instructions
-        self._lines: list[str] = []
-        self._allocas: list[str] = []
-        self._declared: dict[str, str] = {}
-        self._count = 0
         self._stages = stages_of(program)
         self._loops = loops_of(program, self._stages)
         self._kept = kept_values(program, self._stages, self._loops)
@@ -124,47 +99,6 @@ class _Emitter:
             if all_of_them or letter == "s"
         ]
 
-    # --- text
-
-    def _say(self, line: str) -> None:
-        self._lines.append(f"  {line}")
-
-    def _let(self, text: str) -> str:
-        self._count += 1
-        name = f"%v{self._count}"
-        self._say(f"{name} = {text}")
-        return name
-
-    def _variable(self, type_: str, start: str) -> str:
-        """A new variable, which is set to ``start`` here."""
-        self._count += 1
-        name = f"%v{self._count}"
-        self._allocas.append(f"  {name} = alloca {type_}")
-        self._say(f"store {type_} {start}, ptr {name}")
-        return name
-
-    def _call(self, intrinsic: str, type_: str, *arguments: str) -> str:
-        self._declared[intrinsic] = f"declare {type_} @{intrinsic}({', '.join([type_] * len(arguments))})"
-        return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")
-
-    @contextmanager
-    def _loop(self, begin: str, end: str, step: int = 1) -> Iterator[str]:
-        """What is emitted inside is done for each number; the context gives its name."""
-        self._count += 1
-        label = self._count
-        counter = self._variable("i64", begin)
-        self._say(f"br label %test{label}")
-        self._lines.append(f"test{label}:")
-        now = self._let(f"load i64, ptr {counter}")
-        more = self._let(f"icmp slt i64 {now}, {end}")
-        self._say(f"br i1 {more}, label %do{label}, label %done{label}")
-        self._lines.append(f"do{label}:")
-        yield now
-        following = self._let(f"add nsw i64 {now}, {step}")
-        self._say(f"store i64 {following}, ptr {counter}")
-        self._say(f"br label %test{label}")
-        self._lines.append(f"done{label}:")
-
     # --- the domain
 
     def _emit_body(self) -> None:
@@ -174,7 +108,7 @@ class _Emitter:
             if store in (Store.SUM_ALL, Store.SUM_ROWS):
                 width = f"%d{self._rank - 1}" if store is Store.SUM_ROWS else "1"
                 offset = self._let(f"mul nsw i64 {part}, {width}")
-                type_ = _STORED[self._program.dtypes[operand]]
+                type_ = STORED[self._program.dtypes[operand]]
                 self._bases[operand] = self._let(f"getelementptr {type_}, ptr %p{operand}, i64 {offset}")
         for output in self._program.outputs:
             if output.store in (Store.SUM_ALL, Store.CHECK):
@@ -195,7 +129,7 @@ class _Emitter:
         self._rows.clear()
         for operand, access in enumerate(self._accesses):
             address = self._bases[operand]
-            type_ = _STORED[self._program.dtypes[operand]]
+            type_ = STORED[self._program.dtypes[operand]]
             for i, index in enumerate(indices):
                 if access[i] == "s":
                     offset = self._let(f"mul nsw i64 {index}, %s{operand}_{i}")
@@ -214,6 +148,8 @@ class _Emitter:
             if instruction.is_row and self._stages[number] == stage and number not in self._rows:
                 if instruction.op == "load":
                     self._rows[number] = self._load(instruction.data, None)
+                elif instruction.op == "columns":
+                    self._rows[number] = f"%d{self._rank - 1}"
                 else:
                     self._rows[number] = self._emit(instruction, self._rows.__getitem__)
 
@@ -246,7 +182,7 @@ class _Emitter:
                 self._emit_block(stage, first, ends[1], found, wide)
         for number in sinks.reductions:
             instruction = self._instructions[number]
-            type_ = _TYPES[instruction.dtype]
+            type_ = TYPES[instruction.dtype]
             if number in wide:
                 total = self._let(f"load double, ptr {wide[number]}")
                 self._rows[number] = self._let(f"fptrunc double {total} to float")
@@ -256,7 +192,7 @@ class _Emitter:
     def _emit_block(
         self, stage: int, first: str, end: str, found: dict[int, str], wide: dict[int, str]
     ) -> None:
-        """Rule 3: the columns from ``first`` to the end of its block."""
+        """Rule 2: the columns from ``first`` to the end of its block."""
         beyond = self._let(f"add nsw i64 {first}, {BLOCK}")
         last = self._call("llvm.smin.i64", "i64", beyond, end)
         narrow = {number: self._accumulator(number) for number in wide}
@@ -281,7 +217,7 @@ class _Emitter:
 
     def _accumulator(self, number: int) -> str:
         instruction = self._instructions[number]
-        return self._variable(_TYPES[instruction.dtype], _neutral(instruction.op, instruction.dtype))
+        return self._variable(TYPES[instruction.dtype], _neutral(instruction.op, instruction.dtype))
 
     def _emit_column(self, stage: int, column: str, found: dict[int, str], totals: dict[Output, str]) -> None:
         """One element: ``found`` are the accumulators of reductions along the row, ``totals`` of sums that
@@ -331,12 +267,12 @@ class _Emitter:
         (argument,) = instruction.args
         value = self._rows[argument] if argument in self._rows else names[argument]
         op, dtype = _COMBINE[instruction.op], instruction.dtype
-        type_ = _TYPES[dtype]
+        type_ = TYPES[dtype]
         before = self._let(f"load {type_}, ptr {accumulator}")
         self._say(f"store {type_} {self._binary(op, dtype, before, value, 'reassoc ')}, ptr {accumulator}")
 
     def _accumulate_sum(self, accumulator: str, value: str, dtype: str) -> None:
-        type_ = _TYPES[dtype]
+        type_ = TYPES[dtype]
         before = self._let(f"load {type_}, ptr {accumulator}")
         after = self._binary("add", dtype, before, value, "reassoc ")
         self._say(f"store {type_} {after}, ptr {accumulator}")
@@ -345,7 +281,7 @@ class _Emitter:
         """Add to a total, which is float64 for floats."""
         if dtype == "float32":
             value = self._let(f"fpext float {value} to double")
-        self._accumulate_sum(total, value, "float64" if _is_float(dtype) else dtype)
+        self._accumulate_sum(total, value, "float64" if is_float(dtype) else dtype)
 
     def _add_check(self, output: Output, condition: str) -> None:
         total = self._totals[output]
@@ -361,8 +297,8 @@ class _Emitter:
             after = self._let(f"select i1 {failed}, i64 1, i64 {before}")
             self._say(f"store i64 {after}, ptr %p{output.operand}")
             return
-        value = self._let(f"load {_TYPES[dtype]}, ptr {total}")
-        self._say(f"store {_TYPES[dtype]} {value}, ptr {self._bases[output.operand]}")
+        value = self._let(f"load {TYPES[dtype]}, ptr {total}")
+        self._say(f"store {TYPES[dtype]} {value}, ptr {self._bases[output.operand]}")
 
     # --- memory
 
@@ -372,12 +308,12 @@ class _Emitter:
             return address
         if letter == "s":
             column = self._let(f"mul nsw i64 {column}, %s{operand}_{self._rank - 1}")
-        type_ = _STORED[self._program.dtypes[operand]]
+        type_ = STORED[self._program.dtypes[operand]]
         return self._let(f"getelementptr inbounds {type_}, ptr {address}, i64 {column}")
 
     def _load(self, operand: int, column: str | None) -> str:
         dtype = self._program.dtypes[operand]
-        value = self._let(f"load {_STORED[dtype]}, ptr {self._address(operand, column)}")
+        value = self._let(f"load {STORED[dtype]}, ptr {self._address(operand, column)}")
         return self._let(f"icmp ne i8 {value}, 0") if dtype == "bool" else value
 
     def _store(self, value: str, operand: int, column: str | None) -> None:
@@ -385,98 +321,26 @@ class _Emitter:
         address = self._address(operand, column)
         if dtype == "bool":
             value = self._let(f"zext i1 {value} to i8")
-        self._say(f"store {_STORED[dtype]} {value}, ptr {address}")
-
-    # --- instructions
-
-    def _emit(self, instruction: Instruction, name_of: Callable[[int], str]) -> str:
-        op, dtype, type_ = instruction.op, instruction.dtype, _TYPES[instruction.dtype]
-        if op == "const":
-            return _literal(instruction.data, dtype)
-        if op == "columns":
-            return f"%d{self._rank - 1}"
-        arguments = [name_of(a) for a in instruction.args]
-        source = self._instructions[instruction.args[0]].dtype
-        if op in COMPARISONS:
-            return self._compare(op, source, *arguments)
-        if op == "spread":
-            return arguments[0]
-        if op == "select":
-            return self._let(f"select i1 {arguments[0]}, {type_} {arguments[1]}, {type_} {arguments[2]}")
-        if op == "cast":
-            return self._cast(arguments[0], source, dtype)
-        if op in ("bits", "from_bits"):
-            return self._let(f"bitcast {_TYPES[source]} {arguments[0]} to {type_}")
-        if len(arguments) == 2:
-            return self._binary(op, dtype, *arguments)
-        return self._unary(op, dtype, arguments)
-
-    def _unary(self, op: str, dtype: str, arguments: Sequence[str]) -> str:
-        type_ = _TYPES[dtype]
-        if op == "not":
-            return self._let(f"xor {type_} {arguments[0]}, {'true' if dtype == 'bool' else -1}")
-        if _is_float(dtype):
-            if op == "neg":
-                return self._let(f"fneg {type_} {arguments[0]}")
-            return self._call(f"llvm.{_FLOAT_INTRINSICS[op]}.{_SUFFIX[dtype]}", type_, *arguments)
-        negative = self._let(f"sub {type_} 0, {arguments[0]}")
-        return negative if op == "neg" else self._call(f"llvm.smax.{type_}", type_, arguments[0], negative)
-
-    def _binary(self, op: str, dtype: str, left: str, right: str, flags: str = "") -> str:
-        type_ = _TYPES[dtype]
-        if _is_float(dtype):
-            if op in _FLOAT_BINARY:
-                return self._let(f"{_FLOAT_BINARY[op]} {flags}contract {type_} {left}, {right}")
-            return self._call(f"llvm.{_FLOAT_INTRINSICS[op]}.{_SUFFIX[dtype]}", type_, left, right)
-        if op in ("min", "max"):
-            if dtype == "bool":
-                return self._let(f"{'and' if op == 'min' else 'or'} i1 {left}, {right}")
-            return self._call(f"llvm.s{op}.{type_}", type_, left, right)
-        return self._let(f"{_INTEGER_BINARY[op]} {type_} {left}, {right}")
-
-    def _compare(self, op: str, dtype: str, left: str, right: str) -> str:
-        if _is_float(dtype):
-            return self._let(f"fcmp {_FLOAT_ORDER[op]} {_TYPES[dtype]} {left}, {right}")
-        order = _BOOL_ORDER if dtype == "bool" else _INTEGER_ORDER
-        return self._let(f"icmp {order[op]} {_TYPES[dtype]} {left}, {right}")
-
-    def _cast(self, value: str, source: str, target: str) -> str:
-        from_, to = _TYPES[source], _TYPES[target]
-        if target == "bool":
-            return self._compare("ne", source, value, _literal(0, source))
-        if source == "bool":
-            return self._let(f"{'uitofp' if _is_float(target) else 'zext'} i1 {value} to {to}")
-        if _is_float(source) != _is_float(target):
-            return self._let(f"{'fptosi' if _is_float(source) else 'sitofp'} {from_} {value} to {to}")
-        kinds = ("fpext", "fptrunc") if _is_float(source) else ("sext", "trunc")
-        return self._let(f"{kinds[0] if target.endswith('64') else kinds[1]} {from_} {value} to {to}")
+        self._say(f"store {STORED[dtype]} {value}, ptr {address}")
 
 
 # --- numbers
 
 
-def _literal(value: float | int | bool, dtype: str) -> str:
-    if dtype == "bool":
-        return "true" if value else "false"
-    if _is_float(dtype):
-        return f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
-    return str(int(value))
-
-
 def _neutral(op: str, dtype: str) -> str:
     """What a reduction of nothing gives."""
     if op in ("row_sum", "row_prod"):
-        return _literal(int(op == "row_prod"), dtype)
-    if _is_float(dtype):
-        return _literal(float("inf") if op == "row_min" else float("-inf"), dtype)
+        return literal(int(op == "row_prod"), dtype)
+    if is_float(dtype):
+        return literal(float("inf") if op == "row_min" else float("-inf"), dtype)
     if dtype == "bool":
-        return _literal(op == "row_min", dtype)
+        return literal(op == "row_min", dtype)
     largest = 2 ** (31 if dtype == "int32" else 63) - 1
-    return _literal(largest if op == "row_min" else -largest - 1, dtype)
+    return literal(largest if op == "row_min" else -largest - 1, dtype)
 
 
 def _total_start(program: LoopProgram, output: Output) -> tuple[str, str]:
     if output.store is Store.CHECK:
         return "i1", "false"
     dtype = program.dtypes[output.operand]
-    return _TYPES[dtype], _literal(0, dtype)
+    return TYPES[dtype], literal(0, dtype)

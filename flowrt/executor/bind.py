@@ -504,7 +504,15 @@ class Binder:
         inputs = [self._operands[ref] for ref in node.inputs]
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
         bind_control(
-            node, self._device, self._strand, self._registers, inputs, outputs, functions, self._frame
+            node,
+            self._device,
+            self._strand,
+            self._registers,
+            inputs,
+            outputs,
+            functions,
+            self._frame,
+            self._has_loops,
         )
 
     def _bind_function(

@@ -18,15 +18,21 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from flowrt.device.device import Device
+from flowrt.device.host_jit import compile_loop
 from flowrt.executor.arguments import Operand
 from flowrt.executor.control import Branches, Frame, Loop
-from flowrt.graph.node import Node
+from flowrt.executor.iterated_program import IteratedProgram, iterated_program
+from flowrt.executor.program import Segment
+from flowrt.graph.node import Node, Subgraph, TensorSpec
 
 if TYPE_CHECKING:
     from flowrt.executor.bind import Strand
 
 MAX_ITERATION_COST = 1e7
 """Estimated work between two pauses of a loop: some milliseconds."""
+
+COMPILED_ITERATIONS = 1_000_000
+"""Iterations between two pauses of a loop that is machine code: some milliseconds."""
 
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations."""
@@ -55,10 +61,46 @@ def bind_control(
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
     frame: Frame | None,
+    compiles: bool,
 ) -> None:
-    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``."""
+    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``. ``compiles``: what is
+    arithmetic on scalars becomes machine code.
+    """
+    mover = _Mover(node, device, registers)
+    if compiles and all(output.slot is None for output in outputs):
+        program = iterated_program(node)
+        if program is not None:
+            _bind_iterated(node, program, mover, strand, inputs, outputs)
+            return
     bind = _bind_loop if node.op.name == "_Loop" else _bind_branches
-    bind(node, _Mover(node, device, registers), strand, inputs, outputs, functions, frame)
+    bind(node, mover, strand, inputs, outputs, functions, frame)
+
+
+def _bind_iterated(
+    node: Node,
+    program: IteratedProgram,
+    mover: _Mover,
+    strand: Strand,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+) -> None:
+    """A loop over scalars as one function, which is called again while the predicate holds."""
+    pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
+    strand.line(node, tuple(o.text for o in inputs), ", ".join(o.text for o in outputs))
+    held = [np.empty((), spec.dtype.np) for spec in _arguments_of(node)[len(outputs) :]]
+    copies = [Operand(array, None, "") for array in held]
+    mover.move(strand, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
+    predicate = np.empty((), np.bool_)
+    arrays = [*[output.value for output in outputs], *held, predicate]
+    table = np.array([array.ctypes.data for array in arrays], np.int64)
+    call = compile_loop(program.text).call
+    address = int(table.ctypes.data)
+
+    def iterate(_: Any = (arrays, table)) -> None:  # which have to stay as long as this does
+        call(address, 0, COMPILED_ITERATIONS)
+
+    segment = Segment(((iterate, ()),), (node,), None, 0)
+    strand.cut(None, 0, Loop(mover.reader(pred), predicate.item, (segment,), Frame(None, node.name), 1))
 
 
 def _bind_branches(
@@ -198,3 +240,8 @@ class _Mover:
                 continue
             pending = [c for c in pending if c is not free]  # not by value, as remove() would
             strand.emit(self._node, copyto, (free[1], free[0]))
+
+
+def _arguments_of(loop: Node) -> list[TensorSpec]:
+    body: Subgraph = loop.attrs["body"]
+    return [body.nodes[name].outputs[0] for name in body.feeds]

@@ -24,6 +24,7 @@ from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.cost import total_cost
 from flowrt.executor.fused_program import supports
+from flowrt.executor.iterated_program import is_scalar_loop
 from flowrt.executor.program import Program, cause
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
 from flowrt.executor.step_stats import StepRecorder
@@ -281,6 +282,7 @@ def _has_loops(part: Partition) -> bool:
 def _can_have_loops(subgraph: Subgraph) -> bool:
     return any(
         "group" in node.attrs
+        or is_scalar_loop(node)
         or (node.op.effect is Effect.WRITE and node.op.loop)
         or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
         for node in subgraph
@@ -315,7 +317,9 @@ def _parts(placed: Subgraph, devices: Mapping[str, Device], fuses: bool) -> dict
 def _fuse(subgraph: Subgraph) -> Subgraph:
     """`fuse`, in all functions too."""
     if any(node.op.effect is Effect.NESTED for node in subgraph):
-        subgraph = subgraph.with_nodes([with_functions(node, _fuse) for node in subgraph])
+        subgraph = subgraph.with_nodes(
+            [node if is_scalar_loop(node) else with_functions(node, _fuse) for node in subgraph]
+        )
     return fuse(subgraph, supports)
 
 
