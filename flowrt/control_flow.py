@@ -1,4 +1,5 @@
-"""Branches and loops in the graph: ``cond``, ``case``, ``switch_case``, ``while_loop``, under TensorFlow's names.
+"""Branches and loops in the graph: ``cond``, ``case``, ``switch_case``, ``while_loop``, under TensorFlow's
+names.
 
 A branch or body is a Python function, called once while the graph is built. What it makes becomes a function
 of the graph (`flowrt.graph.func_graph`), owned by one If, Case or While operation.
@@ -8,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from flowrt import dtypes
 from flowrt.data.structure import flatten, pack_as, same_structure
@@ -37,8 +40,8 @@ def cond(
 ) -> Any:
     """``true_fn()`` if ``pred`` (a bool scalar) holds, else ``false_fn()``: only that one runs.
 
-    Both return the same structure of tensors with the same dtypes; a list or tuple of one tensor comes back as
-    the tensor, unless ``strict``. Operations may stand for results: they run with their branch. Raises
+    Both return the same structure of tensors with the same dtypes; a list or tuple of one tensor comes back
+    as the tensor, unless ``strict``. Operations may stand for results: they run with their branch. Raises
     `DTypeError` for a Python bool, for what is not callable and for dtypes that differ, and
     `InvalidArgumentError` for structures that differ.
     """
@@ -51,7 +54,7 @@ def cond(
     _check_callable("cond", "false_fn", false_fn)
     graph = get_default_graph()
     with graph.name_scope(name or "cond") as scope:
-        predicate = _predicate(convert_to_tensor(pred, name="pred"))
+        predicate = graph.as_graph_element(_predicate(convert_to_tensor(pred, name="pred")))
         branches = {"true_fn": true_fn, "false_fn": false_fn}
         traced = _trace_branches("cond", branches, scope)
         return _branch_op(
@@ -80,7 +83,8 @@ def switch_case(
     _check_callable("switch_case", "default", default)
     graph = get_default_graph()
     with graph.name_scope(name) as scope:
-        index = convert_to_tensor(branch_index, dtypes.int32, name="branch_index")
+        index = _scalar(convert_to_tensor(branch_index, dtypes.int32, name="branch_index"), "branch_index")
+        index = graph.as_graph_element(index)
         count = max(functions) + 1
         ordered: dict[str, Any] = {f"branch {i}": functions.get(i, default) for i in range(count)}
         ordered["default"] = default
@@ -99,7 +103,7 @@ def switch_case(
 
 
 def _indexed(branch_fns: Any) -> dict[int, Callable[[], Any]]:
-    items = list(branch_fns.items()) if isinstance(branch_fns, Mapping) else list(branch_fns)
+    items = _items("switch_case: expected branch_fns", branch_fns)
     if not items:
         raise InvalidArgumentError("switch_case: expected at least one branch; got none", source=user_line())
     pairs = items if all(isinstance(i, tuple) and len(i) == 2 for i in items) else list(enumerate(items))
@@ -112,6 +116,15 @@ def _indexed(branch_fns: Any) -> dict[int, Callable[[], Any]]:
         _check_callable("switch_case", f"branch {index}", function)
         found[index] = function
     return found
+
+
+def _items(expected: str, given: Any) -> list[Any]:
+    """The items of a list or of a dict. Raises `DTypeError`, which begins with ``expected``."""
+    if isinstance(given, Mapping):
+        return list(given.items())
+    if not isinstance(given, (list, tuple)):
+        raise DTypeError(f"{expected} to be a list or a dict; got {given!r:.80}", source=user_line())
+    return list(given)
 
 
 def case(
@@ -127,7 +140,7 @@ def case(
     predicate may hold, and without a ``default`` at least one must: a step fails with `InvalidArgumentError`
     otherwise. Raises as `cond`.
     """
-    pairs = list(pred_fn_pairs.items()) if isinstance(pred_fn_pairs, Mapping) else list(pred_fn_pairs)
+    pairs = _items("case: expected pred_fn_pairs", pred_fn_pairs)
     if not pairs or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
         raise DTypeError(
             f"case: expected pairs (predicate, callable); got {pred_fn_pairs!r:.80}", source=user_line()
@@ -207,16 +220,19 @@ def _as_result(graph: FuncGraph, leaf: Any) -> Tensor:
 
 
 def _check_same_structure(what: str, first: _Branch, other: _Branch) -> None:
-    if not same_structure(_shallow(first.result), _shallow(other.result)):
+    is_same = (first.result is None) == (other.result is None)  # None is no result, not a leaf
+    if not is_same or not same_structure(_shallow(first.result), _shallow(other.result)):
         raise InvalidArgumentError(
-            f"{what}: expected branches that return one structure; got {first.result!r:.100} from {first.name}"
+            f"{what}: expected branches that return one structure; got {first.result!r:.100}"
+            f" from {first.name}"
             f" and {other.result!r:.100} from {other.name}",
             source=user_line(),
         )
     for a, b in zip(first.tensors, other.tensors, strict=True):
         if a.dtype is not b.dtype:
             raise DTypeError(
-                f"{what}: expected branches that return the same dtypes; got {a.name!r} of {a.dtype.name} from"
+                f"{what}: expected branches that return the same dtypes; got {a.name!r} of"
+                f" {a.dtype.name} from"
                 f" {first.name} and {b.name!r} of {b.dtype.name} from {other.name}. Use flowrt.cast()",
                 source=user_line(),
             )
@@ -266,10 +282,13 @@ def _lift_reads(graphs: Sequence[FuncGraph]) -> None:
     handles = [{inner: outer for outer, inner in graph.captures.items()} for graph in graphs]
     outside = {inner.ref: outer for found in handles for inner, outer in found.items()}
     written = {
-        outside[handle] for _, op in operations for handle, writes in touches(op.node) if writes and handle in outside
+        outside[handle]
+        for _, op in operations
+        for handle, writes in touches(op.node)
+        if writes and handle in outside
     }
     for graph, op in operations:
-        if op.type == "ReadVariableOp" and outside.get(op.inputs[0].ref, None) not in (None, *written):
+        if op.type == "ReadVariableOp" and outside.get(op.inputs[0].ref) not in (None, *written):
             graph.lift(op)
 
 
@@ -294,12 +313,12 @@ def while_loop(
 ) -> Any:
     """``loop_vars``, replaced by ``body(*loop_vars)`` as long as ``cond(*loop_vars)`` holds.
 
-    ``loop_vars`` is a structure of tensors and TensorArrays; the body returns one like it, with the same dtypes
-    and with shapes that fit: a variable whose shape changes needs its ``shape_invariants`` (a structure of
-    shapes, unknown dimensions None). ``maximum_iterations`` ends the loop in any case. One variable comes back
-    as it is, unless ``return_same_structure``. ``parallel_iterations`` is accepted; iterations of one device run
-    in order. ``swap_memory`` keeps what the gradient needs in host memory, ``back_prop=False`` says that there
-    will be no gradient.
+    ``loop_vars`` is a structure of tensors and TensorArrays; the body returns one like it, with the same
+    dtypes and with shapes that fit: a variable whose shape changes needs its ``shape_invariants`` (a
+    structure of shapes, unknown dimensions None). ``maximum_iterations`` ends the loop in any case. One
+    variable comes back as it is, unless ``return_same_structure``. ``parallel_iterations`` is accepted;
+    iterations of one device run in order. ``swap_memory`` keeps what the gradient needs in host memory,
+    ``back_prop=False`` says that there will be no gradient.
 
     Raises `DTypeError` and `InvalidArgumentError`, which name the variable, for what the body returns.
     """
@@ -309,8 +328,8 @@ def while_loop(
         raise InvalidArgumentError(
             "while_loop: expected at least one loop variable; got none", source=user_line()
         )
-    if isinstance(parallel_iterations, int) and parallel_iterations < 1:
-        message = f"while_loop: expected parallel_iterations of 1 or more; got {parallel_iterations}"
+    if not isinstance(parallel_iterations, (int, np.integer)) or parallel_iterations < 1:
+        message = f"while_loop: expected parallel_iterations of 1 or more; got {parallel_iterations!r}"
         raise DTypeError(message, source=user_line())
     with get_default_graph().name_scope(name or "while") as scope:
         loop = _Loop(scope, loop_vars, shape_invariants, maximum_iterations)
@@ -409,7 +428,8 @@ class _Loop:
             returned = returned[0] if isinstance(returned, (list, tuple)) and len(returned) == 1 else returned
         if returned is None or not same_structure(_shallow(structure), _shallow(returned)):
             raise InvalidArgumentError(
-                f"while_loop: expected a body that returns the structure of loop_vars, {structure!r:.100}; got"
+                f"while_loop: expected a body that returns the structure of loop_vars,"
+                f" {structure!r:.100}; got"
                 f" {returned!r:.100}",
                 source=user_line(),
             )
@@ -430,8 +450,10 @@ class _Loop:
             tensor = graph.as_graph_element(tensor)
         if not _is_within(tensor.spec.shape, spec.shape) and spec.dtype is not dtypes.variant:
             raise InvalidArgumentError(
-                f"while_loop: loop variable {position} ({name!r}) enters with shape {format_shape(spec.shape)}"
-                f" and has shape {format_shape(tensor.spec.shape)} after one iteration. Give shape_invariants,"
+                f"while_loop: loop variable {position} ({name!r}) enters with shape"
+                f" {format_shape(spec.shape)}"
+                f" and has shape {format_shape(tensor.spec.shape)} after one iteration. Give"
+                f" shape_invariants,"
                 " or use set_shape() in the body",
                 source=user_line(),
             )
@@ -442,11 +464,16 @@ class _Loop:
         for position, (spec, shape) in enumerate(zip(self._specs, shapes, strict=True)):
             if shape is None or spec.dtype is dtypes.variant:
                 continue
-            wanted = as_shape(shape)
+            try:
+                wanted = as_shape(shape)
+            except InvalidArgumentError as error:
+                message = f"while_loop: shape_invariants of loop variable {position}: {error.message}"
+                raise InvalidArgumentError(message, source=user_line()) from None
             if not compatible(spec.shape, wanted) or not _is_within(relax(spec.shape, wanted), wanted):
                 raise InvalidArgumentError(
                     f"while_loop: expected a shape invariant that the first value fits; got"
-                    f" {format_shape(wanted)} for loop variable {position} of shape {format_shape(spec.shape)}",
+                    f" {format_shape(wanted)} for loop variable {position} of shape"
+                    f" {format_shape(spec.shape)}",
                     source=user_line(),
                 )
             self._specs[position] = TensorSpec(spec.dtype, wanted)
@@ -455,15 +482,19 @@ class _Loop:
 def _flat_shapes(structure: Any, shapes: Any) -> list[Any]:
     """One shape a leaf of ``structure``; lists of dimensions are shapes where it has a leaf."""
     if isinstance(structure, Mapping):
-        return [s for key in sorted(structure) for s in _flat_shapes(structure[key], shapes[key])]
-    if isinstance(structure, (list, tuple)):
-        if not isinstance(shapes, (list, tuple)) or len(shapes) != len(structure):
-            raise InvalidArgumentError(
-                f"while_loop: expected shape_invariants like loop_vars, {structure!r:.80}; got {shapes!r:.80}",
-                source=user_line(),
-            )
-        return [s for a, b in zip(structure, shapes, strict=True) for s in _flat_shapes(a, b)]
-    return [shapes]
+        fits = isinstance(shapes, Mapping) and shapes.keys() == structure.keys()
+        pairs = [(structure[key], shapes[key]) for key in sorted(structure)] if fits else []
+    elif isinstance(structure, (list, tuple)):
+        fits = isinstance(shapes, (list, tuple)) and len(shapes) == len(structure)
+        pairs = list(zip(structure, shapes, strict=True)) if fits else []
+    else:
+        return [shapes]
+    if not fits:
+        raise InvalidArgumentError(
+            f"while_loop: expected shape_invariants like loop_vars, {structure!r:.80}; got {shapes!r:.80}",
+            source=user_line(),
+        )
+    return [s for a, b in pairs for s in _flat_shapes(a, b)]
 
 
 def _is_within(shape: Shape, wider: Shape) -> bool:
@@ -482,6 +513,11 @@ def _predicate(tensor: Tensor, what: str = "pred") -> Tensor:
     """``tensor`` as the bool scalar that decides. Raises `DTypeError` and `InvalidArgumentError`."""
     if tensor.dtype is not dtypes.bool_:
         raise DTypeError(f"{what}: expected a bool tensor; got {tensor!r}", source=user_line())
+    return _scalar(tensor, what)
+
+
+def _scalar(tensor: Tensor, what: str) -> Tensor:
+    """``tensor``, of one element, as a scalar. Raises `InvalidArgumentError`."""
     shape = tensor.spec.shape
     if shape is not None and any(d not in (1, None) for d in shape):
         raise InvalidArgumentError(f"{what}: expected a scalar; got {tensor!r}", source=user_line())

@@ -251,7 +251,7 @@ def _graph_of(values: Sequence[Any] | None) -> Graph:
     current = get_default_graph()
     for value in values or ():
         if isinstance(value, (Tensor, Variable)):
-            return current if current.is_inside(value.graph) else value.graph
+            return value.graph.building
     return current
 
 

@@ -174,8 +174,7 @@ class Variable:
     @property
     def _building(self) -> Graph:
         """Where operations on it go: its graph, or the function inside it that is being built."""
-        graph, current = self.handle.graph, get_default_graph()
-        return current if current.is_inside(graph) else graph
+        return self.handle.graph.building
 
     # --- what it is
 

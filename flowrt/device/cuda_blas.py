@@ -22,6 +22,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from flowrt import dtypes
 from flowrt.device.matmul_precision import FLOAT32_PRODUCTS, MatmulPrecision
 from flowrt.errors import InternalError, ResourceExhaustedError
 
@@ -32,7 +33,7 @@ DEFAULT_ALGORITHM, ALLOCATION_FAILED = -1, 3
 """Of cublasGemmAlgo_t and cublasStatus_t."""
 
 FLOAT32_COMPUTE = {MatmulPrecision.HIGHEST: 68, MatmulPrecision.HIGH: 77, MatmulPrecision.MEDIUM: 75}
-FLOAT64_COMPUTE = dict.fromkeys(MatmulPrecision, 70)
+FLOAT16_COMPUTE, FLOAT64_COMPUTE = dict.fromkeys(MatmulPrecision, 68), dict.fromkeys(MatmulPrecision, 70)
 """cublasComputeType_t: CUBLAS_COMPUTE_32F, _32F_FAST_TF32, _32F_FAST_16BF; CUBLAS_COMPUTE_64F."""
 
 ROUNDS_FROM = (8, 0)
@@ -49,24 +50,26 @@ class _Kind(NamedTuple):
     """cudaDataType"""
     compute: Mapping[MatmulPrecision, int]
     one: int
-    """The address of the factor of the product: on the host, of the dtype."""
+    """The address of the factor of the product: on the host, of the dtype that sums have."""
     zero: int
     """That of the factor of what the result's memory had before."""
     keep: Any
     """The array that has both."""
 
 
-def _kind(dtype: Any, data_type: int, compute: Mapping[MatmulPrecision, int]) -> _Kind:
-    factors = np.array([1, 0], dtype)
+def _kind(data_type: int, compute: Mapping[MatmulPrecision, int], sums: Any) -> _Kind:
+    factors = np.array([1, 0], sums)
     address = factors.ctypes.data
     return _Kind(data_type, compute, address, address + factors.itemsize, factors)
 
 
 _KINDS = {
-    np.dtype(np.float32): _kind(np.float32, 0, FLOAT32_COMPUTE),
-    np.dtype(np.float64): _kind(np.float64, 1, FLOAT64_COMPUTE),
-    np.dtype(np.complex64): _kind(np.complex64, 4, FLOAT32_COMPUTE),
-    np.dtype(np.complex128): _kind(np.complex128, 5, FLOAT64_COMPUTE),
+    dtypes.float32.np: _kind(0, FLOAT32_COMPUTE, np.float32),
+    dtypes.float64.np: _kind(1, FLOAT64_COMPUTE, np.float64),
+    dtypes.float16.np: _kind(2, FLOAT16_COMPUTE, np.float32),
+    dtypes.complex64.np: _kind(4, FLOAT32_COMPUTE, np.complex64),
+    dtypes.complex128.np: _kind(5, FLOAT64_COMPUTE, np.complex128),
+    dtypes.bfloat16.np: _kind(14, FLOAT16_COMPUTE, np.float32),
 }
 
 

@@ -32,6 +32,7 @@ from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import MemoryPlan
+from flowrt.executor.open_lists import OpenList
 from flowrt.executor.places import (
     SCRATCH,
     FunctionPlaces,
@@ -58,6 +59,8 @@ MAX_KEPT_REGISTER = 65536
 """Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its
 last reader.
 """
+
+LIST_OPS = ("TensorListPushBack", "TensorListPopBack")
 
 MAX_STRETCH_COST = 1e7
 """Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
@@ -140,6 +143,8 @@ class Outer(NamedTuple):
     in_place: Mapping[Ref, Operand]
     frame: Frame | None
     """The innermost loop."""
+    lists: Mapping[str, OpenList]
+    """By the name of the operation that changes it, each list that is open."""
 
 
 @final
@@ -310,6 +315,8 @@ class Binder:
             self._bind_send(node)
         elif node.op.effect is Effect.NESTED:
             self._bind_functions(node)
+        elif self._outer is not None and name in LIST_OPS and node.name in self._outer.lists:
+            self._bind_open_list(node, self._outer.lists[node.name])
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_kernel(node, position)
 
@@ -457,15 +464,20 @@ class Binder:
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
-        if isinstance(function, FusedKernel) and not isinstance(arguments[0], Later):
+        if isinstance(function, FusedKernel):
             result = ", ".join(self._operands[node.name, i].text for i in range(len(arrays)))
-            self._emit(node, *function.bind(arguments[0], arrays), operands, result)
+            (inputs,) = arguments
+            if isinstance(inputs, Later):
+                bound = function.bind_late(inputs, self._registers, arrays)
+            else:
+                bound = function.bind(inputs, arrays)
+            self._emit(node, *bound, operands, result)
             return
         if isinstance(node.op.kernel, Ufunc):
-            bound, arguments = function, (*arguments, out)
+            call, arguments = function, (*arguments, out)
         else:
-            bound = functools.partial(function, out=out)
-        self._emit_call(node, self._timed(node, bound), arguments, operands, _ignore)
+            call = functools.partial(function, out=out)
+        self._emit_call(node, self._timed(node, call), arguments, operands, _ignore)
 
     def _bind_into_registers(self, node: Node, operands: list[Operand]) -> None:
         function, arguments = self._kernel(node, operands)
@@ -515,6 +527,33 @@ class Binder:
             self._has_loops,
         )
 
+    def _bind_open_list(self, node: Node, opened: OpenList) -> None:
+        """Push onto a list that is open, or take its last element."""
+        registers, slot = self._registers, opened.slot
+        operands = [self._operands[ref] for ref in node.inputs[:2]]
+        self._place(node, 0, operands[0])
+        if not opened.is_pushed:
+            target, spec = self._new_register(node, 1), node.outputs[1]
+
+            def pop() -> None:
+                value = registers[slot].pop()
+                registers[target] = self._xp.zeros(spec.shape, spec.dtype.np) if value is None else value
+
+            self._emit(node, pop, (), operands[:1], self._operands[node.name, 1].text)
+            return
+        value, copy = operands[1], self._xp.array
+        if value.slot is None:
+            array = value.value
+            self._emit(node, lambda: registers[slot].append(copy(array)), (), operands, operands[0].text)
+        else:
+            source = value.slot
+            op = self._subgraph.nodes[self._lifetimes.root(node.inputs[1])[0]].op
+            if op.effect in (Effect.PURE, Effect.RANDOM) and not op.alias:  # new memory, which nobody writes
+                push = lambda: registers[slot].append(registers[source])  # noqa: E731
+            else:
+                push = lambda: registers[slot].append(copy(registers[source]))  # noqa: E731
+            self._emit(node, push, (), operands, operands[0].text)
+
     def _bind_function(
         self,
         node: Node,
@@ -522,6 +561,7 @@ class Binder:
         arguments: Sequence[Operand],
         outputs: Sequence[Operand],
         frame: Frame | None,
+        lists: Mapping[str, OpenList],
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         function = places.subgraph
@@ -529,7 +569,7 @@ class Binder:
         parameters = {(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)}
         base = self._base + self._memory.offsets[node.name, SCRATCH]
         in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
-        outer = Outer(self, (self._arena, base), parameters, in_place, frame)
+        outer = Outer(self, (self._arena, base), parameters, in_place, frame, lists)
         binder = Binder(partition, self._resource, self._send, self._take, self._fail, outer)
         strand = binder.bind_function()
         self._strand.lines += strand.lines

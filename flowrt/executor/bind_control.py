@@ -1,7 +1,7 @@
 """Binding loops and branches: arguments in, results out.
 
-The outputs of a node that owns functions have their places, buffers or registers. A loop's variables *are* its
-outputs: they are set from the inputs before the loop, the body reads them as its parameters, and what it
+The outputs of a node that owns functions have their places, buffers or registers. A loop's variables *are*
+its outputs: they are set from the inputs before the loop, the body reads them as its parameters, and what it
 computes is moved over them at the end of each iteration, unless its kernels have written there themselves. A
 branch's results are moved to the outputs at its end.
 
@@ -12,7 +12,7 @@ copy.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -22,6 +22,7 @@ from flowrt.device.host_jit import compile_loop
 from flowrt.executor.arguments import Operand
 from flowrt.executor.control import Branches, Frame, Loop
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
+from flowrt.executor.open_lists import OpenList, open_lists
 from flowrt.executor.program import Segment
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
@@ -37,6 +38,7 @@ COMPILED_ITERATIONS = 1_000_000
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations."""
 
+
 class BoundFunction(NamedTuple):
     """The instructions of a function, where its results are, which of these may be a variable's memory, and
     the names of those that are in their owner's outputs already.
@@ -48,8 +50,8 @@ class BoundFunction(NamedTuple):
     in_place: set[Any]
 
 
-Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None], BoundFunction]
-"""Binds a function for given arguments and its owner's outputs, in a frame."""
+Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, OpenList]], BoundFunction]
+"""Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open."""
 
 
 def bind_control(
@@ -116,7 +118,7 @@ def _bind_branches(
     strand.line(node, (index.text,), ", ".join(o.text for o in outputs))
     blocks = []
     for bind in functions:
-        function = bind(arguments, outputs, frame)
+        function = bind(arguments, outputs, frame, {})
         mover.move(function.strand, function.results, outputs, function.is_read)
         function.strand.cut(None, 0)
         blocks.append(tuple(function.strand.segments))
@@ -135,9 +137,12 @@ def _bind_loop(
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     strand.line(node, tuple(o.text for o in inputs), ", ".join(o.text for o in outputs))
     mover.move(strand, initial, outputs, [False] * len(outputs))
+    lists = open_lists(node, {k: o.slot for k, o in enumerate(outputs) if o.slot is not None})
+    for opened in lists.values():
+        strand.emit(node, opened.open(mover.registers), ())
     (bind,) = functions
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
-    function = bind([*outputs, *invariant], outputs, own_frame)
+    function = bind([*outputs, *invariant], outputs, own_frame, lists)
     body = function.strand
     again, *results = function.results
     mover.move(body, results, outputs, function.is_read[1:])
@@ -146,17 +151,19 @@ def _bind_loop(
     iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
     loop = Loop(mover.reader(pred), mover.reader(again), tuple(body.segments), own_frame, iterations)
     strand.cut(None, 0, loop)
+    for opened in lists.values():
+        strand.emit(node, opened.close(mover.registers), ())
 
 
 class _Mover:
     """Writes the instructions that move values to the outputs of ``node``."""
 
     def __init__(self, node: Node, device: Device, registers: list[Any]) -> None:
-        self._node, self._device, self._registers = node, device, registers
+        self._node, self._device, self.registers = node, device, registers
 
     def reader(self, operand: Operand) -> Callable[[], Any]:
         """A function that reads a scalar for the host."""
-        registers, slot = self._registers, operand.slot
+        registers, slot = self.registers, operand.slot
         to_host = self._device.to_host if self._device.is_remote and not operand.is_host else np.asarray
         if slot is not None:
             return lambda: to_host(registers[slot]).item()
@@ -183,8 +190,8 @@ class _Mover:
         overwritten = {slot for _, slot, _ in stores}
         for position, (slot, array) in enumerate(loads):
             if slot in overwritten:  # the value is kept in a register of its own meanwhile
-                self._registers.append(None)
-                kept = len(self._registers) - 1
+                self.registers.append(None)
+                kept = len(self.registers) - 1
                 stores.append((Operand(None, slot, ""), kept, False))
                 loads[position] = (kept, array)
         self._store(strand, stores)  # first: what is copied from arrays is still there
@@ -193,14 +200,14 @@ class _Mover:
             strand.emit(self._node, self._load(slot, array), ())
 
     def _load(self, slot: int, array: Any) -> Callable[[], None]:
-        registers, copyto = self._registers, self._device.xp.copyto
+        registers, copyto = self.registers, self._device.xp.copyto
         return lambda: copyto(array, registers[slot])
 
     def _store(self, strand: Strand, stores: Sequence[tuple[Operand, int, bool]]) -> None:
         """Set registers: all are read before the first is set. What lies in an array is copied."""
         if not stores:
             return
-        registers, copy = self._registers, self._device.xp.array
+        registers, copy = self.registers, self._device.xp.array
         reads = [self._read(source, copy if copies else None) for source, _, copies in stores]
         slots = [slot for _, slot, _ in stores]
         if len(stores) == 1:
@@ -216,7 +223,7 @@ class _Mover:
         strand.emit(self._node, store, ())
 
     def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
-        registers, slot, value = self._registers, source.slot, source.value
+        registers, slot, value = self.registers, source.slot, source.value
         if slot is None:
             assert copy is not None
             return lambda: copy(value)

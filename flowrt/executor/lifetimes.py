@@ -66,7 +66,7 @@ class Lifetimes:
         return self._last[self.root(ref)] == position
 
     def is_read_before(self, ref: Ref, position: int) -> bool:
-        """Whether all who read the tensor's memory come before ``position``, and none is on another device."""
+        """Whether all who read the tensor's memory come before ``position``, none of them elsewhere."""
         return self._last[self.root(ref)] < position and self.root(ref) not in self._sent
 
     def are_done(self, ref: Ref, before: str) -> bool:

@@ -71,8 +71,8 @@ class Storage(Enum):
 
 
 class Places(NamedTuple):
-    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node that
-    owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
+    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node
+    that owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
     """
 
     storage: dict[str, Storage]
@@ -100,8 +100,8 @@ SCRATCH = -1
 
 class Surroundings(NamedTuple):
     """What a function's places rest on: of each parameter where its argument is, and a stand-in for it if it
-    is there already; of each result in a buffer the output that it becomes, with the parameter that lies there
-    meanwhile.
+    is there already; of each result in a buffer the output that it becomes, with the parameter that lies
+    there meanwhile.
     """
 
     parameters: dict[str, Storage]

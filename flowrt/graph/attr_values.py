@@ -1,6 +1,7 @@
 """Attributes as messages: Python values <-> AttrValue, by the kind that the op's definition gives them.
 
-An attribute that is None is left out of a message, except a shape, whose None is "unknown rank".
+An attribute that is None is left out of a message, except a shape, whose None is "unknown rank". A function
+stands in a message by its name (`FunctionName`), and in the library of the GraphDef in full.
 """
 
 from __future__ import annotations
@@ -20,6 +21,12 @@ from flowrt.graph.tensor_proto import (
     encode_shape,
     encode_tensor,
 )
+
+
+class FunctionName(str):
+    """The name of a function in a GraphDef's library: what an attribute that is a function holds there."""
+
+    __slots__ = ()
 
 
 def attr_kind(op: OpDef, key: str) -> str | None:
@@ -45,6 +52,7 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     ((bool, np.bool_), "bool"),
     ((int, np.integer), "int"),
     ((float, np.floating), "float"),
+    (FunctionName, "func"),
     ((str, bytes), "string"),
     (DType, "type"),
     (np.ndarray, "tensor"),
@@ -160,6 +168,21 @@ def _decode_float(value: float) -> float:
     return float(str(np.float32(value)))
 
 
+def _encode_function(message: Any, name: str) -> None:
+    if not isinstance(name, FunctionName):
+        raise TypeError("no name of a function")
+    message.name = name
+
+
+def _decode_function(message: Any) -> FunctionName:
+    if message.attr:
+        raise UnimplementedError(
+            f"expected a function without attributes of its own; got {message.name[:200]!r} with"
+            f" {', '.join(sorted(message.attr))[:200]}"
+        )
+    return FunctionName(message.name)
+
+
 _CODECS: dict[str, _Codec] = {
     codec.kind: codec
     for codec in (
@@ -170,6 +193,7 @@ _CODECS: dict[str, _Codec] = {
         _scalar("type", "type", lambda dtype: as_dtype(dtype).number, decode_type),
         _nested("shape", encode_shape, decode_shape),
         _nested("tensor", encode_tensor, decode_tensor),
+        _nested("func", _encode_function, _decode_function),
     )
 }
 _BY_FIELD = {codec.field: codec for codec in _CODECS.values()}

@@ -36,6 +36,8 @@ def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[st
         if type(value) is Tensor:
             if value.op.graph is not graph and not graph.is_inside(value.op.graph):
                 graph = value.op.graph
+                if graph.finalized and graph.root is not graph:
+                    raise graph.foreign(value)
                 with graph:
                     return _build_in(graph, op, values, name, kwargs)
             break

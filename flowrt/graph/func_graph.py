@@ -9,7 +9,8 @@ Rules of this file:
      whole and variables and losses are found wherever they were made.
   2. Parameters are _Feed nodes. The caller gives arguments in the order of ``parameters``: those of the
      function first, then what it captured.
-  3. A constant is copied instead of captured, so that what rests on it is known inside.
+  3. A constant is copied instead of captured, so that what rests on it is known inside: not one of floating
+     or complex numbers, for whose gradient someone may ask (the compiler copies it later).
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Operation, Tensor
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.passes.prune import sort_topologically
-
+from flowrt.graph.source import user_line
 
 SEED_POSITIONS = 1 << 30
 """Where the numbers of random operations in functions begin; those of graphs are their positions."""
@@ -48,7 +49,12 @@ class FuncGraph(Graph):
         self._scopes.inherit(outer._scopes)
         self.parameters: list[Tensor] = []
         self.captures: dict[Tensor, Tensor] = {}
+        self._origins: dict[Tensor, Tensor] = {}
+        """`captures` the other way round."""
         self.control_captures: dict[Operation, None] = {}
+        self.must_run: Callable[[FuncGraph], Sequence[Operation]] | None = getattr(outer, "must_run", None)
+        """Finds the operations that run with the function although nothing reads them; None: there are
+        none."""
 
     @property
     def root(self) -> Graph:
@@ -90,11 +96,16 @@ class FuncGraph(Graph):
         if tensor.graph is not self.outer:
             assert isinstance(self.outer, FuncGraph)
             return self.capture(self.outer.capture(tensor))
-        if tensor.op.type == "Const" and not tensor.op.control_inputs:
+        if _is_copied(tensor):
             self.captures[tensor] = copied = self.copy_constant(tensor.op.node)
             return copied
         self.captures[tensor] = parameter = self.stand_in(tensor, tensor.op.name.rpartition("/")[2])
+        self._origins[parameter] = tensor
         return parameter
+
+    def origin(self, tensor: Tensor) -> Tensor:
+        found = self._origins.get(tensor)
+        return tensor if found is None else found.graph.origin(found)
 
     def copy_constant(self, constant: Node) -> Tensor:
         """The constant in this function."""
@@ -148,7 +159,9 @@ class FuncGraph(Graph):
     # --- the function as data
 
     def subgraph(self, fetches: Sequence[Tensor], targets: Sequence[Operation] = ()) -> Subgraph:
-        """What ``fetches`` and ``targets`` need, with all parameters as feeds, in order."""
+        """What ``fetches``, ``targets`` and `must_run` need, with all parameters as feeds, in order."""
+        if self.must_run is not None:
+            targets = list(dict.fromkeys([*targets, *self.must_run(self)]))
         needed = {t.op.name for t in self.parameters}
         stack = [t.op.name for t in fetches] + [op.name for op in targets]
         while stack:
@@ -191,14 +204,22 @@ class FuncGraph(Graph):
         """The tensor behind a name of the subgraph."""
         return self.operations[ref[0]].outputs[ref[1]]
 
-    def foreign(self, tensor: Tensor) -> InvalidArgumentError:
-        """The error for a tensor of this function that was given to someone outside."""
+    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+        """The error for an element of this function that was given to someone outside."""
+        op = element.op if isinstance(element, Tensor) else element
+        kind, made = type(element).__name__.lower(), f" (made at {op.source})" if op.source else ""
         return InvalidArgumentError(
-            f"tensor {tensor.name!r} is inside {self.what}: it has no value outside. Return it from there",
-            op=tensor.op.name,
-            op_type=tensor.op.type,
-            source=tensor.op.source,
+            f"{kind} {element.name!r}{made} is inside {self.what}: it cannot be used outside. Return it from"
+            " there",
+            op=op.name,
+            op_type=op.type,
+            source=user_line(),
         )
+
+
+def _is_copied(tensor: Tensor) -> bool:
+    is_constant = tensor.op.type == "Const" and not tensor.op.control_inputs
+    return is_constant and not (tensor.dtype.is_floating or tensor.dtype.is_complex)
 
 
 def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:

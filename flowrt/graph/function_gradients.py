@@ -35,8 +35,8 @@ Shares = dict[Any, list[Any]]
 
 @final
 class Gradient(FuncGraph):
-    """The gradient of the function ``forward``, an attribute of an operation in ``outer``. ``keep`` gives what
-    stands in it for a tensor that only ``forward`` has.
+    """The gradient of the function ``forward``, an attribute of an operation in ``outer``. ``keep`` gives
+    what stands in it for a tensor that only ``forward`` has.
     """
 
     def __init__(
@@ -119,7 +119,7 @@ def tangents_of(
     parameters: Sequence[Tensor],
     tangents: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The tangents of ``results``, tensors of ``function``, from those of its ``parameters``; None is zero."""
+    """The tangents of ``results``, tensors of ``function``, from its ``parameters``': None is zero."""
     moving = [
         i for i, y in enumerate(results) if is_differentiable(y.dtype) and y.dtype is not dtypes.resource
     ]

@@ -18,7 +18,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, UnimplementedError
 from flowrt.graph.build import constant_tensor, convert_to_tensor
-from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.list_slices import ListSlices, sum_lists
 from flowrt.graph.op_def import Rule, nearest, op_def
@@ -67,15 +67,19 @@ def gradients(
             f"gradients: expected unconnected_gradients 'none' or 'zero'; got {unconnected_gradients!r}"
         )
     stopped = [] if stop_gradients is None else as_tensors(stop_gradients)
-    graph = ys[0].graph
+    current, given = get_default_graph(), ys[0].graph
+    graph = current if current.root is given.root else given
     for tensor in [*ys, *xs, *stopped]:
-        graph.as_graph_element(tensor)  # raises for a foreign one
+        if tensor.graph is not graph and not graph.is_inside(tensor.graph):
+            raise tensor.graph.foreign(tensor)
     stops = {t.ref for t in stopped}
     with graph, graph.name_scope(name):
         seeds = [_seed(y, g, i) for i, (y, g) in enumerate(zip(ys, grads, strict=True))]
         shares = backpropagate(graph, ys, seeds, xs, stops, colocate_gradients_with_ops)
         zero = unconnected_gradients == UnconnectedGradients.ZERO
-        return [total_of(shares.get(x.ref), x) if x.ref in shares else zeros_of(x) if zero else None for x in xs]
+        return [
+            total_of(shares.get(x.ref), x) if x.ref in shares else zeros_of(x) if zero else None for x in xs
+        ]
 
 
 def as_list(value: Any) -> list[Any]:
@@ -126,7 +130,9 @@ def backpropagate(
     stops: set[Any],
     colocate: bool,
 ) -> dict[Any, list[GradientTensor]]:
-    """All shares of the gradient by tensor, for the tensors between ``xs`` and ``ys``."""
+    """All shares of the gradient by tensor, for the tensors between ``xs`` and ``ys``: those of ``graph``,
+    and of the graphs around it where it captured what depends on an x.
+    """
     order = ancestors([y.op for y in ys], stops)
     active = _reached_from(xs, order, stops)
     shares: dict[Any, list[GradientTensor]] = {}
@@ -147,7 +153,7 @@ def backpropagate(
             inputs = op.inputs  # an operation that owns functions may have more of them afterwards
             with scope:
                 dxs = apply_vjp(op, dys)
-        for tensor, dx in zip(inputs, dxs, strict=True):
+        for tensor, dx in zip(map(_origin, inputs), dxs, strict=True):
             if dx is not None and (tensor.op in active or tensor.ref in wanted):
                 _check_shape(op, tensor, dx)
                 shares.setdefault(tensor.ref, []).append(dx)
@@ -163,7 +169,8 @@ def ancestors(roots: Sequence[Operation], stops: set[Any]) -> list[Operation]:
         op = stack[-1]
         if op not in state:
             state[op] = False
-            stack += [t.op for t in op.inputs if t.op not in state and t.ref not in stops]
+            inputs = map(_origin, op.inputs)
+            stack += [t.op for t in inputs if t.op not in state and t.ref not in stops]
             continue
         stack.pop()
         if not state[op]:
@@ -172,12 +179,18 @@ def ancestors(roots: Sequence[Operation], stops: set[Any]) -> list[Operation]:
     return order
 
 
+def _origin(tensor: Tensor) -> Tensor:
+    """``tensor``, or what it stands for in a function that captured it."""
+    return tensor.graph.origin(tensor)
+
+
 def _reached_from(xs: list[Tensor], order: list[Operation], stops: set[Any]) -> set[Operation]:
     """The operations of ``order`` through which an x can influence their outputs."""
     sources = {x.ref for x in xs}
     active: set[Operation] = set()
     for op in order:
-        through = any(t.ref in sources or (t.op in active and t.ref not in stops) for t in op.inputs)
+        inputs = map(_origin, op.inputs)
+        through = any(t.ref in sources or (t.op in active and t.ref not in stops) for t in inputs)
         if through and vjp_rule(op) is not Rule.NONDIFFERENTIABLE:
             active.add(op)
     return active | {x.op for x in xs if x.op in active}

@@ -203,12 +203,7 @@ class Graph:
 
     def _adopted(self, obj: Tensor | Operation) -> Tensor:
         """A tensor of another graph as this one has it. Raises `InvalidArgumentError` if it may not."""
-        if isinstance(obj, Operation):
-            raise obj.error(
-                InvalidArgumentError,
-                f"{obj!r} is not an element of this graph. A session runs one graph: Session(graph=...)",
-            )
-        adopted = self.adopt(obj)
+        adopted = self.adopt(obj) if isinstance(obj, Tensor) else None
         if adopted is None:
             raise obj.graph.foreign(obj)
         return adopted
@@ -238,6 +233,12 @@ class Graph:
         """The graph that is no function of another: where variables are."""
         return self
 
+    @property
+    def building(self) -> Graph:
+        """Where operations on what this graph has go: the function inside it that is being built, or it."""
+        current = get_default_graph()
+        return current if current.is_inside(self) else self
+
     def is_inside(self, graph: Graph) -> bool:
         """Whether this is a function inside ``graph``."""
         return False
@@ -246,10 +247,15 @@ class Graph:
         """What stands in this graph for ``tensor`` of another; None if it cannot be read here."""
         return None
 
-    def foreign(self, tensor: Tensor) -> InvalidArgumentError:
-        """The error for a tensor of this graph that was given to another."""
-        message = f"{tensor!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
-        error: InvalidArgumentError = tensor.op.error(InvalidArgumentError, message)
+    def origin(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of this graph, or what it stands for: of a graph around, if this is a function."""
+        return tensor
+
+    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+        """The error for an element of this graph that was given to another."""
+        message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
+        op = element.op if isinstance(element, Tensor) else element
+        error: InvalidArgumentError = op.error(InvalidArgumentError, message)
         return error
 
     @property
@@ -404,7 +410,8 @@ class Graph:
         scopes = self._scopes
         old = scopes.device, scopes.device_functions, scopes.colocation
         if op is not None:
-            element = self.as_graph_element(op)
+            is_around = self.is_inside(getattr(op, "graph", self))
+            element = op if is_around else self.as_graph_element(op)
             target = element if isinstance(element, Operation) else element.op
             groups = tuple(target.colocation_groups())
             outer = () if ignore_existing else scopes.colocation

@@ -1,62 +1,47 @@
-"""Nodes to GraphDef and back: the message in which graphs are stored, sent and shown, as TensorFlow writes
-it.
+"""Nodes to GraphDef: the message in which graphs are stored, sent and shown, as TensorFlow writes it.
 
 An input is "node:1", or "node" for output 0; control inputs "^node" stand last. Attributes have the kinds
-of the op's definition. Output shapes can be inferred and are stored only when asked for: `read_nodes` gives
-nodes without output specs, which `import_graph_def` finds when it adds them to a graph.
+of the op's definition. Output shapes can be inferred and are stored only when asked for. A function stands in
+the library, once however many operations own it; its parameters are arguments of its signature, and in its
+nodes an input is "argument", or "node:output:1" by the name of the output (`flowrt.graph.output_names`).
+
+The way back is `flowrt.graph.read_graph_def`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypeAlias, final
 
-from flowrt import protos
-from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
-from flowrt.graph.attr_values import attr_kind, attr_names, decode_attr, encode_attr, kind_of_value
+from flowrt import dtypes, protos
+from flowrt.errors import OpError
+from flowrt.graph.attr_values import FunctionName, attr_kind, encode_attr, kind_of_value
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Source, Subgraph
-from flowrt.graph.op_def import OpDef, nearest, registered_ops
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.output_names import output_names
 from flowrt.graph.shapes import Shape
-from flowrt.graph.source import user_line
 
 if TYPE_CHECKING:
-    from flowrt.protos.graph_pb2 import GraphDef, NodeDef, VersionDef
+    from flowrt.protos.graph_pb2 import FunctionDef, GraphDef, NodeDef
 
 VERSION = 2474
 """The GraphDef version that is written, and the newest that is read: TensorFlow 2.21's."""
-MAX_NODES = 1_000_000
-MAX_NAME_LENGTH = 4096
-MAX_LIST_LENGTH = 65_536
-"""How many outputs an attribute may ask for, and how many elements an input that says *how* may have."""
 
 OUTPUT_SHAPES = "_output_shapes"
 SOURCE = "_source"
 
-_NODE_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-_INPUT = re.compile(r"(?P<control>\^)?(?P<name>[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*)(:(?P<index>\d{1,6}))?")
-
-# TensorFlow's older names for ops whose behaviour did not change, and its ops on reference variables.
-_RENAMED = {"BatchMatMul": "BatchMatMulV2", "PlaceholderV2": "Placeholder"}
-_ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|Scatter\w+|(Sparse)?Apply\w+")
-
-# Attributes that only TensorFlow's ops have, with the values (None: all) at which they say nothing to flowrt.
-_SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
-    "use_locking": None,  # an update always holds the variable's lock
-    "debug_name": None,
-    "grad_a": (False,),
-    "grad_b": (False,),
-    "grad_x": (False,),
-    "grad_y": (False,),
-    "allowed_devices": ((),),
-    "validate_shape": (False,),
-    "multiply_linear_by_lr": (False,),
-    "update_slots": (True,),
+WRITTEN_AS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "PartitionedCall": ("StatefulPartitionedCall", {}),
+    "TensorListAdd": ("AddN", {"T": dtypes.variant, "N": 2}),
+    "TensorListZerosLike": ("ZerosLike", {"T": dtypes.variant}),
 }
+"""What TensorFlow calls an op, and the attributes that it has there. Its PartitionedCall is one without
+effects, and two ops of numbers take lists, too.
+"""
 
-
-# --- writing
+FormatRef: TypeAlias = Callable[[Ref], str]
 
 
 def subgraph_to_graph_def(subgraph: Subgraph) -> GraphDef:
@@ -67,40 +52,16 @@ def subgraph_to_graph_def(subgraph: Subgraph) -> GraphDef:
 def nodes_to_graph_def(
     nodes: Iterable[Node], *, add_shapes: bool = False, with_sources: bool = False
 ) -> GraphDef:
-    """A GraphDef of ``nodes``.
+    """A GraphDef of ``nodes`` and of the functions that they own.
 
     ``add_shapes`` puts the known shapes into attribute "_output_shapes", ``with_sources`` the user's
     "file:line" into "_source". Raises `UnimplementedError` or `InvalidArgumentError`, with the node's name,
     for an attribute that a message cannot hold.
     """
-    graph_def = protos.graph_pb2.GraphDef()
-    graph_def.versions.producer = VERSION
+    writer = _Writer(add_shapes, with_sources)
     for node in nodes:
-        try:
-            _fill_node_def(graph_def.node.add(), node, add_shapes, with_sources)
-        except OpError as error:
-            raise located(node, error) from None
-    return graph_def
-
-
-def _fill_node_def(node_def: NodeDef, node: Node, add_shapes: bool, with_sources: bool) -> None:
-    node_def.name = node.name
-    node_def.op = node.op.name
-    node_def.device = node.device
-    node_def.input.extend([format_ref(ref) for ref in node.inputs])
-    node_def.input.extend([f"^{name}" for name in node.controls])
-    for key, value in node.attrs.items():
-        kind = attr_kind(node.op, key) or kind_of_value(key, value)
-        if value is None and kind != "shape":
-            continue
-        if kind == "func":  # of a compiled partition only: to be looked at, not to be read again
-            kind, value = "string", str(value)
-        encode_attr(node_def.attr[key], key, kind, value)
-    if add_shapes:
-        shapes = [spec.shape for spec in node.outputs]
-        encode_attr(node_def.attr[OUTPUT_SHAPES], OUTPUT_SHAPES, "list(shape)", shapes)
-    if with_sources and node.source is not None:
-        encode_attr(node_def.attr[SOURCE], SOURCE, "string", str(node.source))
+        writer.write_node(writer.graph_def.node.add(), node, format_ref)
+    return writer.graph_def
 
 
 def format_ref(ref: Ref) -> str:
@@ -109,164 +70,113 @@ def format_ref(ref: Ref) -> str:
     return name if index == 0 else f"{name}:{index}"
 
 
-def parse_ref(text: str) -> tuple[Ref, bool]:
-    """An input of a NodeDef, and whether it is a control input. Raises `InvalidArgumentError`."""
-    match = _INPUT.fullmatch(text)
-    if match is None or (match["control"] and match["index"]):
-        raise InvalidArgumentError(f"expected an input 'node', 'node:index' or '^node'; got {text[:200]!r}")
-    return (match["name"], int(match["index"] or 0)), bool(match["control"])
+@final
+class _Writer:
+    """A GraphDef that is being written."""
 
+    def __init__(self, add_shapes: bool, with_sources: bool) -> None:
+        self.graph_def = protos.graph_pb2.GraphDef()
+        self.graph_def.versions.producer = VERSION
+        self._add_shapes, self._with_sources = add_shapes, with_sources
+        self._functions: dict[Subgraph, FunctionName] = {}
 
-# --- reading
-
-
-def read_nodes(
-    graph_def: GraphDef, source: Source | None, defaults: Mapping[tuple[str, str], Any] = {}
-) -> dict[str, Node]:
-    """The nodes of ``graph_def``, by name and in its order, with ``source`` and without output specs.
-
-    Attributes that the op does not define are left out where ``defaults`` (by op and attribute) holds their
-    value, and so is "_output_shapes" (see `read_output_shapes`). Raises `NotFoundError` for ops that flowrt
-    lacks, all at once; `InvalidArgumentError`, with the node's name, for names, inputs and attributes that
-    are not well formed; for versions that do not fit too; `ResourceExhaustedError` beyond the limits of
-    this file.
-    """
-    _check_versions(graph_def.versions)
-    if len(graph_def.node) > MAX_NODES:
-        raise ResourceExhaustedError(
-            f"GraphDef: expected at most {MAX_NODES} nodes; got {len(graph_def.node)}"
-        )
-    _check_ops(graph_def)
-    nodes: dict[str, Node] = {}
-    for node_def in graph_def.node:
+    def write_node(self, node_def: NodeDef, node: Node, format_input: FormatRef) -> None:
         try:
-            node = _read_node(node_def, source, defaults, graph_def.versions.producer)
-            if node.name in nodes:
-                raise InvalidArgumentError("expected names that are all different; got this one twice")
+            self._write_node(node_def, node, format_input)
         except OpError as error:
-            where = None if source is None else str(source)
-            name, op = node_def.name[:200], node_def.op[:200]
-            raise type(error)(error.message, op=name, op_type=op, source=where) from None
-        nodes[node.name] = node
-    return nodes
+            raise located(node, error) from None
+
+    def _write_node(self, node_def: NodeDef, node: Node, format_input: FormatRef) -> None:
+        node_def.name = node.name
+        node_def.op, added = WRITTEN_AS.get(node.op.name, (node.op.name, {}))
+        node_def.device = node.device
+        node_def.input.extend([format_input(ref) for ref in node.inputs])
+        node_def.input.extend([f"^{name}" for name in node.controls])
+        for key, value in (*node.attrs.items(), *added.items()):
+            kind = attr_kind(node.op, key) or kind_of_value(key, value)
+            if value is not None or kind == "shape":
+                kind, value = self._with_names(node, key, kind, value)
+                encode_attr(node_def.attr[key], key, kind, value)
+        if "output_shapes" in node.op.attrs and node.op.effect is Effect.NESTED:
+            _write_shapes(node_def.attr, "output_shapes", node.outputs)  # what a loop's variables may become
+        if self._add_shapes:
+            _write_shapes(node_def.attr, OUTPUT_SHAPES, node.outputs)
+        if self._with_sources and node.source is not None:
+            encode_attr(node_def.attr[SOURCE], SOURCE, "string", str(node.source))
+
+    def _with_names(self, node: Node, key: str, kind: str, value: Any) -> tuple[str, Any]:
+        """Kind and value of an attribute, with names of the library in the place of functions."""
+        if kind == "list(func)":
+            return kind, [self._function_name(node, f"{key}{i}", f) for i, f in enumerate(value)]
+        if kind != "func":
+            return kind, value
+        if isinstance(value, Subgraph):
+            return kind, self._function_name(node, key, value)
+        return "string", str(value)  # of a compiled partition only: to be looked at, not to be read again
+
+    def _function_name(self, owner: Node, key: str, function: Subgraph) -> FunctionName:
+        """The name of ``function``, which is in the library then: "while_body_12" is the twelfth."""
+        found = self._functions.get(function)
+        if found is None:
+            scope = re.sub(r"[^A-Za-z0-9_]", "_", owner.name)
+            found = FunctionName(f"{scope}_{key}_{len(self._functions)}")
+            self._functions[function] = found
+            self._write_function(self.graph_def.library.function.add(), found, function)
+        return found
+
+    def _write_function(self, function_def: FunctionDef, name: str, function: Subgraph) -> None:
+        function_def.signature.name = name
+        names = _argument_names(function)
+        for i, feed in enumerate(function.feeds):
+            spec = function.nodes[feed].outputs[0]
+            function_def.signature.input_arg.add(name=names[feed], type=spec.dtype.number)
+            _write_shapes(function_def.arg_attr[i].attr, OUTPUT_SHAPES, [spec])
+
+        def format_input(ref: Ref) -> str:
+            return names.get(ref[0]) or _format_nested_ref(function.nodes[ref[0]], ref[1])
+
+        for node in function:
+            if node.name not in names:
+                node = node.replace(controls=tuple(c for c in node.controls if c not in names))
+                self.write_node(function_def.node_def.add(), node, format_input)
+        for i, ref in enumerate(function.fetches):
+            number = function.spec(ref).dtype.number
+            function_def.signature.output_arg.add(name=f"result_{i}", type=number)
+            function_def.ret[f"result_{i}"] = format_input(ref)
+        for i, target in enumerate(function.targets):
+            function_def.signature.control_output.append(f"target_{i}")
+            function_def.control_ret[f"target_{i}"] = target
 
 
-def read_output_shapes(graph_def: GraphDef) -> dict[str, tuple[Shape, ...]]:
-    """What "_output_shapes" tells of each node that has it. Raises `InvalidArgumentError`."""
-    found = {}
-    for node_def in graph_def.node:
-        if OUTPUT_SHAPES in node_def.attr:
-            try:
-                found[node_def.name] = decode_attr(node_def.attr[OUTPUT_SHAPES], OUTPUT_SHAPES, "list(shape)")
-            except InvalidArgumentError as error:
-                raise type(error)(error.message, op=node_def.name, op_type=node_def.op) from None
-    return found
+def _argument_names(function: Subgraph) -> dict[str, str]:
+    """For each parameter the name of the argument: small letters, digits and _, and no node's name."""
+    taken, names = set(function.nodes), dict[str, str]()
+    for feed in function.feeds:
+        short = re.sub(r"[^a-z0-9_]", "_", feed.rpartition("/")[2].lower())
+        name = short = short if short[:1].isalpha() else f"arg_{short}"
+        count = 0
+        while name in taken:
+            count += 1
+            name = f"{short}_{count}"
+        taken.add(name)
+        names[feed] = name
+    return names
 
 
-def _check_versions(versions: VersionDef) -> None:
-    if versions.producer < 0:
-        raise InvalidArgumentError(
-            f"GraphDef: expected a producer version of at least 0; got {versions.producer}"
-        )
-    if versions.min_consumer > VERSION:
-        got = f"a graph for {versions.min_consumer} and later"
-        raise InvalidArgumentError(f"GraphDef: expected one for readers of version {VERSION}; got {got}")
-    if VERSION in versions.bad_consumers:
-        raise InvalidArgumentError(
-            f"GraphDef: expected one for readers of version {VERSION}; got one that bars it"
-        )
+def _format_nested_ref(node: Node, index: int) -> str:
+    """An input inside a function: "node:output:1" is the second of the outputs "output" of the node."""
+    for argument, name in zip(node.op.outputs, output_names(node.op), strict=True):
+        length = argument.length(node.attrs)
+        if index < length:
+            break
+        index -= length
+    return f"{node.name}:{name}:{index}"
 
 
-def _check_ops(graph_def: GraphDef) -> None:
-    unknown: dict[str, str] = {}
-    for node_def in graph_def.node:
-        if _find_op(node_def.op) is None:
-            unknown.setdefault(node_def.op[:200], node_def.name[:200])
-    if unknown:
-        functions = {function.signature.name for function in graph_def.library.function}
-        text = "; ".join(f"{op!r} (node {name!r}{_hint(op, functions)})" for op, name in unknown.items())
-        raise NotFoundError(f"GraphDef: expected ops that flowrt has; got {text}", source=user_line())
+def _write_shapes(attrs: Any, key: str, specs: Iterable[TensorSpec]) -> None:
+    encode_attr(attrs[key], key, "list(shape)", [written_shape(spec) for spec in specs])
 
 
-def _find_op(name: str) -> OpDef | None:
-    """The definition that nodes of op ``name`` get; ops that only the compiler makes are not found."""
-    ops = registered_ops()
-    return None if name.startswith("_") else ops.get(name) or ops.get(_RENAMED.get(name, name))
-
-
-def _hint(op: str, functions: set[str]) -> str:
-    if op in functions:
-        return ": a call of a function, inline it first"
-    if _ON_REFERENCES.fullmatch(op):
-        return ": for reference variables, build the graph with use_resource=True"
-    found = nearest(op, (name for name in registered_ops() if not name.startswith("_")))
-    return f".{found}" if found else ""
-
-
-def _read_node(
-    node_def: NodeDef, source: Source | None, defaults: Mapping[tuple[str, str], Any], producer: int
-) -> Node:
-    name = node_def.name
-    if len(name) > MAX_NAME_LENGTH or not _NODE_NAME.fullmatch(name):
-        expected = f"1 to {MAX_NAME_LENGTH} letters, digits and _.\\->/"
-        raise InvalidArgumentError(f"node name: expected {expected}; got {name[:200]!r}")
-    op = _find_op(node_def.op)
-    assert op is not None
-    inputs, controls = _read_inputs(node_def)
-    attrs = _read_attrs(node_def, op, defaults)
-    if op.name == "Placeholder" and producer < 24 and attrs["shape"] == ():
-        attrs["shape"] = None  # TensorFlow's graphs before version 24 mean "unknown" by a scalar
-    return Node(name, op, inputs, controls, attrs, node_def.device, source, ())
-
-
-def _read_inputs(node_def: NodeDef) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
-    inputs: list[Ref] = []
-    controls: dict[str, None] = {}
-    for text in node_def.input:
-        ref, is_control = parse_ref(text)
-        if is_control:
-            controls[ref[0]] = None
-        elif controls:
-            raise InvalidArgumentError(f"expected control inputs behind all others; got {text!r} behind one")
-        else:
-            inputs.append(ref)
-    return tuple(inputs), tuple(controls)
-
-
-def _read_attrs(node_def: NodeDef, op: OpDef, defaults: Mapping[tuple[str, str], Any]) -> dict[str, Any]:
-    attrs: dict[str, Any] = {}
-    for key, message in node_def.attr.items():
-        kind = attr_kind(op, key)
-        if kind is not None or key.startswith("_"):
-            if key != OUTPUT_SHAPES:
-                attrs[key] = decode_attr(message, key, kind)
-        elif not _says_nothing(node_def.op, key, decode_attr(message, key, None), defaults):
-            hint = nearest(key, attr_names(op))
-            raise InvalidArgumentError(f"expected attributes of {node_def.op}; got {key[:200]!r}.{hint}")
-    for key, attr in op.attrs.items():
-        if key not in attrs:
-            if attr.required:
-                raise InvalidArgumentError(f"attribute {key!r} ({attr.kind}): expected a value; got none")
-            attrs[key] = attr.default
-    check_attrs(op, attrs)
-    return attrs
-
-
-def _says_nothing(op: str, key: str, value: Any, defaults: Mapping[tuple[str, str], Any]) -> bool:
-    neutral = _SAYS_NOTHING.get(key, ())
-    return neutral is None or value in neutral or ((op, key) in defaults and defaults[op, key] == value)
-
-
-def check_attrs(op: OpDef, attrs: Mapping[str, Any]) -> None:
-    """What shape rules rely on: lengths are sane, a constant has its declared dtype.
-
-    Raises `InvalidArgumentError`.
-    """
-    for argument in (*op.inputs, *op.outputs):
-        key = argument.number_attr
-        if key is not None and key in attrs and not 0 <= attrs[key] <= MAX_LIST_LENGTH:
-            expected = f"expected a length from 0 to {MAX_LIST_LENGTH}"
-            raise InvalidArgumentError(f"attribute {key!r}: {expected}; got {attrs[key]}")
-    if op.name == "Const" and attrs["value"].dtype != attrs["dtype"].np:
-        expected, got = f"{attrs['dtype'].name}, as 'dtype' says", attrs["value"].dtype
-        raise InvalidArgumentError(f"attribute 'value': expected {expected}; got {got}")
+def written_shape(spec: TensorSpec) -> Shape:
+    """A tensor's shape as TensorFlow has it: a list is a scalar, whatever is known of its elements."""
+    return () if spec.dtype is dtypes.variant else spec.shape

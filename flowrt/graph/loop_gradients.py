@@ -32,6 +32,7 @@ from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.node import Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Rule, op_def
 from flowrt.graph.operation import Operation, Tensor
+from flowrt.graph.shapes import num_elements
 
 
 class _Stack(NamedTuple):
@@ -80,7 +81,7 @@ class _Loop:
         seeds = [graph.parameter(spec_of_gradient(parameters[k]), "gradient") for k in active]
         shares = graph.backpropagate([self._results[k] for k in active], seeds, parameters)
         sums = [
-            _Sum(graph, i, self._op.inputs[i], shares[parameters[i].ref])
+            _sum(graph, i, self._op.inputs[i], shares[parameters[i].ref])
             for i in sorted(reached)
             if self._is_invariant[i] and shares.get(parameters[i].ref)
         ]
@@ -263,53 +264,108 @@ class _Loop:
         return list(outputs)
 
 
-@final
 class _Sum:
-    """The sum over all iterations of an invariant's gradient: one more variable of the gradient's loop; of
-    slices two, the lists of indices and values.
+    """The sum of an invariant's gradient over all iterations: more variables of the gradient's loop.
+    ``initial`` are their values before it, ``parameters`` and ``results`` those in its body.
     """
 
-    def __init__(self, graph: Gradient, position: int, argument: Tensor, shares: list[Any]) -> None:
+    def __init__(self, position: int, argument: Tensor) -> None:
         self.position, self.argument = position, argument
-        slices = [s for s in shares if isinstance(s, IndexedSlices)]
-        self._is_sparse = len(slices) == len(shares)
-        if not self._is_sparse:
-            self.initial = [zeros_like(argument)]
-            self.parameters = [graph.parameter(spec_of_gradient(argument), "sum")]
-            with graph:
-                total = total_of([self.parameters[0], *shares], argument)
-                self.results = [convert_to_tensor(total)]
-            return
-        self._slices = slices[0]
-        with graph:
-            total = total_of(slices, argument)
-            parts = [total.indices, total.values]  # type: ignore[union-attr]
-        self._parts = parts
-        self.initial = [
-            op_def("EmptyTensorList")(_element_shape(part), -1, element_dtype=part.dtype) for part in parts
-        ]
-        self.parameters = [
-            graph.parameter(TensorSpec(dtypes.variant, part.spec.shape), "slices") for part in parts
-        ]
-        with graph:
-            self.results = [
-                op_def("TensorListPushBack")(p, part, element_dtype=part.dtype)
-                for p, part in zip(self.parameters, parts, strict=True)
-            ]
+        self.initial: list[Tensor] = []
+        self.parameters: list[Tensor] = []
+        self.results: list[Tensor] = []
 
     def total(self, outputs: list[Tensor]) -> Any:
-        """The gradient, from the loop's outputs."""
-        if not self._is_sparse:
-            return outputs[0]
-        joined = []
-        for output, part in zip(outputs, self._parts, strict=True):
-            tail = [-1 if d is None else d for d in (part.spec.shape or ())[1:]]
-            joined.append(op_def("TensorListConcatV2")(output, [-1, *tail], [], element_dtype=part.dtype)[0])
+        """The gradient, from what the loop makes of the variables."""
+        return outputs[0]
+
+    def add(self, graph: Gradient, total: Any) -> _Sum:
+        """Add up ``total``, a tensor, in each iteration."""
+        self.initial = [zeros_like(self.argument)]
+        self.parameters = [graph.parameter(spec_of_gradient(self.argument), "sum")]
+        with graph:
+            self.results = [convert_to_tensor(total_of([self.parameters[0], total], self.argument))]
+        return self
+
+    def keep(self, graph: Gradient, parts: Sequence[Tensor]) -> None:
+        """Keep ``parts`` of each iteration, in lists."""
+        for part in parts:
+            shape = _element_shape(part)
+            self.initial.append(op_def("EmptyTensorList")(shape, -1, element_dtype=part.dtype))
+            parameter = graph.parameter(TensorSpec(dtypes.variant, part.spec.shape), "parts")
+            self.parameters.append(parameter)
+            with graph, graph.control_dependencies(None):
+                pushed = op_def("TensorListPushBack")(parameter, part, element_dtype=part.dtype, _stack=True)
+            self.results.append(pushed)
+
+
+@final
+class _SliceSum(_Sum):
+    """Of `IndexedSlices`: indices and values are kept, and joined behind the loop."""
+
+    def __init__(self, position: int, argument: Tensor, graph: Gradient, slices: list[Any]) -> None:
+        super().__init__(position, argument)
+        with graph:
+            total = total_of(slices, argument)
+            self._parts = [total.indices, total.values]  # type: ignore[union-attr]
+        self.keep(graph, self._parts)
+
+    def total(self, outputs: list[Tensor]) -> Any:
+        indices, values = [_joined(o, part) for o, part in zip(outputs, self._parts, strict=True)]
         if self.argument.dtype is dtypes.resource:
             shape = convert_to_tensor(spec_of_gradient(self.argument).shape, dtypes.int32)
         else:
             shape = op_def("Shape")(self.argument)
-        return IndexedSlices(joined[1], joined[0], shape)
+        return IndexedSlices(values, indices, shape)
+
+
+@final
+class _JointSum(_Sum):
+    """Of an op whose sum over parts is the op of the joined parts (`OpDef.joined`), as a product of matrices:
+    its inputs are kept, and it is computed once behind the loop. One large product takes half of the time of
+    many small ones, and nothing is added up.
+    """
+
+    def __init__(self, position: int, argument: Tensor, graph: Gradient, op: Operation) -> None:
+        super().__init__(position, argument)
+        self._op = op
+        self.keep(graph, op.inputs)
+
+    def total(self, outputs: list[Tensor]) -> Any:
+        inputs = [_joined(o, part) for o, part in zip(outputs, self._op.inputs, strict=True)]
+        attrs = {key: self._op.node.attrs[key] for key in self._op.op_def.attrs}
+        return self._op.op_def(*inputs, **attrs)
+
+
+def _sum(graph: Gradient, position: int, argument: Tensor, shares: list[Any]) -> _Sum:
+    """How the gradient of an invariant, in each iteration the sum of ``shares``, is summed up."""
+    if all(isinstance(share, IndexedSlices) for share in shares):
+        return _SliceSum(position, argument, graph, shares)
+    if len(shares) == 1 and _is_joint(graph, shares[0]):
+        return _JointSum(position, argument, graph, shares[0].op)
+    with graph:
+        total = total_of(shares, argument)
+    return _Sum(position, argument).add(graph, total)
+
+
+def _is_joint(graph: Gradient, share: Any) -> bool:
+    """Whether ``share`` is better computed once: from parts that are smaller than it and change."""
+    if not isinstance(share, Tensor) or share.graph is not graph or share.op.op_def.joined is None:
+        return False
+    inputs = share.op.inputs
+    axes = share.op.op_def.joined(share.op.node.attrs)
+    sizes = [num_elements(t.spec.shape) for t in (*inputs, share)]
+    if None in sizes or any(axis != 0 for axis in axes):
+        return False
+    parameters = set(graph.parameters)
+    return sum(sizes[:-1]) < sizes[-1] and not any(t in parameters for t in inputs)  # type: ignore[arg-type,operator]
+
+
+def _joined(handle: Tensor, part: Tensor) -> Tensor:
+    """The elements of a list one behind the other."""
+    tail = [-1 if d is None else d for d in (part.spec.shape or ())[1:]]
+    joined: Tensor = op_def("TensorListConcatV2")(handle, [-1, *tail], [], element_dtype=part.dtype)[0]
+    return joined
 
 
 def _element_shape(tensor: Tensor) -> Any:

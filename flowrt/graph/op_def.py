@@ -307,6 +307,10 @@ class OpDef:
     """How compiled loops compute it; None: only the kernel does."""
     reduction: str | None
     """What it does to input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
+    joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
+    """From attrs, the axis of each input along which parts may be joined: the op of the joined inputs is the
+    sum of the op over the parts. None for an input that says how.
+    """
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
@@ -376,6 +380,7 @@ def define_op(
     cost: Callable[[Any, Any], float] | None = None,
     loop: Loop | None = None,
     reduction: str | None = None,
+    joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
@@ -390,7 +395,7 @@ def define_op(
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
         shape, kernel, vjp, jvp, samples, effect,
-        alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, doc,
+        alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, joined, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,

@@ -202,8 +202,8 @@ class Operation:
     def extend(
         self, inputs: Sequence[Tensor], attrs: Mapping[str, Any], outputs: Sequence[TensorSpec]
     ) -> list[Tensor]:
-        """Give an operation that owns functions more ``inputs`` and ``outputs`` behind its own, with ``attrs``
-        that have functions for them. The new outputs. What its outputs were, they are.
+        """Give an operation that owns functions more ``inputs`` and ``outputs`` behind its own, with
+        ``attrs`` that have functions for them. The new outputs. What its outputs were, they are.
         """
         first = len(self.outputs)
         added = [Tensor(self, first + i, spec.dtype) for i, spec in enumerate(outputs)]

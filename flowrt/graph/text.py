@@ -10,22 +10,36 @@
 ``%split:1`` is output 1 of ``%split``, ``[%a, %b]`` an input that is a list, ``^init`` a control input.
 Behind " : " stand dtype and shape of each output. Attributes that have their default, or follow from the
 inputs' and outputs' dtypes, are left out. Literals: see `flowrt.graph.text_literals`.
+
+A function stands below the operation that owns it, further in, under the attribute's name (one of a list as
+``branches[0]:``), in the same form: its feeds are the parameters, its fetches the results.
+
+    %y = If(%p, [%x]) : f32[]
+      then_branch:
+        feeds: %a
+        %a = _Feed() : f32[]
+        %b = Neg(%a) : f32[]
+        fetches: %b
+      else_branch:
+        feeds: %c
+        %c = _Feed() : f32[]
+        fetches: %c
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, final
 
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError
 from flowrt.graph.attr_values import attr_kind, attr_names, kind_of_value
 from flowrt.graph.build import output_dtypes
 from flowrt.graph.evaluate import located
-from flowrt.graph.graph_def import check_attrs
 from flowrt.graph.node import Node, Ref, Source, Subgraph, TensorSpec
 from flowrt.graph.op_def import Argument, OpDef, nearest, op_def
+from flowrt.graph.read_graph_def import check_attrs
 from flowrt.graph.text_literals import (
     Line,
     Token,
@@ -41,6 +55,8 @@ from flowrt.graph.text_literals import (
 )
 
 _ENDS = ("feeds", "fetches", "targets")
+MAX_INDENT = 160
+"""Columns: 40 functions inside one another."""
 
 
 # --- printing
@@ -48,19 +64,37 @@ _ENDS = ("feeds", "fetches", "targets")
 
 def print_subgraph(subgraph: Subgraph) -> str:
     """``subgraph`` as text. Raises `UnimplementedError`, naming the node, for an attribute without one."""
-    lines = []
+    return "".join(line + "\n" for line in _format_lines(subgraph))
+
+
+def _format_lines(subgraph: Subgraph) -> Iterator[str]:
     if subgraph.feeds:
-        lines.append(_format_end("feeds", [(name, 0) for name in subgraph.feeds]))
+        yield _format_end("feeds", [(name, 0) for name in subgraph.feeds])
     for node in subgraph:
         try:
-            lines.append(_format_node(node, subgraph))
+            yield _format_node(node, subgraph)
         except OpError as error:
             raise located(node, error) from None
+        for label, function in _functions(node):
+            yield f"  {label}:"
+            yield from ("    " + line for line in _format_lines(function))
     if subgraph.fetches:
-        lines.append(_format_end("fetches", subgraph.fetches))
+        yield _format_end("fetches", subgraph.fetches)
     if subgraph.targets:
-        lines.append(_format_end("targets", [(name, 0) for name in subgraph.targets]))
-    return "".join(line + "\n" for line in lines)
+        yield _format_end("targets", [(name, 0) for name in subgraph.targets])
+
+
+def _functions(node: Node) -> Iterator[tuple[str, Subgraph]]:
+    """The functions that ``node`` owns, by the labels that they have in the text."""
+    for key, value in node.attrs.items():
+        if isinstance(value, Subgraph):
+            yield format_key(key), value
+        elif _is_functions(value):
+            yield from ((f"{format_key(key)}[{i}]", function) for i, function in enumerate(value))
+
+
+def _is_functions(value: Any) -> bool:
+    return isinstance(value, tuple) and bool(value) and isinstance(value[0], Subgraph)
 
 
 def _format_end(word: str, refs: Sequence[Ref]) -> str:
@@ -110,10 +144,20 @@ def _format_attrs(node: Node, inputs: Sequence[Sequence[DType]]) -> str:
     shown = []
     for key in [*known, *sorted(node.attrs.keys() - known)]:
         value, without = node.attrs[key], implied.get(key, _MISSING)
+        if isinstance(value, Subgraph) or _is_functions(value):
+            continue
         kind = attr_kind(node.op, key)
         if kind == "tensor" or type(value) is not type(without) or value != without:
-            shown.append(f"{format_key(key)}={format_value(kind or kind_of_value(key, value), value)}")
+            literal = _format_any(key, value) if kind is None else format_value(kind, value)
+            shown.append(f"{format_key(key)}={literal}")
     return f" {{{', '.join(shown)}}}" if shown else ""
+
+
+def _format_any(key: str, value: Any) -> str:
+    """The literal of an attribute that no op defines: its elements may be of different kinds."""
+    if isinstance(value, (tuple, list)):
+        return f"({', '.join(_format_any(key, item) for item in value)})"
+    return format_value("" if value is None else kind_of_value(key, value), value)
 
 
 _MISSING = object()
@@ -155,20 +199,54 @@ def parse_subgraph(text: str) -> Subgraph:
     Every operation must stand behind those that it reads. Raises `InvalidArgumentError` ("line 2, column 7:
     expected …; got …") or, for an op that does not exist, `NotFoundError`.
     """
+    return _parse_block(_Lines(text), -1)
+
+
+@final
+class _Lines:
+    """The lines of a text that are not empty, read as they are asked for."""
+
+    def __init__(self, text: str) -> None:
+        self._rest = enumerate(text.split("\n"), 1)
+        self.next: Line | None = None
+        self.take()
+
+    def take(self) -> Line | None:
+        """The next line."""
+        taken = self.next
+        self.next = None
+        for number, raw in self._rest:
+            if raw.strip():
+                self.next = Line(raw, number)
+                break
+        return taken
+
+    def is_inside(self, indent: int) -> bool:
+        """Whether the next line is further in than ``indent``."""
+        return self.next is not None and self.next.indent > indent
+
+
+def _parse_block(lines: _Lines, indent: int) -> Subgraph:
+    """The lines that are further in than ``indent``."""
     nodes: dict[str, Node] = {}
     ends: dict[str, list[tuple[Line, Token]]] = {}
-    for number, raw in enumerate(text.split("\n"), 1):
-        line = Line(raw, number)
+    while lines.is_inside(indent) and (line := lines.take()) is not None:
         if line.next.kind == "node":
-            node = _parse_node(line, nodes)
+            node = _parse_node(line, lines, nodes)
             nodes[node.name] = node
-        elif line.next.kind == "word":
+            continue
+        if line.next.kind == "word":
             _parse_end(line, ends)
-        if line.next.kind == "comment":
-            line.take("comment", "a comment")
-        line.take("end", "the end of the line")
+        _finish(line)
     feeds, fetches, targets = (tuple(_resolve(*at, nodes) for at in ends.get(word, ())) for word in _ENDS)
     return Subgraph(nodes, tuple(name for name, _ in feeds), fetches, tuple(name for name, _ in targets))
+
+
+def _finish(line: Line) -> str:
+    """What is left of ``line`` must be a comment. The comment."""
+    comment = line.take("comment", "a comment").text if line.next.kind == "comment" else ""
+    line.take("end", "the end of the line")
+    return comment
 
 
 def _parse_end(line: Line, ends: dict[str, list[tuple[Line, Token]]]) -> None:
@@ -181,7 +259,8 @@ def _parse_end(line: Line, ends: dict[str, list[tuple[Line, Token]]]) -> None:
         found.append((line, line.take("node", "a node")))
 
 
-def _parse_node(line: Line, nodes: Mapping[str, Node]) -> Node:
+def _parse_node(line: Line, lines: _Lines, nodes: Mapping[str, Node]) -> Node:
+    """The operation in ``line`` with its functions, which stand in ``lines``."""
     token = line.take("node", "an operation")
     name, index = parse_name(token)
     if name in nodes or index:
@@ -196,11 +275,37 @@ def _parse_node(line: Line, nodes: Mapping[str, Node]) -> Node:
         controls.append(_resolve(line, line.take("control", "a control input"), nodes)[0])
     outputs = _parse_outputs(line)
     device = line.take("device", "a device").text[1:] if line.next.kind == "device" else ""
+    source = _parse_source(_finish(line))
+    _parse_functions(line, lines, op, given)
     specs = [[nodes[name].outputs[index].dtype for name, index in group] for group in inputs]
     attrs = _complete_attrs(line, start, op, specs, [spec.dtype for spec in outputs], given)
-    source = _parse_source(line.next.text)
     refs = tuple(ref for group in inputs for ref in group)
     return Node(name, op, refs, tuple(controls), attrs, device, source, outputs)
+
+
+def _parse_functions(owner: Line, lines: _Lines, op: OpDef, attrs: dict[str, Any]) -> None:
+    """Add the functions that stand below the line of their ``owner`` to ``attrs``."""
+    while lines.is_inside(owner.indent) and (line := lines.next) is not None and _is_label(line):
+        lines.take()
+        column = line.next.column
+        if line.indent > MAX_INDENT:
+            line.fail_at(column, f"expected functions that begin in the first {MAX_INDENT} columns")
+        key = parse_key(line)
+        kind = attr_kind(op, key) or ""
+        known = attrs.get(key, () if "list" in kind else None)
+        if "func" not in kind or (known is not None and not isinstance(known, tuple)):
+            line.fail_at(column, f"expected a function of {op.name} that is not there yet; got {key!r}")
+        if isinstance(known, tuple):
+            for text in ("[", str(len(known)), "]"):
+                line.expect(text)
+        line.expect(":")
+        _finish(line)
+        function = _parse_block(lines, line.indent)
+        attrs[key] = (*known, function) if isinstance(known, tuple) else function
+
+
+def _is_label(line: Line) -> bool:
+    return line.next.kind == "string" or (line.next.kind == "word" and line.next.text not in _ENDS)
 
 
 def _parse_op(line: Line) -> OpDef:

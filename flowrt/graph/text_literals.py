@@ -4,7 +4,7 @@
 
 are a bool, an int, floats, a string, bytes, a dtype, two shapes, a tensor, a list and None. A tensor has
 its elements in C order, the last one repeated as often as needed; ``f32[256]base64"..."`` has their bytes
-(little endian).
+(little endian). Elements of a list are of one kind, unless the attribute is one that no op defines.
 
 Rule: what is printed reads back as exactly the same value, bit for bit.
 """
@@ -66,6 +66,7 @@ class Line:
 
     def __init__(self, text: str, number: int) -> None:
         self.number = number
+        self.indent = len(text) - len(text.lstrip())
         self._tokens: list[Token] = []
         self._next = 0
         position = 0
@@ -215,17 +216,14 @@ def _parse_literal(line: Line) -> tuple[str, Any]:
 
 def _parse_list(line: Line) -> tuple[str, Any]:
     line.expect("(")
-    kind, items = "", list[Any]()
+    kinds, items = dict[str, None](), list[Any]()
     while not line.accept(")"):
         if items:
             line.expect(",")
-        start = line.next.column
-        found, value = _parse_literal(line)
-        if items and found != kind:
-            line.fail_at(start, f"expected a list of {kind}; got a value of kind {found}")
-        kind = found
+        kind, value = _parse_literal(line)
+        kinds[kind] = None
         items.append(value)
-    return f"list({kind})" if items else "list", tuple(items)
+    return f"list({' or '.join(kinds)})" if items else "list", tuple(items)
 
 
 def _parse_number(line: Line) -> tuple[str, Any]:

@@ -134,7 +134,7 @@ class Optimizer:
         return train_op
 
     def _update(self, gradient: Any, variable: Variable) -> Operation:
-        graph = variable.graph
+        graph = variable.graph.building
         if variable.dtype not in self._valid_dtypes():
             names = ", ".join(sorted(d.name for d in self._valid_dtypes()))
             raise DTypeError(f"apply_gradients: expected variables of {names}; got {variable!r}")
@@ -228,13 +228,13 @@ class Optimizer:
         return self._non_slots[name, graph]
 
     def _get_non_slot_variable(self, name: str, graph: Graph | None = None) -> Variable:
-        return self._non_slots[name, graph or get_default_graph()]
+        return self._non_slots[name, graph or get_default_graph().root]
 
 
 @contextlib.contextmanager
 def on_device_of(variable: Variable) -> Iterator[None]:
     """New operations go to the variable's device, whatever device scope is open."""
-    graph = variable.graph
+    graph = variable.graph.building
     with graph.device(None), graph.device(variable.device or None):
         yield
 
@@ -248,7 +248,7 @@ def densified(grad: IndexedSlices, var: Variable) -> Tensor:
 
 
 def _increment(global_step: Variable, after: Operation, scope: str) -> Operation:
-    graph = global_step.graph
+    graph = global_step.graph.building
     with graph.control_dependencies([after]), on_device_of(global_step):
         one = convert_to_tensor(1, global_step.dtype, "one")
         step: Operation = global_step.assign_add(one, read_value=False, name=scope)

@@ -5,6 +5,7 @@ Joins and splits are each other's gradients. Their kernels copy: only ops that s
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -165,7 +166,10 @@ def _split(xp: Any, split_dim: int, value: Any, num_split: int, out: Any = None)
 
 
 def _parts(xp: Any, value: Any, sizes: Sequence[Any], axis: int, out: Any) -> list[Any]:
-    return _copied(xp.split(value, list(np.cumsum(sizes[:-1], dtype=np.int64)), axis=axis), out)
+    before = (slice(None),) * (axis % value.ndim)
+    ends = list(itertools.accumulate(sizes))
+    parts = [value[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
+    return _copied(parts, out)
 
 
 def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:

@@ -29,8 +29,8 @@ _LOW_PRECISION = (dtypes.float16.np, dtypes.bfloat16.np)
 
 
 def product(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
-    """``xp.matmul``, by way of float32 for dtypes that BLAS does not have."""
-    if a.dtype not in _LOW_PRECISION:
+    """``xp.matmul``, on the host by way of float32 for dtypes that BLAS does not have; cuBLAS has them."""
+    if a.dtype not in _LOW_PRECISION or xp is not np:
         return xp.matmul(a, b, out=out)
     exact = xp.matmul(a.astype(np.float32), b.astype(np.float32))
     if out is None:
@@ -129,6 +129,7 @@ matmul_op = define_op(
     jvp=_bilinear_jvp,
     samples=_matmul_samples,
     cost=_cost,
+    joined=lambda attrs: (0 if attrs["transpose_a"] else 1, 1 if attrs["transpose_b"] else 0),
     doc="The product of two matrices, each transposed first if asked.",
 )
 

@@ -33,6 +33,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.indexing import check_range, put_rows, take, take_slices
+from flowrt.graph.partial_value import partial_value
 from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
@@ -213,7 +214,7 @@ def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int) 
 def _gather_vjp(op: Any, dy: Any) -> list[Any]:
     """Sparse: one slice for each gathered row."""
     reshape = op_def("Reshape")
-    shape = op.inputs[0].op.get_attr("shape")
+    _, shape = partial_value(op.graph.node, op.inputs[0].ref)
     indices = reshape(op.inputs[1], [-1])
     values = reshape(dy, [-1, *shape[1:]])
     return [IndexedSlices(values, indices, convert_to_tensor(shape, dtypes.int32)), None]

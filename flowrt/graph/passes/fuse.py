@@ -178,6 +178,11 @@ class _Open:
         )
 
 
+def _takes_list(node: Node) -> bool:
+    """Whether the node takes a list apart."""
+    return len(node.outputs) > 1 and node.outputs[0].dtype is dtypes.variant
+
+
 @final
 class _Fuser:
     def __init__(self, subgraph: Subgraph, supports: Callable[[Group], Support]) -> None:
@@ -197,6 +202,9 @@ class _Fuser:
         for node in self._nodes:  # what is there from the start holds nobody up
             is_there = node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE
             if is_there and not self._missing[node.name]:
+                self._groups.append(self._grown_from(node))
+        for node in self._nodes:  # to read a list costs nothing, and what reads the element can be together
+            if not self._missing[node.name] and node.name not in self._placed and _takes_list(node):
                 self._groups.append(self._grown_from(node))
         while self._ready:
             node = self._nodes[heapq.heappop(self._ready)]

@@ -10,8 +10,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 from flowrt import dtypes
 from flowrt.graph.func_graph import with_functions
@@ -25,6 +24,7 @@ def lower(subgraph: Subgraph) -> Subgraph:
         return subgraph
     nodes: list[Node] = []
     replaced: dict[Ref, Ref] = {}
+    targets = dict.fromkeys(subgraph.targets)
     for node in subgraph:
         if replaced:
             inputs = tuple([replaced.get(ref, ref) for ref in node.inputs])
@@ -33,26 +33,28 @@ def lower(subgraph: Subgraph) -> Subgraph:
             nodes.append(node)
             continue
         node = with_functions(node, lower)
-        added, outputs = _RULES[node.op.name](node)
+        added, outputs, effects = _RULES[node.op.name](node)
         nodes += added
+        targets |= dict.fromkeys(effects)
         for index, ref in enumerate(outputs):  # in the numbers of the new nodes: never replaced again
             replaced[node.name, index] = ref
     fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
-    return subgraph.with_nodes(nodes).replace(fetches=fetches)
+    return subgraph.with_nodes(nodes).replace(fetches=fetches, targets=tuple(targets))
 
 
-Lowered = tuple[list[Node], Sequence[Ref]]
-"""The nodes in the place of one, and what takes the place of its outputs."""
+Lowered = tuple[list[Node], Sequence[Ref], Sequence[str]]
+"""The nodes in the place of one, what takes the place of its outputs, and those nodes that run in any case."""
 
 
 def _lower_call(node: Node) -> Lowered:
     nodes, results = inline(node.attrs["f"], node.inputs, f"{node.name}/", node.controls)
-    ends = dict.fromkeys([ref[0] for ref in results] + [f"{node.name}/{t}" for t in node.attrs["f"].targets])
+    effects = [f"{node.name}/{target}" for target in node.attrs["f"].targets]
+    ends = dict.fromkeys([ref[0] for ref in results] + effects)
     inner = {n.name for n in nodes}
     waits = tuple(name for name in ends if name in inner) or node.controls
     # who waits for the call waits for its results
     done = Node(node.name, op_def("NoOp"), (), waits, {}, node.device, node.source, ())
-    return [*nodes, done], results
+    return [*nodes, done], results, effects
 
 
 def _lower_if(node: Node) -> Lowered:
@@ -68,7 +70,7 @@ def _case(node: Node, branches: tuple[Subgraph, ...]) -> Lowered:
     attrs = {key: value for key, value in node.attrs.items() if key in ("Tin", "_class")}
     index = dtypes.bool_ if node.op.name == "If" else dtypes.int32
     attrs |= {"Tindex": index, "Tout": kinds, "branches": branches}
-    return [node.replace(op=op_def("_Case"), attrs=attrs)], [(node.name, i) for i in range(len(kinds))]
+    return [node.replace(op=op_def("_Case"), attrs=attrs)], [(node.name, i) for i in range(len(kinds))], ()
 
 
 def _lower_while(node: Node) -> Lowered:
@@ -95,7 +97,8 @@ def _lower_while(node: Node) -> Lowered:
         outputs=tuple(node.outputs[i] for i in carried),
     )
     place = {position: (node.name, number) for number, position in enumerate(carried)}
-    return [*first, loop], [place.get(i, ref) for i, ref in enumerate(node.inputs)]
+    effects = [f"{node.name}/first/{target}" for target in condition.targets]
+    return [*first, loop], [place.get(i, ref) for i, ref in enumerate(node.inputs)], effects
 
 
 _RULES: dict[str, Callable[[Node], Lowered]] = {

@@ -1,13 +1,13 @@
 """Optimisation across the borders of functions: what an operation's functions need of it, and it of them.
 
-    branches   a constant index leaves one branch, which takes the operation's place
-    results    a branch's result or loop variable that nothing reads in the end goes, with all that made it:
-               so do the lists that loops keep for gradients which are not asked for
-    arguments  constants are copied in, equal arguments become one, unused ones go; a loop variable that its
-               body hands on as it is becomes invariant
-    hoisting   what a body computes from invariant arguments alone is computed once, in front of the loop, if
-               it cannot fail: the body may never run
-    inside     each function is optimised as any subgraph
+branches   a constant index leaves one branch, which takes the operation's place
+results    a branch's result or loop variable that nothing reads in the end goes, with all that made it:
+           so do the lists that loops keep for gradients which are not asked for
+arguments  constants are copied in, equal arguments become one, unused ones go; a loop variable that its
+           body hands on as it is becomes invariant
+hoisting   what a body computes from invariant arguments alone is computed once, in front of the loop, if
+           it cannot fail: the body may never run
+inside     each function is optimised as any subgraph
 """
 
 from __future__ import annotations
@@ -72,11 +72,7 @@ def _optimise_case(
         branches = tuple([prune(_with_fetches(b, [b.fetches[i] for i in wanted])) for b in branches])
     branches = tuple([optimise(_with_constants(b, arguments, outer)) for b in branches])
     # by position: the branches have parameters of their own names for the same arguments
-    used = [
-        i
-        for i in range(len(arguments))
-        if any(_is_read(branch, branch.feeds[i]) for branch in branches)
-    ]
+    used = [i for i in range(len(arguments)) if any(_is_read(branch, branch.feeds[i]) for branch in branches)]
     if len(used) < len(arguments):
         branches = tuple([_with_parameters(b, [b.feeds[i] for i in used]) for b in branches])
     changed = _changed(
@@ -101,7 +97,9 @@ def _taken(node: Node, branch: Subgraph, wanted: Sequence[int]) -> Optimised:
 def _after(node: Node, nodes: Iterable[Node], results: Iterable[Ref]) -> Node:
     """A NoOp under the node's name, behind ``nodes`` that make ``results`` or have effects."""
     inside = {n.name: n for n in nodes}
-    ends = [ref[0] for ref in results if ref[0] in inside] + [n.name for n in inside.values() if is_stateful(n)]
+    ends = [ref[0] for ref in results if ref[0] in inside] + [
+        n.name for n in inside.values() if is_stateful(n)
+    ]
     waits = tuple(dict.fromkeys([*node.controls, *ends]))
     return Node(node.name, op_def("NoOp"), (), waits, {}, node.device, node.source, ())
 
@@ -171,9 +169,7 @@ def _live_variables(body: Subgraph, carried: int, wanted: Sequence[int]) -> list
     return sorted(live)
 
 
-def _hoist(
-    body: Subgraph, carried: int, arguments: dict[str, Ref]
-) -> tuple[Subgraph, list[Node]]:
+def _hoist(body: Subgraph, carried: int, arguments: dict[str, Ref]) -> tuple[Subgraph, list[Node]]:
     """The body without what is the same in every iteration, and that: each node under its own name, which is
     the name of its parameter, too.
     """
@@ -182,7 +178,10 @@ def _hoist(
     for node in body:
         if not node.inputs or node.controls or not _is_harmless(body, node):
             continue
-        if all(name in invariant or name in hoisted or body.nodes[name].op.name == "Const" for name, _ in node.inputs):
+        if all(
+            name in invariant or name in hoisted or body.nodes[name].op.name == "Const"
+            for name, _ in node.inputs
+        ):
             hoisted[node.name] = node
     read = {ref[0] for n in body if n.name not in hoisted for ref in n.inputs} | {f[0] for f in body.fetches}
     needed = [name for name in hoisted if name in read]
@@ -191,7 +190,9 @@ def _hoist(
     moved: dict[str, Node] = {}
     for name in _ancestors(body, needed, hoisted):
         node = body.nodes[name]
-        moved[name] = node.replace(inputs=tuple([invariant.get(r[0], r) if r[0] in invariant else r for r in node.inputs]))
+        moved[name] = node.replace(
+            inputs=tuple([invariant.get(r[0], r) if r[0] in invariant else r for r in node.inputs])
+        )
     nodes = {name: _parameter(node) if name in needed else node for name, node in body.nodes.items()}
     feeds = (*body.feeds, *needed)
     nodes = {name: n for name, n in nodes.items() if name not in hoisted or name in needed}

@@ -1,9 +1,9 @@
 """Splitting: an operation whose functions run on several devices becomes one operation on each of them.
 
 Every device runs its own copy of a loop or branch, with its part of each function (R. Yu et al., "Dynamic
-control flow in large-scale machine learning", 2018, do so for TensorFlow's graphs). What decides, the index or
-the predicate, goes to all of them: the predicate of each iteration by a _Send/_Recv pair inside the body. A
-loop variable lives on one device, where its next value is made; who else reads it receives it in each
+control flow in large-scale machine learning", 2018, do so for TensorFlow's graphs). What decides, the index
+or the predicate, goes to all of them: the predicate of each iteration by a _Send/_Recv pair inside the body.
+A loop variable lives on one device, where its next value is made; who else reads it receives it in each
 iteration. An argument that stays the same is passed to every device that reads it.
 
 The pass comes behind `place`; after it each function is on one device, and `partition` cuts the rest.
@@ -184,6 +184,4 @@ def _part(
     node: Node, device: str, inputs: Iterable[Ref], attrs: dict[str, Any], outputs: Iterable[Any]
 ) -> Node:
     name = f"{node.name}/{tag(device)}"
-    return node.replace(
-        name=name, device=device, inputs=tuple(inputs), attrs=attrs, outputs=tuple(outputs)
-    )
+    return node.replace(name=name, device=device, inputs=tuple(inputs), attrs=attrs, outputs=tuple(outputs))

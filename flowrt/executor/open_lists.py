@@ -1,0 +1,70 @@
+"""Lists that a loop only pushes onto, or only takes from: as plain Python lists while the loop runs.
+
+A list value never changes (`flowrt.graph.tensor_list`), which costs some microseconds a change. Where a loop
+variable is a list that one operation of the body takes and hands on, and nobody else sees a version between,
+nothing is lost if it is opened in front of the loop, changed in place, and closed behind it. So what a loop
+keeps for its gradient costs a copy of each value, and to take it back 0.1 us.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from flowrt import dtypes
+from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.shapes import is_static
+from flowrt.graph.tensor_list import ListSpec, TensorList
+
+
+class OpenList(NamedTuple):
+    """The operation that changes a list, and the register in which it lies open."""
+
+    node: Node
+    slot: int
+
+    @property
+    def is_pushed(self) -> bool:
+        return self.node.op.name == "TensorListPushBack"
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        """Make the list value in the register a list of its elements."""
+        slot = self.slot
+        return lambda: registers.__setitem__(slot, registers[slot].elements())
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        """Make it a list value again."""
+        slot, spec = self.slot, self._spec
+        return lambda: registers.__setitem__(slot, TensorList(spec, registers[slot]))
+
+    @property
+    def _spec(self) -> ListSpec:
+        return ListSpec(self.node.attrs["element_dtype"], self.node.outputs[0].shape)
+
+
+def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
+    """By the name of the operation in the body of ``loop`` that changes it, each list that can be opened.
+    ``slots`` are the registers of the loop's variables, by their position.
+    """
+    body: Subgraph = loop.attrs["body"]
+    readers = body.consumers()
+    results = body.fetches[1:]
+    found: dict[str, OpenList] = {}
+    for position, slot in slots.items():
+        parameter, (name, index) = body.feeds[position], results[position]
+        node = body.nodes[name]
+        if body.nodes[parameter].outputs[0].dtype is not dtypes.variant or index != 0:
+            continue
+        is_linear = readers[parameter] == [name] and node.inputs[:1] == ((parameter, 0),)
+        is_once = results.count((name, 0)) == 1 and all(
+            (name, 0) not in body.nodes[r].inputs for r in readers[name]
+        )
+        is_push = "_stack" in node.attrs and body.spec(node.inputs[1]).dtype is not dtypes.variant
+        is_pop = node.op.name == "TensorListPopBack" and _is_plain(node.outputs[1])
+        if is_linear and is_once and (is_push or is_pop):
+            found[name] = OpenList(node, slot)
+    return found
+
+
+def _is_plain(spec: TensorSpec) -> bool:
+    return is_static(spec.shape) and spec.dtype is not dtypes.variant

@@ -1,0 +1,396 @@
+"""`function`: a Python function as an operation of the graph.
+
+A call traces the Python function into a `FuncGraph` and adds one PartitionedCall to the graph. A trace serves
+every later call with equal arguments, tensors apart (see `flowrt.signatures`), so the Python code runs once for
+each kind of call and graph. The compiler puts the function's operations in the call's place, so a function
+costs nothing at run time and may span devices.
+
+Rules of this file:
+  1. A trace belongs to the graph that it was traced in, or to the outermost graph around which has all that it
+     reads; functions inside that graph share it.
+  2. What changes a resource or touches the world runs whenever the call does, in the order of the Python code:
+     writes of one variable among themselves, and what touches the world (a print, an assertion, a call of
+     Python) after all writes before it and before all after it.
+  3. The first trace in a graph makes the variables; all others find them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import functools
+import threading
+import warnings
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+from weakref import WeakKeyDictionary
+
+from flowrt.autograph import convert
+from flowrt.data.structure import flatten, pack_as
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.effects import is_stateful
+from flowrt.graph.func_graph import FuncGraph
+from flowrt.graph.graph import Graph, get_default_graph
+from flowrt.graph.node import Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect, op_def
+from flowrt.graph.operation import Operation, Tensor, depends_on
+from flowrt.graph.shapes import relax
+from flowrt.graph.source import user_line
+from flowrt.signatures import Arguments, Signature, is_within, with_flow
+from flowrt.variable_scope import VariableScope, get_variable_scope, variable_scope
+
+RELAX_AFTER = 3
+"""Traces that differ in shapes only; the next one leaves open the dimensions in which they differ."""
+
+WARN_AFTER = 5
+"""Traces in one graph, with which a function warns: each costs what building its operations costs."""
+
+
+def function(
+    func: Callable[..., Any] | None = None,
+    input_signature: Any = None,
+    autograph: bool = False,
+    name: str | None = None,
+) -> Any:
+    """Decorate ``func``: a call adds one operation, traced from it (see `Function`).
+
+    ``input_signature``, a list of `TensorSpec`, makes one trace serve all calls. With ``autograph`` Python's
+    ``if``, ``while`` and ``for`` over tensors become `cond` and `while_loop` (see `flowrt.autograph`). ``name``
+    is that of the operations, the function's by default.
+    """
+    if func is None:
+        return functools.partial(function, input_signature=input_signature, autograph=autograph, name=name)
+    if not callable(func):
+        raise DTypeError(f"function: expected a callable; got {func!r:.80}", source=user_line())
+    return Function(func, input_signature, autograph, name)
+
+
+@final
+class Function:
+    """A Python function whose calls are operations. As a method it belongs to each object by itself.
+
+    A call returns what the Python function does, with the operation's outputs as tensors: numbers and arrays
+    among the results come back as tensors, None as None, operations as the call's operation, which is also
+    what a function without any result returns. Raises what the Python function does, `DTypeError` for
+    arguments that do not fit its parameters or results that cannot become tensors, and
+    `InvalidArgumentError` for a recursive call and for variables that a later trace makes. After a raise the
+    graph has no call, and no trace is kept.
+    """
+
+    def __init__(self, func: Callable[..., Any], input_signature: Any, autograph: bool, name: str | None) -> None:
+        functools.update_wrapper(self, func)
+        self.python_function = func
+        self._name = name or getattr(func, "__name__", "function").strip("<>_") or "function"
+        self._input_signature, self._autograph = input_signature, autograph
+        self._origin, self._instance = self, None
+        self._signature = Signature(func, self._name, None if _is_method(func) else input_signature)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Function:
+        """The function as a method of ``instance``."""
+        if instance is None:
+            return self
+        bound = copy.copy(self)
+        bound._instance = instance
+        bound.python_function = self.python_function.__get__(instance)
+        bound._signature = Signature(bound.python_function, self._name, self._input_signature)
+        return bound
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """The results of the Python function. Adds one operation to the graph."""
+        arguments = self._signature.bind(args, kwargs)
+        return self._concrete(arguments).call(arguments.tensors)
+
+    def get_concrete_function(self, *args: Any, **kwargs: Any) -> ConcreteFunction:
+        """The trace for such arguments; `TensorSpec` may stand for tensors."""
+        return self._concrete(self._signature.bind(args, kwargs))
+
+    def experimental_get_tracing_count(self) -> int:
+        """How often it was traced in the default graph."""
+        return self._traces().count
+
+    def __repr__(self) -> str:
+        return f"<flowrt.Function {self._signature.text}>"
+
+    # --- traces
+
+    def _traces(self) -> _Traces:
+        """Those in the default graph and the functions in it."""
+        (table,) = _tables(get_default_graph().root)
+        own = table.setdefault(self._origin, {})
+        return own.setdefault(id(self._instance), _Traces(self._instance))
+
+    def _concrete(self, arguments: Arguments) -> ConcreteFunction:
+        graph = get_default_graph()
+        key = (arguments.key, graph.get_device_scope())
+        traces = self._traces()
+        with traces.lock:
+            return traces.find(key, arguments, graph) or self._trace(traces, key, arguments)
+
+    def _trace(self, traces: _Traces, key: Hashable, arguments: Arguments) -> ConcreteFunction:
+        call = (self._origin, id(self._instance), key, arguments.specs)
+        if call in _being_traced.calls:
+            raise self._recursion()
+        specs = traces.relaxed(key, arguments)
+        _being_traced.calls.append(call)
+        try:
+            with traces.variables(self._signature.text):
+                traced = self._traced(arguments, specs)
+        except RecursionError:
+            raise self._recursion() from None
+        finally:
+            _being_traced.calls.pop()
+        if traces.add(key, arguments, traced) == WARN_AFTER:
+            self._warn(traces)
+        return traced
+
+    def _traced(self, arguments: Arguments, specs: Sequence[TensorSpec]) -> ConcreteFunction:
+        graph = FuncGraph(get_default_graph(), f"function {self._name!r}")
+        graph.must_run = in_order
+        python_function = convert(self.python_function) if self._autograph else self.python_function
+        with graph:
+            parameters = [graph.parameter(s, n) for s, n in zip(specs, arguments.tensor_names(), strict=True)]
+            result = self._signature.call(python_function, arguments.with_tensors(parameters))
+            results = [_Result.of(graph, leaf, self._signature.text) for leaf in flatten(result)]
+        return ConcreteFunction(self._name, self._signature, graph, arguments, result, results)
+
+    def _recursion(self) -> InvalidArgumentError:
+        return InvalidArgumentError(
+            f"function {self._signature.text} calls itself: a graph has no recursion. Use while_loop, or a Python"
+            " argument that ends it",
+            source=user_line(),
+        )
+
+    def _warn(self, traces: _Traces) -> None:
+        *_, before, last = traces.history
+        warnings.warn(
+            f"function {self._signature.text} was traced {traces.count} times in one graph ({user_line()}):"
+            f" {last.difference(before)}. Pass tensors for what changes, or give an input_signature",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+
+def _is_method(func: Callable[..., Any]) -> bool:
+    """Whether ``func`` was written in a class: it gets its object first, which no signature describes."""
+    return "." in getattr(func, "__qualname__", "").rpartition("<locals>.")[2]
+
+
+class _BeingTraced(threading.local):
+    def __init__(self) -> None:
+        self.calls: list[Any] = []
+
+
+_being_traced = _BeingTraced()
+
+_TABLE = object()  # a collection's name that scripts cannot meet
+
+
+def _tables(root: Graph) -> list[Any]:
+    """The graph's traces: by function (weakly), then by object."""
+    found = root.get_collection_ref(_TABLE)
+    if not found:
+        found.append(WeakKeyDictionary())
+    return found
+
+
+@final
+class _Traces:
+    """The traces of one function, or of one object's method, in one graph."""
+
+    def __init__(self, instance: Any) -> None:
+        self.lock = threading.RLock()
+        self.instance = instance  # kept, so that no other object gets its id
+        self.count = 0
+        self.history: list[Arguments] = []
+        """The last two calls that were traced."""
+        self._scope: VariableScope | None = None
+        self._found: dict[Hashable, list[ConcreteFunction]] = {}
+
+    def find(self, key: Hashable, arguments: Arguments, graph: Graph) -> ConcreteFunction | None:
+        """A trace that can be called with ``arguments`` in ``graph``: the one for these very shapes first."""
+        usable = [
+            traced
+            for traced in self._found.get(key, ())
+            if (graph is traced.home or graph.is_inside(traced.home)) and traced.accepts(arguments.specs)
+        ]
+        return next((t for t in usable if t.specs == arguments.specs), usable[-1] if usable else None)
+
+    def relaxed(self, key: Hashable, arguments: Arguments) -> tuple[TensorSpec, ...]:
+        """What to trace for: the shapes of ``arguments``, or those and all before."""
+        before = self._found.get(key, ())
+        if len({traced.specs for traced in before}) < RELAX_AFTER:
+            return arguments.specs
+        columns = zip(arguments.specs, *[traced.specs for traced in before], strict=True)
+        shapes = [functools.reduce(relax, [spec.shape for spec in column]) for column in columns]
+        return tuple(TensorSpec(s.dtype, shape) for s, shape in zip(arguments.specs, shapes, strict=True))
+
+    @contextlib.contextmanager
+    def variables(self, text: str) -> Iterator[None]:
+        """The scope of a trace: the first may make variables, later ones find these, wherever they are traced."""
+        if self._scope is None:
+            scope = get_variable_scope()
+            yield
+            self._scope = scope
+            return
+        root = get_default_graph().root
+        before = root.version
+        with variable_scope(self._scope, reuse=True, auxiliary_name_scope=False):
+            yield
+        made = [op for op in root.get_operations()[before:] if op.type == "VarHandleOp"]
+        if made:
+            raise made[0].error(
+                InvalidArgumentError,
+                f"function {text}: expected no new variables after its first trace. Make them with get_variable,"
+                " which finds those of the first, or outside the function",
+            )
+
+    def add(self, key: Hashable, arguments: Arguments, traced: ConcreteFunction) -> int:
+        """Keep ``traced``. The number of traces up to now."""
+        self._found.setdefault(key, []).append(traced)
+        self.history = [*self.history[-1:], arguments]
+        self.count += 1
+        return self.count
+
+
+class _Result(NamedTuple):
+    """A leaf of what the Python function returned, and its output; None: it has none."""
+
+    leaf: Any
+    tensor: Tensor | None
+
+    @staticmethod
+    def of(graph: FuncGraph, leaf: Any, text: str) -> _Result:
+        if leaf is None:
+            return _Result(leaf, None)
+        if isinstance(leaf, Operation):
+            if leaf.graph is not graph:
+                raise leaf.error(InvalidArgumentError, f"function {text}: returned an operation from outside it")
+            return _Result(leaf, None)
+        try:
+            tensor = convert_to_tensor(leaf.flow if hasattr(leaf, "_with_flow") else leaf)
+        except DTypeError as error:
+            message = f"function {text}: expected results that can become tensors; {error.message}"
+            raise DTypeError(message, source=user_line()) from None
+        return _Result(leaf, graph.as_graph_element(tensor))
+
+
+@final
+class ConcreteFunction:
+    """One trace of a `Function`: ``inputs`` and ``outputs`` are tensors of its ``graph``, ``specs`` what it takes,
+    ``captured_inputs`` the tensors around that it reads, ``home`` the graph that has all of them.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        signature: Signature,
+        graph: FuncGraph,
+        arguments: Arguments,
+        result: Any,
+        results: Sequence[_Result],
+    ) -> None:
+        self.name, self.graph, self._signature = name, graph, signature
+        self._key, self._result, self._results = arguments.key, result, results
+        captured = graph.captured()
+        self.inputs = graph.parameters[: len(graph.parameters) - len(captured)]
+        self.outputs = [r.tensor for r in results if r.tensor is not None]
+        self.specs = tuple(tensor.spec for tensor in self.inputs)
+        operations = [r.leaf for r in results if isinstance(r.leaf, Operation)]
+        self._function: Subgraph = graph.subgraph(self.outputs, operations)
+        graph.finalize()
+        self.captured_inputs = [_origin(tensor) for tensor in captured]
+        self._waits_for = list(graph.control_captures)
+        self.home = _innermost(
+            graph.root, [t.graph for t in self.captured_inputs] + [op.graph for op in self._waits_for]
+        )
+
+    @property
+    def structured_outputs(self) -> Any:
+        """``outputs`` as the Python function returned them."""
+        return self._packed(self.outputs, None)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """As `Function.__call__`, without another trace. Raises `InvalidArgumentError` for arguments that this
+        trace is not for.
+        """
+        arguments = self._signature.bind(args, kwargs)
+        if arguments.key != self._key or not self.accepts(arguments.specs):
+            expected = ", ".join(map(str, self.specs))
+            got = ", ".join(map(str, arguments.specs))
+            raise InvalidArgumentError(
+                f"function {self._signature.text}: expected the arguments that it was traced for, with tensors"
+                f" {expected or 'none'}; got tensors {got or 'none'}, or other Python values",
+                source=user_line(),
+            )
+        return self.call(arguments.tensors)
+
+    def accepts(self, specs: Sequence[TensorSpec]) -> bool:
+        """Whether tensors of ``specs`` can be its arguments."""
+        return all(is_within(spec, own) for spec, own in zip(specs, self.specs, strict=True))
+
+    def call(self, tensors: Sequence[Tensor]) -> Any:
+        """Add the operation, with ``tensors`` for ``inputs``. Its outputs, as the Python function returned them."""
+        if len(tensors) != len(self.inputs):
+            message = f"function {self._signature.text}: expected tensors; got TensorSpecs"
+            raise DTypeError(message, source=user_line())
+        graph = get_default_graph()
+        kinds = tuple(t.dtype for t in self.outputs)
+        with graph.control_dependencies(self._waits_for), graph.name_scope(self.name) as scope:
+            inputs = [*tensors, *self.captured_inputs]
+            op_def("PartitionedCall")(inputs, f=self._function, Tout=kinds, name=scope)
+        op = graph.get_operation_by_name(scope[:-1])
+        return op if self._result is None else self._packed(op.outputs, op)
+
+    def _packed(self, tensors: Sequence[Tensor], op: Operation | None) -> Any:
+        rest = iter(tensors)
+        leaves = [
+            with_flow(r.leaf, next(rest)) if r.tensor is not None else None if r.leaf is None else op
+            for r in self._results
+        ]
+        return pack_as(self._result, leaves)
+
+    def __repr__(self) -> str:
+        return f"<flowrt.ConcreteFunction {self._signature.text} of {', '.join(map(str, self.specs))}>"
+
+
+def _origin(tensor: Tensor) -> Tensor:
+    """The tensor farthest outside that ``tensor`` stands for."""
+    graph = tensor.graph
+    while isinstance(graph, FuncGraph):
+        outside = next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
+        if outside is None:
+            break
+        tensor, graph = outside, outside.graph
+    return tensor
+
+
+def _innermost(root: Graph, graphs: Sequence[Graph]) -> Graph:
+    """The one of ``graphs``, each a function inside the next or the other way round, that is inside all others."""
+    found = root
+    for graph in graphs:
+        if graph.is_inside(found):
+            found = graph
+    return found
+
+
+def in_order(graph: FuncGraph) -> list[Operation]:
+    """The operations of ``graph`` that change a resource or touch the world, each waiting for those that it
+    comes after (rule 2).
+    """
+    found: list[Operation] = []
+    fence: Operation | None = None
+    since: list[Operation] = []
+    for op in graph.get_operations():
+        if not is_stateful(op.node):
+            continue
+        found.append(op)
+        is_fence = op.op_def.effect is not Effect.WRITE
+        for before in [*([fence] if fence else []), *(since if is_fence else [])]:
+            if not depends_on(op, before):
+                op.add_control_input(before)
+        if is_fence:
+            fence, since = op, []
+        else:
+            since.append(op)
+    return found
