@@ -6,6 +6,7 @@ packages.
 """
 
 import importlib as _importlib
+import os as _os
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
@@ -39,6 +40,7 @@ from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
 from flowrt.executor.fetches import IndexedSlicesValue
 from flowrt.executor.session import InteractiveSession, Session, get_default_session
+from flowrt.functional_ops import foldl, foldr, map_fn, scan
 from flowrt.get_variable import get_local_variable
 from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.graph.build import convert_to_tensor
@@ -344,6 +346,7 @@ from flowrt.variables import (
     trainable_variables,
     variables_initializer,
 )
+from flowrt.vectorization import vectorized_map
 
 __version__ = "0.1.0"
 newaxis = None
@@ -378,3 +381,6 @@ def __dir__() -> list[str]:
     return sorted(
         {*globals(), *_LAZY_MODULES, *(name for names in _LAZY_MESSAGES.values() for name in names)}
     )
+
+if "FLOWRT_LOG" in _os.environ:
+    _importlib.import_module("flowrt.logging")  # which reads it

@@ -45,7 +45,7 @@ def cond(
     `DTypeError` for a Python bool, for what is not callable and for dtypes that differ, and
     `InvalidArgumentError` for structures that differ.
     """
-    true_fn, false_fn = true_fn or fn1, false_fn or fn2
+    true_fn, false_fn = fn1 if true_fn is None else true_fn, fn2 if false_fn is None else false_fn
     if isinstance(pred, bool):
         raise DTypeError(
             "cond: expected pred to be a tensor; got a Python bool. Use Python's if", source=user_line()
@@ -304,7 +304,7 @@ def while_loop(
     body: Callable[..., Any],
     loop_vars: Any,
     shape_invariants: Any = None,
-    parallel_iterations: int = 10,
+    parallel_iterations: Any = 10,
     back_prop: bool = True,
     swap_memory: bool = False,
     name: str | None = None,
@@ -521,7 +521,7 @@ def _scalar(tensor: Tensor, what: str) -> Tensor:
     shape = tensor.spec.shape
     if shape is not None and any(d not in (1, None) for d in shape):
         raise InvalidArgumentError(f"{what}: expected a scalar; got {tensor!r}", source=user_line())
-    return tensor if shape == () else op_def("Reshape")(tensor, [])  # type: ignore[no-any-return]
+    return tensor if shape == () else op_def("Reshape")(tensor, [])
 
 
 def _check_callable(what: str, name: str, function: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging as _logging
+import os as _os
 import sys as _sys
 from collections import Counter as _Counter
 
@@ -67,3 +68,16 @@ def _calls() -> int:
 def flush() -> None:
     for handler in _logger.handlers:
         handler.flush()
+
+
+def _set_from_environment() -> None:
+    """``FLOWRT_LOG=info`` and its like, without a line in the script."""
+    asked = _os.environ.get("FLOWRT_LOG", "")
+    levels = {"debug": DEBUG, "info": INFO, "warn": WARN, "warning": WARN, "error": ERROR, "fatal": FATAL}
+    if asked.lower() in levels:
+        set_verbosity(levels[asked.lower()])
+    elif asked:
+        _logger.warning("FLOWRT_LOG: expected one of %s; got %r", ", ".join(levels), asked)
+
+
+_set_from_environment()

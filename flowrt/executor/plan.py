@@ -22,6 +22,7 @@ from flowrt.device.host import HostExecutor, HostStream
 from flowrt.device.spec import DeviceSpec
 from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
+from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.cost import total_cost
 from flowrt.executor.fused_program import supports
 from flowrt.executor.iterated_program import is_scalar_loop
@@ -68,13 +69,17 @@ class Plan:
         seed: int | None,
         controlled: bool,
         fuses: bool,
+        times: CompileTimes | None = None,
     ) -> None:
-        self.partitions = {
-            name: compile_partition(
-                part, schedule, devices[name], functools.partial(resource, devices[name]), fuses
-            )
-            for name, (part, schedule) in _schedule(placed, devices, fuses).items()
-        }
+        times = times or CompileTimes()
+        scheduled = _schedule(placed, devices, fuses, times)
+        with times.phase("lay out"):
+            self.partitions = {
+                name: compile_partition(
+                    part, schedule, devices[name], functools.partial(resource, devices[name]), fuses
+                )
+                for name, (part, schedule) in scheduled.items()
+            }
         self.placed = placed
         self.has_loops = any(_has_loops(part) for part in self.partitions.values())
         """Whether compiled loops are a part of it."""
@@ -97,7 +102,7 @@ class Plan:
         self._closed = False
         self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
         try:
-            with self._on_devices():
+            with self._on_devices(), times.phase("bind"):
                 first = self._new_instance()
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
@@ -107,6 +112,7 @@ class Plan:
         self._idle.append(first)
         for part in self.partitions.values():
             part.device.pool.add_cache(self)
+        times.log(len(self.partitions))
 
     def run(
         self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None
@@ -290,7 +296,7 @@ def _can_have_loops(subgraph: Subgraph) -> bool:
 
 
 def _schedule(
-    placed: Subgraph, devices: Mapping[str, Device], fuses: bool
+    placed: Subgraph, devices: Mapping[str, Device], fuses: bool, times: CompileTimes
 ) -> dict[str, tuple[Subgraph, StreamSchedule]]:
     """The partitions on their devices' streams. If no device spreads its part the order stays as it was,
     which ends lifetimes sooner.
@@ -298,20 +304,25 @@ def _schedule(
     if any(devices[name].num_streams > 1 for name in {node.device for node in placed}):
         spread = {
             name: (part, schedule_streams(part, devices[name].num_streams))
-            for name, part in _parts(by_rank(placed), devices, fuses).items()
+            for name, part in _parts(by_rank(placed), devices, fuses, times).items()
         }
         if any(schedule.count > 1 for _, schedule in spread.values()):
             return spread
-    parts = _parts(placed, devices, fuses)
+    parts = _parts(placed, devices, fuses, times)
     return {name: (part, one_stream(part)) for name, part in parts.items()}
 
 
-def _parts(placed: Subgraph, devices: Mapping[str, Device], fuses: bool) -> dict[str, Subgraph]:
+def _parts(
+    placed: Subgraph, devices: Mapping[str, Device], fuses: bool, times: CompileTimes
+) -> dict[str, Subgraph]:
     """The partitions; those of the host with their groups as one node each."""
-    return {
-        name: _fuse(part) if fuses and not devices[name].is_remote else part
-        for name, part in partition(placed).items()
-    }
+    with times.phase("partition"):
+        parts = partition(placed)
+    with times.phase("fuse"):
+        return {
+            name: _fuse(part) if fuses and not devices[name].is_remote else part
+            for name, part in parts.items()
+        }
 
 
 def _fuse(subgraph: Subgraph) -> Subgraph:
@@ -353,11 +364,18 @@ def compile_step(
     optimisations: bool,
     done: Collection[str],
     why_none: WhyNone = NO_REASONS,
+    times: CompileTimes | None = None,
 ) -> Subgraph:
     """The placed subgraph of one run. Nothing waits for the operations in ``done``. `place` explains
     ``why_none``.
     """
-    subgraph = infer_shapes(order_effects(lower(extract(graph, fetches, targets, feeds, done))))
+    times = times or CompileTimes()
+    with times.phase("extract"):
+        subgraph = order_effects(lower(extract(graph, fetches, targets, feeds, done)))
+    with times.phase("infer"):
+        subgraph = infer_shapes(subgraph)
     if optimisations:
-        subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
-    return split(place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none))
+        with times.phase("optimise"):
+            subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
+    with times.phase("place"):
+        return split(place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none))

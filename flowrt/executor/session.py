@@ -33,6 +33,7 @@ from flowrt.errors import (
     OpError,
     ResourceExhaustedError,
 )
+from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
 from flowrt.executor.feeds import GpuFeed, bring, converter, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
@@ -260,6 +261,7 @@ class BaseSession:
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
         options = self._config.graph_options.optimizer_options
+        times = CompileTimes()
         placed = compile_step(
             self._graph,
             request.fetches.tensors,
@@ -271,6 +273,7 @@ class BaseSession:
             options.opt_level != OptimizerOptions.L0,
             request.done,
             {"GPU": why_no_gpu},
+            times,
         )
         for node in placed:
             if node.op.effect is Effect.HANDLE:
@@ -282,7 +285,7 @@ class BaseSession:
         can_fuse = options.opt_level != OptimizerOptions.L0 and len(placed) <= MAX_NODES
         fuses = self._jit is Jit.EAGER and can_fuse and is_available()
         make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
-        plan = make(fuses)
+        plan = make(fuses, times)
         if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
             plan.runs_to_compile, plan.with_loops = RUNS_BEFORE_COMPILING, functools.partial(make, True)
         return plan

@@ -70,10 +70,21 @@ def _gather_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*common, *dims[batch:axis], *ids[batch:], *dims[axis + 1 :])]
 
 
-def _gather(xp: Any, params: Any, indices: Any, axis: int, batch_dims: int) -> Any:
+def _gather(xp: Any, params: Any, indices: Any, axis: int, batch_dims: int, out: Any = None) -> Any:
     axis, batch = normalize_axis(axis, params.ndim), _batch_dims(batch_dims, indices.ndim)
     check_range(xp, "indices", indices, params.shape[axis])
-    return take_slices(xp, params, indices, axis, batch)
+    if xp is np and indices.ndim == 0:  # a slice: a tenth of the time of `take`
+        found = params[(*(slice(None),) * axis, int(indices), ...)]
+        if out is None:
+            return found.copy()
+    elif out is not None and xp is np and batch == 0:
+        return np.take(params, indices, axis, out, mode="clip")  # in range; "raise" would copy the output
+    else:
+        found = take_slices(xp, params, indices, axis, batch)
+    if out is None:
+        return found
+    out[...] = found
+    return out
 
 
 def _gather_value(s: ShapeContext) -> PartialValue:

@@ -6,7 +6,9 @@ receive. Small constants are copied to where they are read instead of sent: a co
 a pair about a microsecond.
 
 Every node must have a full device name. Each partition keeps the order of the whole, so that running the
-partitions in turn, each until it needs a tensor that has not been sent, always makes progress.
+partitions in turn, each until it needs a tensor that has not been sent, always makes progress. The parts of
+one loop on several devices (`flowrt.graph.passes.split`) wait for each other: what any of them needs is sent
+before the first.
 """
 
 from __future__ import annotations
@@ -34,6 +36,11 @@ class Partitioner:
         self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
+        self._sites: dict[str | None, list[Node]] = {}
+        """The parts of each loop on several devices, until the first is added."""
+        for node in subgraph:
+            if "_site" in node.attrs:
+                self._sites.setdefault(node.attrs["_site"], []).append(node)
 
     def run(self) -> dict[str, Subgraph]:
         whole = self.whole
@@ -53,12 +60,21 @@ class Partitioner:
         }
 
     def add(self, node: Node) -> None:
+        """Put ``node`` into its device's part, with what it reads."""
+        site = node.attrs.get("_site")
+        for part in self._sites.pop(site, ()):
+            self._bring(part)
+        inputs, controls = self._bring(node)
+        if inputs != node.inputs or controls != node.controls:
+            node = node.replace(inputs=inputs, controls=controls)
+        self.parts.setdefault(node.device, {})[node.name] = node
+
+    def _bring(self, node: Node) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
+        """What ``node`` reads and waits for, on its device."""
         device = node.device
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
-        if inputs != node.inputs or controls != node.controls:
-            node = node.replace(inputs=inputs, controls=controls)
-        self.parts.setdefault(device, {})[node.name] = node
+        return inputs, controls
 
     def local(self, ref: Ref, device: str) -> Ref:
         """``ref`` as it is read on ``device``."""

@@ -1,0 +1,41 @@
+"""How long the phases of a compile took, as one line of the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+LOGGER = logging.getLogger(__name__)
+
+SHOWN_S = 0.005
+"""A phase shorter than this is left out of the line."""
+
+
+@final
+class CompileTimes:
+    """Seconds a phase, of one plan, from its making to `log`."""
+
+    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
+        self._clock, self._start = clock, clock()
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """What happens inside counts as ``name``."""
+        start = self._clock()
+        try:
+            yield
+        finally:
+            self.seconds[name] = self.seconds.get(name, 0.0) + self._clock() - start
+
+    def log(self, partitions: int) -> None:
+        """``compiled 3 partitions in 0.41 s (place 0.05, fuse 0.11)``, at level INFO."""
+        if not LOGGER.isEnabledFor(logging.INFO):
+            return
+        shown = ", ".join(f"{name} {s:.2f}" for name, s in self.seconds.items() if s >= SHOWN_S)
+        noun = "partition" if partitions == 1 else "partitions"
+        total = self._clock() - self._start
+        LOGGER.info("compiled %d %s in %.2f s%s", partitions, noun, total, shown and f" ({shown})")
