@@ -23,7 +23,8 @@ def set_float32_matmul_precision(precision: str) -> None:
     """How exactly GPUs multiply matrices of float32 and of complex64, for speed. The names are PyTorch's.
 
     ``highest`` computes in float32. ``high`` may round the factors to TensorFloat-32, 10 bits of mantissa,
-    ``medium`` to bfloat16, 7 bits; sums are kept in float32. It takes a GPU of compute capability 8.0.
+    ``medium`` to bfloat16, 7 bits; sums are made in float32. It takes a GPU of compute capability 8.0. It
+    holds for what is computed by such products: convolutions and `einsum`, those of 16-bit types too.
 
     Call it before the first run: a step that was captured as a CUDA graph stays as it is. ``highest`` until
     then, as in PyTorch: a step gives on a GPU what it gives on the CPU. Without a GPU it has no effect.

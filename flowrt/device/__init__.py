@@ -5,7 +5,9 @@
     host, null, cuda  its three implementations: NumPy; nothing but a record and a clock; CuPy (its one door)
     host_memory       regions of the host's memory, and of zeros that take none (host, null)
     cuda_stream, cuda_graph, event_manager   a GPU's queues; work captured and launched again; who polls
-    tensor_float_32   how exactly GPUs multiply float32 matrices: a setting of the process
+    matmul_precision, cuda_blas   how exactly GPUs multiply matrices, a setting of the process; the products
+    onednn            convolutions and pooling by oneDNN, where it is installed (its one door)
+    deadline          the time by which a wait of this thread must end
     bfc               `BFCAllocator`, pure: best fit with coalescing over integer offsets
     memory_pool       `MemoryPool`: BFC over a device's regions, with owners, a limit and a report
     transfer          `TransferManager`: to the device, to the host, in which stream, copied or not
@@ -14,7 +16,7 @@
 
     loops             `LoopProgram`: what a loop over the elements of arrays computes, as data
     loop_math, loop_stages    its functions as arithmetic; how many passes over a row it needs
-    llvm_loops        its LLVM IR, as text
+    llvm_loops, llvm_iteration, llvm_text   its LLVM IR, as text; of a loop over scalars; of one value
     host_jit          machine code of the text (the one door to llvmlite); code_cache keeps it on disk
     host_call, host_team, host_pool   machine code as functions of Python; threads that share a loop
 

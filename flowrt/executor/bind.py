@@ -436,7 +436,8 @@ class Binder:
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = [self._operands[ref] for ref in node.inputs]
-        if node.op.effect not in (Effect.PURE, Effect.READ, Effect.WRITE) or is_on_host(node):
+        is_of_device = node.op.effect in (Effect.PURE, Effect.READ, Effect.WRITE) and node.op.state is None
+        if not is_of_device or is_on_host(node):
             self._is_fixed = False
         is_buffer = self._storage[node.name] is Storage.BUFFER
         if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):

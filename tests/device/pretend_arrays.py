@@ -91,6 +91,25 @@ class Array(np.ndarray):
         arguments = [as_numpys(key), as_numpys(value)]
         self._cupy.thread.stream.put(partial(compute, as_numpy(self).__setitem__, arguments, {}, None))
 
+    # NumPy's methods would copy at once, and to the host.
+
+    def astype(self, dtype: Any, copy: bool = True, **_: Any) -> Any:
+        if not copy and self.dtype == dtype:
+            return self
+        result = self._cupy.empty(self.shape, dtype)
+        self._cupy.thread.stream.put(partial(compute, as_numpy(self).astype, [dtype], {}, as_numpy(result)))
+        return result
+
+    def copy(self, order: str = "C") -> Any:
+        return self.astype(self.dtype)
+
+    def reshape(self, *shape: Any, **options: Any) -> Any:
+        found = super().reshape(*shape, **options)
+        return found if _is_view(found, (self,)) or not self.size else self.copy().reshape(*shape, **options)
+
+    def ravel(self, order: str = "C") -> Any:
+        return self.reshape(-1)
+
     def get(self) -> Any:
         """On the host, when all streams are done."""
         for stream in self._cupy.streams:

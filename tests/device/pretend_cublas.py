@@ -22,7 +22,15 @@ from flowrt.device.cuda_blas import ARGUMENTS
 if TYPE_CHECKING:
     from tests.device.pretend_cupy import Cupy
 
-DTYPES = {0: np.dtype(np.float32), 1: np.dtype(np.float64), 4: np.dtype(np.complex64), 5: np.dtype(complex)}
+SINGLE, HALF = np.dtype(np.float32), [np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)]
+DTYPES = {
+    0: SINGLE,
+    1: np.dtype(float),
+    2: HALF[0],
+    4: np.dtype(np.complex64),
+    5: np.dtype(complex),
+    14: HALF[1],
+}
 COMPUTE_32F, COMPUTE_64F, FAST_BFLOAT16, FAST_TF32 = 68, 70, 75, 77
 DEFAULT_ALGORITHM = -1
 SUCCESS, ALLOC_FAILED, INVALID_VALUE, INTERNAL_ERROR = 0, 3, 7, 14
@@ -75,8 +83,10 @@ class Cublas:
         dtype = DTYPES[type_a]
         assert type_a == type_b == type_c
         assert algorithm == DEFAULT_ALGORITHM
-        assert [_scalar(one, dtype), _scalar(zero, dtype)] == [1, 0]
-        assert (compute == COMPUTE_64F) == (dtype.itemsize // (1 + (dtype.kind == "c")) == 8)
+        sums = SINGLE if dtype in HALF else dtype
+        assert [_scalar(one, sums), _scalar(zero, sums)] == [1, 0]
+        assert (compute == COMPUTE_64F) == (dtype in (float, complex))
+        assert compute == COMPUTE_32F or dtype not in HALF
         if min(m, n, k, count) < 1 or lda < (k if op_a else m) or ldb < (n if op_b else k) or ldc < m:
             return INVALID_VALUE
         if self.status != SUCCESS:
@@ -147,7 +157,8 @@ def _status(function: Callable[..., int], *arguments: Any) -> int:
 
 def _multiply(left: Any, right: Any, target: Any, compute: int) -> None:
     with np.errstate(all="ignore"):
-        np.copyto(target, np.matmul(rounded(left, compute), rounded(right, compute)))
+        factors = [rounded(x.astype(SINGLE) if x.dtype in HALF else x, compute) for x in (left, right)]
+        np.copyto(target, np.matmul(*factors), casting="unsafe")
 
 
 def rounded(x: Any, compute: int) -> Any:

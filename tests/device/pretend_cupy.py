@@ -273,10 +273,14 @@ class Cupy:
         memory = UnownedMemory(address, 0, owner, self._device_of(address))
         return self.ndarray(shape, dtype, MemoryPointer(memory, 0), strides)
 
-    def ascontiguousarray(self, array: Any) -> Any:
-        if array.flags.c_contiguous:
+    def broadcast_to(self, array: Any, shape: tuple[int, ...]) -> Any:
+        return np.broadcast_to(array, shape, subok=True)
+
+    def ascontiguousarray(self, array: Any, dtype: Any = None) -> Any:
+        dtype = array.dtype if dtype is None else np.dtype(dtype)
+        if array.flags.c_contiguous and array.dtype == dtype:
             return array
-        copy = self.empty(array.shape, array.dtype)
+        copy = self.empty(array.shape, dtype)
         self.thread.stream.put(partial(np.copyto, as_numpy(copy), as_numpy(array)))
         return copy
 

@@ -1,4 +1,4 @@
-"""Arrays that are in a GPU's memory as feeds: they stay there if a GPU reads them, and come to the host if not."""
+"""Arrays in a GPU's memory as feeds: they stay there if a GPU reads them, and come to the host if not."""
 
 from __future__ import annotations
 
@@ -37,7 +37,13 @@ class Interface:
         strides = self._strides
         shape = self._like.shape if strides is None else tuple(np.array(self._like.shape) // [1, 2])
         data = (self._address, False)
-        return {"version": 3, "shape": shape, "typestr": self._like.dtype.str, "strides": strides, "data": data}
+        return {
+            "version": 3,
+            "shape": shape,
+            "typestr": self._like.dtype.str,
+            "strides": strides,
+            "data": data,
+        }
 
     @property
     def __cuda_array_interface__(self):
@@ -144,6 +150,21 @@ def test_an_array_of_cupys_is_read_in_the_order_of_its_users_stream(machine):  #
         assert handle.eval().tolist() == [54.0] * 3
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", SIZES)
+def test_an_array_on_a_real_gpu_does_not_come_to_the_host(size):
+    cupy = pytest.importorskip("cupy", reason="needs CuPy and a GPU")
+    x, twice = doubled(size)
+    with tf.Session(config=config()) as session:
+        session.run(twice, {x: np.zeros(size)})
+        for step in range(4):
+            before, array = copies(session), cupy.full(size, step, np.float32)
+            handle = session.run(twice, {x: array})
+            array[...] = -1
+            assert np.subtract(copies(session), before).tolist() == [0, 0, 1]
+            np.testing.assert_array_equal(handle.eval(), np.full(size, 2 * step))
+
+
 def test_an_array_that_is_not_contiguous_is_copied_in_its_order(machine, kind):  # noqa: F811
     values = np.arange(24, dtype=np.float32).reshape(4, 6)
     with tf.device("/gpu:0"):
@@ -156,7 +177,6 @@ def test_an_array_that_is_not_contiguous_is_copied_in_its_order(machine, kind): 
 
 
 def test_a_captured_step_reads_what_is_fed(machine, kind):  # noqa: F811
-    x, twice = doubled(3)
     with tf.device("/gpu:0"):
         x = tf.placeholder(tf.float32, [3])
         y = tf.tanh(x) * 0.0 + x
@@ -210,7 +230,10 @@ def test_a_partial_run_takes_it(machine, kind):  # noqa: F811
     with tf.Session(config=config()) as session:
         run = session.partial_run_setup([first, second], [x, y])
         assert session.partial_run(run, first, {x: kind(machine, np.float32([1, 2]))}).tolist() == [2.0, 3.0]
-        assert session.partial_run(run, second, {y: kind(machine, np.float32([5, 6]))}).tolist() == [10.0, 18.0]
+        assert session.partial_run(run, second, {y: kind(machine, np.float32([5, 6]))}).tolist() == [
+            10.0,
+            18.0,
+        ]
 
 
 # --- to the host
@@ -276,7 +299,9 @@ def test_a_handle_whose_value_is_gone_is_named_with_the_placeholder(machine):  #
 def test_shapes_are_held_as_for_other_feeds(machine, kind):  # noqa: F811
     x, twice = doubled(3)
     with tf.Session(config=config()) as session:
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected a value of shape \[3\]; got .*\[2\]"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"expected a value of shape \[3\]; got .*\[2\]"
+        ):
             session.run(twice, {x: kind(machine, np.zeros(2, np.float32))})
         assert session.run(twice, {x: np.ones(3)}).eval().tolist() == [2.0] * 3
 

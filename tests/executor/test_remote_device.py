@@ -82,6 +82,32 @@ def test_training_gives_what_the_cpu_gives(monkeypatch, seed, streams, captured)
         np.testing.assert_allclose(value, wanted, rtol=1e-5)
 
 
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("captured", [True, False])
+def test_convolutions_train_as_on_the_cpu(monkeypatch, seed, captured):
+    rng = np.random.default_rng(seed)
+    images = rng.standard_normal((4, 6, 6, 2), np.float32)
+    filters = [rng.standard_normal(shape, np.float32) for shape in ((3, 3, 2, 3), (2, 2, 3, 4))]
+
+    def train_convolutions(device, where):
+        with tf.Graph().as_default(), tf.device(device):
+            h = x = tf.placeholder(tf.float32, [4, 6, 6, 2])
+            variables = [tf.Variable(f) for f in filters]
+            for v, stride in zip(variables, (1, 2), strict=True):
+                h = tf.tanh(tf.nn.conv2d(h, v, strides=[1, stride, stride, 1], padding="SAME"))
+            loss = tf.reduce_mean(tf.square(tf.nn.max_pool(h, [1, 2, 2, 1], [1, 1, 1, 1], "VALID") - 0.1))
+            step = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+            with tf.Session(config=where) as session:
+                session.run([v.initializer for v in variables])
+                return [session.run([loss, step], {x: images})[0] for _ in range(6)]
+
+    expected = train_convolutions("/cpu:0", tf.ConfigProto(device_count={"GPU": 0}))
+    plug_in(monkeypatch, seed)
+    losses = train_convolutions("/gpu:0", config(capture_steps=captured))
+    np.testing.assert_allclose(losses, expected, rtol=1e-4)
+    assert losses[-1] < losses[0]
+
+
 def test_a_fixed_step_is_captured_and_launched_as_one(machine):
     x, y, loss, step = network("/gpu:0")
     feeds = {x: np.ones((8, 6)), y: np.zeros((8, 1))}
@@ -247,6 +273,16 @@ def test_a_captured_step_gives_results_of_kernels_that_allocate(machine):
             first, second = session.run([chosen, tiled], {x: value})
             np.testing.assert_array_equal(first, np.where(value > 2, value, -value))
             np.testing.assert_array_equal(second, np.tile(value + 1, (2, 1)))
+
+
+def test_handles_of_a_session_are_new_in_every_step(machine):
+    with tf.Graph().as_default(), tf.device("/gpu:0"):
+        x = tf.placeholder(tf.float32, [3])
+        handle = tf.get_session_handle(x * 2.0)
+        with tf.Session(config=config()) as session:
+            handles = [session.run(handle, {x: [step] * 3}) for step in range(5)]
+            assert len({h.handle for h in handles}) == 5
+            assert [h.eval().tolist() for h in handles] == [[2.0 * step] * 3 for step in range(5)]
 
 
 def test_draws_are_not_captured(machine):
