@@ -41,6 +41,7 @@ from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, Optimi
 from flowrt.executor.fetches import IndexedSlicesValue
 from flowrt.executor.session import InteractiveSession, Session, get_default_session
 from flowrt.functional_ops import foldl, foldr, map_fn, scan
+from flowrt.function import function
 from flowrt.get_variable import get_local_variable
 from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.graph.build import convert_to_tensor
@@ -305,6 +306,7 @@ from flowrt.initializers import (
 )
 from flowrt.jacobians import hessians, jacobian
 from flowrt.missing_names import missing_name as _missing_name
+from flowrt.recompute import recompute, recompute_grad, recompute_sequential
 from flowrt.scopes import (
     add_to_collection,
     add_to_collections,
@@ -320,6 +322,7 @@ from flowrt.scopes import (
 from flowrt.scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
+from flowrt.signatures import TensorSpec
 from flowrt.template import make_template
 from flowrt.tensor_array import TensorArray
 from flowrt.variable_scope import (

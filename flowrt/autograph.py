@@ -1,4 +1,142 @@
-"""stub"""
+"""The door to diastatic-malt, which converts the source of a Python function (extra ``autograph``).
+
+The library finds the control flow in a function's source and puts calls in its place; what these do is said in
+`flowrt.autograph_operators`. Functions that a converted function calls are converted too, if they are the
+user's: not those of flowrt, of the standard library or of installed packages. What cannot be converted runs as
+it is, with a warning that says where it is. Then Python decides: a tensor in an ``if`` is an error.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sysconfig
+import types
+import warnings
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
-def convert(f: Any) -> Any:
+
+from flowrt import autograph_operators
+from flowrt.errors import UnimplementedError
+from flowrt.graph.node import generated_lines
+
+_NOT_THE_USERS = (
+    str(Path(__file__).resolve().parent),
+    *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")),
+)
+
+
+def convert(func: Callable[..., Any]) -> Callable[..., Any]:
+    """``func`` with its control flow converted; ``func`` itself, with a `RuntimeWarning`, where that cannot be.
+
+    Raises `UnimplementedError` where diastatic-malt is not installed.
+    """
+    transpiler = _transpiler()
+    if isinstance(func, functools.partial):
+        return functools.partial(convert(func.func), *func.args, **func.keywords)
+    if inspect.ismethod(func):
+        return types.MethodType(convert(func.__func__), func.__self__)
+    if not inspect.isfunction(func):
+        return func
+    reason = _obstacle(func)
+    if reason is None:
+        try:
+            return transpiler(func)
+        except Exception as error:  # noqa: BLE001 (whatever the library stumbles over)
+            reason = " ".join(str(error).split()) or type(error).__name__
+    _warn(func, reason)
+    return func
+
+
+def _obstacle(func: types.FunctionType) -> str | None:
+    """Why the library would not convert ``func``, or would do it wrong."""
+    if inspect.isgeneratorfunction(func) or inspect.iscoroutinefunction(func):
+        return "generators and coroutines are not converted"
+    if "__class__" in func.__code__.co_freevars:
+        return "super() without arguments is not converted"
+    return None
+
+
+def _warn(func: types.FunctionType, reason: str) -> None:
+    code = func.__code__
+    warnings.warn(
+        f"autograph: {func.__qualname__} ({code.co_filename}:{code.co_firstlineno}) runs as it is: {reason:.200}",
+        RuntimeWarning,
+        stacklevel=3,
+    )
+
+
+@functools.cache
+def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
+    """Converts one function; remembers what it has converted."""
+    try:
+        from malt.core import converter
+        from malt.impl import api
+    except ImportError as error:
+        raise UnimplementedError(
+            "autograph: expected diastatic-malt to be installed. Use pip install 'flowrt[autograph]'"
+        ) from error
+
+    class Transpiler(api.PyToPy):  # type: ignore[misc]
+        def get_extra_locals(self) -> dict[str, Any]:
+            return {"ag__": names}
+
+    names = types.SimpleNamespace(
+        **vars(autograph_operators),
+        converted_call=converted_call,
+        autograph_artifact=lambda function: function,
+        ConversionOptions=lambda **_: None,
+        Feature=converter.Feature,
+    )
+
+    transpiler = Transpiler()
+    features = (converter.Feature.EQUALITY_OPERATORS, converter.Feature.ASSERT_STATEMENTS)
+    options = converter.ConversionOptions(recursive=True, user_requested=True, optional_features=features)
+    context = converter.ProgramContext(options=options)
+
+    def transpile(func: types.FunctionType) -> Callable[..., Any]:
+        converted: Callable[..., Any]
+        converted, module, origins = transpiler.transform_function(func, context)
+        known = {line.lineno: origin.loc.lineno for line, origin in origins.items()}
+        generated_lines.setdefault(module.__file__, _lines(func.__code__, known))
+        return converted
+
+    return transpile
+
+
+def _lines(code: types.CodeType, known: dict[int, int]) -> dict[int, str]:
+    """The user's ``file:line`` for each line of the code made from ``code``: what the library added has the line
+    before it.
+    """
+    found, number = {}, code.co_firstlineno
+    for line in range(max(known, default=0) + 100):  # some lines are added at the end
+        number = known.get(line, number)
+        found[line] = f"{code.co_filename}:{number}"
+    return found
+
+
+def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
+    """A call in converted code: of what is the user's, converted."""
+    return _callee(f)(*args, **(kwargs or {}))
+
+
+def _callee(f: Any) -> Any:
+    if isinstance(f, functools.partial):
+        return functools.partial(_callee(f.func), *f.args, **f.keywords)
+    if isinstance(f, types.BuiltinFunctionType | type):
+        return autograph_operators.OVERLOADS.get(f, f)
+    if _is_the_users(f):
+        return convert(f)
+    call = getattr(type(f), "__call__", None)  # noqa: B004 (the method, not whether there is one)
+    if inspect.isfunction(call) and _is_the_users(call):
+        return types.MethodType(convert(call), f)
     return f
+
+
+def _is_the_users(f: Any) -> bool:
+    """Whether it is a function (or method) that the user has written, and not converted yet."""
+    code = getattr(f, "__code__", None)
+    if not isinstance(code, types.CodeType) or code.co_filename in generated_lines:
+        return False
+    return not code.co_filename.startswith(("<", *_NOT_THE_USERS))

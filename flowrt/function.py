@@ -37,7 +37,7 @@ from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.operation import Operation, Tensor, depends_on
 from flowrt.graph.shapes import relax
 from flowrt.graph.source import user_line
-from flowrt.signatures import Arguments, Signature, is_within, with_flow
+from flowrt.signatures import Arguments, Signature, is_within, with_flow, without_source
 from flowrt.variable_scope import VariableScope, get_variable_scope, variable_scope
 
 RELAX_AFTER = 3
@@ -117,8 +117,8 @@ class Function:
     def _traces(self) -> _Traces:
         """Those in the default graph and the functions in it."""
         (table,) = _tables(get_default_graph().root)
-        own = table.setdefault(self._origin, {})
-        return own.setdefault(id(self._instance), _Traces(self._instance))
+        by_instance: dict[int, _Traces] = table.setdefault(self._origin, {})
+        return by_instance.setdefault(id(self._instance), _Traces(self._instance))
 
     def _concrete(self, arguments: Arguments) -> ConcreteFunction:
         graph = get_default_graph()
@@ -135,7 +135,7 @@ class Function:
         _being_traced.calls.append(call)
         try:
             with traces.variables(self._signature.text):
-                traced = self._traced(arguments, specs)
+                traced = trace(self._python_function(), self._name, self._signature, arguments, specs)
         except RecursionError:
             raise self._recursion() from None
         finally:
@@ -144,15 +144,8 @@ class Function:
             self._warn(traces)
         return traced
 
-    def _traced(self, arguments: Arguments, specs: Sequence[TensorSpec]) -> ConcreteFunction:
-        graph = FuncGraph(get_default_graph(), f"function {self._name!r}")
-        graph.must_run = in_order
-        python_function = convert(self.python_function) if self._autograph else self.python_function
-        with graph:
-            parameters = [graph.parameter(s, n) for s, n in zip(specs, arguments.tensor_names(), strict=True)]
-            result = self._signature.call(python_function, arguments.with_tensors(parameters))
-            results = [_Result.of(graph, leaf, self._signature.text) for leaf in flatten(result)]
-        return ConcreteFunction(self._name, self._signature, graph, arguments, result, results)
+    def _python_function(self) -> Callable[..., Any]:
+        return convert(self.python_function) if self._autograph else self.python_function
 
     def _recursion(self) -> InvalidArgumentError:
         return InvalidArgumentError(
@@ -270,15 +263,29 @@ class _Result(NamedTuple):
         try:
             tensor = convert_to_tensor(leaf.flow if hasattr(leaf, "_with_flow") else leaf)
         except DTypeError as error:
-            message = f"function {text}: expected results that can become tensors; {error.message}"
+            message = f"function {text}: expected results that can become tensors; {without_source(error)}"
             raise DTypeError(message, source=user_line()) from None
         return _Result(leaf, graph.as_graph_element(tensor))
+
+
+def trace(
+    func: Callable[..., Any], name: str, signature: Signature, arguments: Arguments, specs: Sequence[TensorSpec]
+) -> ConcreteFunction:
+    """``func`` of ``arguments`` as a function of the default graph, with tensors of ``specs`` among them."""
+    graph = FuncGraph(get_default_graph(), f"function {name!r}")
+    graph.must_run = in_order
+    with graph:
+        parameters = [graph.parameter(s, n) for s, n in zip(specs, arguments.tensor_names(), strict=True)]
+        result = signature.call(func, arguments.with_tensors(parameters))
+        results = [_Result.of(graph, leaf, signature.text) for leaf in flatten(result)]
+    return ConcreteFunction(name, signature, graph, arguments, result, results)
 
 
 @final
 class ConcreteFunction:
     """One trace of a `Function`: ``inputs`` and ``outputs`` are tensors of its ``graph``, ``specs`` what it takes,
-    ``captured_inputs`` the tensors around that it reads, ``home`` the graph that has all of them.
+    ``captured_inputs`` the tensors around that it reads, ``home`` the graph that has all of them. ``function``
+    is the trace as data.
     """
 
     def __init__(
@@ -297,7 +304,7 @@ class ConcreteFunction:
         self.outputs = [r.tensor for r in results if r.tensor is not None]
         self.specs = tuple(tensor.spec for tensor in self.inputs)
         operations = [r.leaf for r in results if isinstance(r.leaf, Operation)]
-        self._function: Subgraph = graph.subgraph(self.outputs, operations)
+        self.function: Subgraph = graph.subgraph(self.outputs, operations)
         graph.finalize()
         self.captured_inputs = [_origin(tensor) for tensor in captured]
         self._waits_for = list(graph.control_captures)
@@ -329,16 +336,15 @@ class ConcreteFunction:
         """Whether tensors of ``specs`` can be its arguments."""
         return all(is_within(spec, own) for spec, own in zip(specs, self.specs, strict=True))
 
-    def call(self, tensors: Sequence[Tensor]) -> Any:
-        """Add the operation, with ``tensors`` for ``inputs``. Its outputs, as the Python function returned them."""
-        if len(tensors) != len(self.inputs):
-            message = f"function {self._signature.text}: expected tensors; got TensorSpecs"
-            raise DTypeError(message, source=user_line())
+    def call(self, tensors: Sequence[Tensor], **attrs: Any) -> Any:
+        """Add the operation, with ``tensors`` for ``inputs`` and more ``attrs``. Its outputs, as the Python
+        function returned them.
+        """
         graph = get_default_graph()
         kinds = tuple(t.dtype for t in self.outputs)
         with graph.control_dependencies(self._waits_for), graph.name_scope(self.name) as scope:
             inputs = [*tensors, *self.captured_inputs]
-            op_def("PartitionedCall")(inputs, f=self._function, Tout=kinds, name=scope)
+            op_def("PartitionedCall")(inputs, f=self.function, Tout=kinds, name=scope, **attrs)
         op = graph.get_operation_by_name(scope[:-1])
         return op if self._result is None else self._packed(op.outputs, op)
 

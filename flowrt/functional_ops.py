@@ -183,7 +183,9 @@ class Rows:
         self.structure = elems
         self.tensors = [convert_to_tensor(leaf, name="elem") for leaf in flatten(elems)]
         if not self.tensors:
-            raise InvalidArgumentError(f"{what}: expected at least one tensor; got {elems!r}", source=user_line())
+            raise InvalidArgumentError(
+                f"{what}: expected at least one tensor; got {elems!r}", source=user_line()
+            )
         self.static_length = self._static_length(what)
         self.length: Any = self.static_length
         if self.length is None:
@@ -237,17 +239,20 @@ def _results(what: str, structure: Structure, kinds: Sequence[DType], returned: 
     try:
         leaves = flatten_up_to(structure, returned)
         if any(map(is_nested, leaves)):
-            raise InvalidArgumentError("a structure inside")
-        return [convert_to_tensor(leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
-    except DTypeError as error:
-        hint = " Give dtype=" if what == "map_fn" else ""
-        names = ", ".join(kind.name for kind in kinds)
-        message = f"{what}: expected fn to return {names}; {error.message}.{hint}"
-        raise DTypeError(message, source=user_line()) from None
+            raise InvalidArgumentError("it has more levels")
     except InvalidArgumentError as error:
         expected = f"{what}: expected fn to return a structure like {structure!r:.80}"
         message = f"{expected}; got {returned!r:.80} ({error.message})"
         raise InvalidArgumentError(message, source=user_line()) from None
+    return [_result(what, leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+
+
+def _result(what: str, leaf: Any, kind: DType) -> Tensor:
+    if isinstance(leaf, Tensor) and leaf.dtype is not kind:
+        hint = "Give dtype=, or use flowrt.cast()" if what == "map_fn" else "Use flowrt.cast()"
+        message = f"{what}: expected fn to return {kind.name}; got {leaf!r}. {hint}"
+        raise DTypeError(message, source=user_line())
+    return convert_to_tensor(leaf, kind)
 
 
 def _options(parallel_iterations: int | None, back_prop: bool, swap_memory: bool) -> dict[str, Any]:

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from flowrt import protos
-from flowrt.errors import NotFoundError
+from flowrt.dtypes import as_dtype
+from flowrt.errors import InvalidArgumentError, NotFoundError
 from flowrt.graph.op_def import nearest
-from flowrt.graph.tensor_proto import encode_tensor
+from flowrt.graph.tensor_proto import Array, encode_shape, encode_tensor
 
 GraphDef = Any  # the message of flowrt.protos.graph_pb2, which is not imported before it is needed
 NodeDef = Any
@@ -32,8 +33,26 @@ def extract_sub_graph(graph_def: GraphDef, dest_nodes: Iterable[str]) -> GraphDe
     found = protos.graph_pb2.GraphDef()
     found.node.extend([node for node in graph_def.node if node.name in needed])
     found.versions.CopyFrom(graph_def.versions)
-    found.library.CopyFrom(graph_def.library)
+    _copy_functions(graph_def, found)
     return found
+
+
+def _copy_functions(source: GraphDef, target: GraphDef) -> None:
+    """Copy the functions that nodes of ``target`` need, in their order."""
+    library = {function.signature.name: function for function in source.library.function}
+    waiting, needed = list(target.node), set[str]()
+    while waiting:
+        node = waiting.pop()
+        for name in (node.op, *(ref.name for value in node.attr.values() for ref in _function_refs(value))):
+            if name in library and name not in needed:
+                needed.add(name)
+                waiting += library[name].node_def
+    target.library.function.extend([f for f in source.library.function if f.signature.name in needed])
+
+
+def _function_refs(value: Any) -> list[Any]:
+    """The names of functions in an AttrValue."""
+    return [value.func] if value.HasField("func") else list(value.list.func)
 
 
 def _producer(text: str) -> str:
@@ -50,8 +69,9 @@ def convert_variables_to_constants(
 ) -> GraphDef:
     """What ``output_node_names`` need, with the variables' values in ``sess`` in place of the variables.
 
-    A whitelist or a blacklist restricts which ones. Raises `NotFoundError` for an unknown name, and as
-    ``sess.run`` for a variable without a value.
+    A whitelist or a blacklist restricts which ones. Functions, too, get values in the place of variables.
+    Raises `NotFoundError` for an unknown name, `InvalidArgumentError` for a variable that the outputs write,
+    and as ``sess.run`` for one without a value.
     """
     cut = extract_sub_graph(input_graph_def, output_node_names)
     names = [
@@ -63,29 +83,117 @@ def convert_variables_to_constants(
     ]
     values = sess.run({name: f"{name}/Read/ReadVariableOp:0" for name in names})
     frozen = protos.graph_pb2.GraphDef()
-    for node in cut.node:
-        for made in _frozen(node, values):
-            frozen.node.add().CopyFrom(made)
     frozen.versions.CopyFrom(cut.versions)
     frozen.library.CopyFrom(cut.library)
+    _Freezer(frozen, {name: np.asarray(value) for name, value in values.items()}).freeze(cut.node)
+    _prune_library(frozen)
     return frozen
 
 
-def _frozen(node: NodeDef, values: Mapping[str, Any]) -> list[NodeDef]:
-    """What stands for ``node`` when the variables ``values`` are constants."""
-    if node.name in values:
-        return [_constant(node.name, np.asarray(values[node.name]), node.attr["dtype"], node.device)]
-    if node.op not in ("ReadVariableOp", "ResourceGather") or _producer(node.input[0]) not in values:
-        return [node]
+def _prune_library(graph_def: GraphDef) -> None:
+    needed = protos.graph_pb2.GraphDef()
+    needed.node.extend(graph_def.node)
+    _copy_functions(graph_def, needed)
+    graph_def.library.CopyFrom(needed.library)
+
+
+class _Freezer:
+    """Writes nodes with constants in the place of variables into ``frozen``, whose library has the functions.
+
+    In a function a variable is an argument: what an operation passes a constant to is a copy of the function
+    in which that argument is a value.
+    """
+
+    def __init__(self, frozen: GraphDef, values: Mapping[str, Array]) -> None:
+        self._frozen, self._values = frozen, values
+        self._library = {function.signature.name: function for function in frozen.library.function}
+        self._copies: dict[tuple[str, tuple[str, ...]], str] = {}
+
+    def freeze(self, nodes: Iterable[NodeDef]) -> None:
+        constants = dict(self._values)
+        for node in nodes:
+            if node.name in self._values:
+                value = self._values[node.name]
+                self._frozen.node.append(_constant(node.name, value, node.attr["dtype"], node.device))
+            else:
+                self._frozen.node.extend(self._frozen_node(node, constants, ""))
+
+    def _frozen_node(self, node: NodeDef, constants: dict[str, Array], output: str) -> list[NodeDef]:
+        """What stands for ``node`` where the tensors of ``constants`` are values. ``output`` is how a
+        function names an output: ":output:0".
+        """
+        given = [constants.get(_producer(text)) if text[:1] != "^" else None for text in node.input]
+        if all(value is None for value in given):
+            return [node]
+        if node.op in ("ReadVariableOp", "ResourceGather"):
+            return _read(node, output)
+        made = protos.graph_pb2.NodeDef()
+        made.CopyFrom(node)
+        if node.op == "Identity":
+            assert given[0] is not None
+            made.attr["T"].type = as_dtype(given[0].dtype).number
+            constants[node.name] = given[0]
+        elif any(_function_refs(value) for value in node.attr.values()):
+            self._pass_values(made, given, constants)
+        else:
+            name = next(_producer(t) for t, v in zip(node.input, given, strict=True) if v is not None)
+            raise InvalidArgumentError(
+                f"{node.op} {node.name!r}: expected a variable that is only read; got {name!r}"
+            )
+        return [made]
+
+    def _pass_values(self, node: NodeDef, given: list[Array | None], constants: dict[str, Array]) -> None:
+        """Make ``node`` own functions of values, where it passes variables."""
+        types = node.attr["T" if node.op.endswith("While") else "Tin"].list.type
+        data = [text for text in node.input if text[:1] != "^"]
+        arguments = given[len(data) - len(types) : len(data)]
+        for i, value in enumerate(arguments):
+            if value is not None:
+                types[i] = as_dtype(value.dtype).number
+        if node.op.endswith("While"):
+            for shape, value in zip(node.attr["output_shapes"].list.shape, arguments, strict=False):
+                if value is not None:
+                    encode_shape(shape, value.shape)
+        for attr in node.attr.values():
+            for ref in _function_refs(attr):
+                ref.name = self._function(ref.name, arguments)
+
+    def _function(self, name: str, arguments: list[Array | None]) -> str:
+        """The name of a copy of the function ``name`` in which some arguments are values."""
+        key = name, tuple("" if value is None else f"{value.dtype}{value.shape}" for value in arguments)
+        if key not in self._copies:
+            self._copies[key] = unused = f"{name}_frozen_{len(self._copies)}"
+            copy = protos.graph_pb2.FunctionDef()
+            copy.CopyFrom(self._library[name])
+            copy.signature.name = unused
+            constants = {}
+            for i, (arg, value) in enumerate(zip(copy.signature.input_arg, arguments, strict=True)):
+                if value is not None:
+                    arg.type = as_dtype(value.dtype).number
+                    constants[arg.name] = value
+                    copy.arg_attr.pop(i, None)
+            nodes = list(copy.node_def)
+            del copy.node_def[:]
+            for node in nodes:
+                copy.node_def.extend(self._frozen_node(node, constants, ":output:0"))
+            for arg in copy.signature.output_arg:
+                if _producer(copy.ret[arg.name]) in constants:
+                    arg.type = as_dtype(constants[_producer(copy.ret[arg.name])].dtype).number
+            self._frozen.library.function.append(copy)
+        return self._copies[key]
+
+
+def _read(node: NodeDef, output: str) -> list[NodeDef]:
+    """What stands for a read of a variable that is a value."""
     made = protos.graph_pb2.NodeDef(name=node.name, device=node.device, input=node.input)
     if node.op == "ReadVariableOp":
         made.op = "Identity"
         made.attr["T"].CopyFrom(node.attr["dtype"])
         return [made]
     axis_type = protos.graph_pb2.AttrValue(type=protos.graph_pb2.DT_INT32)
-    axis = _constant(f"{node.name}/axis", np.int32(0), axis_type, node.device)
+    axis = _constant(f"{node.name}/axis", np.array(0, np.int32), axis_type, node.device)
     made.op = "GatherV2"
-    made.input.insert(2, axis.name)
+    made.input.insert(2, axis.name + output)
     made.attr["Tparams"].CopyFrom(node.attr["dtype"])
     made.attr["Tindices"].CopyFrom(node.attr["Tindices"])
     made.attr["Taxis"].CopyFrom(axis_type)
@@ -93,8 +201,8 @@ def _frozen(node: NodeDef, values: Mapping[str, Any]) -> list[NodeDef]:
     return [axis, made]
 
 
-def _constant(name: str, value: Any, dtype: Any, device: str) -> NodeDef:
+def _constant(name: str, value: Array, dtype: Any, device: str) -> NodeDef:
     made = protos.graph_pb2.NodeDef(name=name, op="Const", device=device)
     made.attr["dtype"].CopyFrom(dtype)
-    encode_tensor(made.attr["value"].tensor, np.asarray(value))
+    encode_tensor(made.attr["value"].tensor, value)
     return made

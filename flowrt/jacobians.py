@@ -1,12 +1,14 @@
 """Jacobians of tensors: `jacobian` and `hessians`.
 
 A Jacobian comes column by column, one forward sweep an element of the xs (`columns`), or row by row, one
-reverse sweep an element of the ys (`rows`). Both repeat their sweep in one place, `_over_units`. What lies
-on the way from xs to ys is computed once, whatever the number of sweeps.
+reverse sweep an element of the ys (`rows`). All sweeps of a kind are one sweep over a batch of unit tensors
+(`_over_units`), so the operations do not get more with the elements. What lies on the way from xs to ys is
+computed once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -20,11 +22,14 @@ from flowrt.graph.forward_mode import ForwardSweep, value_spec
 from flowrt.graph.gradients import as_tensors, gradients
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.filling import zeros
-from flowrt.graph.ops.joining import concat, stack
-from flowrt.graph.ops.shaping import reshape, shape
+from flowrt.graph.ops.joining import concat
+from flowrt.graph.ops.matrix_parts import eye
+from flowrt.graph.ops.reductions import reduce_prod
+from flowrt.graph.ops.shaping import reshape, shape, transpose
 from flowrt.graph.ops.state import read_variable_op
 from flowrt.graph.shapes import is_static, num_elements
 from flowrt.graph.source import user_line
+from flowrt.vectorization import loop, vectorize
 
 Blocks = list[list[Tensor]]
 """``blocks[i][j]`` is dy_i/dx_j, of shape ``[*y_i, *x_j]``; zeros where y_i does not depend on x_j."""
@@ -89,9 +94,7 @@ def columns(ys: Sequence[Tensor], xs: Sequence[Tensor], colocate: bool = False) 
     def of(position: int) -> list[Tensor]:
         x = xs[position]
         moved = _over_units(x, lambda unit: sweep([unit if i == position else None for i in range(len(xs))]))
-        return [
-            _block(y, x, moves, -1, y.dtype) for y, moves in zip(ys, moved or [[]] * len(ys), strict=True)
-        ]
+        return [_block(y, x, moves, y.dtype, True) for y, moves in zip(ys, moved, strict=True)]
 
     return [list(row) for row in zip(*map(of, range(len(xs))), strict=True)]
 
@@ -103,8 +106,8 @@ def rows(ys: Sequence[Tensor], xs: Sequence[Tensor]) -> Blocks:
 
     def of(y: Tensor) -> list[Tensor]:
         found = _over_units(y, lambda unit: gradients(y, xs, unit))
-        pairs = zip(xs, found or [[]] * len(xs), strict=True)
-        return [_block(y, x, shares, 0, value_spec(x).dtype) for x, shares in pairs]
+        pairs = zip(xs, found, strict=True)
+        return [_block(y, x, shares, value_spec(x).dtype, False) for x, shares in pairs]
 
     return [of(y) for y in ys]
 
@@ -129,28 +132,28 @@ def _count(tensors: Sequence[Tensor]) -> int | None:
     return sum(known) if len(known) == len(counts) else None
 
 
-def _over_units(like: Tensor, sweep: Callable[[Tensor], list[Any]]) -> list[list[Any]]:
-    """For each result of ``sweep`` its values at every unit tensor like ``like``; [] where there is none.
-
-    The sweeps are unrolled: each adds operations of its own.
+def _over_units(like: Tensor, sweep: Callable[[Tensor], list[Any]]) -> list[Tensor | None]:
+    """For each result of ``sweep`` its values at every unit tensor like ``like``, stacked along a new first
+    axis; None where it has none.
     """
     dtype, static = value_spec(like)
     if not is_static(static):
         raise InvalidArgumentError(f"jacobian: expected static shape; got {like!r}", source=user_line())
-    results = []
-    for index in np.ndindex(*static):
-        unit = np.zeros(static, dtype.np)
-        unit[index] = 1
-        results.append(sweep(constant_tensor(unit, "unit")))
-    return [list(values) for values in zip(*results, strict=True)]
+    count = math.prod(static)
+    units = reshape(eye(count, dtype=dtype), [count, *static])
+    found: list[Tensor | None] = vectorize(sweep, [units], count, loop)
+    return found
 
 
-def _block(y: Tensor, x: Tensor, values: Sequence[Any], axis: int, dtype: DType) -> Tensor:
-    """dy/dx, from its columns or rows, which are stacked along ``axis``; None is zero."""
+def _block(y: Tensor, x: Tensor, values: Tensor | None, dtype: DType, by_columns: bool) -> Tensor:
+    """dy/dx, from its columns ``[elements of x, *y]`` or its rows ``[elements of y, *x]``; None is zero."""
     dims = concat([_shape(y), _shape(x)], 0)
-    if not values or values[0] is None:
+    if values is None:
         return zeros(dims, dtype)
-    block: Tensor = reshape(stack([convert_to_tensor(value) for value in values], axis), dims)
+    if by_columns:
+        counts = [num_elements(value_spec(x).shape), reduce_prod(_shape(y))]
+        values = transpose(reshape(values, counts))
+    block: Tensor = reshape(values, dims)
     return block
 
 

@@ -12,9 +12,6 @@ from collections.abc import Iterable
 from flowrt.errors import UnimplementedError
 from flowrt.graph.op_def import nearest
 
-_CONTROL = (
-    "control flow as operations is not there yet. Nearest: where, or Python's if and for while building"
-)
 _CELLS = "this cell is not there. Nearest: nn.rnn_cell.LSTMCell, or a subclass of nn.rnn_cell.RNNCell"
 _DECODERS = "there are no decoders. Nearest: nn.raw_rnn"
 _STATE_SAVERS = "there are no state savers. Nearest: nn.static_rnn with initial_state"
@@ -33,10 +30,7 @@ _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_de
 _DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
 
 _REASONS: dict[str, dict[str, str]] = {
-    "": dict.fromkeys(
-        ("map_fn", "scan", "foldl", "foldr", "function"), _CONTROL
-    )
-    | dict.fromkeys(("keras",), _KERAS)
+    "": dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
     | dict.fromkeys(
         ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "queue"),

@@ -18,7 +18,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.data.structure import flatten, flatten_up_to, leaf_paths, map_structure, pack_as
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, OpError
 from flowrt.graph import node
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
@@ -141,6 +141,11 @@ class Arguments:
         return "the device scope or the graph around is another one"
 
 
+def without_source(error: OpError) -> str:
+    """What ``error`` says, for another error of the same line."""
+    return error.message.removeprefix(f"({error.source}): ")
+
+
 def with_flow(leaf: Any, tensor: Tensor) -> Any:
     """A leaf like ``leaf`` around ``tensor``: a TensorArray stands for its list."""
     return leaf._with_flow(tensor) if hasattr(leaf, "_with_flow") else tensor
@@ -210,10 +215,8 @@ class Signature:
                 part if isinstance(part, TensorSpec) else convert_to_tensor(part, one.dtype)
                 for part, one in zip(parts, flatten(spec), strict=True)
             ]
-        except InvalidArgumentError as error:
-            raise self._misfit(type(error), name, error.message) from None
-        except DTypeError as error:
-            raise self._misfit(DTypeError, name, error.message) from None
+        except (InvalidArgumentError, DTypeError) as error:
+            raise self._misfit(type(error), name, without_source(error)) from None
         for tensor, one in zip(tensors, flatten(spec), strict=True):
             if not is_within(tensor.spec, one.spec):
                 raise self._misfit(InvalidArgumentError, name, f"expected {one.spec}; got {tensor.spec}")

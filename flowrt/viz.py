@@ -2,7 +2,7 @@
 
 Operations are drawn together by name scope: on each device one box for all whose scopes agree in the first
 ``depth`` parts. Constants, Send and Recv are not drawn; a tensor that goes from one device to another is a
-dashed edge.
+dashed edge. An operation that owns functions has a box of its own, around a picture of them.
 
     session, fetches -> partitions -> collapse -> write_dot     text for Graphviz
                                                -> write_svg     a picture that needs no other program
@@ -10,8 +10,9 @@ dashed edge.
 
 from __future__ import annotations
 
+import itertools
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -26,6 +27,7 @@ from flowrt.graph.graph import Graph, Operation
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.partition import partition
+from flowrt.graph.text import labelled_functions
 
 Partitions: TypeAlias = Mapping[str, Subgraph]
 """``{device: its part}``."""
@@ -36,13 +38,16 @@ MAX_BOXES = 60
 Key: TypeAlias = tuple[str, str]
 """Of a box: device and scope."""
 
+Point: TypeAlias = tuple[float, float]
+
 
 class Box(NamedTuple):
-    """Some operations of one device: ``nodes`` in the order they run."""
+    """Some operations of one device: ``nodes`` in the order they run; ``inner`` shows its functions."""
 
     device: str
     name: str
     nodes: list[Node]
+    inner: Picture | None
 
     @property
     def subtitle(self) -> str:
@@ -52,11 +57,16 @@ class Box(NamedTuple):
 
 class Picture(NamedTuple):
     """Boxes, and for each pair of connected ones what connects them: "send", "data" or "control" (the first
-    that holds), and how many edges.
+    that holds), and how many edges. In a picture of functions their labels are in the place of devices.
     """
 
     boxes: dict[Key, Box]
     edges: dict[tuple[Key, Key], tuple[str, int]]
+
+    @property
+    def size(self) -> int:
+        """How many boxes there are, those in boxes among them."""
+        return sum(1 + (box.inner.size if box.inner else 0) for box in self.boxes.values())
 
 
 # --- what there is to draw
@@ -100,21 +110,23 @@ def _ancestors(roots: list[Operation]) -> set[Operation]:
     return found
 
 
-def collapse(parts: Partitions, depth: int = 2) -> Picture:
-    """One box for the operations whose scopes agree in the first ``depth`` parts; with depth 0, for those of
-    one type.
+def collapse(parts: Partitions, depth: int = 2, scope: str = "") -> Picture:
+    """One box for the operations whose scopes, behind ``scope``, agree in the first ``depth`` parts; with
+    depth 0, for those of one type.
     """
     boxes: dict[Key, Box] = {}
     for device, part in parts.items():
         for node in part:
             if node.op.name not in ("Const", "_Send", "_Recv"):
-                key = device, _box_name(node, depth)
-                boxes.setdefault(key, Box(*key, [])).nodes.append(node)
+                key = device, _box_name(node, depth, scope)
+                if key not in boxes:
+                    boxes[key] = Box(*key, [], _functions_of(node, depth))
+                boxes[key].nodes.append(node)
     edges: dict[tuple[Key, Key], tuple[str, int]] = {}
     for key, box in boxes.items():
         for node in box.nodes:
             for device, producer, kind in _producers(parts, box.device, node):
-                pair = (device, _box_name(producer, depth)), key
+                pair = (device, _box_name(producer, depth, scope)), key
                 if pair[0] != key:
                     known, count = edges.get(pair, (kind, 0))
                     edges[pair] = (max(known, kind, key=_KINDS.index), count + 1)
@@ -124,13 +136,21 @@ def collapse(parts: Partitions, depth: int = 2) -> Picture:
 _KINDS = ("control", "data", "send")
 
 
-def _box_name(node: Node, depth: int) -> str:
+def _functions_of(node: Node, depth: int) -> Picture | None:
+    functions = dict(labelled_functions(node))
+    return collapse(functions, depth, f"{node.name}/") if functions else None
+
+
+def _box_name(node: Node, depth: int, scope: str) -> str:
+    name = node.name.removeprefix(scope)
+    if node.op.effect is Effect.NESTED:
+        return f"{name}()"  # alone: what has the same scope is not of its functions
     if depth == 0:
         return node.op.name
-    parts = node.name.split("/")
+    parts = name.split("/")
     is_handle = node.op.effect is Effect.HANDLE  # a variable's scope is its name, where its reads are
     within = parts if is_handle else parts[:-1]
-    return "/".join(within[:depth]) or node.name
+    return "/".join(within[:depth]) or name
 
 
 def _producers(parts: Partitions, device: str, node: Node) -> Iterator[tuple[str, Node, str]]:
@@ -145,7 +165,8 @@ def _origin(parts: Partitions, device: str, name: str, kind: str) -> Iterator[tu
     node = parts[device].nodes[name]
     if node.op.name == "_Recv":
         sender = node.attrs["tensor_name"].rpartition(":")[0]
-        yield from _origin(parts, node.attrs["send_device"], sender, "send")
+        if node.attrs["send_device"] in parts:  # else it is the other device's copy of a loop
+            yield from _origin(parts, node.attrs["send_device"], sender, "send")
     elif node.op.name == "Const":
         for control in node.controls:
             yield from _origin(parts, device, control, kind)
@@ -176,22 +197,47 @@ def write_graph_picture(
 
 def write_dot(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:
     """Write the collapsed parts as text for Graphviz, one cluster a device; returns ``path``."""
-    picture = collapse(parts, depth)
-    ids = {key: f"n{i}" for i, key in enumerate(picture.boxes)}
-    lines = ["digraph {", '  rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]']
-    for i, device in enumerate(parts):
-        lines += [f"  subgraph cluster_{i} {{", f"    label={_quoted(device)}"]
-        lines += [
-            f"    {ids[key]} [label={_quoted(box.name, box.subtitle)}]"
-            for key, box in picture.boxes.items()
-            if box.device == device
-        ]
-        lines.append("  }")
-    styles = {"send": "dashed", "control": "dotted", "data": "solid"}
-    for (source, target), (kind, _) in picture.edges.items():
-        lines.append(f"  {ids[source]} -> {ids[target]} [style={styles[kind]}]")
-    Path(path).write_text("\n".join([*lines, "}", ""]), "utf-8")
+    writer = _DotWriter()
+    writer.write(collapse(parts, depth), "  ")
+    head = '  compound=true; rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]'
+    Path(path).write_text("\n".join(["digraph {", head, *writer.lines, "}", ""]), "utf-8")
     return os.fspath(path)
+
+
+class _DotWriter:
+    """``lines`` for Graphviz: clusters of devices, functions and operations that own functions."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self._boxes, self._clusters = itertools.count(), itertools.count()
+
+    def write(self, picture: Picture, indent: str) -> None:
+        ends: dict[Key, tuple[str, str]] = {}  # of each box: its name, and its cluster if it is one
+        for device in dict.fromkeys(box.device for box in picture.boxes.values()):
+            self.lines += [f"{indent}subgraph cluster_{next(self._clusters)} {{"]
+            self.lines += [f"{indent}  label={_quoted(device)}"]
+            for key, box in picture.boxes.items():
+                if box.device == device:
+                    ends[key] = self._write_box(box, indent + "  ")
+            self.lines += [f"{indent}}}"]
+        for (source, target), (kind, _) in picture.edges.items():
+            (tail, tail_cluster), (head, head_cluster) = ends[source], ends[target]
+            style = {"send": "dashed", "control": "dotted", "data": "solid"}[kind]
+            style += f", ltail={tail_cluster}" if tail_cluster else ""
+            style += f", lhead={head_cluster}" if head_cluster else ""
+            self.lines += [f"{indent}{tail} -> {head} [style={style}]"]
+
+    def _write_box(self, box: Box, indent: str) -> tuple[str, str]:
+        name, label = f"n{next(self._boxes)}", f"label={_quoted(box.name, box.subtitle)}"
+        if box.inner is None:
+            self.lines += [f"{indent}{name} [{label}]"]
+            return name, ""
+        cluster = f"cluster_{next(self._clusters)}"  # edges end at clusters only by a node inside
+        self.lines += [f"{indent}subgraph {cluster} {{", f"{indent}  {label}"]
+        self.lines += [f"{indent}  {name} [shape=point, style=invis]"]
+        self.write(box.inner, indent + "  ")
+        self.lines += [f"{indent}}}"]
+        return name, cluster
 
 
 def _quoted(*lines: str) -> str:
@@ -206,7 +252,7 @@ def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -
     Pointing at a box shows its operations.
     """
     picture = collapse(parts, depth)
-    while len(picture.boxes) > MAX_BOXES and depth > 0:
+    while picture.size > MAX_BOXES and depth > 0:
         depth -= 1
         picture = collapse(parts, depth)
     Path(path).write_text(_svg(picture, lay_out(picture)), "utf-8")
@@ -221,49 +267,85 @@ _COLORS = ("#dbe9f9", "#fbe5d0", "#dff1dc", "#f6dde6", "#e6e0f5", "#fdf3c8", "#d
 
 
 class Layout(NamedTuple):
-    """Places in pixels: the left upper corner of each box, top and height of each device's band, and the
-    whole size.
+    """Places in pixels: left upper corner and size of each box, with the layout of what is in it; top and
+    height of each device's band, and the whole size.
     """
 
-    corners: dict[Key, tuple[float, float]]
+    corners: dict[Key, Point]
+    sizes: dict[Key, Point]
+    inner: dict[Key, Layout]
     bands: dict[str, tuple[float, float]]
     width: float
     height: float
+
+    def left(self, key: Key) -> Point:
+        """The middle of a box's left side."""
+        return self.corners[key][0], self.corners[key][1] + self.sizes[key][1] / 2
+
+    def right(self, key: Key) -> Point:
+        x, y = self.left(key)
+        return x + self.sizes[key][0], y
 
 
 def lay_out(picture: Picture) -> Layout:
     """Columns by level: a box stands right of all that it reads, except where boxes read each other in a
     circle.
 
-    In a column, the boxes of a device stand in the order of the boxes they read, which keeps edges short.
+    In a column, the boxes of a device stand in the order of the boxes they read, which keeps edges short, and
+    in the middle of the device's band.
     """
+    inner = {key: lay_out(box.inner) for key, box in picture.boxes.items() if box.inner}
+    sizes: dict[Key, Point] = {
+        key: (inner[key].width, BOX_HEIGHT + inner[key].height) if key in inner else (BOX_WIDTH, BOX_HEIGHT)
+        for key in picture.boxes
+    }
     columns = _columns(picture)
-    heights: dict[str, int] = {}
+    stacks = _stacks(picture, columns)
+    heights: dict[str, float] = {}
+    for (device, _), keys in stacks.items():
+        heights[device] = max(heights.get(device, 0), _stack_height(keys, sizes))
+    bands: dict[str, tuple[float, float]] = {}
+    top = float(MARGIN)
+    for device, height in heights.items():
+        bands[device] = (top, BAND_TOP + height + GAP_Y)
+        top += BAND_TOP + height + 2 * GAP_Y
+    lefts, width = _column_lefts(columns, sizes)
+    corners: dict[Key, Point] = {}
+    for (device, column), keys in stacks.items():
+        y = bands[device][0] + BAND_TOP + (heights[device] - _stack_height(keys, sizes)) / 2 + GAP_Y / 2
+        for key in keys:
+            corners[key] = (lefts[column], y)
+            y += sizes[key][1] + GAP_Y
+    return Layout(corners, sizes, inner, bands, width, top - GAP_Y + MARGIN)
+
+
+def _stacks(picture: Picture, columns: Mapping[Key, int]) -> dict[tuple[str, int], list[Key]]:
+    """The boxes of each device and column, from top to bottom."""
+    stacks: dict[tuple[str, int], list[Key]] = {}
     rows: dict[Key, float] = {}
     for column in range(max(columns.values(), default=0) + 1):
         for device in dict.fromkeys(box.device for box in picture.boxes.values()):
             keys = [key for key, at in columns.items() if at == column and key[0] == device]
             keys.sort(key=lambda key: _mean_row(picture, rows, key))
             rows.update((key, row) for row, key in enumerate(keys))
-            heights[device] = max(heights.get(device, 1), len(keys))
-    bands: dict[str, tuple[float, float]] = {}
-    top = float(MARGIN)
-    for device, count in heights.items():
-        height = BAND_TOP + count * (BOX_HEIGHT + GAP_Y) + GAP_Y
-        bands[device] = (top, height)
-        top += height + GAP_Y
-    in_column: dict[tuple[str, int], int] = {}
+            if keys:
+                stacks[device, column] = keys
+    return stacks
+
+
+def _stack_height(keys: Sequence[Key], sizes: Mapping[Key, Point]) -> float:
+    return sum(sizes[key][1] + GAP_Y for key in keys)
+
+
+def _column_lefts(columns: Mapping[Key, int], sizes: Mapping[Key, Point]) -> tuple[list[float], float]:
+    """Where each column begins, and the width of the whole."""
+    widths = [0.0] * (max(columns.values(), default=0) + 1)
     for key, column in columns.items():
-        in_column[key[0], column] = in_column.get((key[0], column), 0) + 1
-    corners: dict[Key, tuple[float, float]] = {}
-    for key, column in columns.items():
-        spare = (
-            heights[key[0]] - in_column[key[0], column]
-        ) / 2  # short columns stand in the middle of the band
-        y = bands[key[0]][0] + BAND_TOP + GAP_Y / 2 + (rows[key] + spare) * (BOX_HEIGHT + GAP_Y)
-        corners[key] = (2 * MARGIN + column * (BOX_WIDTH + GAP_X), y)
-    width = 4 * MARGIN + (max(columns.values(), default=0) + 1) * (BOX_WIDTH + GAP_X) - GAP_X
-    return Layout(corners, bands, width, top - GAP_Y + MARGIN)
+        widths[column] = max(widths[column], sizes[key][0])
+    lefts = [float(2 * MARGIN)]
+    for width in widths:
+        lefts.append(lefts[-1] + width + GAP_X)
+    return lefts, lefts.pop() - GAP_X + 2 * MARGIN
 
 
 def _columns(picture: Picture) -> dict[Key, int]:
@@ -290,16 +372,20 @@ def _svg(picture: Picture, layout: Layout) -> str:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {layout.width:g} {layout.height:g}" '
         f'width="{layout.width:g}" height="{layout.height:g}" font-family="Helvetica, Arial, sans-serif">'
     )
+    background = f'<rect width="{layout.width:g}" height="{layout.height:g}" fill="white"/>'
+    return "\n".join([head, _STYLE, background, *_svg_parts(picture, layout), "</svg>", ""])
+
+
+def _svg_parts(picture: Picture, layout: Layout) -> Iterator[str]:
     scopes = list(dict.fromkeys(box.name.split("/")[0] for box in picture.boxes.values()))
     colors = {scope: _COLORS[i % len(_COLORS)] for i, scope in enumerate(scopes)}
-    parts = [head, _STYLE, f'<rect width="{layout.width:g}" height="{layout.height:g}" fill="white"/>']
     for device, (top, height) in layout.bands.items():
-        parts.append(_svg_band(device, top, height, layout.width))
+        yield _svg_band(device, top, height, layout.width)
     for (source, target), (kind, count) in picture.edges.items():
-        parts.append(_svg_edge(layout.corners[source], layout.corners[target], kind, count))
+        yield _svg_edge(layout, source, target, kind, count)
     for key, box in picture.boxes.items():
-        parts.append(_svg_box(box, *layout.corners[key], colors[box.name.split("/")[0]]))
-    return "\n".join([*parts, "</svg>", ""])
+        inner = _svg_parts(box.inner, layout.inner[key]) if box.inner else ()
+        yield _svg_box(box, layout.corners[key], layout.sizes[key], colors[box.name.split("/")[0]], inner)
 
 
 _STYLE = """<style>
@@ -324,48 +410,52 @@ def _svg_band(device: str, top: float, height: float, width: float) -> str:
     )
 
 
-def _svg_edge(source: tuple[float, float], target: tuple[float, float], kind: str, count: int) -> str:
-    curve = _forward(source, target) if source[0] < target[0] else _backward(source, target)
+def _svg_edge(layout: Layout, source: Key, target: Key, kind: str, count: int) -> str:
+    is_forward = layout.corners[source][0] < layout.corners[target][0]
+    curve = (_forward if is_forward else _backward)(layout, source, target)
     points = " ".join(f"{x:g} {y:g}" for x, y in curve[1:])
     width = 1 + 0.5 * min(count - 1, 4)
     return f'<path class="{kind}" stroke-width="{width:g}" d="M{curve[0][0]:g} {curve[0][1]:g}C{points}"/>'
 
 
-Curve: TypeAlias = list[tuple[float, float]]
+Curve: TypeAlias = list[Point]
 """The four points of a cubic Bézier curve."""
 
 
-def _forward(source: tuple[float, float], target: tuple[float, float]) -> Curve:
+def _forward(layout: Layout, source: Key, target: Key) -> Curve:
     """From the right side of a box to the left side of another, over boxes between them in the same row."""
-    x1, y1 = source[0] + BOX_WIDTH, source[1] + BOX_HEIGHT / 2
-    x2, y2 = target[0], target[1] + BOX_HEIGHT / 2
+    (x1, y1), (x2, y2) = layout.right(source), layout.left(target)
     bend = max(GAP_X, (x2 - x1) / 3)
     passed = (x2 - x1) // (BOX_WIDTH + GAP_X) if y1 == y2 else 0
     lift = min(32 + 6 * passed, MAX_LIFT) if passed > 0 else 0
     return [(x1, y1), (x1 + bend, y1 - lift), (x2 - bend, y2 - lift), (x2, y2)]
 
 
-def _backward(source: tuple[float, float], target: tuple[float, float]) -> Curve:
+def _backward(layout: Layout, source: Key, target: Key) -> Curve:
     """From bottom to bottom of a box further left; to a box above or below, between the sides that face."""
-    x1, x2 = source[0] + BOX_WIDTH / 2, target[0] + BOX_WIDTH / 2
-    up, down = target[1] < source[1] - 2 * BOX_HEIGHT, target[1] > source[1] + 2 * BOX_HEIGHT
-    y1 = source[1] if up else source[1] + BOX_HEIGHT
-    y2 = target[1] if down else target[1] + BOX_HEIGHT
+    (left1, top1), (width1, height1) = layout.corners[source], layout.sizes[source]
+    (left2, top2), (width2, height2) = layout.corners[target], layout.sizes[target]
+    up, down = top2 + height2 + GAP_Y < top1, top2 > top1 + height1 + GAP_Y
+    x1, x2 = left1 + width1 / 2, left2 + width2 / 2
+    y1 = top1 if up else top1 + height1
+    y2 = top2 if down else top2 + height2
     dip = 1.5 * GAP_Y
     return [(x1, y1), (x1, y1 - dip if up else y1 + dip), (x2, y2 - dip if down else y2 + dip), (x2, y2)]
 
 
-def _svg_box(box: Box, x: float, y: float, color: str) -> str:
+def _svg_box(box: Box, corner: Point, size: Point, color: str, inner: Iterable[str]) -> str:
     listed = "\n".join(f"{node.name}: {node.op.name}" for node in box.nodes[:30])
     more = f"\n… and {len(box.nodes) - 30} more" if len(box.nodes) > 30 else ""
-    middle = x + BOX_WIDTH / 2
-    return (
+    (x, y), (width, height) = corner, size
+    parts = [
         f"<g><title>{escape(listed + more)}</title>"
-        f'<rect class="box" x="{x:g}" y="{y:g}" rx="6" '
-        f'width="{BOX_WIDTH}" height="{BOX_HEIGHT}" fill="{color}"/>'
-        f'<text class="name" x="{middle:g}" y="{y + 17:g}">{escape(_short(box.name))}</text>'
-        f'<text class="small" x="{middle:g}" y="{y + 31:g}">{escape(_short(box.subtitle, 26))}</text></g>'
-    )
+        f'<rect class="box" x="{x:g}" y="{y:g}" rx="6" width="{width:g}" height="{height:g}" fill="{color}"/>'
+        f'<text class="name" x="{x + width / 2:g}" y="{y + 17:g}">{escape(_short(box.name))}</text>'
+        f'<text class="small" x="{x + width / 2:g}" y="{y + 31:g}">{escape(_short(box.subtitle, 26))}</text>',
+        *(f'<g transform="translate({x:g} {y + BOX_HEIGHT - MARGIN / 2:g})">{part}</g>' for part in inner),
+        "</g>",
+    ]
+    return "".join(parts)
 
 
 def _short(name: str, limit: int = 22) -> str:

@@ -1,9 +1,9 @@
 """Batching: what was built for one element, rewritten for a batch of them.
 
-The algorithm is that of JAX's ``vmap``, on a graph. Of the tensors of the part that was built, the *template*,
-some are *batched*: another tensor, with one more first axis, holds their values for all elements. The others
-are the same for every element. `Batching` visits the template's operations, producers first, and asks for
-each the rule in `flowrt.graph.batching_rules` for operations that do the same to a batch.
+The algorithm is that of JAX's ``vmap``, on a graph. Of the tensors of what was built, the *template*, some
+are *batched*: another tensor, with one more first axis, holds their values for all elements. The others are
+the same for every element. `Batching` visits the template's operations, producers first, and asks for each
+the rule in `flowrt.graph.batching_rules` for operations that do the same to a batch.
 
 Rules of this file:
   1. The axis of the batch is the first one.
@@ -16,27 +16,29 @@ Rules of this file:
 
 from __future__ import annotations
 
+import copy
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, TypeAlias, final
 
 from flowrt import dtypes
 from flowrt.dtypes import INEXACT, DType
 from flowrt.errors import UnimplementedError
+from flowrt.graph.batching_axes import Value, dims_of, joined
 from flowrt.graph.batching_rules import RULES, elementwise
 from flowrt.graph.build import convert_to_tensor, output_dtypes
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.func_graph import owned_subgraphs
+from flowrt.graph.func_graph import FuncGraph, owned_subgraphs
 from flowrt.graph.gradients import apply_vjp
 from flowrt.graph.graph import get_default_graph
-from flowrt.graph.node import Node
-from flowrt.graph.op_def import Effect, op_def
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.operation import Operation, Tensor
 from flowrt.graph.ops.constant import constant, placeholder
 from flowrt.graph.ops.filling import broadcast_to
 from flowrt.graph.ops.generating import range as range_
-from flowrt.graph.ops.joining import concat
-from flowrt.graph.ops.shaping import shape
+from flowrt.graph.ops.shaping import reshape
 
 Each: TypeAlias = Callable[
     [Sequence[Operation], Callable[[list[Tensor]], list[Tensor]], list[Tensor], list[DType]], list[Tensor]
@@ -46,14 +48,7 @@ Each: TypeAlias = Callable[
 """
 
 
-class Value(NamedTuple):
-    """What stands for a tensor of the template."""
-
-    tensor: Tensor
-    is_batched: bool
-
-
-class _Rewriting:
+class _Rewriting(ABC):
     """Makes other operations of those in ``made``, in the default graph; ``values`` stand for tensors that
     they read.
     """
@@ -63,10 +58,13 @@ class _Rewriting:
         self._values, self._made = dict(values), made
         self._spans: dict[Operation, tuple[int, int]] = {}
         """For each operation the positions in the graph of those that were made of it."""
+        self._awaited: Collection[Operation] = ()
+        """What the whole rewritten part waits for already."""
 
     def __call__(self, outputs: Sequence[Tensor], targets: Sequence[Operation] = ()) -> list[Value]:
         """What stands for ``outputs``; ``targets`` are rewritten too."""
-        self._rewrite(self._order([*targets, *[t.op for t in outputs]]), outputs)
+        order = self._order([*targets, *[t.op for t in outputs]])
+        self._rewrite([op for op in order if op not in self._spans], outputs)
         operations = self.graph.get_operations()
         for op, (first, last) in self._spans.items():
             for new in operations[first:last]:  # so errors name the user's line, not that of the whole
@@ -112,8 +110,11 @@ class _Rewriting:
         graph = self.graph
         waits: list[Operation] = []
         for before in op.control_inputs:
-            first, last = self._spans.get(before, (0, 0))
-            waits += graph.get_operations()[first:last] or ([] if before in self._made else [before])
+            if before in self._spans:
+                first, last = self._spans[before]
+                waits += graph.get_operations()[first:last]
+            elif before not in self._awaited:
+                waits.append(before)
         local = op.name.rpartition("/")[2]
         with graph.name_scope(local), graph.device(None), graph.device(op.device):
             with graph.control_dependencies(waits):
@@ -121,20 +122,17 @@ class _Rewriting:
 
     # --- what kinds of rewriting differ in
 
-    def _changes(self, op: Operation) -> bool:
-        raise NotImplementedError
+    @abstractmethod
+    def _changes(self, op: Operation) -> bool: ...
 
-    def _rewritten(self, op: Operation, values: Sequence[Value]) -> list[Value]:
-        raise NotImplementedError
+    @abstractmethod
+    def _rewritten(self, op: Operation, values: Sequence[Value]) -> list[Value]: ...
 
-    def _refine(self, tensor: Tensor, result: Value) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def _refine(self, tensor: Tensor, result: Value) -> None: ...
 
-    def whole(self, value: Value) -> Tensor:
-        raise NotImplementedError
-
-    def _again(self, values: Mapping[Tensor, Value], made: Collection[Operation]) -> _Rewriting:
-        raise NotImplementedError
+    @abstractmethod
+    def whole(self, value: Value) -> Tensor: ...
 
     # --- building
 
@@ -158,9 +156,7 @@ class _Rewriting:
 
         def gradient(_: Operation, *dys: Tensor | None) -> list[Tensor | None]:
             dxs = self._gradient(op, dys[: len(ys)], is_batched)
-            return [None] * len(ys) + [
-                dx for x, dx in zip(op.inputs, dxs, strict=True) if x.dtype in INEXACT
-            ]
+            return [None] * len(ys) + [dx for x, dx in zip(op.inputs, dxs, strict=True) if x.dtype in INEXACT]
 
         functions = self.graph.gradient_functions
         name = f"custom_gradient_{len(functions)}"
@@ -168,9 +164,7 @@ class _Rewriting:
         outputs = op_def("IdentityN")(whole, _gradient_op_type=name)
         return [Value(y, is_batched) for y in outputs[: len(ys)]]
 
-    def _gradient(
-        self, op: Operation, dys: Sequence[Tensor | None], is_batched: bool
-    ) -> list[Tensor | None]:
+    def _gradient(self, op: Operation, dys: Sequence[Tensor | None], is_batched: bool) -> list[Tensor | None]:
         graph = get_default_graph()
         if graph is not self.graph:
             raise op.error(UnimplementedError, "has a custom gradient, in a batch inside a function")
@@ -185,7 +179,9 @@ class _Rewriting:
             for seed, dy in zip(seeds, dys, strict=True)
             if seed is not None and dy is not None
         }
-        rewriting = self._again({**self._values, **known}, set(graph.get_operations()[first:]))
+        rewriting = copy.copy(self)
+        rewriting._values, rewriting._spans = {**self._values, **known}, dict(self._spans)
+        rewriting._made = {*self._made, *graph.get_operations()[first:]}
         found = iter(rewriting([dx for dx in dxs if dx is not None]))
         whole = rewriting.whole if is_batched else lambda value: value.tensor
         return [None if dx is None else whole(next(found)) for dx in dxs]
@@ -204,8 +200,8 @@ class _Copying(_Rewriting):
     def _refine(self, tensor: Tensor, result: Value) -> None:
         result.tensor.set_shape(tensor.shape)
 
-    def _again(self, values: Mapping[Tensor, Value], made: Collection[Operation]) -> _Rewriting:
-        return _Copying(values, made)
+    def whole(self, value: Value) -> Tensor:
+        return value.tensor
 
 
 @final
@@ -220,9 +216,6 @@ class Batching(_Rewriting):
     ) -> None:
         super().__init__(values, made)
         self.size, self._each = size, each
-
-    def _again(self, values: Mapping[Tensor, Value], made: Collection[Operation]) -> _Rewriting:
-        return Batching(self.size, values, made, self._each)
 
     def _rewrite(self, ops: Sequence[Operation], outputs: Sequence[Tensor]) -> None:
         if self._has_lists(ops):
@@ -247,6 +240,7 @@ class Batching(_Rewriting):
             any(t in self._values for t in op.inputs)
             or any(before in self._spans for before in op.control_inputs)
             or _acts(op.node)
+            or op.graph is not self.graph
         )
 
     def _refine(self, tensor: Tensor, result: Value) -> None:
@@ -263,10 +257,8 @@ class Batching(_Rewriting):
 
     def _by_rule(self, op: Operation, values: Sequence[Value]) -> Sequence[Value] | None:
         """What the op's rule makes of it; None if there is no rule, or not for this."""
-        rule = RULES.get(op.type)
-        if rule is None and op.op_def.elementwise:
-            rule = elementwise
-        return None if rule is None else rule(self, op, values)
+        rule = RULES.get(op.type, elementwise)
+        return rule(self, op, values) if has_rule(op.op_def) else None
 
     @staticmethod
     def _reads_batched_on_host(op: Operation, values: Sequence[Value]) -> bool:
@@ -284,10 +276,18 @@ class Batching(_Rewriting):
         """``value`` as a batched tensor: repeated, if it is one for all elements."""
         if value.is_batched:
             return value.tensor
-        dims = value.tensor.spec.shape
-        if dims is not None and None not in dims and isinstance(self.size, int):
-            return broadcast_to(value.tensor, [self.size, *dims])
-        return broadcast_to(value.tensor, concat([[self.size], shape(value.tensor)], 0))
+        size = (self.size,) if isinstance(self.size, int) else reshape(self.size, [1])
+        repeated: Tensor = broadcast_to(value.tensor, joined(size, dims_of(value.tensor)))
+        return repeated
+
+    def call(self, function: Subgraph, values: Sequence[Value]) -> list[Value]:
+        """The results of ``function`` for arguments ``values``: its operations, rewritten."""
+        template = FuncGraph.of(function, self.graph, "a function in a batch")
+        arguments = dict(zip(template.parameters, values, strict=True))
+        made = {op for op in template.get_operations() if op.type != "_Feed"}
+        inlined = Batching(self.size, arguments, made, self._each)
+        targets = [template.operations[name] for name in function.targets]
+        return inlined([template.tensor(ref) for ref in function.fetches], targets)
 
     # --- loops
 
@@ -300,6 +300,7 @@ class Batching(_Rewriting):
         def element(rows: list[Tensor]) -> list[Tensor]:
             values = {**same, **{t: Value(row, False) for t, row in zip(read, rows, strict=False)}}
             copying = _Copying(values, set(ops))
+            copying._awaited = self._spans
             if outputs:
                 return [value.tensor for value in copying(outputs)]
             copying((), ops)
@@ -311,6 +312,11 @@ class Batching(_Rewriting):
         kinds = [t.dtype for t in outputs] or [dtypes.bool_]
         found = self._each(ops, element, batches, kinds)
         return [Value(t, True) for t in found[: len(outputs)]]
+
+
+def has_rule(op: OpDef) -> bool:
+    """Whether it is done for a batch without a loop, if its inputs allow it."""
+    return op.elementwise or op.name in RULES
 
 
 def _acts(node: Node) -> bool:

@@ -10,7 +10,6 @@ from flowrt.graph.build import constant_tensor
 from flowrt.graph.operation import Tensor
 from flowrt.graph.ops.arithmetic import add_v2
 from flowrt.graph.ops.comparison import greater_equal
-from flowrt.graph.ops.filling import fill
 from flowrt.graph.ops.identities import cast, static_value
 from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.shaping import reshape, shape
@@ -78,25 +77,25 @@ def with_inner_axes(batch: Tensor, count: int) -> Tensor:
     if not count:
         return batch
     dims = dims_of(batch)
-    return reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
+    wider: Tensor = reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
+    return wider
 
 
 def with_last_axes(tensor: Tensor, count: int) -> Tensor:
     """The tensor with ``count`` more axes, of 1, behind its own."""
-    return reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
+    wider: Tensor = reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
+    return wider
 
 
 def merged_axes(batch: Tensor) -> Tensor:
     """The batch with its own axis and the first one of its elements as one."""
     dims = dims_of(batch)
     both = (dims[0] * dims[1],) if isinstance(dims, tuple) else reshape(dims[0] * dims[1], [1])
-    return reshape(batch, joined(both, dims[2:]))
+    merged: Tensor = reshape(batch, joined(both, dims[2:]))
+    return merged
 
 
 def split_axis(merged: Tensor, like: Tensor) -> Tensor:
     """What `merged_axes` made one, as two axes again: those of the batch ``like``."""
-    return reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))
-
-
-def filled(dims: Any, value: Tensor) -> Tensor:
-    return fill(dims, value)  # type: ignore[no-any-return]
+    split: Tensor = reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))
+    return split

@@ -14,7 +14,6 @@ from flowrt.graph.batching_axes import (
     behind,
     dims_of,
     joined,
-    merged_axes,
     moved_axes,
     rank_of,
     with_last_axes,
@@ -115,7 +114,3 @@ def _unsorted_segments(b: Batching, op: Operation, values: Sequence[Value]) -> l
     known = static_value(count)
     each = (known,) if known is not None else reshape(cast(count, "int32"), [1])
     return [Value(reshape(folded.tensor, joined(head, each, dims)), True)]
-
-
-def merged_rows(b: Batching, value: Value) -> Tensor:
-    return merged_axes(b.whole(value))

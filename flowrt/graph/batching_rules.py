@@ -16,13 +16,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from flowrt import dtypes
 from flowrt.graph import batching_indices as indices
 from flowrt.graph.batching_axes import (
     Value,
     behind,
-    dims_of,
-    joined,
     merged_axes,
     moved_axes,
     moved_axis,
@@ -37,12 +34,12 @@ from flowrt.graph.ops.comparison import broadcast_shape, select_v2
 from flowrt.graph.ops.complex_parts import conj
 from flowrt.graph.ops.einsum import parse_equation
 from flowrt.graph.ops.filling import broadcast_to
-from flowrt.graph.ops.identities import identity, static_value
+from flowrt.graph.ops.identities import identity
 from flowrt.graph.ops.linalg import batch_matmul, matmul
 from flowrt.graph.ops.math import square
 from flowrt.graph.ops.matrix_parts import matrix_diag, matrix_diag_part
-from flowrt.graph.ops.reductions import reduce_all, reduce_sum
-from flowrt.graph.ops.shaping import rank, reshape, shape, size, transpose
+from flowrt.graph.ops.reductions import reduce_all, reduce_prod, reduce_sum
+from flowrt.graph.ops.shaping import rank, shape, transpose
 
 if TYPE_CHECKING:
     from flowrt.graph.batching import Batching
@@ -62,21 +59,24 @@ def _same(*tensors: Tensor) -> list[Value]:
 
 
 def elementwise(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """Elements of less rank get inner axes, so that they broadcast as they did; what is not batched does."""
-    if len(values) == 1:
-        return b.apply(op, [values[0].tensor])
-    ranks = [rank_of(t) for t in op.inputs]
-    if None in ranks:
-        return None
     if op.op_def.shape is not broadcast_shape and op.type not in _BROADCAST:
         return leading(b, op, values)
-    most = max(r for r in ranks if r is not None)
+    return _broadcast(b, op, values)
+
+
+def _broadcast(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """Elements of less rank get inner axes, so that they broadcast as they did; what is not batched does."""
+    ranks = [len(dims) for t in op.inputs if (dims := t.spec.shape) is not None]
+    if len(ranks) < len(values):
+        return None
     pairs = zip(values, ranks, strict=True)
-    return b.apply(op, [with_inner_axes(v.tensor, most - (r or 0)) if v.is_batched else v.tensor for v, r in pairs])
+    return b.apply(
+        op, [with_inner_axes(v.tensor, max(ranks) - r) if v.is_batched else v.tensor for v, r in pairs]
+    )
 
 
-_BROADCAST = {"Equal", "NotEqual", "Complex"}
-"""Ops that broadcast by a shape rule of their own."""
+_BROADCAST = {"Equal", "NotEqual"}
+"""Elementwise ops that broadcast by a shape rule of their own."""
 
 
 def _select(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
@@ -140,17 +140,18 @@ def _squeeze(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]
     return b.apply(op, [values[0].tensor], squeeze_dims=ones) if ones else list(values)
 
 
-def in_front(heads: Mapping[int, Any], **masks: Any) -> Rule:
+def in_front(heads: Mapping[int, Any], data: int = 0, **masks: int) -> Rule:
     """For ops whose host inputs have one entry an axis: ``heads`` are the batch's by input, ``"size"`` its
-    length. In ``masks`` are attributes with one bit an axis, and the batch's bit.
+    length. Input ``data`` alone may be batched. In ``masks`` are attributes with one bit an axis, and the
+    batch's bit.
     """
 
     def rule(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+        if any(v.is_batched for i, v in enumerate(values) if i != data):
+            return None
         tensors = [v.tensor for v in values]
         for position, head in heads.items():
             tensors[position] = behind(b.size if head == "size" else head, tensors[position])
-        if any(v.is_batched for v in values[1:]) and op.type != "StridedSliceGrad":
-            return None  # PadV2's value
         return b.apply(op, tensors, **{key: 2 * op.get_attr(key) + bit for key, bit in masks.items()})
 
     return rule
@@ -167,7 +168,9 @@ def _fill(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | 
     length = op.inputs[0].spec.shape
     if length is None or length[0] is None:
         return None
-    return _batched(broadcast_to(with_last_axes(values[1].tensor, length[0]), behind(b.size, values[0].tensor)))
+    return _batched(
+        broadcast_to(with_last_axes(values[1].tensor, length[0]), behind(b.size, values[0].tensor))
+    )
 
 
 def _broadcast_to(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
@@ -186,8 +189,9 @@ def merged(*positions: int, dims: int | None = None) -> Rule:
     def rule(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
         if any(v.is_batched for i, v in enumerate(values) if i not in positions):
             return None
-        if any(rank_of(op.inputs[i]) in (None, 0) for i in positions):
-            return None
+        shapes = [op.inputs[i].spec.shape for i in positions]
+        if any(not dims or dims[0] != (shapes[0] or ())[0] for dims in shapes):
+            return None  # one that broadcasts, or of unknown rank
         whole = {i: b.whole(values[i]) for i in positions}
         tensors = [merged_axes(whole[i]) if i in whole else v.tensor for i, v in enumerate(values)]
         if dims is not None:
@@ -203,19 +207,47 @@ def merged(*positions: int, dims: int | None = None) -> Rule:
 
 
 def _shape(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
-    return _same(*[shape(v.tensor, out_type=op.get_attr("out_type"))[1:] if v.is_batched else
-                   shape(v.tensor, out_type=op.get_attr("out_type")) for v in values])  # fmt: skip
+    kind = op.get_attr("out_type")
+    return _same(*[shape(v.tensor, out_type=kind)[1 if v.is_batched else 0 :] for v in values])
 
 
 def _size(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
-    kind = op.get_attr("out_type")
-    dims = shape(values[0].tensor, out_type=kind)[1:]
-    from flowrt.graph.ops.reductions import reduce_prod
-    return _same(reduce_prod(dims))
+    return _same(reduce_prod(shape(values[0].tensor, out_type=op.get_attr("out_type"))[1:]))
 
 
 def _rank(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
     return _same(rank(values[0].tensor) - 1)
+
+
+# --- products
+
+
+def _matmul(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """With one right factor for all, the rows of all left factors are one matrix: one large product is faster
+    than many small ones.
+    """
+    x, y = values
+    turned = [op.get_attr("transpose_a"), op.get_attr("transpose_b")]
+    if not y.is_batched and not turned[0]:
+        product = matmul(merged_axes(x.tensor), y.tensor, transpose_b=turned[1])
+        return _batched(split_axis(product, x.tensor))
+    pairs = zip(values, turned, strict=True)
+    factors = [conj(v.tensor) if is_turned else v.tensor for v, is_turned in pairs]  # adjoint, not transposed
+    return _batched(batch_matmul(*factors, adj_x=turned[0], adj_y=turned[1]))
+
+
+def _einsum(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """The batch gets a letter that the equation has not."""
+    terms, output = parse_equation(op.get_attr("equation"))
+    free = [c for c in string.ascii_letters if not any(c in term for term in (*terms, output))]
+    if not free:
+        return None
+    pairs = zip(terms, values, strict=True)
+    left = ",".join(free[0] * v.is_batched + term for term, v in pairs)
+    return b.apply(op, [v.tensor for v in values], equation=f"{left}->{free[0]}{output}")
+
+
+# --- single ops
 
 
 def _identity_n(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
@@ -225,3 +257,156 @@ def _identity_n(b: Batching, op: Operation, values: Sequence[Value]) -> list[Val
 def _ensure_shape(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
     dims = op.get_attr("shape")
     return b.apply(op, [values[0].tensor], shape=None if dims is None else (None, *dims))
+
+
+def _call(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
+    return b.call(op.get_attr("f"), values)
+
+
+def _assert(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
+    b.copy(op, [reduce_all(values[0].tensor), *[v.tensor for v in values[1:]]])
+    return []
+
+
+def _l2_loss(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    count = rank_of(op.inputs[0])
+    if count is None:
+        return None
+    total = reduce_sum(square(values[0].tensor), list(range(1, count + 1)))
+    return _batched(multiply(total, np.array(0.5, total.dtype.np)))
+
+
+def _bias_add(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    value, bias = values
+    count = rank_of(op.inputs[0])
+    if op.get_attr("data_format") == "NCHW":
+        return merged(0)(b, op, values)  # type: ignore[return-value]
+    if not bias.is_batched:
+        return b.apply(op, [value.tensor, bias.tensor])
+    return None if count is None else _batched(add_v2(value.tensor, with_inner_axes(bias.tensor, count - 1)))
+
+
+def _bias_add_grad(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    count = rank_of(op.inputs[0])
+    if count is None:
+        return None
+    channels = 2 if op.get_attr("data_format") == "NCHW" else count
+    return _batched(reduce_sum(values[0].tensor, [i for i in range(1, count + 1) if i != channels]))
+
+
+def _decomposition(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value]:
+    """Vectors that were not asked for are empty, of one dimension."""
+    found = leading(b, op, values)
+    is_asked = op.node.attrs.get("compute_uv", op.node.attrs.get("compute_v"))
+    return found if is_asked else [found[0], *[v._replace(is_batched=False) for v in found[1:]]]
+
+
+def _diag(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    return _batched(matrix_diag(values[0].tensor)) if rank_of(op.inputs[0]) == 1 else None
+
+
+def _diag_part(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    return _batched(matrix_diag_part(values[0].tensor)) if rank_of(op.inputs[0]) == 2 else None
+
+
+def _reverse_sequence(b: Batching, op: Operation, values: Sequence[Value]) -> Sequence[Value] | None:
+    return merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None
+
+
+def _draw(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """Every element draws its own."""
+    if any(v.is_batched for v in values):
+        return None
+    return b.apply(op, [behind(b.size, values[0].tensor), *[v.tensor for v in values[1:]]])
+
+
+def _draw_for_each(b: Batching, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """``shape`` draws for each number in a tensor: those of the batch come behind the drawn axes."""
+    if not values[1].is_batched:
+        return _draw(b, op, values)
+    length, own = op.inputs[0].spec.shape, rank_of(op.inputs[1])
+    if length is None or length[0] is None or own is None:
+        return None
+    drawn, count = b.apply(op, [v.tensor for v in values])[0].tensor, length[0]
+    return _batched(transpose(drawn, [count, *range(count), *range(count + 1, count + own + 1)]))
+
+
+RULES: dict[str, Rule] = {
+    # leading axes
+    **dict.fromkeys(("Identity", "StopGradient", "PreventGradient", "CheckNumerics"), leading),
+    **dict.fromkeys(("Softmax", "LogSoftmax", "TopKV2", "Cross"), leading),
+    **dict.fromkeys(("MatrixDiag", "MatrixDiagPart", "MatrixSetDiag", "MatrixBandPart"), leading),
+    **dict.fromkeys(("MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant", "Cholesky"), leading),
+    **dict.fromkeys(("MatrixSolve", "Qr"), leading),
+    **dict.fromkeys(("StringLower", "StringUpper", "StringStrip", "StringLength"), leading),
+    **dict.fromkeys(("StaticRegexReplace", "StringToNumber", "AsString", "DecodeRaw"), leading),
+    **dict.fromkeys(("ApproximateEqual",), leading),
+    "LayerNorm": leading_of_first,
+    "IdentityN": _identity_n,
+    "EnsureShape": _ensure_shape,
+    "Complex": _broadcast,
+    "Select": _select,
+    # axes
+    **dict.fromkeys(("Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"), on_axes()),
+    **dict.fromkeys(("ArgMax", "ArgMin", "Cumsum", "Cumprod", "CumulativeLogsumexp"), on_axes()),
+    **dict.fromkeys(("ConcatV2", "SplitV", "ReverseV2", "Roll", "ExpandDims"), on_axes()),
+    "Split": on_axes(0),
+    **dict.fromkeys(("Pack", "Unpack"), _on_axis_attr),
+    "OneHot": _one_hot,
+    "Squeeze": _squeeze,
+    **dict.fromkeys(("Transpose", "ConjugateTranspose"), _transpose),
+    # one entry an axis
+    "Reshape": in_front({1: "size"}),
+    "Tile": in_front({1: 1}),
+    "Slice": in_front({1: 0, 2: -1}),
+    "StridedSlice": in_front({1: 0, 2: 0, 3: 1}, **_SLICES),
+    "StridedSliceGrad": in_front({0: "size", 1: 0, 2: 0, 3: 1}, data=4, **_SLICES),
+    **dict.fromkeys(("Pad", "PadV2", "MirrorPad", "MirrorPadGrad"), in_front({1: (0, 0)})),
+    "Fill": _fill,
+    "BroadcastTo": _broadcast_to,
+    # a batch axis of their own
+    **dict.fromkeys(("Conv2D", "Conv3D", "DepthwiseConv2dNative"), merged(0)),
+    **dict.fromkeys(
+        ("Conv2DBackpropInput", "Conv3DBackpropInputV2", "DepthwiseConv2dNativeBackpropInput"),
+        merged(2, dims=0),
+    ),
+    **dict.fromkeys(("MaxPool", "MaxPool3D", "AvgPool", "AvgPool3D", "LRN"), merged(0)),
+    **dict.fromkeys(
+        ("MaxPoolGrad", "MaxPoolGradGrad", "MaxPool3DGrad", "MaxPool3DGradGrad"), merged(0, 1, 2)
+    ),
+    **dict.fromkeys(("AvgPoolGrad", "AvgPool3DGrad"), merged(1, dims=0)),
+    "LRNGrad": merged(0, 1, 2),
+    **dict.fromkeys(("SpaceToDepth", "DepthToSpace"), merged(0)),
+    **dict.fromkeys(("SoftmaxCrossEntropyWithLogits", "SparseSoftmaxCrossEntropyWithLogits"), merged(0, 1)),
+    **dict.fromkeys(("InTopKV2", "LowerBound", "UpperBound"), merged(0, 1)),
+    "ReverseSequence": _reverse_sequence,
+    "Multinomial": merged(0),
+    # shapes
+    **dict.fromkeys(("Shape", "ShapeN"), _shape),
+    "Size": _size,
+    "Rank": _rank,
+    # products
+    "MatMul": _matmul,
+    **dict.fromkeys(("BatchMatMulV2", "MatrixTriangularSolve"), _broadcast),
+    **dict.fromkeys(("Svd", "SelfAdjointEigV2"), _decomposition),
+    "Einsum": _einsum,
+    # indices
+    "GatherV2": indices.gather,
+    "ResourceGather": indices.gather_of_variable,
+    "GatherNd": indices.gather_nd,
+    "ScatterNd": indices.scatter_nd,
+    **dict.fromkeys(("TensorScatterUpdate", "TensorScatterAdd", "TensorScatterSub"), indices.tensor_scatter),
+    **dict.fromkeys((f"Segment{fold}" for fold in ("Sum", "Mean", "Prod", "Max", "Min")), indices.segments),
+    **dict.fromkeys((f"UnsortedSegment{fold}" for fold in ("Sum", "Prod", "Max", "Min")), indices.segments),
+    # the rest
+    "PartitionedCall": _call,
+    "Assert": _assert,
+    "L2Loss": _l2_loss,
+    "BiasAdd": _bias_add,
+    "BiasAddGrad": _bias_add_grad,
+    "Diag": _diag,
+    "DiagPart": _diag_part,
+    **dict.fromkeys(("RandomUniform", "RandomStandardNormal", "TruncatedNormal", "RandomUniformInt"), _draw),
+    **dict.fromkeys(("RandomGamma", "RandomPoissonV2"), _draw_for_each),
+}
+"""The rule of each op that has one of its own; ops that are elementwise need none."""

@@ -26,6 +26,7 @@ from flowrt.graph.graph import get_default_graph
 from flowrt.graph.node import Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Operation, Tensor
+from flowrt.graph.recomputation import RECOMPUTE, compute_again
 
 
 @final
@@ -86,13 +87,20 @@ class _Branches:
         return found
 
     def _hand_out(self) -> list[Tensor]:
-        """Give the forward operation the outputs that gradients read."""
+        """What gradients read of the forward operation: more outputs of it, or what a second call computes."""
         if not self._extra:
             return []
-        functions, specs = [], [tensor.spec for _, tensor in self._extra]
+        if RECOMPUTE in self._op.node.attrs:
+            wanted = [tensor for _, tensor in self._extra]
+            return compute_again(self._op, self._forwards[0], wanted, self._dys, self._extend)
+        return self._extend(self._extra)
+
+    def _extend(self, extra: Sequence[tuple[FuncGraph, Tensor]]) -> list[Tensor]:
+        """Give the forward operation these as outputs."""
+        functions, specs = [], [tensor.spec for _, tensor in extra]
         for forward, function in zip(self._forwards, self._functions, strict=True):
             with forward, forward.control_dependencies(None):
-                added = [tensor if owner is forward else _nothing(tensor) for owner, tensor in self._extra]
+                added = [tensor if owner is forward else _nothing(tensor) for owner, tensor in extra]
             fetches = [*[forward.tensor(ref) for ref in function.fetches], *added]
             functions.append(forward.again(fetches, function))
         if len(functions) > 1:  # a branch that is not taken has nothing to hand out

@@ -204,6 +204,29 @@ class FuncGraph(Graph):
         """The tensor behind a name of the subgraph."""
         return self.operations[ref[0]].outputs[ref[1]]
 
+    def is_twin(self, graph: Graph) -> bool:
+        """Whether ``graph`` is the same function under construction, as it was when the user built it: names
+        are unique, so one in common is enough.
+        """
+        return (
+            isinstance(graph, FuncGraph)
+            and graph is not self
+            and any(name in self.operations for name in graph.operations)
+        )
+
+    def counterpart(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of a twin in this function; what its results do not need it gets back for that."""
+        missing, stack = set[Operation](), [tensor.op]
+        while stack:
+            op = stack.pop()
+            if op.name not in self.operations:
+                missing.add(op)
+                stack += [t.op for t in op.inputs] + list(op.control_inputs)
+        for op in tensor.graph.get_operations():
+            if op in missing:
+                self._restore(op.node)
+        return self.tensor(tensor.ref)
+
     def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
         """The error for an element of this function that was given to someone outside."""
         op = element.op if isinstance(element, Tensor) else element

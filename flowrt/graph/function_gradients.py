@@ -50,11 +50,13 @@ class Gradient(FuncGraph):
         """Of a branch: by the number of a new output of the forward operation, the parameter for it."""
 
     def is_inside(self, graph: Graph) -> bool:
-        return graph is self._forward or super().is_inside(graph)
+        return graph is self._forward or super().is_inside(graph) or self._forward.is_twin(graph)
 
     def capture(self, tensor: Tensor) -> Tensor:
         if tensor.graph is not self._forward:
-            return super().capture(tensor)
+            if super().is_inside(tensor.graph):
+                return super().capture(tensor)
+            tensor = self._forward.counterpart(tensor)  # a gradient given by hand reads what the user built
         if tensor not in self._kept:
             self._kept[tensor] = self._read(tensor)
         return self._kept[tensor]

@@ -165,12 +165,12 @@ def _argument_names(function: Subgraph) -> dict[str, str]:
 
 def _format_nested_ref(node: Node, index: int) -> str:
     """An input inside a function: "node:output:1" is the second of the outputs "output" of the node."""
-    for argument, name in zip(node.op.outputs, output_names(node.op), strict=True):
-        length = argument.length(node.attrs)
-        if index < length:
-            break
-        index -= length
-    return f"{node.name}:{name}:{index}"
+    places = [
+        f"{name}:{i}"
+        for argument, name in zip(node.op.outputs, output_names(node.op), strict=True)
+        for i in range(argument.length(node.attrs))
+    ]
+    return f"{node.name}:{places[index]}"
 
 
 def _write_shapes(attrs: Any, key: str, specs: Iterable[TensorSpec]) -> None:

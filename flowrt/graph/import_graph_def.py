@@ -1,9 +1,9 @@
 """GraphDef into the default graph: `import_graph_def`.
 
-The way: read all nodes (`flowrt.graph.read_graph_def`, which touches no graph), turn control flow and arrays of
-TensorFlow 1 into those of flowrt (`flowrt.graph.import_tensor_arrays`, `flowrt.graph.import_control_flow`), give
-each node its name in the graph, and add one after the other, producers first (`flowrt.graph.import_nodes`).
-Whatever goes wrong, the graph is then as it was before.
+The way: read all nodes (`flowrt.graph.read_graph_def`, which touches no graph); turn TensorArrays and control
+flow of TensorFlow 1 into lists, While and If (`flowrt.graph.import_tensor_arrays`,
+`flowrt.graph.import_control_flow`); give each node its name in the graph, and add one after the other,
+producers first (`flowrt.graph.import_nodes`). Whatever goes wrong, the graph is then as it was before.
 """
 
 from __future__ import annotations
@@ -55,8 +55,8 @@ def import_graph_def(
     graph = get_default_graph()
     graph.check_building()
     message = _as_graph_def(graph_def)
-    nodes = read_nodes(message, user_source(), _producer_defaults(producer_op_list))
-    nodes = raise_control_flow(arrays_to_lists(nodes))
+    read = read_nodes(message, user_source(), _producer_defaults(producer_op_list))
+    nodes = raise_control_flow(arrays_to_lists(read))
     with graph.rollback_on_error(), graph.name_scope("import" if name is None else name) as scope:
         if validate_colocation_constraints:
             _check_colocation(nodes)

@@ -1,8 +1,8 @@
 """Nodes without output specs into a graph: adding what `flowrt.graph.read_graph_def` has read.
 
 Each node is added as any operation, so that shapes are inferred and checked. A function of a node becomes a
-`FuncGraph` first, by the same way: its nodes are added with its parameters in the place of its arguments. What
-is known of the arguments' shapes and values is known inside.
+`FuncGraph` first, in the same way: its nodes are added with its parameters in the place of its arguments.
+What is known of the arguments' shapes and values is known inside.
 """
 
 from __future__ import annotations
@@ -49,13 +49,13 @@ class _Budget:
         self._left -= count
         if self._left < 0:
             raise ResourceExhaustedError(
-                f"GraphDef: expected at most {MAX_NODES} nodes, with a function's for each operation that owns it"
+                f"GraphDef: expected at most {MAX_NODES} nodes, those of a function for each of its owners"
             )
 
 
 @final
 class NodeImporter:
-    """Adds ``nodes`` to ``graph`` under ``names``; ``added`` are the operations by the names of their nodes."""
+    """Adds ``nodes`` to ``graph`` under ``names``; ``added`` are the operations by their nodes' names."""
 
     def __init__(
         self,
@@ -104,8 +104,9 @@ class NodeImporter:
         told = [given.pop(OUTPUT_SHAPES, ())]
         if node.op.effect is Effect.NESTED:
             given |= self._functions(node, inputs)
-            told.append(given.pop("output_shapes", ()))
-            given.setdefault("output_shapes", ()) if "output_shapes" in node.op.attrs else None
+            if "output_shapes" in given:
+                told.append(given["output_shapes"])
+                given["output_shapes"] = ()
         attrs = bind_types(node.op, inputs, given)
         if "_class" in attrs:
             near = [self.names[name] for name in colocated_with(node) if name in self.names]
@@ -137,31 +138,28 @@ class NodeImporter:
 
     def _functions(self, node: Node, inputs: Sequence[Tensor]) -> dict[str, Any]:
         """The attributes of a node that owns functions: these, built for ``inputs``, and their dtypes."""
-        attrs = node.attrs
         if node.op.name == "While":
             return self._loop(node, inputs)
-        arguments = inputs[1:] if node.op.name in ("If", "Case") else inputs
-        found: dict[str, Any] = {
-            key: self._branch(node, key, value, arguments)
-            for key, value in attrs.items()
-            if isinstance(value, Subgraph)
-        }
+        arguments = inputs if node.op.name == "PartitionedCall" else inputs[1:]  # behind what decides
+        found: dict[str, Any] = {}
+        for key, value in node.attrs.items():
+            if isinstance(value, Subgraph):
+                found[key] = self._branch(node, key, value, arguments)
         if node.op.name == "Case":
-            if not attrs["branches"]:
-                raise InvalidArgumentError("attribute 'branches': expected at least one function; got none")
-            labels = [f"branches[{i}]" for i in range(len(attrs["branches"]))]
             found["branches"] = tuple(
-                self._branch(node, label, branch, arguments)
-                for label, branch in zip(labels, attrs["branches"], strict=True)
+                self._branch(node, f"branches[{i}]", branch, arguments)
+                for i, branch in enumerate(node.attrs["branches"])
             )
-        branches = found.get("branches") or tuple(found.values())
-        kinds = _results(branches[0])
+        branches = found.get("branches", tuple(found.values()))
+        if not branches:
+            raise InvalidArgumentError("attribute 'branches': expected at least one function; got none")
+        kinds = node.attrs.get("Tout", _results(branches[0]))
         for branch in branches:
-            _check_dtypes(node, "results of its functions", attrs.get("Tout", kinds), _results(branch))
+            _check_dtypes("results of its functions", kinds, _results(branch))
         return {**found, "Tin": tuple(t.dtype for t in arguments), "Tout": kinds}
 
     def _branch(self, node: Node, key: str, function: Subgraph, arguments: Sequence[Tensor]) -> Subgraph:
-        _check_parameters(node, key, function, arguments)
+        _check_parameters(key, function, arguments)
         specs = [
             TensorSpec(t.dtype, merge(t.spec.shape, _told_shape(function, i, t)))
             for i, t in enumerate(arguments)
@@ -170,36 +168,30 @@ class NodeImporter:
         return self._build(node, key, function, specs, known)
 
     def _loop(self, node: Node, inputs: Sequence[Tensor]) -> dict[str, Any]:
-        """The variables of a loop have the shapes that the message tells, or else those of the inputs, but for
-        what does not hold behind an iteration.
+        """The variables of a loop have the shapes that the message tells, or else those of the inputs, as far
+        as they hold behind an iteration.
         """
         condition, body = node.attrs["cond"], node.attrs["body"]
         for key, function in (("cond", condition), ("body", body)):
-            _check_parameters(node, key, function, inputs)
-        told = node.attrs["output_shapes"] or [_told_shape(body, i, t) for i, t in enumerate(inputs)]
-        if len(told) != len(inputs):
-            raise InvalidArgumentError(f"output_shapes: expected {len(inputs)} shapes; got {len(told)}")
-        specs = [
-            t.spec if t.dtype is dtypes.variant else TensorSpec(t.dtype, relax(shape, t.spec.shape))
-            for t, shape in zip(inputs, told, strict=True)
-        ]
-        stays = [fetch == (feed, 0) for feed, fetch in zip(body.feeds, body.fetches, strict=False)]
+            _check_parameters(key, function, inputs)
+        if len(body.fetches) != len(inputs):
+            raise InvalidArgumentError(f"'body': expected {len(inputs)} results; got {len(body.fetches)}")
+        stays = [ref == (name, 0) for name, ref in zip(body.feeds, body.fetches, strict=True)]
         known = [
             partial_value(t.graph.node, t.ref) if stay or t.dtype is dtypes.resource else None
-            for t, stay in zip(inputs, [*stays, *[False] * len(inputs)], strict=False)
+            for t, stay in zip(inputs, stays, strict=True)
         ]
+        specs = _first_specs(node, inputs)
         while True:
             built = self._build(node, "body", body, specs, known)
-            _check_dtypes(node, "results of 'body'", [t.dtype for t in inputs], _results(built))
-            after = [built.spec(ref).shape for ref in built.fetches]
-            wider = [
-                TensorSpec(s.dtype, relax(s.shape, shape)) for s, shape in zip(specs, after, strict=True)
-            ]
+            _check_dtypes("results of 'body'", [t.dtype for t in inputs], _results(built))
+            after = [built.spec(ref) for ref in built.fetches]
+            wider = [TensorSpec(a.dtype, relax(a.shape, b.shape)) for a, b in zip(specs, after, strict=True)]
             if wider == specs:
                 break
             specs = wider
         tested = self._build(node, "cond", condition, specs, known)
-        _check_dtypes(node, "results of 'cond'", [dtypes.bool_], _results(tested))
+        _check_dtypes("results of 'cond'", [dtypes.bool_], _results(tested))
         return {"cond": tested, "body": built, "T": tuple(t.dtype for t in inputs)}
 
     def _build(
@@ -226,22 +218,35 @@ class NodeImporter:
         )
 
 
-def _check_parameters(node: Node, key: str, function: Subgraph, arguments: Sequence[Tensor]) -> None:
-    told = [
-        function.nodes[name].attrs.get("dtype", t.dtype)
-        for name, t in zip(function.feeds, arguments, strict=False)
-    ]
+def _check_parameters(key: str, function: Subgraph, arguments: Sequence[Tensor]) -> None:
     if len(function.feeds) != len(arguments):
         raise InvalidArgumentError(
             f"{key!r}: expected a function of {len(arguments)} parameters; got one of {len(function.feeds)}"
         )
-    _check_dtypes(node, f"parameters of {key!r}", [t.dtype for t in arguments], told)
+    kinds = [t.dtype for t in arguments]
+    told = [
+        function.nodes[name].attrs.get("dtype", kind)
+        for name, kind in zip(function.feeds, kinds, strict=True)
+    ]
+    _check_dtypes(f"parameters of {key!r}", kinds, told)
 
 
-def _check_dtypes(node: Node, what: str, expected: Sequence[DType], got: Sequence[DType]) -> None:
+def _check_dtypes(what: str, expected: Sequence[DType], got: Sequence[DType]) -> None:
     if list(expected) != list(got):
         wanted, found = (", ".join(d.name for d in kinds) or "none" for kinds in (expected, got))
         raise DTypeError(f"{what}: expected {wanted}; got {found}")
+
+
+def _first_specs(node: Node, inputs: Sequence[Tensor]) -> list[TensorSpec]:
+    """What the message, or the inputs, tell of a loop's variables."""
+    body, shapes = node.attrs["body"], node.attrs["output_shapes"]
+    told = shapes or [_told_shape(body, i, t) for i, t in enumerate(inputs)]
+    if len(told) != len(inputs):
+        raise InvalidArgumentError(f"output_shapes: expected {len(inputs)} shapes; got {len(told)}")
+    return [
+        t.spec if t.dtype is dtypes.variant else TensorSpec(t.dtype, relax(shape, t.spec.shape))
+        for t, shape in zip(inputs, told, strict=True)
+    ]
 
 
 def _told_shape(function: Subgraph, position: int, argument: Tensor) -> Shape:
@@ -325,7 +330,7 @@ def _required(attrs: Mapping[str, Any], key: str) -> Any:
 
 
 def _merge_shapes(op: Operation, shapes: Sequence[Shape]) -> None:
-    """Add what is told of the output shapes. Raises `InvalidArgumentError` when it contradicts what is known."""
+    """Add what is told of the output shapes. Raises `InvalidArgumentError` where that cannot be."""
     if not shapes:
         return
     if len(shapes) != len(op.outputs):

@@ -13,15 +13,15 @@ from flowrt.graph.op_def import OpDef
 _OPS_BY_OUTPUTS = {
     "y": """
         Abs Acos Acosh Asin Asinh Atan Atanh Cast Ceil ComplexAbs ConjugateTranspose Cos Cosh Digamma Erf Erfc
-        Erfinv Exp Expm1 Floor Inv Invert InvertPermutation IsFinite IsInf IsNan Lgamma Log Log1p LogicalNot Neg
-        OnesLike Reciprocal Rint Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh TensorListZerosLike
-        Transpose ZerosLike
+        Erfinv Exp Expm1 Floor Inv Invert InvertPermutation IsFinite IsInf IsNan Lgamma Log Log1p LogicalNot
+        Neg OnesLike Reciprocal Rint Round Rsqrt Sigmoid Sign Sin Sinh Sqrt Square Tan Tanh
+        TensorListZerosLike Transpose ZerosLike
         """,
     "z": """
         Add AddV2 ApproximateEqual Atan2 BitwiseAnd BitwiseOr BitwiseXor Div DivNoNan Equal FloorDiv FloorMod
-        Greater GreaterEqual LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mul MulNoNan NotEqual
-        Polygamma Pow RealDiv ReciprocalGrad RightShift RsqrtGrad SigmoidGrad SqrtGrad SquaredDifference Sub
-        TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy
+        Greater GreaterEqual LeftShift Less LessEqual LogicalAnd LogicalOr Maximum Minimum Mul MulNoNan
+        NotEqual Polygamma Pow RealDiv ReciprocalGrad RightShift RsqrtGrad SigmoidGrad SqrtGrad
+        SquaredDifference Sub TanhGrad TruncateDiv TruncateMod Xdivy Xlog1py Xlogy
         """,
     "activations": "Elu LeakyRelu Relu Relu6 Selu Softplus Softsign",
     "backprops": "EluGrad LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad SoftsignGrad",

@@ -12,6 +12,7 @@ from __future__ import annotations
 import itertools
 import secrets
 import threading
+from collections.abc import Sequence
 from typing import Any, final
 
 import numpy as np
@@ -57,7 +58,29 @@ class RandomStream:
 
     def next(self) -> np.random.Generator:
         """A generator at the start of the next draw: the thread's own, good until the thread draws again."""
-        if not hasattr(_engines, "engine"):
-            _engines.engine = _Engine()
-        generator: np.random.Generator = _engines.engine.at(self._key, next(self._draws))
-        return generator
+        return _generator(self._key, next(self._draws))
+
+    def skip(self) -> np.ndarray[Any, Any]:
+        """Leave the next draw out. Its position, three words: the key and the number of the draw."""
+        return np.append(self._key, np.uint64(next(self._draws)))
+
+
+@final
+class Position:
+    """A stream at the draw that `RandomStream.skip` left out: draws that one, again and again."""
+
+    __slots__ = ("_draw", "_key")
+
+    def __init__(self, words: Sequence[int]) -> None:
+        self._key, self._draw = np.array(words[:2], np.uint64), int(words[2])
+
+    def next(self) -> np.random.Generator:
+        """As `RandomStream.next`."""
+        return _generator(self._key, self._draw)
+
+
+def _generator(key: np.ndarray[Any, Any], draw: int) -> np.random.Generator:
+    if not hasattr(_engines, "engine"):
+        _engines.engine = _Engine()
+    generator: np.random.Generator = _engines.engine.at(key, draw)
+    return generator

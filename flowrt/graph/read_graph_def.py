@@ -1,8 +1,9 @@
 """GraphDef to nodes: everything that can be read and checked without a graph.
 
 The nodes have no output specs: `flowrt.graph.import_graph_def` finds them when it adds the nodes to a graph.
-An attribute that is a function is a `Subgraph` of such nodes; its parameters are _Feed nodes, with an attribute
-"shape" if the message has one. A function is read when a node needs it, once, whatever else the library holds.
+An attribute that is a function is a `Subgraph` of such nodes; its parameters are _Feed nodes, with an
+attribute "shape" if the message has one. A function is read when a node needs it, once, whatever else the
+library holds.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ from flowrt.graph.op_def import Effect, OpDef, nearest, op_def, registered_ops
 from flowrt.graph.output_names import output_names
 from flowrt.graph.source import user_line
 from flowrt.graph.tensor_proto import decode_type
+from flowrt.graph.v1_ops import V1_OPS
 
 if TYPE_CHECKING:
     from flowrt.protos.graph_pb2 import FunctionDef, GraphDef, NodeDef, VersionDef
@@ -44,9 +46,10 @@ _NESTED_INPUT = re.compile(
     r"(:(?P<output>[A-Za-z][A-Za-z0-9_]*))?(:(?P<index>\d{1,6}))?"
 )
 
-# TensorFlow's other names for ops: older ones of the same behaviour, and those that promise to have no effect.
+# TensorFlow's other names for ops: older ones of the same behaviour, those that promise to have no effect.
 _RENAMED = {
     "BatchMatMul": "BatchMatMulV2",
+    "ControlTrigger": "NoOp",
     "PlaceholderV2": "Placeholder",
     "StatefulPartitionedCall": "PartitionedCall",
     "StatelessCase": "Case",
@@ -54,6 +57,7 @@ _RENAMED = {
     "StatelessWhile": "While",
 }
 _ON_LISTS = {written: op for op, (written, attrs) in WRITTEN_AS.items() if "T" in attrs}
+_OF_GRADIENTS = re.compile(r"Stack(Push|Pop|Close)?V2|TensorArrayGradV3|Optional\w+")
 _ON_REFERENCES = re.compile(r"Variable(V2)?|TemporaryVariable|Assign(Add|Sub)?|Scatter\w+|(Sparse)?Apply\w+")
 
 # Attributes that only TensorFlow's ops have, with the values (None: all) at which they say nothing to flowrt.
@@ -68,6 +72,7 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "validate_shape": (False,),
     "multiply_linear_by_lr": (False,),
     "update_slots": (True,),
+    "Tshape": (dtypes.int32,),
     "config": None,  # how TensorFlow runs a function
     "config_proto": None,
     "executor_type": None,
@@ -335,8 +340,10 @@ def _read_inputs(node_def: NodeDef, parse: ParseRef) -> tuple[tuple[Ref, ...], t
 
 def _find_op(name: str) -> OpDef | None:
     """The definition that nodes of op ``name`` get; ops that only the compiler makes are not found."""
+    if name.startswith("_"):
+        return None
     ops = registered_ops()
-    return None if name.startswith("_") else ops.get(name) or ops.get(_RENAMED.get(name, name))
+    return ops.get(name) or ops.get(_RENAMED.get(name, name)) or V1_OPS.get(name)
 
 
 def _op_of(node_def: NodeDef) -> OpDef:
@@ -351,6 +358,8 @@ def _op_of(node_def: NodeDef) -> OpDef:
 def _hint(op: str) -> str:
     if _ON_REFERENCES.fullmatch(op):
         return ": for reference variables, build the graph with use_resource=True"
+    if _OF_GRADIENTS.fullmatch(op):
+        return ": of a gradient through control flow, import the graph without it and take flowrt.gradients()"
     found = nearest(op, (name for name in registered_ops() if not name.startswith("_")))
     return f".{found}" if found else ""
 

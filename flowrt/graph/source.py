@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import sys
 from pathlib import Path
 
@@ -9,11 +10,14 @@ from flowrt.graph.node import Source
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 
+_BETWEEN = contextlib.__file__
+"""Its frames stand between a ``with`` of the user's and a context manager of flowrt's."""
+
 
 def user_source() -> Source | None:
     """The innermost frame of the caller's that does not belong to flowrt."""
     frame = sys._getframe(1)
-    while frame.f_code.co_filename.startswith(_PACKAGE):
+    while (file := frame.f_code.co_filename).startswith(_PACKAGE) or file == _BETWEEN:
         if frame.f_back is None:
             return None
         frame = frame.f_back

@@ -75,7 +75,7 @@ def _format_lines(subgraph: Subgraph) -> Iterator[str]:
             yield _format_node(node, subgraph)
         except OpError as error:
             raise located(node, error) from None
-        for label, function in _functions(node):
+        for label, function in labelled_functions(node):
             yield f"  {label}:"
             yield from ("    " + line for line in _format_lines(function))
     if subgraph.fetches:
@@ -84,8 +84,8 @@ def _format_lines(subgraph: Subgraph) -> Iterator[str]:
         yield _format_end("targets", [(name, 0) for name in subgraph.targets])
 
 
-def _functions(node: Node) -> Iterator[tuple[str, Subgraph]]:
-    """The functions that ``node`` owns, by the labels that they have in the text."""
+def labelled_functions(node: Node) -> Iterator[tuple[str, Subgraph]]:
+    """The functions that ``node`` owns, with the labels that they have in the text: "body", "branches[0]"."""
     for key, value in node.attrs.items():
         if isinstance(value, Subgraph):
             yield format_key(key), value

@@ -24,7 +24,7 @@ from flowrt.errors import (
     OpError,
     ResourceExhaustedError,
 )
-from flowrt.graph import graph_def as graph_def_module
+from flowrt.graph import read_graph_def as graph_def_module
 from flowrt.graph.graph import Graph
 from flowrt.graph.graph_def import VERSION
 from flowrt.graph.import_graph_def import import_graph_def

@@ -8,7 +8,8 @@ the excluded upper bound.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,6 +22,8 @@ from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Effect,
+    OpDef,
+    Sample,
     ShapeContext,
     attr_int,
     attr_type,
@@ -29,7 +32,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.arithmetic import add_v2, multiply, subtract
 from flowrt.graph.ops.comparison import less, select_v2
-from flowrt.graph.random_stream import RandomStream
+from flowrt.graph.random_stream import Position, RandomStream
 from flowrt.graph.shapes import Shape, format_shape
 
 DEFAULT_GRAPH_SEED = 87654321
@@ -107,6 +110,59 @@ def _uniform(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = 
     return deliver(xp, rng.random(shape, dtype.np.type), dtype, out)
 
 
+random_position = define_op(
+    "_RandomPosition",
+    "-> uint64",
+    attrs=SEEDS,
+    shape=lambda s: [(3,)],
+    kernel=lambda xp, state: xp.asarray(state.skip()),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [sample(seed=1)],
+    effect=Effect.RANDOM,
+    state=RandomStream,
+    doc="Where the next draw is in the stream of these seeds: key and number. The draw is left out.",
+)
+
+
+def define_draw(
+    name: str, signature: str, *, kernel: Callable[..., Any], samples: Callable[..., Iterable[Sample]], **parts: Any
+) -> OpDef:
+    """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
+    pure op ``_{name}At``, whose last input says which draw it is: what gradients compute again.
+    """
+
+    @functools.wraps(kernel)
+    def there(xp: Any, *inputs: Any, **options: Any) -> Any:
+        return kernel(xp, *inputs[:-1], state=Position(inputs[-1]), **options)
+
+    inputs, arrow, outputs = signature.partition(" -> ")
+    position = np.array([1, 2, 3], np.uint64)
+    parts |= {"vjp": NONDIFFERENTIABLE, "jvp": NONDIFFERENTIABLE}
+    define_op(
+        f"_{name}At",
+        f"{inputs}, position: host uint64{arrow}{outputs}",
+        kernel=there,
+        samples=lambda rng: [_sample_at(position, s) for s in samples(rng)],
+        **parts,
+    )
+    return define_op(
+        name,
+        signature,
+        attrs={**SEEDS, **parts.pop("attrs", {})},
+        kernel=kernel,
+        samples=samples,
+        effect=Effect.RANDOM,
+        state=RandomStream,
+        **parts,
+    )
+
+
+def _sample_at(position: np.ndarray[Any, Any], drawn: Sample) -> Sample:
+    attrs = {key: value for key, value in drawn.attrs.items() if key not in SEEDS}
+    return Sample((*drawn.inputs, position), attrs, drawn.differentiable)
+
+
 def drawing_dtype(dtype: DType) -> Any:
     return np.float64 if dtype is dtypes.float64 else np.float32
 
@@ -129,22 +185,18 @@ def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, ou
 
 
 def _define_float_draw(name: str, kernel: Callable[..., Any], doc: str) -> Any:
-    return define_op(
+    return define_draw(
         name,
         "shape: host T -> dtype",
         types={"T": dtypes.INDEX, "dtype": dtypes.FLOATING},
-        attrs={**SEEDS, "dtype": attr_type(dtypes.float32)},
+        attrs={"dtype": attr_type(dtypes.float32)},
         shape=_one_drawn_shape,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             *(sample(np.array([2, 3], np.int32), dtype=d, seed=1) for d in dtypes.FLOATING),
             sample(np.zeros(0, np.int64)),
             sample(np.array([0, 2], np.int32)),
         ),
-        effect=Effect.RANDOM,
-        state=RandomStream,
         doc=doc,
     )
 
@@ -165,21 +217,16 @@ def _uniform_int(xp: Any, shape: Any, minval: Any, maxval: Any, Tout: DType, sta
     return deliver(xp, state.next().integers(low, high, shape, Tout.np.type), Tout, None)
 
 
-random_uniform_int = define_op(
+random_uniform_int = define_draw(
     "RandomUniformInt",
     "shape: host T, minval: Tout, maxval: Tout -> Tout",
     types={"T": dtypes.INDEX, "Tout": dtypes.INDEX},
-    attrs=SEEDS,
     shape=_one_drawn_shape,
     kernel=_uniform_int,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([2, 3], np.int32), np.array(-4, np.int32), np.array(5, np.int32), seed=1),
         sample(np.array([0], np.int64), np.array(0, np.int64), np.array(2**40, np.int64)),
     ),
-    effect=Effect.RANDOM,
-    state=RandomStream,
     doc="Integers from minval up to, but not including, maxval: all equally likely.",
 )
 

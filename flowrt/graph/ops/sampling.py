@@ -16,18 +16,15 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
     ShapeContext,
     attr_type,
-    define_op,
     sample,
 )
 from flowrt.graph.ops.arithmetic import add_v2, maximum, multiply, subtract
 from flowrt.graph.ops.division import floormod, realdiv
 from flowrt.graph.ops.filling import ones_like
 from flowrt.graph.ops.identities import unchanged
-from flowrt.graph.ops.random import SEEDS, deliver, drawing_dtype, drawn_shape, random_uniform, seed_attrs
+from flowrt.graph.ops.random import define_draw, deliver, drawing_dtype, drawn_shape, random_uniform, seed_attrs
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.slicing import slice
 from flowrt.graph.random_stream import RandomStream
@@ -47,22 +44,17 @@ def _shuffle(xp: Any, value: Any, state: RandomStream) -> Any:
     return value if order is None else xp.take(value, xp.asarray(order), axis=0)
 
 
-random_shuffle_op = define_op(
+random_shuffle_op = define_draw(
     "RandomShuffle",
     "value: T -> T",
     types={"T": dtypes.ANY},
-    attrs=SEEDS,
     shape=unchanged,
     kernel=_shuffle,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.arange(12.0).reshape(4, 3), seed=1),
         sample(np.array(3, np.int32)),
         sample(np.zeros((0, 2), np.float32)),
     ),
-    effect=Effect.RANDOM,
-    state=RandomStream,
     doc="The rows of the input in random order.",
 )
 
@@ -100,15 +92,13 @@ def _multinomial_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(None if logits is None else logits[0], s.value(1))]
 
 
-multinomial_op = define_op(
+multinomial_op = define_draw(
     "Multinomial",
     "logits: T, num_samples: host int32 -> output_dtype",
     types={"T": dtypes.REAL, "output_dtype": dtypes.INDEX},
-    attrs={**SEEDS, "output_dtype": attr_type(dtypes.int64)},
+    attrs={"output_dtype": attr_type(dtypes.int64)},
     shape=_multinomial_shape,
     kernel=_multinomial,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(rng.standard_normal((3, 4)), np.array(5, np.int32), seed=1),
         sample(
@@ -116,8 +106,6 @@ multinomial_op = define_op(
         ),
         sample(np.zeros((0, 4), np.float16), np.array(2, np.int32)),
     ),
-    effect=Effect.RANDOM,
-    state=RandomStream,
     doc="For each row of unnormalised log-probabilities the numbers of randomly drawn classes.",
 )
 
@@ -162,21 +150,16 @@ def _gamma(xp: Any, shape: Any, alpha: Any, T: DType, state: RandomStream) -> An
     return deliver(xp, drawn, T, None)
 
 
-random_gamma_op = define_op(
+random_gamma_op = define_draw(
     "RandomGamma",
     "shape: host S, alpha: T -> T",
     types={"S": dtypes.INDEX, "T": dtypes.FLOATING},
-    attrs=SEEDS,
     shape=_repeated_shape,
     kernel=_gamma,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([2], np.int32), np.array([0.5, 3.0]), seed=1),
         sample(np.zeros(0, np.int32), np.array(2.0, np.float16)),
     ),
-    effect=Effect.RANDOM,
-    state=RandomStream,
     doc="For each alpha ``shape`` values of the gamma distribution with that shape parameter and rate 1.",
 )
 
@@ -213,21 +196,17 @@ def _poisson(xp: Any, shape: Any, rate: Any, dtype: DType, state: RandomStream) 
 
 _COUNTS = (dtypes.FLOATING - {dtypes.bfloat16}) | dtypes.INDEX
 
-random_poisson_op = define_op(
+random_poisson_op = define_draw(
     "RandomPoissonV2",
     "shape: host S, rate: R -> dtype",
     types={"S": dtypes.INDEX, "R": _COUNTS, "dtype": _COUNTS},
-    attrs={**SEEDS, "dtype": attr_type(dtypes.int64)},
+    attrs={"dtype": attr_type(dtypes.int64)},
     shape=_repeated_shape,
     kernel=_poisson,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([2], np.int32), np.array([0.5, 30.0]), seed=1),
         sample(np.array([0], np.int32), np.array(2.0, np.float32), dtype=dtypes.float32),
     ),
-    effect=Effect.RANDOM,
-    state=RandomStream,
     doc="For each rate ``shape`` values of the Poisson distribution with that mean.",
 )
 

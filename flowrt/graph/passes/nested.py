@@ -65,9 +65,9 @@ def _optimise_case(
     branches: tuple[Subgraph, ...] = node.attrs["branches"]
     index, arguments = node.inputs[0], node.inputs[1:]
     chooser = outer[index[0]]
-    if chooser.op.name == "Const" and not node.controls:
+    if chooser.op.name == "Const":
         number = int(chooser.attrs["value"])
-        return _taken(node, branches[number if 0 <= number < len(branches) else -1], wanted)
+        return _taken(_behind(node, chooser.controls), branches[number if 0 <= number < len(branches) else -1], wanted)
     if len(wanted) < len(node.outputs):
         branches = tuple([prune(_with_fetches(b, [b.fetches[i] for i in wanted])) for b in branches])
     branches = tuple([optimise(_with_constants(b, arguments, outer)) for b in branches])
@@ -91,7 +91,13 @@ def _optimise_case(
 def _taken(node: Node, branch: Subgraph, wanted: Sequence[int]) -> Optimised:
     """The operations of the one branch that is left. Who waits for the node waits for them."""
     nodes, results = inline(branch, node.inputs[1:], f"{node.name}/", ())
+    nodes = [n if n.op.is_pure else _behind(n, node.controls) for n in nodes]
     return [*nodes, _after(node, nodes, [results[i] for i in wanted])], [results[i] for i in wanted]
+
+
+def _behind(node: Node, controls: Sequence[str]) -> Node:
+    """``node``, which waits for ``controls``, too."""
+    return node.replace(controls=tuple(dict.fromkeys([*node.controls, *controls])))
 
 
 def _after(node: Node, nodes: Iterable[Node], results: Iterable[Ref]) -> Node:
@@ -113,7 +119,8 @@ def _optimise_loop(
     first = outer[node.inputs[0][0]]
     carried = len(node.attrs["T"])
     if first.op.name == "Const" and not first.attrs["value"].item():
-        skipped = Node(node.name, op_def("NoOp"), (), node.controls, {}, node.device, node.source, ())
+        waits = _behind(node, first.controls).controls
+        skipped = Node(node.name, op_def("NoOp"), (), waits, {}, node.device, node.source, ())
         return [skipped], [node.inputs[1 + i] for i in wanted]
     body: Subgraph = node.attrs["body"]
     arguments = node.inputs[1:]

@@ -7,6 +7,7 @@ from typing import Any
 
 from flowrt.dtypes import DType
 from flowrt.errors import InternalError
+from flowrt.graph.func_graph import owned_subgraphs
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Argument
 
@@ -15,7 +16,8 @@ def verify_subgraph(subgraph: Subgraph) -> None:
     """Raises `InternalError`, naming the first bad node, unless
 
     nodes stand under their own names, after all they read and wait for; inputs and controls exist, each
-    control once; input and output dtypes are those of the op's signature; feeds, fetches and targets exist.
+    control once; input and output dtypes are those of the op's signature; feeds, fetches and targets exist;
+    functions keep these rules too, and have a parameter of its dtype for each argument of their owner.
     """
     seen: dict[str, Node] = {}
     for name, node in subgraph.nodes.items():
@@ -23,6 +25,8 @@ def verify_subgraph(subgraph: Subgraph) -> None:
             source = None if node.source is None else str(node.source)
             raise InternalError(fault, op=name, op_type=node.op.name, source=source)
         seen[name] = node
+        for function in owned_subgraphs(node.attrs):
+            verify_subgraph(function)
     for fault in _end_faults(subgraph):
         raise InternalError(f"subgraph: {fault}")
 
@@ -42,6 +46,18 @@ def _faults(name: str, node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
     if len(set(node.controls)) != len(node.controls):
         yield f"expected each control input once; got {', '.join(node.controls)}"
     yield from _dtype_faults(node, seen)
+    for function in owned_subgraphs(node.attrs):
+        yield from _function_faults(function, node, seen)
+
+
+def _function_faults(function: Subgraph, node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
+    arguments = node.inputs[
+        max(0, len(node.inputs) - len(function.feeds)) :
+    ]  # behind a predicate or an index
+    expected = [seen[name].outputs[index].dtype for name, index in arguments]
+    found = [function.spec((name, 0)).dtype for name in function.feeds if name in function.nodes]
+    if expected != found:
+        yield f"expected a function with parameters {_names(expected)}; got {_names(found)}"
 
 
 def _dtype_faults(node: Node, seen: Mapping[str, Node]) -> Iterator[str]:
