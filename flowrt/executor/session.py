@@ -217,7 +217,7 @@ class BaseSession:
         if plan.runs_to_compile:
             self._count_run(request, plan)
         if options is None and run_metadata is None and plan.is_straight:
-            return request.fetches.rebuild(plan.run(arrays, None))
+            return request.fetches.rebuild(plan.run_straight(arrays))
         return request.fetches.rebuild(self._run_controlled(plan, arrays, options, run_metadata))
 
     def _run_controlled(

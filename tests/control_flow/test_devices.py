@@ -121,10 +121,10 @@ def test_any_schedule_gives_the_same_and_leaves_nothing_behind(program: Callable
         values = [np.int32(STEPS), np.array(VALUE)]
         for seed in range(SEEDS):
             instance = plan._take_instance()
-            for position, value in zip(plan._feed_order, values, strict=True):
-                instance.feeds[position](value)
+            for put, value in zip(instance.feeds, values, strict=True):
+                put(value)
             instance.run(StepControl(), None, seed)  # raises if the rendezvous is not empty at the end
-            found = [instance.fetches[position]() for position in plan._fetch_order]
+            found = [take() for take in instance.fetches]
             for got, wanted in zip(found, expected, strict=True):
                 np.testing.assert_array_equal(got, wanted, err_msg=f"seed {seed}")
             instance.reset()
