@@ -40,8 +40,8 @@ from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
 from flowrt.executor.fetches import IndexedSlicesValue
 from flowrt.executor.session import InteractiveSession, Session, get_default_session
-from flowrt.functional_ops import foldl, foldr, map_fn, scan
 from flowrt.function import function
+from flowrt.functional_ops import foldl, foldr, map_fn, scan
 from flowrt.get_variable import get_local_variable
 from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
 from flowrt.graph.build import convert_to_tensor

@@ -1,17 +1,11 @@
 """`function`: a Python function as an operation of the graph.
 
-A call traces the Python function into a `FuncGraph` and adds one PartitionedCall to the graph. A trace serves
-every later call with equal arguments, tensors apart (see `flowrt.signatures`), so the Python code runs once for
-each kind of call and graph. The compiler puts the function's operations in the call's place, so a function
+A call traces the Python function (`flowrt.tracing`) and adds one PartitionedCall to the graph. A trace serves
+every later call with equal arguments, tensors apart (`flowrt.signatures`), so the Python code runs once for
+each kind of call and graph. The compiler puts the function's operations in the call's place: so a function
 costs nothing at run time and may span devices.
 
-Rules of this file:
-  1. A trace belongs to the graph that it was traced in, or to the outermost graph around which has all that it
-     reads; functions inside that graph share it.
-  2. What changes a resource or touches the world runs whenever the call does, in the order of the Python code:
-     writes of one variable among themselves, and what touches the world (a print, an assertion, a call of
-     Python) after all writes before it and before all after it.
-  3. The first trace in a graph makes the variables; all others find them.
+The first trace in a graph makes the variables; all others find them.
 """
 
 from __future__ import annotations
@@ -21,23 +15,18 @@ import copy
 import functools
 import threading
 import warnings
-from collections.abc import Callable, Hashable, Iterator, Sequence
-from typing import Any, NamedTuple, final
+from collections.abc import Callable, Hashable, Iterator
+from typing import Any, final
 from weakref import WeakKeyDictionary
 
-from flowrt.autograph import convert
-from flowrt.data.structure import flatten, pack_as
+from flowrt.autograph.conversion import convert
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.effects import is_stateful
-from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.graph.node import Subgraph, TensorSpec
-from flowrt.graph.op_def import Effect, op_def
-from flowrt.graph.operation import Operation, Tensor, depends_on
+from flowrt.graph.node import TensorSpec
 from flowrt.graph.shapes import relax
 from flowrt.graph.source import user_line
-from flowrt.signatures import Arguments, Signature, is_within, with_flow, without_source
+from flowrt.signatures import Arguments, Signature
+from flowrt.tracing import ConcreteFunction, trace
 from flowrt.variable_scope import VariableScope, get_variable_scope, variable_scope
 
 RELAX_AFTER = 3
@@ -56,8 +45,8 @@ def function(
     """Decorate ``func``: a call adds one operation, traced from it (see `Function`).
 
     ``input_signature``, a list of `TensorSpec`, makes one trace serve all calls. With ``autograph`` Python's
-    ``if``, ``while`` and ``for`` over tensors become `cond` and `while_loop` (see `flowrt.autograph`). ``name``
-    is that of the operations, the function's by default.
+    ``if``, ``while`` and ``for`` over tensors become `cond` and `while_loop` (see `flowrt.autograph`).
+    ``name`` is that of the operations, the function's by default.
     """
     if func is None:
         return functools.partial(function, input_signature=input_signature, autograph=autograph, name=name)
@@ -78,7 +67,9 @@ class Function:
     graph has no call, and no trace is kept.
     """
 
-    def __init__(self, func: Callable[..., Any], input_signature: Any, autograph: bool, name: str | None) -> None:
+    def __init__(
+        self, func: Callable[..., Any], input_signature: Any, autograph: bool, name: str | None
+    ) -> None:
         functools.update_wrapper(self, func)
         self.python_function = func
         self._name = name or getattr(func, "__name__", "function").strip("<>_") or "function"
@@ -149,8 +140,8 @@ class Function:
 
     def _recursion(self) -> InvalidArgumentError:
         return InvalidArgumentError(
-            f"function {self._signature.text} calls itself: a graph has no recursion. Use while_loop, or a Python"
-            " argument that ends it",
+            f"function {self._signature.text} calls itself: a graph has no recursion. Use while_loop, or a"
+            " Python argument that ends it",
             source=user_line(),
         )
 
@@ -220,7 +211,7 @@ class _Traces:
 
     @contextlib.contextmanager
     def variables(self, text: str) -> Iterator[None]:
-        """The scope of a trace: the first may make variables, later ones find these, wherever they are traced."""
+        """The scope of a trace: the first may make variables, later ones find these, wherever they are."""
         if self._scope is None:
             scope = get_variable_scope()
             yield
@@ -234,8 +225,8 @@ class _Traces:
         if made:
             raise made[0].error(
                 InvalidArgumentError,
-                f"function {text}: expected no new variables after its first trace. Make them with get_variable,"
-                " which finds those of the first, or outside the function",
+                f"function {text}: expected no new variables after its first trace. Make them with"
+                " get_variable, which finds those of the first, or outside the function",
             )
 
     def add(self, key: Hashable, arguments: Arguments, traced: ConcreteFunction) -> int:
@@ -244,159 +235,3 @@ class _Traces:
         self.history = [*self.history[-1:], arguments]
         self.count += 1
         return self.count
-
-
-class _Result(NamedTuple):
-    """A leaf of what the Python function returned, and its output; None: it has none."""
-
-    leaf: Any
-    tensor: Tensor | None
-
-    @staticmethod
-    def of(graph: FuncGraph, leaf: Any, text: str) -> _Result:
-        if leaf is None:
-            return _Result(leaf, None)
-        if isinstance(leaf, Operation):
-            if leaf.graph is not graph:
-                raise leaf.error(InvalidArgumentError, f"function {text}: returned an operation from outside it")
-            return _Result(leaf, None)
-        try:
-            tensor = convert_to_tensor(leaf.flow if hasattr(leaf, "_with_flow") else leaf)
-        except DTypeError as error:
-            message = f"function {text}: expected results that can become tensors; {without_source(error)}"
-            raise DTypeError(message, source=user_line()) from None
-        return _Result(leaf, graph.as_graph_element(tensor))
-
-
-def trace(
-    func: Callable[..., Any], name: str, signature: Signature, arguments: Arguments, specs: Sequence[TensorSpec]
-) -> ConcreteFunction:
-    """``func`` of ``arguments`` as a function of the default graph, with tensors of ``specs`` among them."""
-    graph = FuncGraph(get_default_graph(), f"function {name!r}")
-    graph.must_run = in_order
-    with graph:
-        parameters = [graph.parameter(s, n) for s, n in zip(specs, arguments.tensor_names(), strict=True)]
-        result = signature.call(func, arguments.with_tensors(parameters))
-        results = [_Result.of(graph, leaf, signature.text) for leaf in flatten(result)]
-    return ConcreteFunction(name, signature, graph, arguments, result, results)
-
-
-@final
-class ConcreteFunction:
-    """One trace of a `Function`: ``inputs`` and ``outputs`` are tensors of its ``graph``, ``specs`` what it takes,
-    ``captured_inputs`` the tensors around that it reads, ``home`` the graph that has all of them. ``function``
-    is the trace as data.
-    """
-
-    def __init__(
-        self,
-        name: str,
-        signature: Signature,
-        graph: FuncGraph,
-        arguments: Arguments,
-        result: Any,
-        results: Sequence[_Result],
-    ) -> None:
-        self.name, self.graph, self._signature = name, graph, signature
-        self._key, self._result, self._results = arguments.key, result, results
-        captured = graph.captured()
-        self.inputs = graph.parameters[: len(graph.parameters) - len(captured)]
-        self.outputs = [r.tensor for r in results if r.tensor is not None]
-        self.specs = tuple(tensor.spec for tensor in self.inputs)
-        operations = [r.leaf for r in results if isinstance(r.leaf, Operation)]
-        self.function: Subgraph = graph.subgraph(self.outputs, operations)
-        graph.finalize()
-        self.captured_inputs = [_origin(tensor) for tensor in captured]
-        self._waits_for = list(graph.control_captures)
-        self.home = _innermost(
-            graph.root, [t.graph for t in self.captured_inputs] + [op.graph for op in self._waits_for]
-        )
-
-    @property
-    def structured_outputs(self) -> Any:
-        """``outputs`` as the Python function returned them."""
-        return self._packed(self.outputs, None)
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `Function.__call__`, without another trace. Raises `InvalidArgumentError` for arguments that this
-        trace is not for.
-        """
-        arguments = self._signature.bind(args, kwargs)
-        if arguments.key != self._key or not self.accepts(arguments.specs):
-            expected = ", ".join(map(str, self.specs))
-            got = ", ".join(map(str, arguments.specs))
-            raise InvalidArgumentError(
-                f"function {self._signature.text}: expected the arguments that it was traced for, with tensors"
-                f" {expected or 'none'}; got tensors {got or 'none'}, or other Python values",
-                source=user_line(),
-            )
-        return self.call(arguments.tensors)
-
-    def accepts(self, specs: Sequence[TensorSpec]) -> bool:
-        """Whether tensors of ``specs`` can be its arguments."""
-        return all(is_within(spec, own) for spec, own in zip(specs, self.specs, strict=True))
-
-    def call(self, tensors: Sequence[Tensor], **attrs: Any) -> Any:
-        """Add the operation, with ``tensors`` for ``inputs`` and more ``attrs``. Its outputs, as the Python
-        function returned them.
-        """
-        graph = get_default_graph()
-        kinds = tuple(t.dtype for t in self.outputs)
-        with graph.control_dependencies(self._waits_for), graph.name_scope(self.name) as scope:
-            inputs = [*tensors, *self.captured_inputs]
-            op_def("PartitionedCall")(inputs, f=self.function, Tout=kinds, name=scope, **attrs)
-        op = graph.get_operation_by_name(scope[:-1])
-        return op if self._result is None else self._packed(op.outputs, op)
-
-    def _packed(self, tensors: Sequence[Tensor], op: Operation | None) -> Any:
-        rest = iter(tensors)
-        leaves = [
-            with_flow(r.leaf, next(rest)) if r.tensor is not None else None if r.leaf is None else op
-            for r in self._results
-        ]
-        return pack_as(self._result, leaves)
-
-    def __repr__(self) -> str:
-        return f"<flowrt.ConcreteFunction {self._signature.text} of {', '.join(map(str, self.specs))}>"
-
-
-def _origin(tensor: Tensor) -> Tensor:
-    """The tensor farthest outside that ``tensor`` stands for."""
-    graph = tensor.graph
-    while isinstance(graph, FuncGraph):
-        outside = next((outer for outer, inner in graph.captures.items() if inner is tensor), None)
-        if outside is None:
-            break
-        tensor, graph = outside, outside.graph
-    return tensor
-
-
-def _innermost(root: Graph, graphs: Sequence[Graph]) -> Graph:
-    """The one of ``graphs``, each a function inside the next or the other way round, that is inside all others."""
-    found = root
-    for graph in graphs:
-        if graph.is_inside(found):
-            found = graph
-    return found
-
-
-def in_order(graph: FuncGraph) -> list[Operation]:
-    """The operations of ``graph`` that change a resource or touch the world, each waiting for those that it
-    comes after (rule 2).
-    """
-    found: list[Operation] = []
-    fence: Operation | None = None
-    since: list[Operation] = []
-    for op in graph.get_operations():
-        if not is_stateful(op.node):
-            continue
-        found.append(op)
-        is_fence = op.op_def.effect is not Effect.WRITE
-        for before in [*([fence] if fence else []), *(since if is_fence else [])]:
-            if not depends_on(op, before):
-                op.add_control_input(before)
-        if is_fence:
-            fence, since = op, []
-        else:
-            since.append(op)
-    return found

@@ -17,6 +17,7 @@ from flowrt.graph.tensor_proto import Array, encode_shape, encode_tensor
 
 GraphDef = Any  # the message of flowrt.protos.graph_pb2, which is not imported before it is needed
 NodeDef = Any
+FunctionDef = Any
 
 
 def extract_sub_graph(graph_def: GraphDef, dest_nodes: Iterable[str]) -> GraphDef:
@@ -131,7 +132,7 @@ class _Freezer:
         made.CopyFrom(node)
         if node.op == "Identity":
             assert given[0] is not None
-            made.attr["T"].type = as_dtype(given[0].dtype).number
+            made.attr["T"].type = _number(given[0])
             constants[node.name] = given[0]
         elif any(_function_refs(value) for value in node.attr.values()):
             self._pass_values(made, given, constants)
@@ -149,7 +150,7 @@ class _Freezer:
         arguments = given[len(data) - len(types) : len(data)]
         for i, value in enumerate(arguments):
             if value is not None:
-                types[i] = as_dtype(value.dtype).number
+                types[i] = _number(value)
         if node.op.endswith("While"):
             for shape, value in zip(node.attr["output_shapes"].list.shape, arguments, strict=False):
                 if value is not None:
@@ -162,25 +163,46 @@ class _Freezer:
         """The name of a copy of the function ``name`` in which some arguments are values."""
         key = name, tuple("" if value is None else f"{value.dtype}{value.shape}" for value in arguments)
         if key not in self._copies:
-            self._copies[key] = unused = f"{name}_frozen_{len(self._copies)}"
-            copy = protos.graph_pb2.FunctionDef()
-            copy.CopyFrom(self._library[name])
-            copy.signature.name = unused
-            constants = {}
-            for i, (arg, value) in enumerate(zip(copy.signature.input_arg, arguments, strict=True)):
-                if value is not None:
-                    arg.type = as_dtype(value.dtype).number
-                    constants[arg.name] = value
-                    copy.arg_attr.pop(i, None)
-            nodes = list(copy.node_def)
-            del copy.node_def[:]
-            for node in nodes:
-                copy.node_def.extend(self._frozen_node(node, constants, ":output:0"))
-            for arg in copy.signature.output_arg:
-                if _producer(copy.ret[arg.name]) in constants:
-                    arg.type = as_dtype(constants[_producer(copy.ret[arg.name])].dtype).number
+            self._copies[key] = f"{name}_frozen_{len(self._copies)}"
+            copy = self._copy(self._library[name], self._copies[key], arguments)
             self._frozen.library.function.append(copy)
         return self._copies[key]
+
+    def _copy(self, function: FunctionDef, name: str, arguments: list[Array | None]) -> FunctionDef:
+        """``function`` as ``name``, of values for those of ``arguments`` that are there."""
+        copy = protos.graph_pb2.FunctionDef()
+        copy.CopyFrom(function)
+        copy.signature.name = name
+        del copy.node_def[:]
+        constants: dict[str, Array] = {}
+        for i, (arg, value) in enumerate(zip(copy.signature.input_arg, arguments, strict=True)):
+            if value is not None:
+                arg.type = _number(value)
+                constants[arg.name] = value
+                copy.arg_attr.pop(i, None)
+        for node in function.node_def:
+            copy.node_def.extend(self._frozen_node(node, constants, ":output:0"))
+        for arg in copy.signature.output_arg:
+            value = constants.get(_producer(copy.ret[arg.name]))
+            if value is not None:
+                arg.type = _number(value)
+        _rename_outputs(function, copy)
+        return copy
+
+
+def _number(value: Array) -> Any:
+    return as_dtype(value.dtype).number
+
+
+def _rename_outputs(function: FunctionDef, copy: FunctionDef) -> None:
+    """In a ``copy`` of ``function``, name the outputs of reads that became Identities as an Identity's."""
+    ops = {node.name: node.op for node in copy.node_def}
+    reads = [n.name for n in function.node_def if n.op == "ReadVariableOp" and ops[n.name] == "Identity"]
+    renamed = {f"{name}:value:0": f"{name}:output:0" for name in reads}
+    for node in copy.node_def:
+        node.input[:] = [renamed.get(text, text) for text in node.input]
+    for key, text in copy.ret.items():
+        copy.ret[key] = renamed.get(text, text)
 
 
 def _read(node: NodeDef, output: str) -> list[NodeDef]:

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.function import trace
 from flowrt.graph.recomputation import RECOMPUTE, with_positions
 from flowrt.graph.source import user_line
 from flowrt.signatures import Signature
+from flowrt.tracing import trace
 
 
 def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -45,17 +45,19 @@ recompute_grad = recompute
 
 
 def recompute_sequential(layers: Sequence[Callable[[Any], Any]], x: Any, segments: int | None = None) -> Any:
-    """``layers[-1](... layers[0](x))``, of which gradients keep the value after each of ``segments`` groups of
-    layers and compute the others again.
+    """``layers[-1](... layers[0](x))``, of which gradients keep the value after each of ``segments`` groups
+    of layers and compute the others again.
 
-    With the default, the square root of their number, n equal layers take O(sqrt n) memory and one more forward
-    pass (Chen et al., 2016). Raises `InvalidArgumentError` unless 1 <= segments <= the number of layers.
+    With the default, the square root of their number, n equal layers take O(sqrt n) memory and one more
+    forward pass (Chen et al., 2016). Raises `InvalidArgumentError` unless 1 <= segments <= the number of
+    layers.
     """
     layers = list(layers)
     count = round(math.sqrt(len(layers))) if segments is None else segments
     if not 1 <= count <= len(layers):
         raise InvalidArgumentError(
-            f"recompute_sequential: expected from 1 to {len(layers)} segments, the number of layers; got {count}",
+            f"recompute_sequential: expected from 1 to {len(layers)} segments, the number of layers; got"
+            f" {count}",
             source=user_line(),
         )
     ends = [len(layers) * (i + 1) // count for i in range(count)]

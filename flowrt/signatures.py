@@ -198,7 +198,9 @@ class Signature:
         wrong = [s for s in flatten(input_signature) if not isinstance(s, TensorSpec)]
         if wrong or not is_list:
             got = wrong[0] if is_list else input_signature
-            message = f"function {self.text}: expected input_signature to be a list of TensorSpecs; got {got!r:.80}"
+            message = (
+                f"function {self.text}: expected input_signature to be a list of TensorSpecs; got {got!r:.80}"
+            )
             raise DTypeError(message, source=user_line())
         return self._bound(tuple(input_signature), {})
 
@@ -207,8 +209,8 @@ class Signature:
         if not any(isinstance(leaf, TensorSpec) for leaf in flatten(spec)):
             if value is spec or value == spec:
                 return value
-            message = f"expected its default {spec!r:.60}, as the input_signature does not have it; got {value!r:.60}"
-            raise self._misfit(InvalidArgumentError, name, message)
+            message = f"expected its default {spec!r:.60}, as the input_signature does not have it"
+            raise self._misfit(InvalidArgumentError, name, f"{message}; got {value!r:.60}")
         try:
             parts = flatten_up_to(spec, value)
             tensors = [
@@ -256,4 +258,3 @@ def _leaf(value: Any) -> _PythonValue | _TensorLeaf:
     except TypeError:
         return _PythonValue(type(value), _Identity(value))
     return _PythonValue(type(value), value)
-

@@ -41,10 +41,11 @@ DOORS: dict[str, tuple[str, ...]] = {
     "cupyx": ("flowrt.device.cuda",),
     "grpc": ("flowrt.rendezvous.grpc_transport", "flowrt.distribute.grpc_services"),
     "llvmlite": ("flowrt.device.host_jit",),
+    "malt": ("flowrt.autograph.conversion",),
     "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),
     "safetensors": ("flowrt.train.checkpoint",),
 }
-LATE = {"cupy", "grpc", "llvmlite", "opt_einsum", "safetensors"}  # not loaded by `import flowrt`
+LATE = {"cupy", "grpc", "llvmlite", "malt", "opt_einsum", "safetensors"}  # not loaded by `import flowrt`
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}

@@ -25,7 +25,10 @@ from flowrt.missing_names import _REASONS
 
 LINES = (Path(__file__).parent / "tf1_names.txt").read_text().split("\n")[:-1]
 CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property, enum.Enum)
-LATE = ("grpc", "cupy", "llvmlite", "opt_einsum", "safetensors", "google.protobuf", "unittest", "argparse")
+LATE = (
+    "argparse", "cupy", "google.protobuf", "grpc", "llvmlite", "malt", "opt_einsum", "safetensors",
+    "unittest",
+)  # fmt: skip
 
 
 def look_up(name: str) -> Any:

@@ -19,6 +19,7 @@ PAGES = (
     "README.md",
     "docs/devices.md",
     "docs/differentiation.md",
+    "docs/functions.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -29,6 +30,7 @@ MAX_LINES = {
     "README.md": 200,
     "docs/devices.md": 200,
     "docs/differentiation.md": 120,
+    "docs/functions.md": 150,
     "ARCHITECTURE.md": 450,
     "tests/test_tour.py": 500,
 }
@@ -84,7 +86,7 @@ def scripts_of(page: str) -> list[tuple[str, str]]:
     return found
 
 
-PAGES_WITH_SCRIPTS = ("docs/devices.md", "docs/differentiation.md")
+PAGES_WITH_SCRIPTS = ("docs/devices.md", "docs/differentiation.md", "docs/functions.md")
 
 
 @pytest.mark.parametrize(
@@ -98,8 +100,8 @@ def test_a_script_of_a_page_prints_what_is_said(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     flowrt = importlib.import_module("flowrt")
-    tensor_float_32 = importlib.import_module("flowrt.device.tensor_float_32")
-    monkeypatch.setattr(tensor_float_32.TENSOR_FLOAT_32, "allow", lambda is_allowed: None)
+    products = importlib.import_module("flowrt.device.matmul_precision").FLOAT32_PRODUCTS
+    monkeypatch.setattr(products, "choose", lambda precision: None)
     with flowrt.Graph():
         path = tmp_path / "script.py"
         path.write_text(script)

@@ -1,13 +1,16 @@
 """Pictures of graphs: all operations are in boxes, all connections are drawn, drawings are well formed."""
 
 import itertools
+import re
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import flowrt.graph.ops.all  # noqa: F401  # defines every op
 from flowrt import viz
+from flowrt.control_flow import cond, while_loop
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.session import Session
@@ -160,6 +163,45 @@ def test_a_large_graph_is_collapsed_until_it_can_be_read(graph, tmp_path):
     assert f"{3 * viz.MAX_BOXES} ops" in {element.text for element in root.iter(f"{SVG}text")}
 
 
+def nested(graph):
+    """A branch in a loop. Returns the loop's result."""
+    x = placeholder("float32", [], name="x")
+    return while_loop(
+        lambda i, _: i < 3, lambda i, a: (i + 1, cond(a > 1, lambda: sin(a), lambda: a)), [0, x]
+    )[1]
+
+
+def test_functions_are_drawn_in_the_box_of_their_owner(graph):
+    picture = viz.collapse(viz.partitions(graph, nested(graph)))
+    loop = picture.boxes[CPU0, "while()"]
+    branch = loop.inner.boxes["body", "cond()"]
+    assert [node.op.name for node in loop.nodes] == ["_Loop"]
+    assert ("branches[1]", "Sin") in branch.inner.boxes
+    assert picture.size > len(picture.boxes) + len(loop.inner.boxes)
+    layout = viz.lay_out(picture)
+    inside = layout.inner[CPU0, "while()"]
+    width, height = layout.sizes[CPU0, "while()"]
+    assert inside.width <= width
+    assert inside.height < height
+    for key, (x, y) in inside.corners.items():
+        assert x + inside.sizes[key][0] < inside.width
+        assert y + inside.sizes[key][1] < inside.height
+
+
+def test_an_svg_shows_functions_in_functions(graph, tmp_path):
+    root = ET.parse(viz.write_graph_picture(graph, nested(graph), tmp_path / "graph.svg")).getroot()
+    texts = {element.text for element in root.iter(f"{SVG}text")}
+    assert {"while()", "body", "cond()", "branches[0]", "branches[1]", "Sin"} <= texts
+
+
+def test_dot_text_has_clusters_in_clusters_and_edges_end_at_them(graph, tmp_path):
+    text = (Path(viz.write_graph_picture(graph, nested(graph) * 2.0, tmp_path / "graph.dot"))).read_text()
+    assert re.search(r'subgraph cluster_1 \{\n +label="while\(\)\\n_Loop"', text)
+    assert re.search(r'subgraph cluster_2 \{\n +label="body"', text)
+    assert "ltail=cluster_1" in text
+    assert text.count("{") == text.count("}")
+
+
 def test_dot_text_has_a_cluster_a_device_and_dashes_where_tensors_cross(graph, tmp_path):
     with graph.name_scope("first"):
         x = sin(placeholder("float32", [], name="x"))
@@ -170,7 +212,7 @@ def test_dot_text_has_a_cluster_a_device_and_dashes_where_tensors_cross(graph, t
     assert path.read_text() == "\n".join(
         [
             "digraph {",
-            '  rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]',
+            '  compound=true; rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]',
             "  subgraph cluster_0 {",
             f'    label="{CPU0}"',
             '    n0 [label="first\\n2 ops"]',

@@ -155,6 +155,7 @@ class Plan:
             instance.run_straight()
             return self._take(instance)
         except ResourceExhaustedError as error:
+            instance = None  # type: ignore[assignment]  # the error keeps this frame
             raise _without_frames(error) from error.__cause__
 
     def _run(

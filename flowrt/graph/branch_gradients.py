@@ -87,7 +87,7 @@ class _Branches:
         return found
 
     def _hand_out(self) -> list[Tensor]:
-        """What gradients read of the forward operation: more outputs of it, or what a second call computes."""
+        """What gradients read of the forward operation: outputs of it or of a second call of its function."""
         if not self._extra:
             return []
         if RECOMPUTE in self._op.node.attrs:

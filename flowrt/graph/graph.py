@@ -510,7 +510,9 @@ class _Rollback:
         if kind is not None:
             for name in list(graph._operations)[self._count :]:
                 del graph._operations[name]
-            graph._names, graph._collections = self._names, self._collections
+            for now, before in ((graph._names, self._names), (graph._collections, self._collections)):
+                now.clear()  # the same objects: a function shares them with the graph around it
+                now.update(before)  # type: ignore[arg-type]
         graph._lock.release()
 
 

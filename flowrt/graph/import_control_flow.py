@@ -48,6 +48,11 @@ def raise_control_flow(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
     """
     if not any(node.op in _CONTROL_FLOW for node in nodes.values()):
         return nodes
+    for node in nodes.values():
+        if node.op in _CONTROL_FLOW and node.op is not v1_ops.MERGE:
+            count = len(node.op.inputs)
+            if len(node.inputs) != count:
+                raise _error(node, f"expected {count} inputs; got {len(node.inputs)}")
     taken = set(nodes)
     root, loops = find_frames(nodes)
     for frame in loops:

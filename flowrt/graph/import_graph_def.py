@@ -57,10 +57,11 @@ def import_graph_def(
     message = _as_graph_def(graph_def)
     read = read_nodes(message, user_source(), _producer_defaults(producer_op_list))
     nodes = raise_control_flow(arrays_to_lists(read))
+    given = {key: _adopted(graph, value) for key, value in (input_map or {}).items()}
     with graph.rollback_on_error(), graph.name_scope("import" if name is None else name) as scope:
         if validate_colocation_constraints:
             _check_colocation(nodes)
-        mapped = _parse_input_map(graph, input_map or {})
+        mapped = _parse_input_map(graph, given)
         importer = NodeImporter(graph, nodes, mapped, _choose_names(graph, nodes, scope))
         importer.add_all()
         _check_used(mapped, importer)
@@ -100,6 +101,12 @@ def _parse_input_map(graph: Graph, given: Mapping[str, Any]) -> InputMap:
         else:
             tensors[ref] = _own_tensor(graph, key, value)
     return InputMap(tensors, controls)
+
+
+def _adopted(graph: Graph, value: Any) -> Any:
+    """A tensor of a graph around ``graph``, a function, as a parameter of it; that stays if the import fails."""
+    adopted = graph.adopt(value) if isinstance(value, Tensor) else None
+    return value if adopted is None else adopted
 
 
 def _own_tensor(graph: Graph, key: str, value: Any) -> Tensor:

@@ -3,7 +3,7 @@
 
 Rule: what is not listed here has one output, called "output", or the names of flowrt's own signature. An op
 that is written as another (`flowrt.graph.graph_def.WRITTEN_AS`) has that one's names.
-`tests/graph/test_function_def.py` compares all with TensorFlow's, where it is installed.
+`tests/graph/test_functions_in_tensorflow.py` compares all with TensorFlow's, where it is installed.
 """
 
 from __future__ import annotations

@@ -159,7 +159,7 @@ class _Reader:
     def _read_attrs(self, node_def: NodeDef, op: OpDef) -> dict[str, Any]:
         attrs: dict[str, Any] = {}
         unknown = () if op.name not in WRITTEN_AS else WRITTEN_AS[op.name][1]
-        for key, message in node_def.attr.items():
+        for key, message in sorted(node_def.attr.items()):  # maps of messages have no order
             kind = "list(shape)" if key == OUTPUT_SHAPES else attr_kind(op, key)
             if kind is not None or key.startswith("_"):
                 attrs[key] = self._with_functions(decode_attr(message, key, kind))

@@ -1,14 +1,14 @@
 """Recomputation: what a function's gradient reads of the function is computed again instead of kept.
 
 Activation checkpointing (Chen, Xu, Zhang and Guestrin, "Training deep nets with sublinear memory cost", 2016)
-for calls that have the attribute `RECOMPUTE`: their gradient gets what it reads from a second call of the same
-function, at the time when the incoming gradient is there. So between the two only the call's arguments live.
+for calls that have the attribute `RECOMPUTE`: their gradient gets what it reads from a second call of the
+same function, at the time when the incoming gradient is there. Between the two only the arguments live.
 
 Rules of this file:
-  1. Only what is pure is computed again. Values that were read of a variable, or that an effect gave, are kept:
-     the first call hands them out. So is what a branch or loop gives that has such operations inside.
-  2. A draw of random numbers is split into its position in the stream (24 bytes, kept) and a pure function of it
-     (`flowrt.graph.ops.random`): both calls draw the same.
+  1. Only what is pure is computed again. Values that were read of a variable, or that an effect gave, are
+     kept: the first call hands them out. So is what a branch or loop gives that has such operations inside.
+  2. A draw of random numbers is split into its position in the stream (24 bytes, kept) and a pure function of
+     it (`flowrt.graph.ops.random`): both calls draw the same.
   3. The second call gets its arguments through an Identity that waits for the incoming gradient. That puts it
      late, and keeps common subexpression elimination from finding the first call's values.
 """
@@ -33,7 +33,7 @@ def with_positions(function: Subgraph) -> Subgraph:
     """``function`` with the draws of its random operations split (rule 2)."""
     nodes: list[Node] = []
     for node in function:
-        if node.op.effect is Effect.RANDOM and node.op.name != "_RandomPosition":
+        if node.op.effect is Effect.RANDOM and node.op.name != "RandomPosition":
             nodes += _split(node)
         else:
             nodes.append(node)
@@ -42,12 +42,12 @@ def with_positions(function: Subgraph) -> Subgraph:
 
 def _split(draw: Node) -> list[Node]:
     """The position of a draw, and the draw there under the name that it had."""
-    op, name = op_def("_RandomPosition"), f"{draw.name}/position"
+    op, name = op_def("RandomPosition"), f"{draw.name}/position"
     attrs = {key: draw.attrs[key] for key in op.attrs}
     rest = {key: value for key, value in draw.attrs.items() if key not in attrs}
     outputs = (TensorSpec(dtypes.uint64, (3,)),)
     position = Node(name, op, (), draw.controls, attrs, draw.device, draw.source, outputs)
-    there = op_def(f"_{draw.op.name}At")
+    there = op_def(f"{draw.op.name}At")
     return [position, draw.replace(op=there, inputs=(*draw.inputs, (name, 0)), controls=(), attrs=rest)]
 
 
@@ -58,8 +58,8 @@ def compute_again(
     dys: Sequence[Tensor],
     hand_out: Callable[[Sequence[tuple[FuncGraph, Tensor]]], list[Tensor]],
 ) -> list[Tensor]:
-    """The tensors ``wanted`` of ``forward``, the function of ``op``, in the default graph: from a second call,
-    which waits for ``dys``. ``hand_out`` gives ``op`` more outputs, tensors of ``forward``.
+    """The tensors ``wanted`` of ``forward``, the function of ``op``, in the default graph: from a second
+    call, which waits for ``dys``. ``hand_out`` gives ``op`` more outputs, tensors of ``forward``.
     """
     kept = _lasting(wanted)
     outputs = hand_out([(forward, tensor) for tensor in kept]) if kept else []

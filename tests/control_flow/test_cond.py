@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.graph.func_graph import FuncGraph
+from flowrt.graph.op_def import op_def
 from tests.control_flow.counting import counted
 
 Pair = collections.namedtuple("Pair", ["first", "second"])
@@ -72,13 +74,10 @@ def test_branches_of_different_shapes(session):
 def test_all_dtypes(run):
     pred = tf.placeholder(tf.bool, [])
     values = [b"text", True, 7, 1 + 2j, np.int64(1 << 40), np.float64(0.1), np.uint8(255)]
-    found = tf.cond(
-        pred,
-        lambda: [tf.constant(v) for v in values],
-        lambda: [tf.constant(v) for v in (b"", False, 0, 0j, np.int64(0), 0.0, np.uint8(0))][:5]
-        + [tf.constant(np.float64(0)), tf.constant(np.uint8(0))],
-    )
+    others = [b"", False, 0, 0j, np.int64(0), np.float64(0), np.uint8(0)]
+    found = tf.cond(pred, lambda: [tf.constant(v) for v in values], lambda: [tf.constant(v) for v in others])
     assert run(found, {pred: True}) == values
+    assert run(found, {pred: False}) == others
 
 
 def test_large_results_are_not_mixed_up(session):
@@ -273,8 +272,8 @@ def test_reads_and_writes_happen_in_the_order_of_the_program(session, value):
 def test_a_branch_that_reads_and_one_that_writes(session):
     v = tf.Variable([1.0, 2.0])
     pred = tf.placeholder(tf.bool, [])
-    y = tf.cond(pred, lambda: v.assign_add([1.0, 1.0]), lambda: v.read_value())
-    z = tf.cond(pred, lambda: v.read_value(), lambda: v.assign([7.0, 7.0]))
+    y = tf.cond(pred, lambda: v.assign_add([1.0, 1.0]), v.read_value)
+    z = tf.cond(pred, v.read_value, lambda: v.assign([7.0, 7.0]))
     session.run(v.initializer)
     for value, expected in ((True, [[2, 3], [2, 3]]), (False, [[2, 3], [7, 7]])):
         np.testing.assert_array_equal(session.run([y, z], {pred: value}), expected)
@@ -295,6 +294,18 @@ def test_switch_case(session, value, expected):
     )
     assert session.run(y, {index: value}) == expected
     assert calls == [{1: 0, 2: 1, 5: "default"}[expected]]
+
+
+@pytest.mark.parametrize("value", [-7, -1, 2, 99])
+def test_a_case_takes_its_last_branch_for_an_index_out_of_range(session, value):
+    branches = []
+    for number in range(2):
+        function = FuncGraph(tf.get_default_graph(), "a branch")
+        with function:
+            branches.append(function.subgraph([tf.constant(number)]))
+    index = tf.placeholder(tf.int32, [])
+    (y,) = op_def("Case")(index, [], branches=tuple(branches), Tout=[tf.int32])
+    assert session.run(y, {index: value}) == 1
 
 
 def test_switch_case_with_gaps_and_without_a_default(run):

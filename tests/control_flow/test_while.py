@@ -40,7 +40,12 @@ def test_no_iteration_gives_the_first_values(run):
         below(0),
         lambda i, y, z, c: (i + 1, y * 2.0, z * 2.0, c * 2.0),
         [0, x, v, tf.constant([1.0])],
-        shape_invariants=[tf.TensorShape([]), tf.TensorShape([None]), tf.TensorShape([2]), tf.TensorShape([1])],
+        shape_invariants=[
+            tf.TensorShape([]),
+            tf.TensorShape([None]),
+            tf.TensorShape([2]),
+            tf.TensorShape([1]),
+        ],
     )
     found = run([i, y, z, c, y + 1.0], {x: [1, 2, 3]})
     for value, expected in zip(found, [0, [1, 2, 3], [5, 6], [1], [2, 3, 4]], strict=True):
@@ -149,7 +154,9 @@ def test_what_came_in_is_still_there_behind_the_loop(run):
     x = tf.placeholder(tf.float32, [2])
     before = x * 3.0
     after = tf.while_loop(lambda y: tf.reduce_sum(y) < 100.0, lambda y: y * 2.0, [before])
-    np.testing.assert_array_equal(run([before, after, before + after], {x: [1, 2]}), [[3, 6], [48, 96], [51, 102]])
+    np.testing.assert_array_equal(
+        run([before, after, before + after], {x: [1, 2]}), [[3, 6], [48, 96], [51, 102]]
+    )
 
 
 def test_a_variable_set_to_what_is_around(run):
@@ -374,7 +381,9 @@ def test_three_deep_with_branches(run):
         return lambda j, t: (j + 1, tf.while_loop(lambda k, _: k < j, inner(i, j), [0, t])[1])
 
     total = tf.while_loop(
-        lambda i, _: i < n, lambda i, t: (i + 1, tf.while_loop(lambda j, _: j < i, middle(i), [0, t])[1]), [0, 0]
+        lambda i, _: i < n,
+        lambda i, t: (i + 1, tf.while_loop(lambda j, _: j < i, middle(i), [0, t])[1]),
+        [0, 0],
     )[1]
     expected = sum(
         i * j * k if (i + j + k) % 3 < 1 else j - k for i in range(7) for j in range(i) for k in range(j)

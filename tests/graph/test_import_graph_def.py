@@ -348,11 +348,6 @@ CONST = """node { name: "c" op: "Const" attr { key: "dtype" value { type: DT_%s 
         (SOURCE + NEG % 'input: "x" device: "/job:ä"', InvalidArgumentError, "Neg 'y'.*/job:ä"),
         ('node { name: "s" op: "_Send" }', NotFoundError, "'_Send'"),
         ('node { name: "v" op: "VariableV2" }', NotFoundError, "'VariableV2'.*use_resource=True"),
-        (
-            'library { function { signature { name: "f" } } } node { name: "c" op: "f" }',
-            NotFoundError,
-            "inline",
-        ),
         ("versions { min_consumer: 99999 }", InvalidArgumentError, "readers of version"),
         (f"versions {{ bad_consumers: {VERSION} }}", InvalidArgumentError, "one that bars it"),
     ],

@@ -46,6 +46,8 @@ def facts(node: Node) -> tuple[Any, ...]:
 def exact(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return value.dtype, value.shape, value.tolist() if value.dtype == object else value.tobytes()
+    if isinstance(value, Subgraph):
+        return [facts(node) for node in value], value.feeds, value.fetches, value.targets
     if isinstance(value, tuple):
         return tuple(map(exact, value))
     return type(value), repr(value)
@@ -235,8 +237,8 @@ X = "%x = Placeholder() : f32[2]\n"
         ("%x = NoOp() {_a=}", "line 1, column 17: expected a value; got '}'"),
         ("%x = NoOp() {_a=(1, a)}", "line 1, column 21: expected a value; got 'a'"),
         (
-            '%x = NoOp() {_a=(1, "a")}',
-            "line 1, column 21: expected a list of int; got",
+            X + '%y = Squeeze(%x) {squeeze_dims=(0, "a")} : f32[]',
+            "line 2, column 32: expected a value of kind list(int); got one of kind list(int or string)",
         ),
         ("%x = NoOp() {_a=1+2j}", "line 1, column 17: expected a real number; got '1+2j'"),
         ("%x = NoOp() {_a=f32[2](1, true)}", "line 1, column 27: expected an element of float32; got 'true'"),

@@ -111,7 +111,7 @@ def _uniform(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = 
 
 
 random_position = define_op(
-    "_RandomPosition",
+    "RandomPosition",
     "-> uint64",
     attrs=SEEDS,
     shape=lambda s: [(3,)],
@@ -126,10 +126,15 @@ random_position = define_op(
 
 
 def define_draw(
-    name: str, signature: str, *, kernel: Callable[..., Any], samples: Callable[..., Iterable[Sample]], **parts: Any
+    name: str,
+    signature: str,
+    *,
+    kernel: Callable[..., Any],
+    samples: Callable[..., Iterable[Sample]],
+    **parts: Any,
 ) -> OpDef:
     """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
-    pure op ``_{name}At``, whose last input says which draw it is: what gradients compute again.
+    pure op ``{name}At``, whose last input says which draw it is: what gradients compute again.
     """
 
     @functools.wraps(kernel)
@@ -140,7 +145,7 @@ def define_draw(
     position = np.array([1, 2, 3], np.uint64)
     parts |= {"vjp": NONDIFFERENTIABLE, "jvp": NONDIFFERENTIABLE}
     define_op(
-        f"_{name}At",
+        f"{name}At",
         f"{inputs}, position: host uint64{arrow}{outputs}",
         kernel=there,
         samples=lambda rng: [_sample_at(position, s) for s in samples(rng)],

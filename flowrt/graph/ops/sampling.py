@@ -24,7 +24,14 @@ from flowrt.graph.ops.arithmetic import add_v2, maximum, multiply, subtract
 from flowrt.graph.ops.division import floormod, realdiv
 from flowrt.graph.ops.filling import ones_like
 from flowrt.graph.ops.identities import unchanged
-from flowrt.graph.ops.random import define_draw, deliver, drawing_dtype, drawn_shape, random_uniform, seed_attrs
+from flowrt.graph.ops.random import (
+    define_draw,
+    deliver,
+    drawing_dtype,
+    drawn_shape,
+    random_uniform,
+    seed_attrs,
+)
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.slicing import slice
 from flowrt.graph.random_stream import RandomStream

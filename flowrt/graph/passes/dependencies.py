@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.order_effects import ordering_inputs
 from flowrt.graph.passes.prune import prune
 
 MAX_VISITS = 1000
@@ -95,7 +96,7 @@ def _implied(
     Walks back from all predecessors, never beyond the earliest control input.
     """
     controls = set(node.controls)
-    producers = {ref[0] for ref in node.inputs}
+    producers = set(ordering_inputs(node))
     implied = controls & producers
     earliest = min([position[name] for name in controls])
     stack = [name for name in dict.fromkeys([*producers, *node.controls]) if position[name] > earliest]

@@ -43,7 +43,7 @@ def lower(subgraph: Subgraph) -> Subgraph:
 
 
 Lowered = tuple[list[Node], Sequence[Ref], Sequence[str]]
-"""The nodes in the place of one, what takes the place of its outputs, and those nodes that run in any case."""
+"""The nodes in the place of one, what takes the place of its outputs, and which nodes run in any case."""
 
 
 def _lower_call(node: Node) -> Lowered:

@@ -67,7 +67,8 @@ def _optimise_case(
     chooser = outer[index[0]]
     if chooser.op.name == "Const":
         number = int(chooser.attrs["value"])
-        return _taken(_behind(node, chooser.controls), branches[number if 0 <= number < len(branches) else -1], wanted)
+        branch = branches[number if 0 <= number < len(branches) else -1]
+        return _taken(_behind(node, chooser.controls), branch, wanted)
     if len(wanted) < len(node.outputs):
         branches = tuple([prune(_with_fetches(b, [b.fetches[i] for i in wanted])) for b in branches])
     branches = tuple([optimise(_with_constants(b, arguments, outer)) for b in branches])

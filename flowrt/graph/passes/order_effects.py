@@ -43,13 +43,20 @@ def order_effects(subgraph: Subgraph) -> Subgraph:
             changed = changed or ordered is not node
             node = ordered
             before = dict.fromkeys(_predecessors(node, histories))
-            waited = {node.name, *node.controls, *[ref[0] for ref in node.inputs]}
+            waited = {node.name, *node.controls, *ordering_inputs(node)}
             added = tuple([name for name in before if name not in waited])
             if added:
                 node = node.replace(controls=node.controls + added)
                 changed = True
         nodes.append(node)
     return subgraph.with_nodes(nodes) if changed else subgraph
+
+
+def ordering_inputs(node: Node) -> list[str]:
+    """Whom ``node`` comes after because it reads from them. Not so where it owns functions: an argument that
+    none of them reads is dropped later.
+    """
+    return [] if node.op.effect is Effect.NESTED else [ref[0] for ref in node.inputs]
 
 
 def _with_plain_handles(subgraph: Subgraph) -> Subgraph:

@@ -1,13 +1,15 @@
 """The door to diastatic-malt, which converts the source of a Python function (extra ``autograph``).
 
-The library finds the control flow in a function's source and puts calls in its place; what these do is said in
-`flowrt.autograph_operators`. Functions that a converted function calls are converted too, if they are the
-user's: not those of flowrt, of the standard library or of installed packages. What cannot be converted runs as
-it is, with a warning that says where it is. Then Python decides: a tensor in an ``if`` is an error.
+The library finds the control flow in a function's source and puts calls in its place: of what is in
+`branches`, `loops`, `variables` and here. Functions that a converted function calls are converted too, if
+they are the user's: not those of flowrt, of the standard library or of installed packages. What cannot be
+converted runs as it is, with a warning that says where it is. Then Python decides, to whom a tensor in an
+``if`` is an error.
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
 import sysconfig
@@ -17,18 +19,19 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from flowrt import autograph_operators
+from flowrt.autograph import branches, loops, variables
+from flowrt.autograph.python_functions import OVERLOADS
 from flowrt.errors import UnimplementedError
 from flowrt.graph.node import generated_lines
 
 _NOT_THE_USERS = (
-    str(Path(__file__).resolve().parent),
+    str(Path(__file__).resolve().parent.parent),
     *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")),
 )
 
 
 def convert(func: Callable[..., Any]) -> Callable[..., Any]:
-    """``func`` with its control flow converted; ``func`` itself, with a `RuntimeWarning`, where that cannot be.
+    """``func`` with its control flow converted; ``func`` itself, with a `RuntimeWarning`, where it cannot be.
 
     Raises `UnimplementedError` where diastatic-malt is not installed.
     """
@@ -61,7 +64,8 @@ def _obstacle(func: types.FunctionType) -> str | None:
 def _warn(func: types.FunctionType, reason: str) -> None:
     code = func.__code__
     warnings.warn(
-        f"autograph: {func.__qualname__} ({code.co_filename}:{code.co_firstlineno}) runs as it is: {reason:.200}",
+        f"autograph: {func.__qualname__} ({code.co_filename}:{code.co_firstlineno}) runs as it is:"
+        f" {reason:.200}",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -71,6 +75,7 @@ def _warn(func: types.FunctionType, reason: str) -> None:
 def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
     """Converts one function; remembers what it has converted."""
     try:
+        from malt.converters import conditional_expressions
         from malt.core import converter
         from malt.impl import api
     except ImportError as error:
@@ -82,8 +87,14 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
         def get_extra_locals(self) -> dict[str, Any]:
             return {"ag__": names}
 
+        def transform_ast(self, node: ast.AST, ctx: Any) -> ast.AST:
+            converted: ast.AST = super().transform_ast(node, ctx)
+            while any(isinstance(part, ast.IfExp) for part in ast.walk(converted)):  # one inside another
+                converted = conditional_expressions.transform(converted, ctx)
+            return converted
+
     names = types.SimpleNamespace(
-        **vars(autograph_operators),
+        **{**vars(variables), **vars(branches), **vars(loops)},
         converted_call=converted_call,
         autograph_artifact=lambda function: function,
         ConversionOptions=lambda **_: None,
@@ -106,8 +117,8 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
 
 
 def _lines(code: types.CodeType, known: dict[int, int]) -> dict[int, str]:
-    """The user's ``file:line`` for each line of the code made from ``code``: what the library added has the line
-    before it.
+    """The user's ``file:line`` for each line of the code made from ``code``: what the library added has the
+    line before it.
     """
     found, number = {}, code.co_firstlineno
     for line in range(max(known, default=0) + 100):  # some lines are added at the end
@@ -125,7 +136,7 @@ def _callee(f: Any) -> Any:
     if isinstance(f, functools.partial):
         return functools.partial(_callee(f.func), *f.args, **f.keywords)
     if isinstance(f, types.BuiltinFunctionType | type):
-        return autograph_operators.OVERLOADS.get(f, f)
+        return OVERLOADS.get(f, f)
     if _is_the_users(f):
         return convert(f)
     call = getattr(type(f), "__call__", None)  # noqa: B004 (the method, not whether there is one)

@@ -1,0 +1,11 @@
+"""Python's control flow over tensors as graph: ``@flowrt.function(autograph=True)``.
+
+    conversion          the door to the library that finds control flow in a function's source
+    branches, loops     what stands in the source's place: Python's over Python values, `cond` and
+                        `while_loop` over tensors
+    variables           of converted code, with or without a value
+    python_functions    ``len``, ``range``, ``print`` and so on
+
+A converted block is a function without arguments that changes the variables around it. ``get_state`` and
+``set_state`` read and write those that it changes and that matter outside, ``names`` are their names.
+"""

@@ -1,0 +1,233 @@
+"""``while`` and ``for``.
+
+A variable that a loop over tensors changes has one structure, dtype and shape from before the loop on. What
+no tensor can stand for must stay what it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NoReturn, final
+
+from flowrt.autograph.branches import and_, if_stmt
+from flowrt.autograph.variables import (
+    Block,
+    GetState,
+    SetState,
+    State,
+    Undefined,
+    UndefinedReturnValue,
+    as_tensor,
+    is_same,
+    is_symbolic,
+    is_value,
+    spec_of,
+    zeros,
+)
+from flowrt.control_flow import while_loop
+from flowrt.data.structure import flatten, map_structure, same_structure
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.func_graph import FuncGraph
+from flowrt.graph.graph import get_default_graph
+from flowrt.graph.op_def import op_def
+from flowrt.graph.operation import Tensor
+from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line
+
+
+def while_stmt(
+    test: Block, body: Block, get_state: GetState, set_state: SetState, names: Sequence[str], options: Any
+) -> None:
+    """``while test: body``. As long as Python knows the test's outcome, Python loops."""
+    while True:
+        holds = test()
+        if is_symbolic(holds):
+            _While(get_state, set_state, names).run(test, body)
+            return
+        if not holds:
+            return
+        body()
+
+
+@final
+class _While:
+    """A loop over tensors."""
+
+    def __init__(self, get_state: GetState, set_state: SetState, names: Sequence[str]) -> None:
+        self._get, self._set, self._names = get_state, set_state, names
+        self._before = list(get_state())
+
+    def run(self, test: Block, body: Block) -> None:
+        self._check_defined()
+        shapes = self._fill_in_return(body)
+        carried = [k for k, value in enumerate(self._before) if all(map(is_value, flatten(value)))]
+
+        def holds(*values: Any) -> Any:
+            self._enter(carried, values)
+            return convert_to_tensor(test())
+
+        def iteration(*values: Any) -> Any:
+            self._enter(carried, values)
+            body()
+            after = self._get()
+            self._check(carried, values, after)
+            return tuple(after[k] for k in carried) or (False,)
+
+        initial = tuple(map_structure(as_tensor, self._before[k]) for k in carried) or (False,)
+        invariants = None
+        if shapes:
+            invariants = tuple(map_structure(_shape_of, shapes.get(k, self._before[k])) for k in carried)
+        results = while_loop(holds, iteration, initial, invariants, name="while", return_same_structure=True)
+        self._enter(carried, results)
+
+    def _enter(self, carried: Sequence[int], values: Iterable[Any]) -> None:
+        state = list(self._before)
+        for k, value in zip(carried, values, strict=False):
+            state[k] = value
+        self._set(tuple(state))
+
+    def _check_defined(self) -> None:
+        for name, value in zip(self._names, self._before, strict=True):
+            if isinstance(value, Undefined):
+                raise InvalidArgumentError(
+                    f"loop over tensors: expected a value for variable {name!r} before the loop, as it is"
+                    " used after it or in the next iteration; got none",
+                    source=user_line(),
+                )
+
+    def _fill_in_return(self, body: Block) -> dict[int, Any]:
+        """Zeros for a value that the loop may return, of the shape and dtype that one iteration on trial has.
+        Its spec, by position.
+        """
+        missing = [k for k, value in enumerate(self._before) if isinstance(value, UndefinedReturnValue)]
+        if not missing:
+            return {}
+        with FuncGraph(get_default_graph(), "a trial of the loop's body"):
+            self._set(tuple(_as_variable(value) for value in self._before))
+            body()
+            after = self._get()
+        self._set(tuple(self._before))
+        found = {
+            k: map_structure(spec_of, after[k])
+            for k in missing
+            if not isinstance(after[k], UndefinedReturnValue)
+        }
+        for k, like in found.items():
+            self._before[k] = map_structure(zeros, like)
+        return found
+
+    def _check(self, carried: Sequence[int], before: Sequence[Any], after: State) -> None:
+        """Raises unless every variable is what it was."""
+        values = dict(zip(carried, before, strict=False))
+        for k, name in enumerate(self._names):
+            was, now = values.get(k, self._before[k]), after[k]
+            if k not in values:
+                if now is not was and not is_same(was, now):
+                    self._misfit(name, was, now)
+                continue
+            if not same_structure(was, now) or not all(map(is_value, flatten(now))):
+                self._misfit(name, was, now)
+            for x, y in zip(flatten(was), flatten(now), strict=True):
+                if is_symbolic(y) and spec_of(y).dtype is not spec_of(x).dtype:
+                    raise DTypeError(
+                        f"loop over tensors: expected variable {name!r} to stay {spec_of(x).dtype.name}; got"
+                        f" {spec_of(y).dtype.name} after an iteration. Use flowrt.cast()",
+                        source=user_line(),
+                    )
+
+    def _misfit(self, name: str, was: Any, now: Any) -> NoReturn:
+        raise InvalidArgumentError(
+            f"loop over tensors: expected variable {name!r} to stay {was!r:.60}, or like it; got {now!r:.60}"
+            " after an iteration",
+            source=user_line(),
+        )
+
+
+def _as_variable(value: Any) -> Any:
+    """A value of the first iteration, about which no more is known than of later ones."""
+    return map_structure(as_tensor, value) if all(map(is_value, flatten(value))) else value
+
+
+def _shape_of(leaf: Any) -> Any:
+    return as_shape(spec_of(leaf).shape)
+
+
+@final
+@dataclass(frozen=True)
+class Items:
+    """What a ``for`` goes through: ``count`` items, number i is ``item(i)``."""
+
+    count: Tensor
+    item: Callable[[Tensor], Any]
+
+
+def items_of(iterable: Any) -> Items | None:
+    """The items of a tensor (its rows), or of what was made of tensors; None: Python can go through it."""
+    if isinstance(iterable, Items) or not is_symbolic(iterable):
+        return iterable if isinstance(iterable, Items) else None
+    rows = convert_to_tensor(iterable)
+    if rows.spec.shape == ():
+        raise InvalidArgumentError(f"for: expected a tensor with rows; got {rows!r}", source=user_line())
+    return Items(length_of(rows), lambda i: op_def("GatherV2")(rows, i, 0))
+
+
+def for_stmt(
+    iterable: Any,
+    extra_test: Block | None,
+    body: Callable[[Any], Any],
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+    options: Any,
+) -> None:
+    """``for item in iterable: body(item)``, as long as ``extra_test`` holds."""
+    items = items_of(iterable)
+    if items is None:
+        _python_for(iterable, extra_test or (lambda: True), body, get_state, set_state, names)
+        return
+    position: Any = 0
+
+    def get() -> State:
+        return (position, *get_state())
+
+    def put(values: State) -> None:
+        nonlocal position
+        position, *rest = values
+        set_state(tuple(rest))
+
+    def test() -> Any:
+        inside = op_def("Less")(position, items.count)
+        return inside if extra_test is None else and_(lambda: inside, extra_test)
+
+    def iteration() -> None:
+        nonlocal position
+        number, position = position, op_def("AddV2")(position, 1)
+        body(items.item(number))
+
+    _While(get, put, ("the position", *names)).run(test, iteration)
+
+
+def _python_for(
+    iterable: Iterable[Any],
+    extra_test: Block,
+    body: Callable[[Any], Any],
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+) -> None:
+    """Over Python's items: iterations that a tensor decides about are branches."""
+    for item in iterable:
+        holds = extra_test()
+        if is_symbolic(holds):
+            if_stmt(holds, lambda: body(item), lambda: None, get_state, set_state, names, len(names))  # noqa: B023
+        elif holds:
+            body(item)
+        else:
+            break
+
+
+def length_of(value: Any) -> Any:
+    shape = op_def("Shape")(value)
+    return op_def("StridedSlice")(shape, [0], [1], [1], shrink_axis_mask=1)

@@ -1,0 +1,77 @@
+"""Python's functions of tensors, in converted code."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Callable
+from typing import Any
+
+from flowrt import dtypes
+from flowrt.autograph.loops import Items, items_of, length_of
+from flowrt.autograph.variables import is_symbolic
+from flowrt.data.structure import flatten
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.op_def import op_def
+from flowrt.graph.ops.script import print_ as print_tensors
+
+
+def _range(*args: Any) -> Any:
+    if not any(map(is_symbolic, args)):
+        return builtins.range(*args)
+    start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
+    count = op_def("Size")(op_def("Range")(start, stop, step))
+    return Items(count, lambda i: op_def("AddV2")(op_def("Mul")(i, step), start))
+
+
+def _len(value: Any) -> Any:
+    if not is_symbolic(value):
+        return builtins.len(value)
+    shape = convert_to_tensor(value).spec.shape
+    return shape[0] if shape and shape[0] is not None else length_of(value)
+
+
+def _enumerate(iterable: Any, start: Any = 0) -> Any:
+    items = items_of(iterable)
+    if items is None:
+        return builtins.enumerate(iterable, start)
+    return Items(items.count, lambda i: (op_def("AddV2")(i, start), items.item(i)))
+
+
+def _zip(*iterables: Any, strict: bool = False) -> Any:
+    found = [items_of(iterable) for iterable in iterables]
+    if not any(found):
+        return builtins.zip(*iterables, strict=strict)
+    columns = [items or _rows(iterable) for items, iterable in builtins.zip(found, iterables, strict=True)]
+    count = columns[0].count
+    for column in columns[1:]:
+        count = op_def("Minimum")(count, column.count)
+    return Items(count, lambda i: tuple(column.item(i) for column in columns))
+
+
+def _rows(iterable: Any) -> Items:
+    """Python's items as those of a tensor."""
+    rows = convert_to_tensor(list(iterable))
+    return Items(length_of(rows), lambda i: op_def("GatherV2")(rows, i, 0))
+
+
+def _cast(to: Any, dtype: Any) -> Callable[..., Any]:
+    return lambda *args: op_def("Cast")(args[0], DstT=dtype) if any(map(is_symbolic, args)) else to(*args)
+
+
+def _print(*values: Any, **options: Any) -> Any:
+    if any(is_symbolic(leaf) for leaf in flatten(values)):
+        return print_tensors(*values)
+    return builtins.print(*values, **options)  # noqa: T201 (the user's own)
+
+
+OVERLOADS: dict[Any, Callable[..., Any]] = {
+    builtins.range: _range,
+    builtins.len: _len,
+    builtins.enumerate: _enumerate,
+    builtins.zip: _zip,
+    builtins.int: _cast(int, dtypes.int32),
+    builtins.float: _cast(float, dtypes.float32),
+    builtins.bool: _cast(bool, dtypes.bool_),
+    builtins.print: _print,
+}
+"""What Python's functions are in converted code."""
