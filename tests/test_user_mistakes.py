@@ -319,7 +319,7 @@ def test_a_generator_that_fails(error, kind):
         ("config.experimental.set_memory_groth", r"no such name\. Nearest: set_memory_growth$"),
         ("contrib.tpu.infeed_enque", r"no such name\. Nearest: infeed_enqueue,"),
         ("datasett", r"no such name\. Nearest: data$"),
-        ("confg", r"no such name\. Nearest: config, conj$"),
+        ("confg", r"no such name\. Nearest: config, conj, cond$"),
     ],
 )
 def test_a_name_that_there_is_not(path, message):

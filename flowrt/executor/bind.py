@@ -27,7 +27,7 @@ from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
 from flowrt.executor.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.bind_control import BoundFunction, bind_control
-from flowrt.executor.control import Control, Frame
+from flowrt.executor.control import PAUSE, Control, Frame
 from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.lifetimes import Lifetimes
@@ -42,7 +42,7 @@ from flowrt.executor.places import (
     is_on_host,
     nbytes_of,
 )
-from flowrt.executor.program import MAX_STRETCH, PAUSE, Instruction, Line, Program, Segment
+from flowrt.executor.program import MAX_STRETCH, Instruction, Line, Program, Segment
 from flowrt.executor.sized_call import sized_call
 from flowrt.executor.streams import StreamSchedule
 from flowrt.executor.update_kernel import update_call
@@ -172,7 +172,7 @@ class Binder:
         self._arena, self._base = (self._take_arena(), 0) if outer is None else outer.memory
         depth = 0 if outer is None else outer.binder._strand.depth + 1
         self._strands = [Strand(depth) for _ in range(1 if self._is_remote else self._schedule.count)]
-        self._strand = self._strands[0]
+        self._strand: Strand = self._strands[0]
         """Of the node that is being bound."""
         self._events: dict[str, Any] = {}
         self._awaited = _awaited(self._schedule)
@@ -375,11 +375,11 @@ class Binder:
                 self._emit(node, lambda: send(share(stream, registers[slot])), (), (operand,), "")
         elif self._is_remote and not operand.is_host:
             send_out, stream, fail = self._device.send, self._device.streams[self._strand.stream], self._fail
-            send = self._send_later(node)
+            ready = self._send_later(node)
             if slot is None:
-                self._emit(node, lambda: send_out(stream, operand.value, send(), fail), (), (operand,), "")
+                self._emit(node, lambda: send_out(stream, operand.value, ready(), fail), (), (operand,), "")
             else:
-                self._emit(node, lambda: send_out(stream, registers[slot], send(), fail), (), (operand,), "")
+                self._emit(node, lambda: send_out(stream, registers[slot], ready(), fail), (), (operand,), "")
         elif self._frame is not None and slot is None:  # the next iteration writes there
             array = self._xp.array
             self._emit(node, lambda: send(array(operand.value)), (), (operand,), "")

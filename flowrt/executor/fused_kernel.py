@@ -129,9 +129,9 @@ class FusedKernel:
             return lambda: self(late.read(registers), results), ()
         table = arguments[0].array
         places = [
-            (position, slots[operand.number])
+            (position, slot)
             for position, operand in enumerate(self._operands)
-            if operand.is_input and operand.number is not None and slots[operand.number] is not None
+            if operand.is_input and (slot := slots[operand.number or 0]) is not None
         ]
 
         def call(_: Any = stand_ins) -> None:  # which were there before the first call

@@ -261,8 +261,11 @@ class _Assigner:
         function, arguments = bound_kernel(np, node, [self._operand(r) for r in node.inputs])
         if any(isinstance(a, Later) for a in arguments):
             return False
-        with np.errstate(all="ignore"):
-            array = function(*arguments)
+        try:
+            with np.errstate(all="ignore"):
+                array = function(*arguments)
+        except Exception as error:
+            raise located(node, error) from error
         if not (isinstance(array, np.ndarray) and np.may_share_memory(array, source.value)):
             return False
         self._stand_ins[ref] = array

@@ -146,6 +146,7 @@ class Plan:
 
     def run_straight(self, feeds: Sequence[Any]) -> list[Any]:
         """`run` of a plan that is straight: without what only other plans need."""
+        instance: Instance | None = None
         try:
             try:
                 instance = self._idle.pop()
@@ -155,7 +156,7 @@ class Plan:
             instance.run_straight()
             return self._take(instance)
         except ResourceExhaustedError as error:
-            instance = None  # type: ignore[assignment]  # the error keeps this frame
+            instance = None  # the error keeps this frame
             raise _without_frames(error) from error.__cause__
 
     def _run(

@@ -20,7 +20,7 @@ import numpy as np
 
 from flowrt.device.host import HostStream
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
-from flowrt.executor.program import PAUSE
+from flowrt.executor.control import PAUSE
 from flowrt.graph.step import step_scope
 from flowrt.rendezvous import LocalRendezvous
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, final
+from typing import Any
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import Graph
@@ -32,7 +32,6 @@ SEED_POSITIONS = 1 << 30
 """Where the numbers of random operations in functions begin; those of graphs are their positions."""
 
 
-@final
 class FuncGraph(Graph):
     """A function under construction inside ``outer``; ``what`` names it in errors: "the body of 'while'".
 

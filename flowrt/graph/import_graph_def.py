@@ -104,7 +104,7 @@ def _parse_input_map(graph: Graph, given: Mapping[str, Any]) -> InputMap:
 
 
 def _adopted(graph: Graph, value: Any) -> Any:
-    """A tensor of a graph around ``graph``, a function, as a parameter of it; that stays if the import fails."""
+    """A tensor of a graph around the function ``graph`` as its parameter, which stays if the import fails."""
     adopted = graph.adopt(value) if isinstance(value, Tensor) else None
     return value if adopted is None else adopted
 

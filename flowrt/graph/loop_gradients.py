@@ -36,20 +36,18 @@ from flowrt.graph.shapes import num_elements
 
 
 class _Stack(NamedTuple):
-    """A list that the body pushes a value onto: its position among the loop's variables, or None for a new
-    one, which has ``initial`` outside, ``parameter`` and ``pushed`` inside.
+    """A list that the body is to push a value onto: what it begins as outside, and inside the parameter and
+    the list with the value.
     """
 
-    position: int | None
-    initial: Tensor | None
-    parameter: Tensor | None
-    pushed: Tensor | None
+    initial: Tensor
+    parameter: Tensor
+    pushed: Tensor
 
 
 class _Popped(NamedTuple):
-    """The same list in the gradient's loop: the list it gets, and the list that is left."""
+    """A list in the gradient's loop: the one it gets, and the one that is left."""
 
-    stack: _Stack
     parameter: Tensor
     rest: Tensor
 
@@ -66,13 +64,17 @@ class _Loop:
         self._results = [self._forward.tensor(ref) for ref in self._function.fetches]
         self._is_invariant = [p is r for p, r in zip(self._parameters, self._results, strict=True)]
         self._position = {p: i for i, p in enumerate(self._parameters)}
-        self._stacks: dict[Tensor, _Stack] = self._known_stacks()
+        self._stacks = self._known_stacks()
+        """The position of the list of each value that the body keeps, among the loop's variables."""
+        self._new_stacks: dict[Tensor, _Stack] = {}
         self._popped: dict[Tensor, _Popped] = {}
         self._outer = get_default_graph()
         self._graph = Gradient(self._outer, self._forward, op, self._keep)
 
     def run(self) -> list[Any]:
-        found = [dy if stays else None for dy, stays in zip(self._dys, self._is_invariant, strict=True)]
+        found: list[Any] = [
+            dy if stays else None for dy, stays in zip(self._dys, self._is_invariant, strict=True)
+        ]
         active, reached = self._active()
         if not active:
             return found
@@ -98,8 +100,8 @@ class _Loop:
             found[k] = next(outputs)
         for one in sums:
             i = one.position
-            total = one.total([next(outputs) for _ in one.initial])
-            found[i] = total if found[i] is None else total_of([found[i], total], one.argument)
+            total, direct = one.total([next(outputs) for _ in one.initial]), found[i]
+            found[i] = total if direct is None else total_of([direct, total], one.argument)
         return found
 
     def _active(self) -> tuple[list[int], set[int]]:
@@ -131,13 +133,13 @@ class _Loop:
 
     # --- what the forward loop keeps
 
-    def _known_stacks(self) -> dict[Tensor, _Stack]:
+    def _known_stacks(self) -> dict[Tensor, int]:
         """The lists that earlier gradients had the body push onto."""
-        found: dict[Tensor, _Stack] = {}
+        found: dict[Tensor, int] = {}
         for i, result in enumerate(self._results):
             op = result.op
             if "_stack" in op.node.attrs and self._position.get(op.inputs[0]) == i:
-                found[op.inputs[1]] = _Stack(i, None, None, None)
+                found[op.inputs[1]] = i
         return found
 
     def _keep(self, tensor: Tensor) -> Tensor:
@@ -146,14 +148,14 @@ class _Loop:
         if invariant is not None:
             return invariant
         if tensor not in self._stacks:
-            self._stacks[tensor] = self._new_stack(tensor)
+            self._new_stacks[tensor] = self._new_stack(tensor)
         graph = self._graph
         parameter = graph.parameter(TensorSpec(dtypes.variant, tensor.spec.shape), "kept")
         with graph, graph.control_dependencies(None):
             rest, value = op_def("TensorListPopBack")(
                 parameter, _element_shape(tensor), element_dtype=tensor.dtype
             )
-        self._popped[tensor] = _Popped(self._stacks[tensor], parameter, rest)
+        self._popped[tensor] = _Popped(parameter, rest)
         return value  # type: ignore[no-any-return]
 
     def _new_stack(self, tensor: Tensor) -> _Stack:
@@ -166,7 +168,7 @@ class _Loop:
         parameter = forward.parameter(initial.spec, "stack")
         with forward, forward.control_dependencies(None):
             pushed = op_def("TensorListPushBack")(parameter, tensor, element_dtype=tensor.dtype, _stack=True)
-        return _Stack(None, initial, parameter, pushed)
+        return _Stack(initial, parameter, pushed)
 
     def _recomputed(self, tensor: Tensor) -> Tensor | None:
         """``tensor`` computed again in the gradient's loop, if it is the same in every iteration."""
@@ -207,7 +209,7 @@ class _Loop:
         iterations, and the lists.
         """
         op, forward = self._op, self._forward
-        new = [stack for stack in self._stacks.values() if stack.position is None]
+        new = self._new_stacks.values()
         counter = op.node.attrs.get("_counter")
         inputs = [stack.initial for stack in new]
         added = [stack.pushed for stack in new]
@@ -220,17 +222,13 @@ class _Loop:
             parameters.append(forward.parameter(TensorSpec(dtypes.int32, ()), "count"))
             with forward, forward.control_dependencies(None):
                 added.append(op_def("AddV2")(parameters[-1], 1))
-        first = len(op.inputs)
+        positions = self._stacks | {t: len(op.inputs) + i for i, t in enumerate(self._new_stacks)}
         if inputs:
             forward.parameters = parameters
             _extend_loop(op, forward, inputs, [*self._results, *added], attrs)
         elif self._changed():
             op.mutate(attrs={**op.node.attrs, "body": forward.again(self._results, self._function)})
-        number = {id(stack): first + i for i, stack in enumerate(new)}
-        lists = [
-            op.outputs[p.stack.position if p.stack.position is not None else number[id(p.stack)]]
-            for p in self._popped.values()
-        ]
+        lists = [op.outputs[positions[tensor]] for tensor in self._popped]
         return op.outputs[counter], lists
 
     def _changed(self) -> bool:

@@ -48,7 +48,6 @@ def test_a_predicate_that_is_none(given, match):
     raises(TYPE, match, lambda: tf.cond(given, lambda: tf.constant(1), lambda: tf.constant(2)))
 
 
-@pytest.mark.xfail(reason="a view that cannot be made is an untyped error when a plan is bound")
 def test_a_predicate_of_unknown_shape_that_is_no_scalar_in_a_step():
     pred = tf.placeholder(tf.bool)
     y = tf.cond(pred, lambda: tf.constant(1), lambda: tf.constant(2))

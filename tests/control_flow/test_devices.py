@@ -182,7 +182,7 @@ def test_a_failure_on_one_device_ends_the_step_on_all() -> None:
         total = tf.while_loop(lambda i, _: i < n, body, [0, 0])[1]
     with session_of(graph, 3) as session:
         assert session.run(total, {n: 2}) == 24
-        with pytest.raises(tf.errors.InvalidArgumentError, match="(?i)zero"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"(?i)zero"):
             session.run(total, {n: 4})
         assert session.run(total, {n: 2}) == 24
 

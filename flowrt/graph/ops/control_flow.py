@@ -67,7 +67,7 @@ case_op = define_op(
     jvp=branches_jvp,
     samples=lambda rng: (),
     effect=Effect.NESTED,
-    doc="The results of branches[branch_index](input), the only one that runs; of the last for an index beyond.",
+    doc="The results of branches[branch_index](input), which alone runs; of the last for an index beyond.",
 )
 
 call_op = define_op(

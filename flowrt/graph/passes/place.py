@@ -62,14 +62,16 @@ def place(
         before = node
         if node.op.effect is Effect.NESTED:
             homes = [placed[name] for name, _ in node.inputs]
-            node = with_functions(
-                node, lambda f, homes=homes: place_function(f, assigned=_at_handles(f, homes))
-            )
+            node = with_functions(node, partial(_place_function, place_function, homes))
         if node.device != device:
             node = node.replace(device=device)
         changed = changed or node is not before
         nodes[node.name] = node
     return subgraph.replace(nodes=nodes) if changed else subgraph
+
+
+def _place_function(place: Callable[..., Subgraph], homes: Sequence[str], function: Subgraph) -> Subgraph:
+    return place(function, assigned=_at_handles(function, homes))
 
 
 def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:

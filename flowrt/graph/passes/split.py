@@ -90,7 +90,7 @@ class _FunctionCut(Partitioner):
             part[ref[0]] = self.whole.nodes[ref[0]].replace(device=device)
         return ref
 
-    def reads(self, device: str) -> set[str]:
+    def reads(self, device: str) -> frozenset[str]:
         """The replicated parameters that ``device`` reads."""
         return self._replicated & self.parts.get(device, {}).keys()
 
