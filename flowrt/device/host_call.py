@@ -104,17 +104,19 @@ def python_symbols() -> dict[str, int]:
 
 @final
 class Library:
-    """Linked machine code: the addresses of its symbols. At its end ``dropped`` gets what is to be closed."""
+    """Linked machine code: the addresses of its symbols, there as long as the ``compiler`` that it keeps. At
+    its end ``dropped`` gets what is to be closed, with that compiler.
+    """
 
-    def __init__(self, linked: Any, dropped: deque[Any]) -> None:
-        self._linked, self._dropped = linked, dropped
+    def __init__(self, linked: Any, compiler: Any, dropped: deque[Any]) -> None:
+        self._linked, self._compiler, self._dropped = linked, compiler, dropped
 
     def __getitem__(self, symbol: str) -> int:
         address: int = self._linked[symbol]
         return address
 
     def __del__(self) -> None:
-        self._dropped.append(self._linked)
+        self._dropped.append((self._linked, self._compiler))
 
 
 @final

@@ -123,19 +123,19 @@ class _Compiler:
         )
         self._jit = self._llvm.create_lljit_compiler(self._target, use_jit_link=True)
         self._n_libraries = 0
-        self._python = self._link(host_call.TEXT, host_call.METHODS, host_call.python_symbols())
+        self._python = self._link(host_call.TEXT, host_call.METHODS, host_call.python_symbols(), self._jit)
 
     def compile(self, text: str, names: Sequence[str]) -> dict[str, CompiledLoop]:
         while _dropped:
-            _dropped.pop().close()
-        library = self._link(text, names, {})
+            _dropped.pop()[0].close()
+        library = self._link(text, names, {}, self)  # and so the way into its functions
         return {name: self._callable(LoopAddress.of(library, name)) for name in names}
 
     def _callable(self, loop: LoopAddress) -> CompiledLoop:
         without_gil, holding_gil = (built_in(self._python[method], loop) for method in host_call.METHODS)
         return CompiledLoop(without_gil, holding_gil)
 
-    def _link(self, text: str, exported: Sequence[str], imported: dict[str, int]) -> Library:
+    def _link(self, text: str, exported: Sequence[str], imported: dict[str, int], compiler: Any) -> Library:
         """``text`` as machine code in memory. What it needs the process has, or is in ``imported``."""
         builder = self._llvm.JITLibraryBuilder().add_object_img(self._object_code(text))
         for name in exported:
@@ -144,7 +144,7 @@ class _Compiler:
             builder.import_symbol(name, address)
         self._n_libraries += 1
         try:
-            return Library(builder.link(self._jit, f"loop {self._n_libraries}"), _dropped)
+            return Library(builder.link(self._jit, f"loop {self._n_libraries}"), compiler, _dropped)
         except RuntimeError as error:
             raise _refused(text, error) from error
 

@@ -28,17 +28,20 @@ PIECES_EACH = 4
 """Pieces a share, so that a member that comes late, or whose core others use, does less."""
 
 TEXT = """
-; The loop and its table, begin, end, elements a piece, members, members at work; a share a member.
-%Team = type { ptr, ptr, i64, i64, i64, i64, i64, [9 x i64], [0 x %Share] }
-; The next piece, the end of pieces, whether to end, a semaphore (sem_t, 32 bytes); in cache lines of its own.
-%Share = type { i64, i64, i64, [4 x i64], [9 x i64] }
+; The loop and its table, begin, end, elements a piece, members, members at work, the first piece's number;
+; a share a member.
+%Team = type { ptr, ptr, i64, i64, i64, i64, i64, i64, [8 x i64], [0 x %Share] }
+; The next piece, the end of pieces, whether to end, a semaphore (sem_t, 32 bytes), the first piece; in cache
+; lines of its own.
+%Share = type { i64, i64, i64, [4 x i64], i64, [8 x i64] }
 
 declare i32 @sem_wait(ptr)
 declare i32 @sem_post(ptr)
 declare i32 @sched_yield()
 
 ; A piece belongs to who adds to its share's `next`. Between loops every `next` is 2^62, beyond all pieces: so
-; who gets a piece below the end got it of a loop of which all else was written before.
+; who gets a piece below the end got it of a loop of which all else was written before. Pieces of all loops are
+; numbered on: a number that was taken of one loop, by who was held up since, is below the first of the next.
 
 define internal void @take_pieces(ptr %team, i64 %member) nounwind {
 entry:
@@ -52,13 +55,17 @@ shares:
 share:
   %turned = add i64 %member, %i
   %owner = urem i64 %turned, %n
-  %next = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %owner, i32 0
-  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %owner, i32 1
+  %next = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %owner, i32 0
+  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %owner, i32 1
+  %first_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %owner, i32 4
   br label %take
 take:
   %piece = atomicrmw add ptr %next, i64 1 seq_cst
   %limit = load atomic i64, ptr %limit_place seq_cst, align 8
-  %is_piece = icmp slt i64 %piece, %limit
+  %first = load atomic i64, ptr %first_place seq_cst, align 8
+  %is_below = icmp slt i64 %piece, %limit
+  %is_above = icmp sge i64 %piece, %first
+  %is_piece = and i1 %is_below, %is_above
   br i1 %is_piece, label %do, label %exhausted
 do:
   %loop = load ptr, ptr %team
@@ -70,7 +77,10 @@ do:
   %end = load i64, ptr %end_place
   %size_place = getelementptr %Team, ptr %team, i64 0, i32 4
   %size = load i64, ptr %size_place
-  %offset = mul i64 %piece, %size
+  %base_place = getelementptr %Team, ptr %team, i64 0, i32 7
+  %base = load i64, ptr %base_place
+  %number = sub i64 %piece, %base
+  %offset = mul i64 %number, %size
   %from = add i64 %begin, %offset
   %full = add i64 %from, %size
   %is_last = icmp sgt i64 %full, %end
@@ -87,8 +97,8 @@ exit:
 ; A member's life but for member 0's.
 define void @work(ptr %team, i64 %member, i64 %unused) nounwind {
   %at_work = getelementptr %Team, ptr %team, i64 0, i32 6
-  %end = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %member, i32 2
-  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %member, i32 3
+  %end = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %member, i32 2
+  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %member, i32 3
   br label %sleep
 sleep:
   %woken = call i32 @sem_wait(ptr %semaphore)
@@ -123,24 +133,30 @@ entry:
   %n_pieces_up = add i64 %n_pieces, %n
   %n_pieces_up_less = sub i64 %n_pieces_up, 1
   %each = udiv i64 %n_pieces_up_less, %n
+  %base_place = getelementptr %Team, ptr %team, i64 0, i32 7
+  %base = load i64, ptr %base_place
+  %beyond = add i64 %base, %n_pieces
   br label %open
 open:
   %i = phi i64 [ 0, %entry ], [ %i_next, %open ]
   %i_next = add i64 %i, 1
-  %first = mul i64 %i, %each
+  %before = mul i64 %i, %each
+  %first = add i64 %base, %before
   %after = add i64 %first, %each
-  %is_short = icmp sgt i64 %after, %n_pieces
-  %limit = select i1 %is_short, i64 %n_pieces, i64 %after
-  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %i, i32 1
+  %is_short = icmp sgt i64 %after, %beyond
+  %limit = select i1 %is_short, i64 %beyond, i64 %after
+  %first_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %i, i32 4
+  store atomic i64 %first, ptr %first_place seq_cst, align 8
+  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %i, i32 1
   store atomic i64 %limit, ptr %limit_place seq_cst, align 8
-  %next = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %i, i32 0
+  %next = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %i, i32 0
   store atomic i64 %first, ptr %next seq_cst, align 8
   %is_open = icmp eq i64 %i_next, %n
   br i1 %is_open, label %wake, label %open
 wake:
   %j = phi i64 [ 1, %open ], [ %j_next, %wake ]
   %j_next = add i64 %j, 1
-  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %j, i32 3
+  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %j, i32 3
   %posted = call i32 @sem_post(ptr %semaphore)
   %is_awake = icmp eq i64 %j_next, %n
   br i1 %is_awake, label %help, label %wake
@@ -157,11 +173,13 @@ yield:
 close:
   %k = phi i64 [ 0, %wait ], [ %k_next, %close ]
   %k_next = add i64 %k, 1
-  %closed = getelementptr %Team, ptr %team, i64 0, i32 8, i64 %k, i32 0
+  %closed = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %k, i32 0
   store atomic i64 4611686018427387904, ptr %closed seq_cst, align 8
   %is_closed = icmp eq i64 %k_next, %n
-  br i1 %is_closed, label %exit, label %close
-exit:
+  br i1 %is_closed, label %advance, label %close
+advance:
+  %following = add i64 %beyond, 1048576 ; more than looked in vain
+  store i64 %following, ptr %base_place
   ret void
 }
 """

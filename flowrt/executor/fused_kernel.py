@@ -137,7 +137,7 @@ class FusedKernel:
         def call(_: Any = stand_ins) -> None:  # which were there before the first call
             for position, slot in places:
                 array = registers[slot]
-                if not array.flags.carray:
+                if type(array) is not np.ndarray or not array.flags.carray:  # a scalar has no memory
                     self(late.read(registers), results)
                     return
                 table[position] = array.__array_interface__["data"][0]

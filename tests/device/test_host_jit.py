@@ -200,7 +200,7 @@ def test_code_that_nobody_needs_is_freed_at_the_next_compile() -> None:
     compile_loop(adding(4))
     gc.collect()
     assert len(host_jit._dropped) == 1
-    (library,) = host_jit._dropped
+    ((library, _),) = host_jit._dropped
     compile_loop(adding(5))
     assert library.closed  # type: ignore[attr-defined]
 
