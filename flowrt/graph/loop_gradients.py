@@ -277,12 +277,12 @@ class _Sum:
         """The gradient, from what the loop makes of the variables."""
         return outputs[0]
 
-    def add(self, graph: Gradient, total: Any) -> _Sum:
-        """Add up ``total``, a tensor, in each iteration."""
+    def add(self, graph: Gradient, shares: Sequence[Any]) -> _Sum:
+        """Add up ``shares`` in each iteration: all at once, since one element is added to a list in O(1)."""
         self.initial = [zeros_like(self.argument)]
         self.parameters = [graph.parameter(spec_of_gradient(self.argument), "sum")]
         with graph:
-            self.results = [convert_to_tensor(total_of([self.parameters[0], total], self.argument))]
+            self.results = [convert_to_tensor(total_of([self.parameters[0], *shares], self.argument))]
         return self
 
     def keep(self, graph: Gradient, parts: Sequence[Tensor]) -> None:
@@ -341,9 +341,7 @@ def _sum(graph: Gradient, position: int, argument: Tensor, shares: list[Any]) ->
         return _SliceSum(position, argument, graph, shares)
     if len(shares) == 1 and _is_joint(graph, shares[0]):
         return _JointSum(position, argument, graph, shares[0].op)
-    with graph:
-        total = total_of(shares, argument)
-    return _Sum(position, argument).add(graph, total)
+    return _Sum(position, argument).add(graph, shares)
 
 
 def _is_joint(graph: Gradient, share: Any) -> bool:

@@ -337,3 +337,24 @@ def test_an_exclusive_case_in_which_two_hold_is_an_error(session):
     with pytest.raises(tf.errors.InvalidArgumentError, match="no default"):
         session.run(y, {x: 9})
     assert session.run(y, {x: 4}) == 2
+
+
+@pytest.mark.parametrize("level", [0, -1])
+@pytest.mark.parametrize("kind", ["cond", "handed on", "switch_case", "while_loop"])
+def test_what_a_constant_decision_waits_for_runs(kind, level):
+    with tf.Graph().as_default():
+        v, a = tf.get_variable("v", initializer=0.0), tf.constant(5.0)
+        with tf.control_dependencies([v.assign_add(1.0)]):
+            pred, index = tf.identity(tf.constant(True)), tf.identity(tf.constant(0))
+            never = tf.identity(tf.constant(False))
+        y = {
+            "cond": lambda: tf.cond(pred, lambda: a * 2.0, lambda: a),
+            "handed on": lambda: tf.cond(pred, lambda: a, lambda: a * 2.0),
+            "switch_case": lambda: tf.switch_case(index, [lambda: a * 2.0, lambda: a]),
+            "while_loop": lambda: tf.while_loop(lambda _: never, lambda b: b * 2.0, [a]),
+        }[kind]()
+        options = tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=level))
+        with tf.Session(config=tf.ConfigProto(graph_options=options)) as session:
+            session.run(tf.global_variables_initializer())
+            session.run(y)
+            assert session.run(v) == 1.0

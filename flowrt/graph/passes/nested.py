@@ -92,8 +92,26 @@ def _optimise_case(
 def _taken(node: Node, branch: Subgraph, wanted: Sequence[int]) -> Optimised:
     """The operations of the one branch that is left. Who waits for the node waits for them."""
     nodes, results = inline(branch, node.inputs[1:], f"{node.name}/", ())
-    nodes = [n if n.op.is_pure else _behind(n, node.controls) for n in nodes]
-    return [*nodes, _after(node, nodes, [results[i] for i in wanted])], [results[i] for i in wanted]
+    results = [results[i] for i in wanted]
+    if node.controls:
+        nodes = [n if n.op.is_pure else _behind(n, node.controls) for n in nodes]
+    passed, results = _passed_on(node, results, wanted)
+    nodes += passed
+    return [*nodes, _after(node, nodes, results)], results
+
+
+def _passed_on(node: Node, results: list[Ref], outputs: Sequence[int]) -> tuple[list[Node], list[Ref]]:
+    """``results``, which are these ``outputs`` of ``node``, behind all that the node waits for."""
+    if not node.controls:
+        return [], results
+    identities = [
+        Node(
+            f"{node.name}/result_{number}", op_def("Identity"), (ref,), node.controls,
+            {"T": node.outputs[output].dtype}, node.device, node.source, (node.outputs[output],),
+        )
+        for number, (ref, output) in enumerate(zip(results, outputs, strict=True))
+    ]  # fmt: skip
+    return identities, [(identity.name, 0) for identity in identities]
 
 
 def _behind(node: Node, controls: Sequence[str]) -> Node:
@@ -120,9 +138,12 @@ def _optimise_loop(
     first = outer[node.inputs[0][0]]
     carried = len(node.attrs["T"])
     if first.op.name == "Const" and not first.attrs["value"].item():
-        waits = _behind(node, first.controls).controls
-        skipped = Node(node.name, op_def("NoOp"), (), waits, {}, node.device, node.source, ())
-        return [skipped], [node.inputs[1 + i] for i in wanted]
+        node = _behind(node, first.controls)
+        added, results = _passed_on(node, [node.inputs[1 + i] for i in wanted], wanted)
+        return [
+            *added,
+            Node(node.name, op_def("NoOp"), (), node.controls, {}, node.device, node.source, ()),
+        ], results
     body: Subgraph = node.attrs["body"]
     arguments = node.inputs[1:]
     live = _live_variables(body, carried, wanted)
