@@ -135,6 +135,8 @@ class Variable:
             with graph.name_scope("Initializer"):
                 initial = initial_value() if callable(initial_value) else initial_value
                 initial = initial.initialized_value() if isinstance(initial, Variable) else initial
+                if isinstance(initial, Tensor):
+                    initial = initial.graph.outside(initial)
                 self._initial_value = convert_to_tensor(initial, dtype, "initial_value")
             known = merge(
                 self._initial_value.spec.shape, as_shape(shape if shape is not None else expected_shape)

@@ -131,6 +131,31 @@ class FuncGraph(Graph):
         self.parameters.append(op.outputs[0])
         self.captures[lifted.outputs[0]] = op.outputs[0]
 
+    def outside(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of this function computed in the outermost graph: for what is to be there before the
+        function runs. Raises `InvalidArgumentError` if it depends on an argument.
+        """
+        outer_of = {inner: outer for outer, inner in self.captures.items()}
+        copies: dict[Operation, Operation] = {}
+
+        def found(t: Tensor) -> Tensor:
+            if t in outer_of:
+                outer = outer_of[t]
+                return outer.graph.outside(outer)
+            return copies[t.op].outputs[t.index]
+
+        with self.root as root:
+            for op in _in_order(tensor.op, set(outer_of)):
+                if op.type == "_Feed":
+                    raise op.error(
+                        InvalidArgumentError,
+                        f"expected a value that does not depend on the arguments of {self.what}; got {tensor!r}",
+                    )
+                inputs, name = [found(t) for t in op.inputs], root.unique_absolute(op.name)
+                kinds = [spec.dtype for spec in op.node.outputs]
+                copies[op] = root.add(op.op_def, name, inputs, op.node.attrs, kinds)
+        return found(tensor)
+
     def captured(self) -> list[Tensor]:
         """The tensors of ``outer`` that the caller passes behind the function's own arguments."""
         parameters = set(self.parameters)
@@ -237,6 +262,17 @@ class FuncGraph(Graph):
             op_type=op.type,
             source=user_line(),
         )
+
+
+def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
+    """What ``last`` is computed from, as far as it is not ``known``, producers first, and itself."""
+    needed, stack = set[Operation](), [last]
+    while stack:
+        op = stack.pop()
+        if op not in needed and not all(t in known for t in op.outputs[:1]):
+            needed.add(op)
+            stack += [t.op for t in op.inputs]
+    return [op for op in last.graph.get_operations() if op in needed]
 
 
 def _is_copied(tensor: Tensor) -> bool:

@@ -251,6 +251,10 @@ class Graph:
         """``tensor`` of this graph, or what it stands for: of a graph around, if this is a function."""
         return tensor
 
+    def outside(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of this graph as the outermost graph has it."""
+        return tensor
+
     def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
         """The error for an element of this graph that was given to another."""
         message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"

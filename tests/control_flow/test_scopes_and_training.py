@@ -255,3 +255,21 @@ def test_a_gradient_in_a_body_of_a_loop_outside(run):
     y = tf.while_loop(below(3), lambda i, y: (i + 1, y * x), [0, x])[1]
     total = tf.while_loop(below(2), lambda i, t: (i + 1, t + tf.gradients(y, x)[0]), [0, y])[1]
     assert run(total, {x: 2.0}) == 16 + 2 * 32
+
+
+def test_the_initial_value_of_a_variable_in_a_function_is_computed_outside():
+    with tf.Graph().as_default(), tf.Session() as session:
+        scale, p = tf.constant(3.0), tf.placeholder(tf.bool, [])
+
+        def branch():
+            return tf.Variable(tf.ones([2]) * scale) + 1.0
+
+        y = tf.cond(p, branch, lambda: tf.zeros([2]))
+        session.run(tf.global_variables_initializer())
+        assert session.run(y, {p: True}).tolist() == [4.0, 4.0]
+
+
+def test_an_initial_value_that_depends_on_an_argument_is_refused():
+    with tf.Graph().as_default():
+        with pytest.raises(tf.errors.InvalidArgumentError, match="does not depend on the arguments of the body"):
+            tf.while_loop(lambda i: i < 1.0, lambda i: i + tf.Variable(i * 2.0), [tf.constant(0.0)])
