@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import deque
+from collections.abc import Mapping
 from string import Template
 from typing import Any, Protocol, final
 
@@ -104,19 +105,20 @@ def python_symbols() -> dict[str, int]:
 
 @final
 class Library:
-    """Linked machine code: the addresses of its symbols, there as long as the ``compiler`` that it keeps. At
-    its end ``dropped`` gets what is to be closed, with that compiler.
+    """Linked machine code, by a ``number``: the addresses of its symbols, there as long as the ``compiler``
+    that it keeps. At its end ``dropped`` gets the number. What LLVM has of it is not here: garbage that is a
+    cycle is finalised in any order, by any thread.
     """
 
-    def __init__(self, linked: Any, compiler: Any, dropped: deque[Any]) -> None:
-        self._linked, self._compiler, self._dropped = linked, compiler, dropped
+    def __init__(self, number: int, addresses: Mapping[str, int], compiler: Any, dropped: deque[int]) -> None:
+        self._number, self._addresses = number, addresses
+        self._compiler, self._dropped = compiler, dropped
 
     def __getitem__(self, symbol: str) -> int:
-        address: int = self._linked[symbol]
-        return address
+        return self._addresses[symbol]
 
     def __del__(self) -> None:
-        self._dropped.append((self._linked, self._compiler))
+        self._dropped.append(self._number)
 
 
 @final

@@ -14,6 +14,7 @@ what was compiled, and can compile.
 from __future__ import annotations
 
 import hashlib
+import itertools
 import logging
 import os
 import threading
@@ -100,6 +101,18 @@ def why_unavailable() -> str | None:
     return reason
 
 
+@cache
+def vector_registers() -> tuple[int, int]:
+    """Of this processor: how many float32 one has, and how many there are. Raises `FailedPreconditionError`
+    where `is_available` is false.
+    """
+    with _lock:
+        features = _load_llvm().get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16, 32
+    return (8, 16) if features.get("avx") else (4, 32 if features.get("neon") else 16)
+
+
 def _load_llvm() -> Any:
     reason = why_unavailable()
     if reason is not None:
@@ -122,12 +135,11 @@ class _Compiler:
             cpu=self._cpu, features=self._features, opt=3, reloc="pic"
         )
         self._jit = self._llvm.create_lljit_compiler(self._target, use_jit_link=True)
-        self._n_libraries = 0
         self._python = self._link(host_call.TEXT, host_call.METHODS, host_call.python_symbols(), self._jit)
 
     def compile(self, text: str, names: Sequence[str]) -> dict[str, CompiledLoop]:
         while _dropped:
-            _dropped.pop()[0].close()
+            _linked.pop(_dropped.pop())[0].close()
         library = self._link(text, names, {}, self)  # and so the way into its functions
         return {name: self._callable(LoopAddress.of(library, name)) for name in names}
 
@@ -142,11 +154,13 @@ class _Compiler:
             builder.export_symbol(name)
         for name, address in imported.items():
             builder.import_symbol(name, address)
-        self._n_libraries += 1
+        number = next(_numbers)
         try:
-            return Library(builder.link(self._jit, f"loop {self._n_libraries}"), compiler, _dropped)
+            tracker = builder.link(self._jit, f"loop {number}")
         except RuntimeError as error:
             raise _refused(text, error) from error
+        _linked[number] = tracker, self._jit
+        return Library(number, {name: tracker[name] for name in exported}, compiler, _dropped)
 
     def _object_code(self, text: str) -> bytes:
         """From disk, else made and put there."""
@@ -225,7 +239,10 @@ def _refused(text: str, error: RuntimeError) -> InternalError:
 
 _lock = threading.RLock()
 _loops: WeakValueDictionary[bytes, CompiledLoop] = WeakValueDictionary()
-_dropped: deque[Any] = deque()
+_numbers = itertools.count()
+_linked: dict[int, tuple[Any, Any]] = {}
+"""By its number, what LLVM has of each library, and the compiler's session that it belongs to."""
+_dropped: deque[int] = deque()
 """Machine code that nobody needs any more. The next compile frees it: to free it at once, whoever drops a
 loop would wait for the compile that is under way.
 """

@@ -64,7 +64,8 @@ def compute_again(
     kept = _lasting(wanted)
     outputs = hand_out([(forward, tensor) for tensor in kept]) if kept else []
     function = _without(forward, wanted, kept)
-    with get_default_graph().control_dependencies(dys):
+    arrived = [op_def("Identity")(dy) for dy in dys]  # each by itself: a call is done when all of it is
+    with get_default_graph().control_dependencies(arrived):
         arguments = [_later(tensor) for tensor in [*op.inputs, *outputs]]
     call = op_def("PartitionedCall")
     kinds = tuple(t.dtype for t in wanted)

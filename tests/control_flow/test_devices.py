@@ -198,3 +198,28 @@ def test_a_deadline_ends_a_loop_over_devices() -> None:
         endless = tf.while_loop(lambda i: i < 1, body, [0])
     with session_of(graph, 3) as session, pytest.raises(tf.errors.DeadlineExceededError):
         session.run(endless, options=tf.RunOptions(timeout_in_ms=50))
+
+
+@pytest.mark.parametrize("level", [0, -1])
+def test_a_device_on_which_only_a_group_is_takes_no_part(level: int) -> None:
+    def body(i: Any, v: Any) -> Any:
+        with tf.device("/cpu:0"):
+            a = tf.sin(v)
+        with tf.device("/cpu:1"):
+            b = tf.cos(v)
+        with tf.device("/cpu:2"):
+            both = tf.group(a, b)
+        with tf.control_dependencies([both]):
+            return i + 1, tf.identity(a) + b
+
+    with tf.Graph().as_default():
+        x = tf.constant(VALUE, tf.float64)
+        y = tf.while_loop(lambda i, _: i < 3, body, [0, x])[1]
+        options = tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=level))
+        config = tf.ConfigProto(device_count={"CPU": 3}, graph_options=options)
+        with tf.Session(config=config) as session:
+            got = session.run(y)
+    expected = np.array(VALUE)
+    for _ in range(3):
+        expected = np.sin(expected) + np.cos(expected)
+    np.testing.assert_allclose(got, expected, rtol=1e-14)

@@ -200,9 +200,33 @@ def test_code_that_nobody_needs_is_freed_at_the_next_compile() -> None:
     compile_loop(adding(4))
     gc.collect()
     assert len(host_jit._dropped) == 1
-    ((library, _),) = host_jit._dropped
+    (number,) = host_jit._dropped
+    library, _ = host_jit._linked[number]
     compile_loop(adding(5))
-    assert library.closed  # type: ignore[attr-defined]
+    assert library.closed
+    assert number not in host_jit._linked
+
+
+def test_code_in_a_cycle_of_garbage_is_freed_under_the_lock(monkeypatch: pytest.MonkeyPatch) -> None:
+    orcjit = pytest.importorskip("llvmlite.binding.orcjit", reason="llvmlite is not installed")
+    held: list[bool] = []
+
+    class Cycle:
+        def __init__(self, loop: object) -> None:
+            self.itself, self.loop = self, loop
+
+    def close(tracker: Any, close: Any = orcjit.ResourceTracker._dispose) -> None:
+        held.append(host_jit._lock._is_owned())  # type: ignore[attr-defined]
+        close(tracker)
+
+    monkeypatch.setattr(orcjit.ResourceTracker, "_dispose", close)
+    Cycle(compile_loop(adding(6)))
+    before = len(held)
+    gc.collect()
+    assert len(held) == before
+    compile_loop(adding(7))
+    assert len(held) > before
+    assert all(held)
 
 
 def test_what_was_compiled_before_is_not_compiled_again(

@@ -12,6 +12,7 @@ The pass comes behind `place`; after it each function is on one device, and `par
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Sequence
+from functools import partial
 from typing import Any
 
 from flowrt.graph.func_graph import owned_subgraphs, with_functions
@@ -40,12 +41,22 @@ def split(subgraph: Subgraph) -> Subgraph:
             device = next(iter(devices), node.device)
             nodes.append(_moved(node, device))
             continue
+        node = with_functions(node, partial(_gathered, devices))
         parts, outputs = (_split_loop if node.op.name == "_Loop" else _split_case)(node, devices)
         nodes += parts
         names = tuple([part.name for part in parts])
         nodes.append(Node(node.name, op_def("NoOp"), (), names, {}, node.device, node.source, ()))
         replaced.update(((node.name, i), ref) for i, ref in enumerate(outputs))
     return redirect(subgraph, replaced, nodes)
+
+
+def _gathered(devices: Sequence[str], function: Subgraph) -> Subgraph:
+    """``function`` with what is on none of ``devices``, and does nothing, on the first of them."""
+    if all(inner.device in devices for inner in function):
+        return function
+    return function.with_nodes(
+        [inner if inner.device in devices else _moved(inner, devices[0]) for inner in function]
+    )
 
 
 def _devices(node: Node) -> list[str]:
