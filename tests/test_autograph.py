@@ -406,7 +406,7 @@ def loop_changes_an_object(x):
         (two_structures, InvalidArgumentError, "variable 'y' to be like tensors after both branches"),
         (tensor_or_none, InvalidArgumentError, "variable 'y' to be like tensors after both branches"),
         (loop_changes_the_dtype, DTypeError, "variable 'x' to stay float32; got int32 after an iteration"),
-        (loop_changes_the_shape, InvalidArgumentError, "enters with shape \\[\\] and has shape \\[2\\]"),
+        (loop_changes_the_shape, InvalidArgumentError, r"variable 'x' to keep the shape \[\]; got \[2\] after .*set_loop_options\(shape_invariants=\[\(x, "),
         (loop_makes_the_variable, InvalidArgumentError, "value for variable 'last' before the loop"),
         (loop_changes_an_object, InvalidArgumentError, "variable 'what' to stay 'a', or like it; got 'b'"),
     ],

@@ -90,6 +90,7 @@ def test_the_text_is_all_of_the_json() -> None:
     facts = {
         "devices": [device | {"free_bytes": 1 << 30, "total_bytes": 3 << 29}],
         "why_no_gpu": None,
+        "why_no_onednn": "it is switched off",
         "cores": 4,
         "usable_cores": 2,
         "blas": [{"name": "openblas", "version": "0.3", "threads": 2}],
@@ -99,9 +100,10 @@ def test_the_text_is_all_of_the_json() -> None:
         "device         free     total    compute  description",
         "/device:CPU:0  1.0 GiB  1.5 GiB  -        A CPU",
         "",
-        "cores  4, 2 of them for this process",
-        "BLAS   openblas 0.3, 2 threads",
-        "numpy  2.4",
+        "cores      4, 2 of them for this process",
+        "BLAS       openblas 0.3, 2 threads",
+        "numpy      2.4",
+        "no oneDNN  it is switched off",
     ]
 
 

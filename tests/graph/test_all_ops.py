@@ -33,7 +33,9 @@ WITHOUT_SOME_GRADIENT = {
 """Ops that leave out the gradient of an input on which they depend, each with its reason."""
 
 # Ops without a kernel: the executor itself does them. Asserted, so that no op joins by accident.
-EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv"}
+EXECUTOR_OPS = {"Const", "Placeholder", "_Feed", "_Send", "_Recv"} | {
+    "If", "Case", "While", "PartitionedCall", "_Case", "_Loop",
+}  # fmt: skip
 FUSED_OPS = {"_Fused", "_FusedRows"}
 """Groups of other ops: what they compute depends on the group."""
 

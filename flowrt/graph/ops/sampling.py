@@ -48,7 +48,7 @@ def _repeated_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _shuffle(xp: Any, value: Any, state: RandomStream) -> Any:
     order = state.next().permutation(value.shape[0]) if value.ndim else None
-    return value if order is None else xp.take(value, xp.asarray(order), axis=0)
+    return xp.array(value) if order is None else xp.take(value, xp.asarray(order), axis=0)
 
 
 random_shuffle_op = define_draw(

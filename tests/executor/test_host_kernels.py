@@ -1,0 +1,120 @@
+"""The host's own kernels in a session: chosen when a program is bound, and the same step without them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.device import host_jit, onednn
+from flowrt.executor import bind, host_kernels
+from flowrt.executor.host_kernels import LOOP_KERNELS, PRODUCTS, host_kernel
+from flowrt.executor.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.op_def import registered_ops
+from flowrt.graph.passes.prune import extract
+from flowrt.graph.shapes import Shape
+
+
+def network(data_format: str) -> Any:
+    """(what to fetch, feeds) of one training step: convolution, both poolings, a product."""
+    rng = np.random.default_rng(0)
+
+    def normal(*shape: int) -> Any:
+        return rng.standard_normal(shape).astype(np.float32)
+
+    is_last = data_format == "NHWC"
+    x = tf.placeholder(tf.float32, [4, 20, 20, 3] if is_last else [4, 3, 20, 20])
+    spatial = [1, 2, 2, 1] if is_last else [1, 1, 2, 2]
+    h = tf.nn.conv2d(x, tf.constant(normal(3, 3, 3, 24)), [1, 1, 1, 1], "SAME", data_format=data_format)
+    h = tf.nn.max_pool(tf.nn.relu(h), spatial, spatial, "VALID", data_format=data_format)
+    h = tf.nn.conv2d(h, tf.constant(normal(3, 3, 24, 32)), spatial, "SAME", data_format=data_format)
+    h = tf.nn.avg_pool(h, spatial, [1, 1, 1, 1], "SAME", data_format=data_format)
+    h = tf.matmul(tf.reshape(h, [4, 800]), tf.constant(normal(800, 128)))
+    loss = tf.reduce_sum(tf.square(h))
+    fed = normal(4, 20, 20, 3) if is_last else normal(4, 3, 20, 20)
+    return [loss, h, *tf.gradients(loss, [x, h])], {x: fed}
+
+
+def run(fetches: Any, feeds: Any) -> list[Any]:
+    with tf.Session() as session:
+        return [session.run(fetches, feeds) for _ in range(2)][-1]
+
+
+@pytest.mark.parametrize("data_format", ["NHWC", "NCHW"])
+@pytest.mark.parametrize("jit", ["off", "eager"])
+def test_a_step_gives_the_same_with_them_and_without(
+    data_format: str, jit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", jit)
+    fetches, feeds = network(data_format)
+    chosen: list[str] = []
+
+    def noted(subgraph: Subgraph, node: Node, has_loops: bool) -> Any:
+        kernel = host_kernel(subgraph, node, has_loops)
+        chosen.extend([node.op.name] if kernel is not None else [])
+        return kernel
+
+    monkeypatch.setattr(bind, "host_kernel", noted)
+    with_them = run(fetches, feeds)
+    monkeypatch.setattr(bind, "host_kernel", lambda *_: None)
+    for found, expected in zip(with_them, run(fetches, feeds), strict=True):
+        assert np.allclose(found, expected, rtol=1e-4, atol=1e-4 * abs(expected).max())
+    has_loops = jit == "eager" and host_jit.is_available()
+    if onednn.is_available():
+        assert {"Conv2D", "Conv2DBackpropInput", "AvgPool", "AvgPoolGrad", "MatMul"} <= set(chosen)
+    else:
+        assert ("Conv2D" in chosen) == has_loops
+    assert ("MaxPool" in chosen) == has_loops
+
+
+NO_SUBGRAPH: Any = None
+"""Nobody looks at it where a node has no static shape."""
+
+
+def node_of(name: str, shape: Shape = (None, None)) -> Node:
+    outputs = (TensorSpec(tf.float32, shape),)
+    return Node(name, registered_ops()[name], (), (), {}, "", None, outputs)
+
+
+@pytest.mark.parametrize("name", sorted({*ONEDNN_KERNELS, *LOOP_KERNELS}))
+def test_without_their_library_operations_have_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "is_available", lambda: False)
+    assert host_kernel(NO_SUBGRAPH, node_of(name), has_loops=False) is None
+    own = host_kernel(NO_SUBGRAPH, node_of(name), has_loops=True)
+    assert (own is not None) == (name in LOOP_KERNELS)
+
+
+@pytest.mark.parametrize("name", sorted(PRODUCTS))
+def test_small_products_are_blass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(onednn, "is_available", lambda: True)
+    for cost, is_own in ((2.0 * MIN_PRODUCT, False), (2.1 * MIN_PRODUCT, True)):
+        monkeypatch.setattr(host_kernels, "node_cost", lambda *_, cost=cost: cost)
+        own = host_kernel(NO_SUBGRAPH, node_of(name, (64, 64)), has_loops=True)
+        assert (own is not None) == is_own
+    assert host_kernel(NO_SUBGRAPH, node_of(name), has_loops=True) is not None  # it may turn out to be large
+
+
+def test_a_kernel_of_static_shapes_has_run_once_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So its loops are compiled before the step."""
+    seen: list[Any] = []
+    monkeypatch.setattr(onednn, "is_available", lambda: False)
+    monkeypatch.setattr(
+        host_kernels, "LOOP_KERNELS", {"MaxPool": lambda op, xp, x, **attrs: seen.append(x.shape)}
+    )
+    x = tf.placeholder(tf.float32, [2, 6, 6, 3])
+    y = tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID")
+    subgraph = extract(tf.get_default_graph(), [y], [], {x: x.spec.shape}, ())
+    assert host_kernel(subgraph, subgraph.nodes[y.op.name], has_loops=True) is not None
+    assert seen == [(2, 6, 6, 3)]
+
+
+def test_a_program_of_other_operations_does_not_ask_for_the_library(monkeypatch: pytest.MonkeyPatch) -> None:
+    def ask() -> bool:
+        raise AssertionError("asked")
+
+    monkeypatch.setattr(onednn, "is_available", ask)
+    small = tf.placeholder(tf.float32, [8, 8])
+    assert tf.Session().run(tf.reduce_sum(tf.matmul(small, small)), {small: np.eye(8)}) == 8

@@ -1,0 +1,257 @@
+"""Kernels that oneDNN computes, against the operations' own in float64: on all of their samples, and on
+random shapes, strides, paddings, dilations, groups and layouts.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from flowrt.device import onednn, primitives
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.graph.evaluate import kernel_arguments
+from flowrt.graph.op_def import OpDef, registered_ops
+from flowrt.graph.ops.windows import join_layout
+from tests.executor.float_sums import check_sums, laid_out
+
+pytestmark = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
+
+Array = np.ndarray[Any, Any]
+
+
+def attributes(op: OpDef, given: Any) -> dict[str, Any]:
+    """What a kernel of ``op`` gets."""
+    return {key: given.get(key, op.attrs[key].default) for key in op.kernel_attrs}
+
+
+def own(op: OpDef, *arguments: Any, **attrs: Any) -> Array:
+    result: Array = ONEDNN_KERNELS[op.name](op, np, *arguments, **attrs)
+    return result
+
+
+def check(op: OpDef, *arguments: Any, **attrs: Any) -> None:
+    check_sums(ONEDNN_KERNELS[op.name], op, *arguments, **attrs)
+
+
+def samples() -> list[Any]:
+    return [
+        pytest.param(registered_ops()[name], sample, id=f"{name}-{position}")
+        for name in ONEDNN_KERNELS
+        for position, sample in enumerate(registered_ops()[name].samples(np.random.default_rng(0)))
+    ]
+
+
+@pytest.mark.parametrize("op, sample", samples())
+def test_every_sample_of_its_operations(op: OpDef, sample: Any) -> None:
+    attrs = attributes(op, sample.attrs)
+    values = [
+        np.asarray(value) if argument.on_host else np.asarray(value).real.astype(np.float32)
+        for value, argument in zip(sample.inputs, op.inputs, strict=True)
+    ]
+    check(op, *kernel_arguments(op, values, attrs), **attrs)
+
+
+@pytest.mark.parametrize("op, sample", samples())
+def test_other_dtypes_are_for_the_operation_itself(op: OpDef, sample: Any) -> None:
+    attrs = attributes(op, sample.attrs)
+    arguments = kernel_arguments(op, [np.asarray(v) for v in sample.inputs], attrs)
+    if any(isinstance(a, np.ndarray) and a.dtype == np.float32 for a in arguments):
+        return
+    assert np.array_equal(own(op, *arguments, **attrs), op.kernel(np, *arguments, **attrs))
+
+
+# --- convolution
+
+
+@st.composite
+def convolutions(draw: st.DrawFn) -> tuple[Array, Array, Array, dict[str, Any], bool]:
+    """(images, filter, output gradient, attributes, whether it is depthwise)."""
+    is_depthwise = draw(st.booleans())
+    spatial = 2 if is_depthwise else draw(st.sampled_from([2, 2, 3]))
+    sizes = [draw(st.integers(1, 9)) for _ in range(spatial)]
+    taps = [draw(st.integers(1, 4)) for _ in range(spatial)]
+    groups, per_group, filters = (draw(st.integers(1, n)) for n in (3, 18, 18))
+    last = "NHWC" if spatial == 2 else "NDHWC"
+    layout = draw(st.sampled_from([last, "NCHW" if spatial == 2 else "NCDHW"]))
+    strides, dilations = (
+        join_layout(1, [draw(st.integers(1, n)) for _ in range(spatial)], 1, layout) for n in (3, 2)
+    )
+    attrs: dict[str, Any] = {"strides": strides, "dilations": dilations, "data_format": layout}
+    attrs["padding"] = draw(
+        st.sampled_from(["SAME", "VALID", "EXPLICIT"] if spatial == 2 else ["SAME", "VALID"])
+    )
+    if spatial == 2:
+        pairs = [(draw(st.integers(0, 3)), draw(st.integers(0, 3))) for _ in range(spatial)]
+        is_explicit = attrs["padding"] == "EXPLICIT"
+        explicit = [n for pair in join_layout((0, 0), pairs, (0, 0), layout) for n in pair]
+        attrs["explicit_paddings"] = tuple(explicit) if is_explicit else ()
+    images = draw(st.integers(1, 3))
+    if is_depthwise:
+        x_channels, filter_shape = per_group, (*taps, per_group, draw(st.integers(1, 3)))
+    else:
+        x_channels, filter_shape = groups * per_group, (*taps, per_group, groups * filters)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    x = laid_out(draw, rng, join_layout(images, sizes, x_channels, layout))
+    filter = rng.standard_normal(filter_shape).astype(np.float32)
+    op = registered_ops()["DepthwiseConv2dNative" if is_depthwise else "Conv2D" if spatial == 2 else "Conv3D"]
+    try:
+        y_shape = op.kernel(np, x, filter, **attrs).shape
+    except InvalidArgumentError:  # the window is larger than the image
+        y_shape = ()
+    return x, filter, laid_out(draw, rng, y_shape), attrs, is_depthwise
+
+
+@given(convolutions())
+def test_random_convolutions_and_their_gradients(
+    case: tuple[Array, Array, Array, dict[str, Any], bool],
+) -> None:
+    x, filter, dy, attrs, is_depthwise = case
+    kind = "DepthwiseConv2dNative" if is_depthwise else "Conv2D" if filter.ndim == 4 else "Conv3D"
+    version = "V2" if kind == "Conv3D" else ""
+    ops = registered_ops()
+    if not dy.ndim:
+        with pytest.raises(InvalidArgumentError, match="window"):
+            own(ops[kind], x, filter, **attrs)
+        return
+    check(ops[kind], x, filter, **attrs)
+    check(ops[f"{kind}BackpropInput{version}"], x.shape, filter, dy, **attrs)
+    check(ops[f"{kind}BackpropFilter{version}"], x, filter.shape, dy, **attrs)
+
+
+PLAIN = {
+    "strides": (1,) * 4,
+    "dilations": (1,) * 4,
+    "padding": "SAME",
+    "data_format": "NHWC",
+    "explicit_paddings": (),
+}
+
+
+def test_a_nan_or_infinity_reaches_the_windows_that_have_it_and_no_others() -> None:
+    op = registered_ops()["Conv2D"]
+    x = np.ones((2, 8, 8, 20), np.float32)
+    x[0, 3, 3, 5], x[1, 0, 0, 19] = np.nan, np.inf
+    filter = np.ones((3, 3, 20, 33), np.float32)
+    result = own(op, x, filter, **PLAIN)
+    assert np.array_equal(result, op.kernel(np, x, filter, **PLAIN), equal_nan=True)
+    assert np.isnan(result).sum() == 9 * 33
+    assert np.isinf(result).sum() == 4 * 33
+
+
+def test_arguments_that_do_not_fit_raise_what_the_operation_raises() -> None:
+    ops = registered_ops()
+    x, filter = np.ones((1, 5, 5, 4), np.float32), np.ones((2, 2, 4, 3), np.float32)
+    wrong = np.ones((1, 5, 4, 3), np.float32)
+    calls = [
+        ("Conv2D", (x[..., :3], filter)),
+        ("Conv2DBackpropInput", (x.shape, filter, wrong)),
+        ("Conv2DBackpropFilter", (x, filter.shape, wrong)),
+        ("DepthwiseConv2dNative", (x[..., :3], filter)),
+    ]
+    for name, arguments in calls:
+        for kernel in (ops[name].kernel, lambda *a, name=name, **k: ONEDNN_KERNELS[name](ops[name], *a, **k)):
+            with pytest.raises(InvalidArgumentError):
+                kernel(np, *arguments, **PLAIN)
+
+
+# --- pooling
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[Array, dict[str, Any]]:
+    spatial = draw(st.sampled_from([2, 3]))
+    layout = draw(st.sampled_from(["NHWC", "NCHW"]))  # pooling looks at batch, channels and the rest only
+    sizes = [draw(st.integers(1, 8)) for _ in range(spatial)]
+    taps = [draw(st.integers(1, min(4, n))) for n in sizes]
+    strides = [draw(st.integers(1, 4)) for _ in range(spatial)]
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    x = laid_out(draw, rng, join_layout(draw(st.integers(1, 3)), sizes, draw(st.integers(1, 18)), layout))
+    ksize, steps = (tuple(join_layout(1, values, 1, layout)) for values in (taps, strides))
+    return x, dict(ksize=ksize, strides=steps, padding=draw(st.sampled_from(["SAME", "VALID"])))
+
+
+@given(windows(), st.integers(0, 2**32))
+def test_random_mean_pooling_and_its_gradient(case: tuple[Array, dict[str, Any]], seed: int) -> None:
+    x, attrs = case
+    dims = "3D" if x.ndim == 5 else ""
+    ops = registered_ops()
+    check(ops[f"AvgPool{dims}"], x, **attrs)
+    y_shape = ops[f"AvgPool{dims}"].kernel(np, x, **attrs).shape
+    dy = np.random.default_rng(seed).standard_normal(y_shape).astype(np.float32)
+    check(ops[f"AvgPool{dims}Grad"], x.shape, dy, **attrs)
+
+
+# --- products of matrices
+
+
+@st.composite
+def products(draw: st.DrawFn) -> tuple[str, Array, Array, dict[str, bool]]:
+    m, k, n = (draw(st.integers(1, 90)) for _ in range(3))
+    batch = draw(st.sampled_from([(), (), (2,), (2, 3), (1, 4)]))
+    other = draw(st.sampled_from([batch, (1,) * len(batch), ()]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    flags = draw(st.booleans()), draw(st.booleans())
+    a = laid_out(draw, rng, (*batch, *((k, m) if flags[0] else (m, k))))
+    b = laid_out(draw, rng, (*other, *((n, k) if flags[1] else (k, n))))
+    if not batch and not other and draw(st.booleans()):
+        return "MatMul", a, b, dict(transpose_a=flags[0], transpose_b=flags[1])
+    return "BatchMatMulV2", a, b, dict(adj_x=flags[0], adj_y=flags[1])
+
+
+@given(products())
+def test_random_products(case: tuple[str, Array, Array, dict[str, bool]]) -> None:
+    name, a, b, flags = case
+    check(registered_ops()[name], a, b, **flags)
+
+
+def test_products_that_do_not_fit_raise_what_the_operation_raises() -> None:
+    a, b = np.ones((128, 64), np.float32), np.ones((65, 128), np.float32)
+    op = registered_ops()["MatMul"]
+    with pytest.raises(ValueError, match="mismatch"):
+        own(op, a, b, transpose_a=False, transpose_b=False)
+
+
+def test_large_products_and_convolutions_are_the_librarys(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever the other tests compare: here the operation's own kernel is not called."""
+    done: list[str] = []
+    run = primitives.Primitive.__call__
+    monkeypatch.setattr(
+        primitives.Primitive, "__call__", lambda p, *a: (done.append(p.implementation), run(p, *a))
+    )
+    ops, rng = registered_ops(), np.random.default_rng(0)
+    x, filter = (rng.standard_normal(s).astype(np.float32) for s in ((4, 14, 14, 32), (5, 5, 32, 64)))
+    y = own(ops["Conv2D"], x, filter, **PLAIN)
+    own(ops["Conv2DBackpropInput"], x.shape, filter, y, **PLAIN)
+    own(ops["Conv2DBackpropFilter"], x, filter.shape, y, **PLAIN)
+    first = {**PLAIN, "data_format": "NCHW"}
+    own(ops["Conv2D"], np.ascontiguousarray(x.transpose(0, 3, 1, 2)), filter, **first)
+    side = math.ceil((MIN_PRODUCT + 1) ** (1 / 3))
+    own(ops["MatMul"], *np.ones((2, side, side), np.float32), transpose_a=True, transpose_b=False)
+    own(ops["AvgPool"], x, ksize=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding="VALID")
+    assert len(done) == 6
+    assert not any("ref" in implementation for implementation in done)
+
+
+def test_threads_may_call_at_once() -> None:
+    op, rng = registered_ops()["Conv2D"], np.random.default_rng(0)
+    filter = rng.standard_normal((3, 3, 16, 16)).astype(np.float32)
+    images = [rng.standard_normal((4, 24, 24, 16)).astype(np.float32) for _ in range(4)]
+    expected = [own(op, x, filter, **PLAIN) for x in images]
+    right: list[bool] = []
+
+    def work(i: int) -> None:
+        right.extend([np.array_equal(own(op, images[i], filter, **PLAIN), expected[i]) for _ in range(50)])
+
+    threads = [threading.Thread(target=work, args=(i,)) for i in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert right == [True] * 200

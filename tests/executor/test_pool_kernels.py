@@ -1,0 +1,121 @@
+"""Maxima over windows by compiled loops: equal to the operations' own kernels, element by element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import given
+
+from flowrt.device import host_jit
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor import pool_kernels
+from flowrt.executor.pool_kernels import MAX_TAPS, POOL_KERNELS
+from flowrt.graph.op_def import OpDef, registered_ops
+
+pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+
+Array = np.ndarray[Any, Any]
+
+
+def check(op: OpDef, *arrays: Array, **attrs: Any) -> Array:
+    expected = op.kernel(np, *arrays, **attrs)
+    result = POOL_KERNELS[op.name](op, np, *arrays, **attrs)
+    assert result.dtype == expected.dtype
+    assert np.array_equal(result, expected, equal_nan=expected.dtype.kind == "f")
+    out = np.full_like(expected, 7)
+    assert POOL_KERNELS[op.name](op, np, *arrays, out=out, **attrs) is out
+    assert np.array_equal(out, expected, equal_nan=expected.dtype.kind == "f")
+    return np.asarray(result)
+
+
+def check_both(x: Array, dims: str, attrs: dict[str, Any], seed: int) -> None:
+    """The maximum, and the gradient from a random one of it."""
+    ops = registered_ops()
+    y = check(ops[f"MaxPool{dims}"], x, **attrs)
+    dy = np.random.default_rng(seed).standard_normal(y.shape).astype(x.dtype)
+    check(ops[f"MaxPool{dims}Grad"], x, y, dy, **attrs)
+
+
+SAMPLES = [
+    pytest.param(registered_ops()[name], sample, dtype, id=f"{name}-{position}-{dtype}")
+    for name in POOL_KERNELS
+    for position, sample in enumerate(registered_ops()[name].samples(np.random.default_rng(0)))
+    for dtype in ("float32", "float64", "float16")
+]
+
+
+@pytest.mark.parametrize("op, sample, dtype", SAMPLES)
+def test_every_sample_of_its_operations(op: OpDef, sample: Any, dtype: str) -> None:
+    attrs = {key: sample.attrs.get(key, op.attrs[key].default) for key in op.kernel_attrs}
+    check(op, *[np.asarray(value).astype(dtype) for value in sample.inputs], **attrs)
+
+
+@st.composite
+def windows(draw: st.DrawFn) -> tuple[Array, str, dict[str, Any]]:
+    """Images with few different values, so that windows have their maximum several times, or NaNs."""
+    rank = draw(st.sampled_from([4, 4, 5]))
+    sizes = [draw(st.integers(1, 7)) for _ in range(rank)]
+    ksize = [draw(st.integers(1, min(3, n))) for n in sizes]
+    strides = [draw(st.integers(1, 3)) for _ in range(rank)]
+    attrs: dict[str, Any] = dict(ksize=tuple(ksize), strides=tuple(strides))
+    attrs["padding"] = draw(
+        st.sampled_from(["SAME", "VALID", "EXPLICIT"] if rank == 4 else ["SAME", "VALID"])
+    )
+    if attrs["padding"] == "EXPLICIT":
+        pairs = [draw(st.integers(0, taps - 1)) for taps in ksize for _ in range(2)]
+        attrs["explicit_paddings"] = tuple(pairs)
+    values = draw(
+        st.sampled_from([[0, 1], [-1, 0, 1, 2], [-np.inf, 0.5, np.inf], [-np.inf], [np.nan, -1, 1]])
+    )
+    dtype = draw(st.sampled_from(["float32", "float64", "int32"]))
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    kept = values if dtype != "int32" else [int(v) for v in values if np.isfinite(v)] or [3]
+    way = draw(st.sampled_from(["plain", "plain", "sliced", "reversed", "turned"]))
+    shape = [2 * n for n in sizes] if way == "sliced" else sizes[::-1] if way == "turned" else sizes
+    x = rng.choice(kept, shape).astype(dtype)
+    if way == "sliced":
+        x = x[(slice(None, None, 2),) * rank]
+    elif way == "reversed":
+        x = x[:, ::-1]
+    return x.T if way == "turned" else x, "3D" if rank == 5 else "", attrs
+
+
+@given(windows(), st.integers(0, 2**32))
+def test_random_windows(case: tuple[Array, str, dict[str, Any]], seed: int) -> None:
+    x, dims, attrs = case
+    check_both(x, dims, attrs, seed)
+
+
+@pytest.mark.parametrize("size, stride", [(2, 2), (3, 2), (2, 3), (3, 1)])
+@pytest.mark.parametrize("padding", ["SAME", "VALID"])
+def test_large_images_are_the_loops(
+    size: int, stride: int, padding: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Threads share them; and whatever the other tests compare, here the operation's own kernel is not
+    called.
+    """
+    x = np.random.default_rng(0).standard_normal((8, 30, 31, 16)).astype(np.float32)
+    attrs = dict(ksize=(1, size, size, 1), strides=(1, stride, stride, 1), padding=padding)
+    done: list[Any] = []
+    run = pool_kernels._run
+    monkeypatch.setattr(pool_kernels, "_run", lambda *a: (done.append(a), run(*a)))
+    check_both(x, "", attrs, 0)
+    is_apart = stride >= size
+    assert len(done) == 2 * (2 if is_apart else 2 + size * size)
+
+
+def test_windows_of_more_taps_are_the_operations() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 9, 9, 3)).astype(np.float32)
+    side = int(MAX_TAPS**0.5) + 1
+    check_both(x, "", dict(ksize=(1, side, side, 1), strides=(1, 2, 2, 1), padding="SAME"), 0)
+
+
+def test_a_gradient_of_another_shape_is_refused() -> None:
+    x = np.ones((1, 4, 4, 1), np.float32)
+    op = registered_ops()["MaxPoolGrad"]
+    attrs = dict(ksize=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding="VALID")
+    with pytest.raises(InvalidArgumentError, match="gradient of shape"):
+        POOL_KERNELS["MaxPoolGrad"](op, np, x, x[:, :2, :2], x, **attrs)
