@@ -20,6 +20,7 @@ from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.passes.lower import inline
 from flowrt.graph.passes.prune import prune, redirect
+from flowrt.graph.shapes import is_static
 
 Optimise = Callable[[Subgraph], Subgraph]
 
@@ -247,6 +248,9 @@ def _is_harmless(body: Subgraph, node: Node) -> bool:
     if not node.op.is_pure or len(node.outputs) != 1:
         return False
     is_float = node.outputs[0].dtype.is_floating
+    is_sized = all(is_static(body.spec(ref).shape) for ref in node.inputs)
+    if node.op.joined is not None:  # a product, whose shapes fit if they are known
+        return is_sized
     return (node.op.elementwise and is_float) or (node.op.alias and not _asks_values(node))
 
 

@@ -324,3 +324,15 @@ def test_the_order_outlives_a_loop_variable_that_goes(x, n):
     i, _ = tf.while_loop(lambda i, y: i < n, body, [0, before])
     after = optimised([i, before], feeds=[x, n])
     assert only(after, "ReadVariableOp").name in only(after, "_Loop").controls
+
+
+def test_a_product_of_what_does_not_change_is_computed_once() -> None:
+    with tf.Graph().as_default(), tf.Session() as session:
+        w, x = tf.get_variable("w", initializer=np.eye(3)), tf.constant(np.ones((3, 3)))
+        y = tf.while_loop(lambda i, _: i < 5, lambda i, a: (i + 1, a + tf.matmul(w, x)), [0, x])[1]
+        session.run(tf.global_variables_initializer())
+        metadata = tf.RunMetadata()
+        options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+        np.testing.assert_array_equal(session.run(y, options=options, run_metadata=metadata), np.full((3, 3), 6.0))
+    names = [s.node_name for device in metadata.step_stats.dev_stats for s in device.node_stats]
+    assert sum("MatMul" in name for name in names) == 1
