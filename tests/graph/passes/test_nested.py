@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 import flowrt as tf
@@ -333,6 +334,8 @@ def test_a_product_of_what_does_not_change_is_computed_once() -> None:
         session.run(tf.global_variables_initializer())
         metadata = tf.RunMetadata()
         options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
-        np.testing.assert_array_equal(session.run(y, options=options, run_metadata=metadata), np.full((3, 3), 6.0))
+        np.testing.assert_array_equal(
+            session.run(y, options=options, run_metadata=metadata), np.full((3, 3), 6.0)
+        )
     names = [s.node_name for device in metadata.step_stats.dev_stats for s in device.node_stats]
     assert sum("MatMul" in name for name in names) == 1
