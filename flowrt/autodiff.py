@@ -28,15 +28,18 @@ from flowrt.jacobians import Blocks, check_floating, columns, pack_blocks, rows
 ZERO = UnconnectedGradients.ZERO
 
 
-def jvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, Any]:
+def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
     """``f(*primals)`` and how it changes when the primals change along ``tangents``: one forward sweep.
 
     ``tangents`` has one item a primal, of its structure, dtypes and shapes; None, for a primal or a part of
-    it, is zero. Both results have the structure that ``f`` returns.
+    it, is zero. Primals that are no list or tuple are the one argument of ``f``, and so are their tangents.
+    Both results have the structure that ``f`` returns.
 
     Raises `DTypeError` for a tangent of a primal that is not floating or complex and for a function or
     primals of another type, `InvalidArgumentError` for tangents that do not fit, and what ``f`` raises.
     """
+    if not isinstance(primals, (list, tuple)):
+        primals, tangents = [primals], [tangents]
     call = _Call("jvp", f, primals)
     directions = _leaves_like("jvp: tangents", call.primals, tangents)
     ys = [y for y in call.ys if y.dtype in INEXACT]
@@ -67,13 +70,17 @@ def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tupl
     return call.outputs, pull_back
 
 
-def hvp(f: Callable[..., Any], primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[Any, ...]:
+def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
     """The Hessian of the scalar ``f(*primals)`` times ``tangents``: a forward sweep over a reverse one.
 
-    The Hessian itself is never made. The result is a tuple with one item a primal, of its structure; the
-    tangents are those of `jvp`. Raises as that does, and for an ``f`` that returns anything but one floating
-    scalar: `InvalidArgumentError` or `DTypeError`.
+    The Hessian itself is never made. The result is a tuple with one item a primal, of its structure; for
+    primals that are no list or tuple it is the one item. The tangents are those of `jvp`. Raises as that
+    does, and for an ``f`` that returns anything but one floating scalar: `InvalidArgumentError` or
+    `DTypeError`.
     """
+    if not isinstance(primals, (list, tuple)):
+        (product,) = hvp(f, [primals], [tangents])
+        return product
     call = _Call("hvp", f, primals)
     check_floating("hvp", call.ys)
     if len(call.ys) != 1 or call.ys[0].shape.as_list() != []:
@@ -93,8 +100,9 @@ def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[
     For a result of shape ``[*a]`` and an argument of shape ``[*b]`` it is ``[*a, *b]``; for structures a
     structure like the result, of structures like the argument (like a tuple of them, for several argnums).
 
-    When called raises `DTypeError` for results and arguments that are not floating, `InvalidArgumentError`
-    for an argument without a static shape and for argnums out of range.
+    Raises `DTypeError` for an ``f`` that is no function and for argnums that are no numbers. When called it
+    raises `DTypeError` for results and arguments that are not floating, `InvalidArgumentError` for an
+    argument without a static shape and for argnums out of range.
     """
     return _jacobian_of("jacfwd", f, argnums, columns)
 
@@ -115,10 +123,17 @@ def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable
 
 def _jacobian_of(
     what: str,
-    f: Callable[..., Any],
+    f: Any,
     argnums: int | Sequence[int],
     sweeps: Callable[[list[Tensor], list[Tensor]], Blocks],
 ) -> Callable[..., Any]:
+    positions: Any = argnums if isinstance(argnums, (list, tuple)) else [argnums]
+    if not callable(f) or not all(isinstance(p, int) for p in positions):
+        message = (
+            f"{what}: expected a function and positions of its arguments; got {f!r:.60} and {argnums!r:.60}"
+        )
+        raise DTypeError(message, source=user_line())
+
     def derivative(*primals: Any) -> Any:
         call = _Call(what, f, primals)
         chosen = _chosen(what, call.primals, argnums)
@@ -132,7 +147,7 @@ def _jacobian_of(
 
 
 def _chosen(what: str, primals: Sequence[Any], argnums: int | Sequence[int]) -> Any:
-    wanted = [argnums] if isinstance(argnums, int) else list(argnums)
+    wanted = [argnums] if isinstance(argnums, int) else argnums
     for position in wanted:
         if not -len(primals) <= position < len(primals):
             message = f"{what}: expected argnums of {len(primals)} arguments; got {argnums!r}"
@@ -149,7 +164,7 @@ class _Call:
 
     def __init__(self, what: str, f: Any, primals: Any) -> None:
         if not callable(f) or not isinstance(primals, (list, tuple)):
-            message = f"{what}: expected a function and a list or tuple of its arguments"
+            message = f"{what}: expected a function and its arguments"
             raise DTypeError(f"{message}; got {f!r} and {primals!r}", source=user_line())
         self.xs = [identity(convert_to_tensor(x, name="primal")) for x in flatten(list(primals))]
         self.primals: list[Any] = pack_as(list(primals), self.xs)

@@ -5,7 +5,8 @@ every later call with equal arguments, tensors apart (`flowrt.signatures`), so t
 each kind of call and graph. The compiler puts the function's operations in the call's place: so a function
 costs nothing at run time and may span devices.
 
-The first trace in a graph makes the variables; all others find them.
+The first trace in a graph makes the variables; all others find them, since scopes and layers without a name
+get the same default names in each.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ from flowrt.graph.shapes import relax
 from flowrt.graph.source import user_line
 from flowrt.signatures import Arguments, Signature
 from flowrt.tracing import ConcreteFunction, trace
-from flowrt.variable_scope import VariableScope, get_variable_scope, variable_scope
+from flowrt.variable_scope import VariableScope, variable_scope, variable_store
 
 RELAX_AFTER = 3
 """Traces that differ in shapes only; the next one leaves open the dimensions in which they differ."""
@@ -116,7 +117,9 @@ class Function:
         key = (arguments.key, graph.get_device_scope())
         traces = self._traces()
         with traces.lock:
-            return traces.find(key, arguments, graph) or self._trace(traces, key, arguments)
+            found = traces.find(key, arguments, graph) or self._trace(traces, key, arguments)
+            traces.take_names()
+        return found
 
     def _trace(self, traces: _Traces, key: Hashable, arguments: Arguments) -> ConcreteFunction:
         call = (self._origin, id(self._instance), key, arguments.specs)
@@ -189,6 +192,10 @@ class _Traces:
         self.history: list[Arguments] = []
         """The last two calls that were traced."""
         self._scope: VariableScope | None = None
+        self._names: dict[str, int] = {}
+        """How often each variable scope had been opened before the first trace."""
+        self._taken: list[str] = []
+        """The scopes that the first trace opened."""
         self._found: dict[Hashable, list[ConcreteFunction]] = {}
 
     def find(self, key: Hashable, arguments: Arguments, graph: Graph) -> ConcreteFunction | None:
@@ -212,14 +219,17 @@ class _Traces:
     @contextlib.contextmanager
     def variables(self, text: str) -> Iterator[None]:
         """The scope of a trace: the first may make variables, later ones find these, wherever they are."""
+        current = variable_store().current
         if self._scope is None:
-            scope = get_variable_scope()
+            scope, names = current.scope, dict(current.counts)
             yield
-            self._scope = scope
+            self._scope, self._names = scope, names
+            self._taken = [name for name, count in current.counts.items() if count > names.get(name, 0)]
             return
         root = get_default_graph().root
         before = root.version
         with variable_scope(self._scope, reuse=True, auxiliary_name_scope=False):
+            current.counts = dict(self._names)
             yield
         made = [op for op in root.get_operations()[before:] if op.type == "VarHandleOp"]
         if made:
@@ -228,6 +238,15 @@ class _Traces:
                 f"function {text}: expected no new variables after its first trace. Make them with"
                 " get_variable, which finds those of the first, or outside the function",
             )
+
+    def take_names(self) -> None:
+        """Behind a call the default names that the first trace took are not free, where it took them: so a
+        caller that is traced again gives the names that it gave when this was the first trace.
+        """
+        current = variable_store().current
+        for name in self._taken:
+            if name.rpartition("/")[0] == current.scope.name:
+                current.counts[name] = max(current.counts.get(name, 0), 1)
 
     def add(self, key: Hashable, arguments: Arguments, traced: ConcreteFunction) -> int:
         """Keep ``traced``. The number of traces up to now."""

@@ -10,16 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, final
 
 from flowrt.control_flow import while_loop
-from flowrt.data.structure import Structure, flatten, flatten_up_to, pack_as
-from flowrt.dtypes import DType, as_dtype
+from flowrt.control_flow.functions import check_callable, check_returned, described
+from flowrt.data.structure import Structure, flatten, flatten_up_to, leaf_paths, pack_as
+from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph import node
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.slicing import getitem
-from flowrt.graph.shapes import merge
+from flowrt.graph.shapes import compatible, merge
 from flowrt.graph.source import user_line
 from flowrt.nest import is_nested
+from flowrt.signatures import TensorSpec
 from flowrt.tensor_array import TensorArray
 
 PARALLEL_ITERATIONS = 10  # TensorFlow's number; accepted, since iterations of one device run in order
@@ -34,30 +37,48 @@ def map_fn(
     swap_memory: bool = False,
     infer_shape: bool = True,
     name: str | None = None,
+    fn_output_signature: Structure = None,
 ) -> Structure:
     """``fn`` of each row of ``elems``, stacked along a new first axis.
 
     ``elems`` is a structure of tensors ``[n, ...]``; ``fn`` gets one like it of rows. What it returns is like
-    ``dtype``, a structure of dtypes, or if that is None like ``elems`` in structure and dtypes. Rows of
-    results have one shape; without ``infer_shape`` nothing is concluded from it. Options are those of
-    `while_loop`.
+    ``fn_output_signature`` (older: ``dtype``), a structure of dtypes or `TensorSpec`, or if that is None like
+    ``elems`` in structure and dtypes. Rows of results have one shape; without ``infer_shape`` nothing is
+    concluded from it. Options are those of `while_loop`.
 
     Raises `DTypeError` and `InvalidArgumentError` for elems without rows or of different lengths, and for
     results of another structure or dtype.
     """
     with get_default_graph().name_scope(name or "map"):
         rows = Rows("map_fn", fn, elems)
-        structure = rows.structure if dtype is None else dtype
-        kinds = [t.dtype for t in rows.tensors] if dtype is None else [as_dtype(d) for d in flatten(dtype)]
-        results = [TensorArray(kind, rows.length, infer_shape=infer_shape) for kind in kinds]
+        expected = _row_results(rows, dtype, fn_output_signature)
+        results = [
+            TensorArray(spec.dtype, rows.length, infer_shape=infer_shape, element_shape=spec.shape)
+            for spec in expected.specs
+        ]
+        row = rows.unstack()
 
         def body(i: Tensor, results: list[TensorArray]) -> tuple[Any, list[TensorArray]]:
-            found = _results("map_fn", structure, kinds, fn(rows.read(i)))
+            found = expected.tensors(fn(row(i)))
             return i + 1, [array.write(i, value) for array, value in zip(results, found, strict=True)]
 
         options = _options(parallel_iterations, back_prop, swap_memory)
         _, results = while_loop(lambda i, _: i < rows.length, body, (0, results), **options)
-        return pack_as(structure, [rows.stack(array) for array in results])
+        return pack_as(expected.structure, [rows.stack(array) for array in results])
+
+
+def _row_results(rows: Rows, dtype: Structure, fn_output_signature: Structure) -> _Results:
+    if fn_output_signature is not None:
+        like, signature = "fn_output_signature", fn_output_signature
+    elif dtype is not None:
+        like, signature = "dtype", dtype
+    else:
+        like, signature = "elems", pack_as(rows.structure, [t.dtype for t in rows.tensors])
+    return _Results(rows, like, signature, [_row_spec(leaf) for leaf in flatten(signature)])
+
+
+def _row_spec(leaf: Any) -> node.TensorSpec:
+    return leaf.spec if isinstance(leaf, TensorSpec) else node.TensorSpec(as_dtype(leaf), None)
 
 
 def scan(
@@ -82,31 +103,29 @@ def scan(
     with get_default_graph().name_scope(name or "scan"):
         rows = Rows("scan", fn, elems)
         start, step = (rows.length - 1, -1) if reverse else (0, 1)
-        structure = rows.structure if initializer is None else initializer
-        initial = _initial(rows, initializer, start)
-        kinds = [a.dtype for a in initial]
+        row = rows.unstack()
+        accumulator = _Accumulator(rows, initializer, lambda: row(start))
         results = [
             TensorArray(
                 a.dtype, rows.length, infer_shape=infer_shape, element_shape=a.shape if infer_shape else None
             )
-            for a in initial
+            for a in accumulator.initial
         ]
         if initializer is None:
-            results = [array.write(start, a) for array, a in zip(results, initial, strict=True)]
+            results = [array.write(start, a) for array, a in zip(results, accumulator.initial, strict=True)]
             start += step
 
-        def body(i: Tensor, accumulator: list[Tensor], results: list[TensorArray]) -> tuple[Any, ...]:
-            returned = fn(pack_as(structure, accumulator), rows.read(i))
-            found = _results("scan", structure, kinds, returned)
-            return i + step, found, [array.write(i, a) for array, a in zip(results, found, strict=True)]
+        def body(i: Tensor, before: list[Tensor], results: list[TensorArray]) -> tuple[Any, ...]:
+            after = accumulator.after(before, row(i))
+            return i + step, after, [array.write(i, a) for array, a in zip(results, after, strict=True)]
 
         *_, results = while_loop(
             lambda i, *_: i >= 0 if reverse else i < rows.length,
             body,
-            (start, initial, results),
+            (start, accumulator.initial, results),
             **_options(parallel_iterations, back_prop, swap_memory),
         )
-        return pack_as(structure, [rows.stack(array) for array in results])
+        return pack_as(accumulator.structure, [rows.stack(array) for array in results])
 
 
 def foldl(
@@ -152,21 +171,15 @@ def _fold(
     with get_default_graph().name_scope(name or what):
         rows = Rows(what, fn, elems)
         start, step = (rows.length - 1, -1) if reverse else (0, 1)
-        structure = rows.structure if initializer is None else initializer
-        initial = _initial(rows, initializer, start)
-        kinds = [a.dtype for a in initial]
-
-        def body(i: Tensor, accumulator: list[Tensor]) -> tuple[Any, list[Tensor]]:
-            returned = fn(pack_as(structure, accumulator), rows.read(i))
-            return i + step, _results(what, structure, kinds, returned)
-
+        row = rows.unstack()
+        accumulator = _Accumulator(rows, initializer, lambda: row(start))
         _, final = while_loop(
             lambda i, _: i >= 0 if reverse else i < rows.length,
-            body,
-            (start if initializer is not None else start + step, initial),
+            lambda i, before: (i + step, accumulator.after(before, row(i))),
+            (start if initializer is not None else start + step, accumulator.initial),
             **options,
         )
-        return pack_as(structure, final)
+        return pack_as(accumulator.structure, final)
 
 
 @final
@@ -178,9 +191,8 @@ class Rows:
     """
 
     def __init__(self, what: str, fn: Any, elems: Structure) -> None:
-        if not callable(fn):
-            raise DTypeError(f"{what}: expected fn to be callable; got {fn!r}", source=user_line())
-        self.structure = elems
+        check_callable(what, "fn", fn)
+        self.what, self.fn, self.structure = what, fn, elems
         self.tensors = [convert_to_tensor(leaf, name="elem") for leaf in flatten(elems)]
         if not self.tensors:
             raise InvalidArgumentError(
@@ -190,7 +202,6 @@ class Rows:
         self.length: Any = self.static_length
         if self.length is None:
             self.length = getitem(shape(self.tensors[0]), 0)
-        self._arrays: list[TensorArray] = []
 
     def _static_length(self, what: str) -> int | None:
         length: Any = (None,)
@@ -209,16 +220,12 @@ class Rows:
                 ) from None
         return length[0]  # type: ignore[no-any-return]
 
-    def read(self, index: Any) -> Structure:
-        """A structure of the rows at ``index``."""
-        return pack_as(self.structure, [array.read(index) for array in self.arrays])
-
-    @property
-    def arrays(self) -> list[TensorArray]:
-        """One array of rows a tensor."""
-        if not self._arrays:
-            self._arrays = [TensorArray(t.dtype, self.length).unstack(t) for t in self.tensors]
-        return self._arrays
+    def unstack(self) -> Callable[[Any], Structure]:
+        """From an index to a structure of the rows there. The tensors are unstacked here: in front of a loop
+        that reads all rows, not in each of its iterations.
+        """
+        arrays = [TensorArray(t.dtype, self.length).unstack(t) for t in self.tensors]
+        return lambda index: pack_as(self.structure, [array.read(index) for array in arrays])
 
     def stack(self, array: TensorArray) -> Tensor:
         """The elements of ``array``, one a row."""
@@ -228,31 +235,64 @@ class Rows:
         return stacked
 
 
-def _initial(rows: Rows, initializer: Structure, first: Any) -> list[Tensor]:
-    if initializer is None:
-        return flatten(rows.read(first))
-    return [convert_to_tensor(leaf, name="initializer") for leaf in flatten(initializer)]
+@final
+class _Results:
+    """What ``fn`` of ``rows`` has to return: a structure like ``structure``, which errors call ``like``, of
+    tensors of ``specs``.
+    """
+
+    def __init__(self, rows: Rows, like: str, structure: Structure, specs: Sequence[node.TensorSpec]) -> None:
+        self._rows, self._like = rows, like
+        self.structure, self.specs = structure, specs
+
+    def tensors(self, returned: Structure) -> list[Tensor]:
+        """The leaves of what ``fn`` returned. Raises `DTypeError` and `InvalidArgumentError`."""
+        rows = self._rows
+        check_returned(rows.what, rows.fn, returned)
+        places = leaf_paths(self.structure)
+        try:
+            leaves = flatten_up_to(self.structure, returned)
+            for place, leaf in zip(places, leaves, strict=True):
+                if is_nested(leaf):
+                    got = f"a {type(leaf).__name__} of {len(leaf)}"
+                    raise InvalidArgumentError(f"expected one tensor{place and ' at ' + place}; got {got}")
+        except InvalidArgumentError as error:
+            message = f"expected a structure like {self._like} from {described(rows.fn)}: {error.message}"
+            raise InvalidArgumentError(f"{rows.what}: {message}", source=user_line()) from None
+        return [self._tensor(*each) for each in zip(places, leaves, self.specs, strict=True)]
+
+    def _tensor(self, place: str, leaf: Any, spec: node.TensorSpec) -> Tensor:
+        rows = self._rows
+        like = f"like {self._like}{place} from {described(rows.fn)}"
+        if isinstance(leaf, Tensor) and leaf.dtype is not spec.dtype:
+            hint = "Give dtype=, or use flowrt.cast()" if rows.what == "map_fn" else "Use flowrt.cast()"
+            message = f"{rows.what}: expected {spec.dtype.name} {like}; got {leaf!r}. {hint}"
+            raise DTypeError(message, source=user_line())
+        tensor = convert_to_tensor(leaf, spec.dtype)
+        if not compatible(tensor.spec.shape, spec.shape):
+            message = f"{rows.what}: expected {spec} {like}; got {tensor!r}"
+            raise InvalidArgumentError(message, source=user_line())
+        return tensor
 
 
-def _results(what: str, structure: Structure, kinds: Sequence[DType], returned: Structure) -> list[Tensor]:
-    """The leaves of what fn ``returned``, which is like ``structure``, as tensors of the dtypes ``kinds``."""
-    try:
-        leaves = flatten_up_to(structure, returned)
-        if any(map(is_nested, leaves)):
-            raise InvalidArgumentError("it has more levels")
-    except InvalidArgumentError as error:
-        expected = f"{what}: expected fn to return a structure like {structure!r:.80}"
-        message = f"{expected}; got {returned!r:.80} ({error.message})"
-        raise InvalidArgumentError(message, source=user_line()) from None
-    return [_result(what, leaf, kind) for leaf, kind in zip(leaves, kinds, strict=True)]
+@final
+class _Accumulator:
+    """What `scan` and the folds hand from row to row, like ``structure``: ``initial`` are its first tensors,
+    those of ``initializer``, or the row ``first()``.
+    """
 
+    def __init__(self, rows: Rows, initializer: Structure, first: Callable[[], Structure]) -> None:
+        if initializer is None:
+            self.structure, self.initial = rows.structure, flatten(first())
+        else:
+            self.structure = initializer
+            self.initial = [convert_to_tensor(leaf, name="initializer") for leaf in flatten(initializer)]
+        self._fn = rows.fn
+        self._results = _Results(rows, "the accumulator", self.structure, [a.spec for a in self.initial])
 
-def _result(what: str, leaf: Any, kind: DType) -> Tensor:
-    if isinstance(leaf, Tensor) and leaf.dtype is not kind:
-        hint = "Give dtype=, or use flowrt.cast()" if what == "map_fn" else "Use flowrt.cast()"
-        message = f"{what}: expected fn to return {kind.name}; got {leaf!r}. {hint}"
-        raise DTypeError(message, source=user_line())
-    return convert_to_tensor(leaf, kind)
+    def after(self, before: Sequence[Tensor], row: Structure) -> list[Tensor]:
+        """The accumulator after another row."""
+        return self._results.tensors(self._fn(pack_as(self.structure, before), row))
 
 
 def _options(parallel_iterations: int | None, back_prop: bool, swap_memory: bool) -> dict[str, Any]:

@@ -23,7 +23,7 @@ CPU_NAME = "/device:CPU:0"
 
 NOT_INSTALLED = "not installed"
 REQUIRED = ("numpy", "protobuf", "grpcio", "ml_dtypes", "safetensors", "opt_einsum", "threadpoolctl")
-OPTIONAL = ("llvmlite", "onednn-cpu-gomp")
+OPTIONAL = ("llvmlite", "onednn-cpu-gomp", "diastatic-malt")
 CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
 """One library under three names, of which one is installed."""
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
+from flowrt.control_flow.functions import without_placeholders
 from flowrt.data.structure import flatten, pack_as
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
@@ -90,7 +91,7 @@ class ConcreteFunction:
         self.outputs = [r.tensor for r in results if r.tensor is not None]
         self.specs = tuple(tensor.spec for tensor in self.inputs)
         operations = [r.leaf for r in results if isinstance(r.leaf, Operation)]
-        self.function: Subgraph = graph.subgraph(self.outputs, operations)
+        self.function: Subgraph = without_placeholders(graph, graph.subgraph(self.outputs, operations))
         graph.finalize()
         self.captured_inputs = [_origin(tensor) for tensor in captured]
         self._waits_for = list(graph.control_captures)

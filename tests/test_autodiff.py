@@ -153,14 +153,28 @@ def test_integers_have_no_derivative(run):
     assert run(by_x).tolist() == [[0], [24]]
 
 
+def test_one_argument_needs_no_list(run):
+    cube = lambda x: tf.reduce_sum(x**3)  # noqa: E731
+    x, v = tf.constant([1.0, 2.0]), [3.0, 1.0]
+    in_lists = [tf.jvp(cube, [x], [v]), tf.hvp(cube, [x], [v])[0]]
+    bare = [tf.jvp(cube, x, v), tf.hvp(cube, x, v)]
+    (value, moved), product = run(bare)
+    assert (value, moved, product.tolist()) == (9, 21, [18, 12])
+    assert str(run(in_lists)) == str(run(bare))
+    by_key = tf.hvp(lambda p: tf.reduce_sum(p["w"] ** 2), {"w": x}, {"w": v})
+    assert run(by_key["w"]).tolist() == [6, 2]
+
+
 def test_wrong_uses_are_typed_errors_with_the_users_line():
     x, n = tf.constant([1.0, 2.0]), tf.constant([1, 2])
     double = lambda x: x * 2.0  # noqa: E731
     free = tf.placeholder(tf.float32, [None])
     pull_back = tf.vjp(double, x)[1]
     cases = [
-        (TypeError, "a function and a list", lambda: tf.jvp(double, x, x)),
-        (TypeError, "a function and a list", lambda: tf.jvp(x, [x], [x])),
+        (TypeError, "a function and its arguments", lambda: tf.jvp(x, [x], [x])),
+        (TypeError, "jacrev: expected a function and positions", lambda: tf.jacrev(double, x)),
+        (TypeError, "jacfwd: expected a function and positions", lambda: tf.jacfwd(double, [0, "x"])),
+        (TypeError, "jacrev: expected a function and positions", lambda: tf.hessian(x)),
         (ValueError, "jvp: tangents: expected a list or tuple of 1", lambda: tf.jvp(double, [x], [x, x])),
         (ValueError, "jvp: tangents: .*structure", lambda: tf.jvp(lambda p: p["a"], [{"a": x}], [{"b": x}])),
         (ValueError, r"shape \[2\]", lambda: tf.jvp(double, [x], [1.0])),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import sys
+import traceback
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.autograph import conversion
+from flowrt.autograph.experimental import set_loop_options
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
 
 pytest.importorskip("malt", reason="diastatic-malt is not installed (extra autograph)")
@@ -233,6 +235,68 @@ def test_tensor_arrays_pass_through_loops():
     np.testing.assert_array_equal(run(squares(n), {n: 4}), [0, 1, 4, 9])
 
 
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_a_loop_takes_the_options_that_it_begins_with(count):
+    @tf.function(autograph=True)
+    def f(x, n):
+        twice = x
+        for i in range(n):
+            set_loop_options(shape_invariants=[(x, [None, 2])], maximum_iterations=2)
+            x = tf.concat([x, x + float(i)], 0)
+        while len(twice) < 2 * n:
+            tf.autograph.experimental.set_loop_options(shape_invariants=[(twice, tf.TensorShape(None))])
+            twice = tf.concat([twice, twice], 0)
+        for _ in (1, 2):  # Python's: no graph, no shapes
+            set_loop_options(shape_invariants=[(x, [1])])
+            x = tf.concat([x, x], 0)
+        return x, twice
+
+    x, n = tf.ones([1, 2]), tf.placeholder(tf.int32, [])
+    grown, twice = f(x, n)
+    assert grown.shape.as_list() == [None, 2]
+    found = run([grown, twice], {n: count})
+    assert [len(rows) for rows in found] == [4 * 2 ** min(count, 2), {0: 1, 1: 2, 3: 8}[count]]
+    assert run(tf.gradients(grown, x), {n: count})[0].tolist() == [[4.0 * 2 ** min(count, 2)] * 2]
+
+
+def test_a_list_of_a_blocks_own_and_lists_of_python_values_grow():
+    sizes = []
+
+    @tf.function(autograph=True)
+    def f(n):
+        total = 0
+        for i in range(n):
+            rows = []
+            for k in (1, 2):
+                rows.append(i * k)  # noqa: PERF401
+            sizes.append(len(rows))
+            total += tf.add_n(rows)
+        return total
+
+    n = tf.placeholder(tf.int32, [])
+    assert run(f(n), {n: 3}) == 9
+    assert sizes == [2]
+
+
+def test_print_of_tensors_prints_when_the_step_runs(capsys):
+    @tf.function(autograph=True)
+    def f(n):
+        print("traced", sep="")
+        for i in range(n):
+            print("i", i, sep="=", end=";")
+        if n > 1:
+            print("many", {"n": n}, file=sys.stderr)
+        return n
+
+    n = tf.placeholder(tf.int32, [])
+    y = f(n)
+    assert capsys.readouterr().out == "traced\n"
+    run(y, {n: 2})
+    assert capsys.readouterr() == ("i=0;i=1;", "many {'n': 2}\n")
+    run(y, {n: 0})
+    assert capsys.readouterr() == ("", "")
+
+
 def test_effects_of_the_branch_taken_happen():
     v = tf.Variable(0.0)
 
@@ -397,6 +461,51 @@ def loop_changes_an_object(x):
     return what
 
 
+def loop_appends_to_a_list(x):
+    rows = []
+    while x < 3:
+        x = x + 1
+        rows.append(x)
+    return rows
+
+
+def for_appends_to_a_list(x):
+    rows = [x]
+    for i in tf.range(tf.cast(x, tf.int32)):
+        rows.append(2 * i)  # noqa: PERF401
+    return rows
+
+
+def loop_makes_a_longer_list(x):
+    rows = []
+    while x < 3:
+        x = x + 1
+        rows = [*rows, x]
+    return rows
+
+
+def branch_appends_to_a_list(x):
+    rows = []
+    if x > 0:
+        rows.append(x)
+    return rows
+
+
+def invariants_that_are_no_pairs(x):
+    while x < 3:
+        set_loop_options(shape_invariants=[None])
+        x = x + 1
+    return x
+
+
+def invariants_of_another_variable(x):
+    other = tf.ones([3])
+    while x < 3:
+        tf.autograph.experimental.set_loop_options(shape_invariants=[(other, [None])])
+        x = x + 1
+    return x
+
+
 @pytest.mark.parametrize(
     ("program", "error", "message"),
     [
@@ -406,9 +515,27 @@ def loop_changes_an_object(x):
         (two_structures, InvalidArgumentError, "variable 'y' to be like tensors after both branches"),
         (tensor_or_none, InvalidArgumentError, "variable 'y' to be like tensors after both branches"),
         (loop_changes_the_dtype, DTypeError, "variable 'x' to stay float32; got int32 after an iteration"),
-        (loop_changes_the_shape, InvalidArgumentError, r"variable 'x' to keep the shape \[\]; got \[2\] after .*set_loop_options\(shape_invariants=\[\(x, "),
+        (
+            loop_changes_the_shape,
+            InvalidArgumentError,
+            r"variable 'x' to keep the shape \[\]; got \[2\] after .*options\(shape_invariants=\[\(x, ",
+        ),
         (loop_makes_the_variable, InvalidArgumentError, "value for variable 'last' before the loop"),
         (loop_changes_an_object, InvalidArgumentError, "variable 'what' to stay 'a', or like it; got 'b'"),
+        (loop_appends_to_a_list, InvalidArgumentError, "list 'rows' to keep its length 0, .*TensorArray"),
+        (for_appends_to_a_list, InvalidArgumentError, "list 'rows' to keep its length 1, .*TensorArray"),
+        (loop_makes_a_longer_list, InvalidArgumentError, "variable 'rows' to stay .*TensorArray"),
+        (branch_appends_to_a_list, InvalidArgumentError, "list 'rows' to keep its length 0, .*TensorArray"),
+        (
+            invariants_that_are_no_pairs,
+            InvalidArgumentError,
+            "list of pairs \\(variable, shape\\); got \\[None",
+        ),
+        (
+            invariants_of_another_variable,
+            InvalidArgumentError,
+            "of variables that it changes; got <.*'ones:0'",
+        ),
     ],
 )
 def test_what_cannot_be_is_one_error_with_the_users_line(program, error, message):
@@ -430,6 +557,27 @@ def test_operations_of_converted_code_have_the_users_line():
     (exp,) = [node for node in branch.node.attrs["then_branch"] if node.op.name == "Exp"]
     assert str(branch.source).endswith(f"test_autograph.py:{line + 1}")
     assert str(exp.source).endswith(f"test_autograph.py:{line + 2}")
+
+
+def lacks_an_attribute(x):
+    def inner(value):
+        return value.no_such_name
+
+    while x > 0:
+        x = inner(
+            x,
+        )
+    return x
+
+
+def test_a_traceback_of_converted_code_has_the_users_lines():
+    with pytest.raises(AttributeError, match="no_such_name") as caught:
+        tf.function(lacks_an_attribute, autograph=True)(tf.placeholder(tf.float32, []))
+    first = lacks_an_attribute.__code__.co_firstlineno
+    frames = traceback.extract_tb(caught.value.__traceback__)
+    own = [(frame.name, frame.lineno - first) for frame in frames if frame.filename == __file__][1:]
+    assert own == [("lacks_an_attribute", 4), ("loop_body", 5), ("inner", 2)]
+    assert frames[-1].line == "return value.no_such_name"
 
 
 class Base:
@@ -477,5 +625,5 @@ def test_source_that_cannot_be_read_falls_back():
 def test_without_the_library_the_error_names_the_extra(monkeypatch):
     conversion._transpiler.cache_clear()
     monkeypatch.setitem(sys.modules, "malt.core", None)
-    with pytest.raises(UnimplementedError, match=r"pip install 'flowrt\[autograph\]'"):
+    with pytest.raises(UnimplementedError, match=r"pip install diastatic-malt, or .* the extra 'autograph'"):
         tf.function(branches, autograph=True)(tf.constant(1.0), 1)

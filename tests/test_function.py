@@ -247,6 +247,118 @@ def test_a_later_trace_makes_no_variables():
         f(tf.constant([1.0]))
 
 
+def test_layers_without_a_name_have_the_variables_of_the_first_trace():
+    @tf.function
+    def inner(x):
+        return tf.layers.dense(x, 2)
+
+    @tf.function
+    def net(x, training):
+        with tf.variable_scope(None, "block"):
+            x = tf.layers.dense(tf.layers.dense(x, 2), 2)
+        with tf.variable_scope(None, "block"):
+            x = tf.layers.dense(x, 2)
+        x = inner(inner(tf.layers.dense(x, 2)))
+        return tf.layers.batch_normalization(tf.layers.dense(x, 2), training=training)
+
+    tf.layers.dense(tf.ones([1, 2]), 1)
+    first = net(tf.ones([1, 3]), False)
+    tf.layers.dense(tf.ones([1, 2]), 1)
+    names = [v.name for v in tf.global_variables()]
+    rows = run([first, net(tf.ones([2, 3]), False)])
+    net(tf.ones([1, 3]), True)  # another trace, with the updates of the statistics
+    assert [v.name for v in tf.global_variables()] == names
+    assert [name.rpartition("/")[0] for name in names if name.endswith("kernel:0")] == [
+        "dense", "block/dense", "block/dense_1", "block_1/dense", "dense_1", "dense_2", "dense_3", "dense_4",
+    ]  # fmt: skip
+    np.testing.assert_allclose(rows[1], np.repeat(rows[0], 2, axis=0), rtol=1e-6)
+
+
+def test_a_call_takes_the_default_names_of_its_scope_only():
+    @tf.function
+    def f(x):
+        return tf.layers.dense(x, 2)
+
+    def last() -> str:
+        return tf.global_variables()[-1].name
+
+    x = tf.ones([1, 2])
+    with tf.variable_scope("net"):
+        f(x)
+        tf.layers.dense(x, 2)
+    assert last() == "net/dense_1/bias:0"
+    with tf.variable_scope("net", reuse=True):
+        f(x)
+        tf.layers.dense(x, 2)
+    assert len(tf.global_variables()) == 4
+    f(x)  # its name is one in another scope
+    tf.layers.dense(x, 2)
+    assert last() == "dense/bias:0"
+    with tf.variable_scope("net", reuse=True):
+        layer = tf.layers.Dense(2)
+        layer(x)
+    assert layer.scope_name == "net/dense"
+
+
+def test_a_layers_updates_run_with_the_function():
+    @tf.function
+    def f(x):
+        return tf.layers.batch_normalization(x, momentum=0.5, training=True)
+
+    y = f(tf.constant([[1.0], [3.0]]))
+    updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    assert updates == []
+    with tf.control_dependencies(updates):
+        y = tf.identity(y)
+    mean = next(v for v in tf.global_variables() if "moving_mean" in v.name)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(y)
+        session.run(y)
+        assert session.run(mean).tolist() == [1.5]
+
+
+@pytest.mark.parametrize("wrap", [lambda f: f, tf.function, tf.recompute], ids=["as it is", "function", "re"])
+def test_a_layers_updates_run_where_the_branch_is_taken_or_the_body_runs(wrap):
+    @wrap
+    def f(x):
+        return tf.layers.batch_normalization(x, momentum=0.5, training=True, name="norm", reuse=tf.AUTO_REUSE)
+
+    x, p = tf.constant([[1.0], [3.0]]), tf.placeholder(tf.bool, [])
+    y = tf.cond(p, lambda: f(x), lambda: x)
+    looped = tf.while_loop(lambda i, z: i < 2, lambda i, z: (i + 1, z + f(x)), [0, x])[1]
+    gradients = [tf.gradients(tf.reduce_sum(z * z), x)[0] for z in (y, looped)]
+    assert not tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+    mean = next(v for v in tf.global_variables() if "moving_mean" in v.name)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        found = []
+        for fetch, holds in (
+            (y, False),
+            (y, True),
+            (gradients[0], True),
+            (looped, True),
+            (gradients[1], True),
+        ):
+            session.run(mean.initializer)
+            session.run(fetch, {p: holds})
+            found.append(session.run(mean).tolist())
+    assert found == [[0], [1], [1], [1.5], [1.5]]
+
+
+def test_a_session_inside_is_one_error():
+    @tf.function
+    def f(x):
+        return tf.Session().run(x)
+
+    with pytest.raises(
+        InvalidArgumentError, match=r"test_function.py:\d+\): Session: .* function 'f' is being"
+    ):
+        f(tf.constant(1))
+    with pytest.raises(InvalidArgumentError, match=r"the body of 'while' is being built"):
+        tf.while_loop(lambda i: i < 3, lambda i: i + tf.Session().run(tf.constant(1)), [0])
+
+
 def test_after_a_trace_that_failed_the_next_one_is_the_first():
     @tf.function
     def f(x, ok):

@@ -17,6 +17,7 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = (
     "README.md",
+    "docs/control_flow.md",
     "docs/devices.md",
     "docs/differentiation.md",
     "docs/functions.md",
@@ -28,9 +29,10 @@ PAGES = (
 )
 MAX_LINES = {
     "README.md": 200,
+    "docs/control_flow.md": 120,
     "docs/devices.md": 200,
     "docs/differentiation.md": 120,
-    "docs/functions.md": 150,
+    "docs/functions.md": 160,
     "ARCHITECTURE.md": 450,
     "tests/test_tour.py": 500,
 }
@@ -86,7 +88,7 @@ def scripts_of(page: str) -> list[tuple[str, str]]:
     return found
 
 
-PAGES_WITH_SCRIPTS = ("docs/devices.md", "docs/differentiation.md", "docs/functions.md")
+PAGES_WITH_SCRIPTS = [page for page in PAGES if page.startswith("docs/")]
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def test_every_file_that_a_page_names_exists(page: str) -> None:
 @pytest.mark.parametrize("page", PAGES)
 def test_every_link_leads_somewhere(page: str) -> None:
     links = re.findall(r"\]\((?!https?:)([^)#]+)\)", text_of(page)) if page.endswith(".md") else []
-    assert not [link for link in links if not (ROOT / link).exists()]
+    assert not [link for link in links if not ((ROOT / page).parent / link).exists()]
 
 
 @pytest.mark.parametrize("page", PAGES)

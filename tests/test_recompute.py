@@ -246,3 +246,11 @@ def test_in_a_loop_only_the_arguments_are_kept():
 
 def test_the_alias():
     assert tf.recompute_grad is tf.recompute
+
+
+def test_layers_that_are_none_are_an_error_with_the_users_line():
+    for layers in (tf.tanh, [tf.tanh, 3], iter([tf.tanh])):
+        with pytest.raises(
+            DTypeError, match=r"test_recompute.py:\d+\): recompute_sequential: expected layers"
+        ):
+            tf.recompute_sequential(layers, tf.constant(1.0))

@@ -38,6 +38,44 @@ def test_a_numpy_function_of_a_tensor(make, call):
         call(t)
 
 
+def branch(t):
+    return 1 if t > 0 else 2
+
+
+def loop(t):
+    while t < 3:
+        t += 1
+
+
+def rows(t):
+    for _ in t:
+        pass
+
+
+CONTROL_FLOW = {
+    "if": (branch, "no truth value.*cond.* for if"),
+    "while": (loop, "no truth value.*while_loop.* for while"),
+    "and": (lambda t: t > 0 and t < 3, "no truth value.*logical_and.* for and, or and not"),
+    "not": (lambda t: not t, "no truth value.*logical_not"),
+    "for": (rows, "cannot be iterated.*map_fn.* scan.* unstack"),
+    "range": (range, "no Python integer.*while_loop.* for range"),
+    "index": (lambda t: ["a", "b"][t], "no Python integer.*gather.* for an index"),
+}
+
+
+@pytest.mark.parametrize(("use", "message"), CONTROL_FLOW.values(), ids=list(CONTROL_FLOW))
+def test_python_control_flow_of_a_tensor_says_what_to_use_and_where(use, message):
+    t = tf.constant(1, name="x")
+    with pytest.raises(DTypeError, match=rf"^\({HERE}\): Tensor '\S+:0' .*{message}") as caught:
+        use(t)
+    assert "function(autograph=True)" in caught.value.message
+
+
+def test_the_length_of_a_tensor():
+    with pytest.raises(DTypeError, match=rf"^\({HERE}\): Tensor 'x:0' has no len\(\): use .shape"):
+        len(tf.constant([1], name="x"))
+
+
 @pytest.mark.parametrize("make", [tf.constant, tf.Variable])
 def test_an_array_to_the_left_of_an_operator_is_no_mistake(make):
     a, b = np.array([3.0, 5.0]), np.array([2.0, 4.0])

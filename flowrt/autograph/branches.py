@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt import dtypes
+from flowrt.autograph.lists import keeps_lists
 from flowrt.autograph.variables import (
     Block,
     GetState,
@@ -56,7 +57,8 @@ def if_stmt(
         else:
             orelse()
         return
-    _If(convert_to_tensor(pred), get_state, set_state, names[:outputs]).run(body, orelse)
+    both = keeps_lists("if", body), keeps_lists("if", orelse)
+    _If(convert_to_tensor(pred), get_state, set_state, names[:outputs]).run(*both)
 
 
 class _MissingReturn(Exception):

@@ -18,11 +18,13 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 from flowrt.autograph import branches, loops, variables
+from flowrt.autograph.experimental import set_loop_options
 from flowrt.autograph.python_functions import OVERLOADS
+from flowrt.autograph.source_lines import relocated
 from flowrt.errors import UnimplementedError
-from flowrt.graph.node import generated_lines
 
 _NOT_THE_USERS = (
     str(Path(__file__).resolve().parent.parent),
@@ -78,9 +80,11 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
         from malt.converters import conditional_expressions
         from malt.core import converter
         from malt.impl import api
+        from malt.lang import directives
     except ImportError as error:
         raise UnimplementedError(
-            "autograph: expected diastatic-malt to be installed. Use pip install 'flowrt[autograph]'"
+            "autograph: expected diastatic-malt to be installed. Use pip install diastatic-malt, or install"
+            " flowrt with the extra 'autograph'"
         ) from error
 
     class Transpiler(api.PyToPy):  # type: ignore[misc]
@@ -88,6 +92,8 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
             return {"ag__": names}
 
         def transform_ast(self, node: ast.AST, ctx: Any) -> ast.AST:
+            ctx.info.namespace[_LOOP_OPTIONS] = directives.set_loop_options
+            _name_directives(node, ctx.info.namespace)
             converted: ast.AST = super().transform_ast(node, ctx)
             while any(isinstance(part, ast.IfExp) for part in ast.walk(converted)):  # one inside another
                 converted = conditional_expressions.transform(converted, ctx)
@@ -96,35 +102,59 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
     names = types.SimpleNamespace(
         **{**vars(variables), **vars(branches), **vars(loops)},
         converted_call=converted_call,
-        autograph_artifact=lambda function: function,
+        autograph_artifact=_artifact,
         ConversionOptions=lambda **_: None,
         Feature=converter.Feature,
     )
 
     transpiler = Transpiler()
-    features = (converter.Feature.EQUALITY_OPERATORS, converter.Feature.ASSERT_STATEMENTS)
+    codes: dict[tuple[str, str], types.CodeType] = {}
+    feature = converter.Feature
+    features = (feature.EQUALITY_OPERATORS, feature.ASSERT_STATEMENTS, feature.BUILTIN_FUNCTIONS)
     options = converter.ConversionOptions(recursive=True, user_requested=True, optional_features=features)
     context = converter.ProgramContext(options=options)
 
     def transpile(func: types.FunctionType) -> Callable[..., Any]:
         converted: Callable[..., Any]
         converted, module, origins = transpiler.transform_function(func, context)
-        known = {line.lineno: origin.loc.lineno for line, origin in origins.items()}
-        generated_lines.setdefault(module.__file__, _lines(func.__code__, known))
+        key = (module.__file__, func.__code__.co_filename)
+        if key not in codes:
+            lines = {line.lineno: origin.loc.lineno for line, origin in origins.items()}
+            codes[key] = relocated(converted.__code__, inspect.getsource(module), lines, func.__code__)
+        converted.__code__ = codes[key]
         return converted
 
     return transpile
 
 
-def _lines(code: types.CodeType, known: dict[int, int]) -> dict[int, str]:
-    """The user's ``file:line`` for each line of the code made from ``code``: what the library added has the
-    line before it.
-    """
-    found, number = {}, code.co_firstlineno
-    for line in range(max(known, default=0) + 100):  # some lines are added at the end
-        number = known.get(line, number)
-        found[line] = f"{code.co_filename}:{number}"
-    return found
+_LOOP_OPTIONS = "ag__loop_options"
+"""The library's directive for `set_loop_options`, by a name that it knows in every function."""
+
+
+def _name_directives(node: ast.AST, namespace: dict[str, Any]) -> None:
+    """Have calls of `set_loop_options` in ``node`` call the library's directive."""
+    for part in ast.walk(node):
+        if isinstance(part, ast.Call) and _value(part.func, namespace) is set_loop_options:
+            part.func = ast.Name(_LOOP_OPTIONS, ast.Load())
+
+
+def _value(name: ast.expr, namespace: dict[str, Any]) -> Any:
+    """What a name, or a name in a module, stands for; None where only the running code can tell."""
+    if isinstance(name, ast.Name):
+        return namespace.get(name.id)
+    if isinstance(name, ast.Attribute):
+        owner = _value(name.value, namespace)
+        return getattr(owner, name.attr, None) if inspect.ismodule(owner) else None
+    return None
+
+
+_converted = WeakSet[Any]()
+"""The functions that were converted with the one around them."""
+
+
+def _artifact(function: Any) -> Any:
+    _converted.add(function)
+    return function
 
 
 def converted_call(f: Any, args: tuple[Any, ...], kwargs: dict[str, Any] | None, scope: Any = None) -> Any:
@@ -148,6 +178,6 @@ def _callee(f: Any) -> Any:
 def _is_the_users(f: Any) -> bool:
     """Whether it is a function (or method) that the user has written, and not converted yet."""
     code = getattr(f, "__code__", None)
-    if not isinstance(code, types.CodeType) or code.co_filename in generated_lines:
+    if not isinstance(code, types.CodeType) or getattr(f, "__func__", f) in _converted:
         return False
     return not code.co_filename.startswith(("<", *_NOT_THE_USERS))

@@ -1,16 +1,21 @@
 """``while`` and ``for``.
 
-A variable that a loop over tensors changes has one structure, dtype and shape from before the loop on. What
-no tensor can stand for must stay what it is.
+A variable that a loop over tensors changes has one structure, dtype and shape from before the loop on; its
+shape may be a wider one, which `flowrt.autograph.experimental.set_loop_options` says. What no tensor can
+stand for must stay what it is.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, final
 
+import numpy as np
+
+from flowrt import dtypes
 from flowrt.autograph.branches import and_, if_stmt
+from flowrt.autograph.lists import HINT, keeps_lists
 from flowrt.autograph.variables import (
     Block,
     GetState,
@@ -31,37 +36,50 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import get_default_graph
+from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Tensor
-from flowrt.graph.shapes import as_shape
+from flowrt.graph.shapes import as_shape, format_shape, relax
 from flowrt.graph.source import user_line
 
 
 def while_stmt(
-    test: Block, body: Block, get_state: GetState, set_state: SetState, names: Sequence[str], options: Any
+    test: Block,
+    body: Block,
+    get_state: GetState,
+    set_state: SetState,
+    names: Sequence[str],
+    options: Mapping[str, Any],
 ) -> None:
     """``while test: body``. As long as Python knows the test's outcome, Python loops."""
     while True:
         holds = test()
         if is_symbolic(holds):
-            _While(get_state, set_state, names).run(test, body)
+            _While(get_state, set_state, names, options).run(test, keeps_lists(WHAT, body))
             return
         if not holds:
             return
         body()
 
 
+WHAT = "loop over tensors"
+
+
 @final
 class _While:
-    """A loop over tensors."""
+    """A loop over tensors. ``options`` are those of `set_loop_options`, and what the library adds."""
 
-    def __init__(self, get_state: GetState, set_state: SetState, names: Sequence[str]) -> None:
+    def __init__(
+        self, get_state: GetState, set_state: SetState, names: Sequence[str], options: Mapping[str, Any]
+    ) -> None:
         self._get, self._set, self._names = get_state, set_state, names
         self._before = list(get_state())
+        self._wider = _pairs(options.get("shape_invariants"))
+        self._options = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
 
     def run(self, test: Block, body: Block) -> None:
         self._check_defined()
-        shapes = self._fill_in_return(body)
+        trial = self._fill_in_return(body)
         carried = [k for k, value in enumerate(self._before) if all(map(is_value, flatten(value)))]
 
         def holds(*values: Any) -> Any:
@@ -76,11 +94,31 @@ class _While:
             return tuple(after[k] for k in carried) or (False,)
 
         initial = tuple(map_structure(as_tensor, self._before[k]) for k in carried) or (False,)
-        invariants = None
-        if shapes:
-            invariants = tuple(map_structure(_shape_of, shapes.get(k, self._before[k])) for k in carried)
-        results = while_loop(holds, iteration, initial, invariants, name="while", return_same_structure=True)
+        results = while_loop(
+            holds,
+            iteration,
+            initial,
+            self._invariants(carried, trial),
+            name="while",
+            return_same_structure=True,
+            **self._options,
+        )
         self._enter(carried, results)
+
+    def _invariants(self, carried: Sequence[int], trial: dict[int, Any]) -> tuple[Any, ...] | None:
+        """The shapes of the variables, where not all keep those that they begin with."""
+        shapes = {k: map_structure(_shape_of, like) for k, like in trial.items()}
+        for value, shape in self._wider:
+            found = [k for k in carried if self._before[k] is value]
+            if not found:
+                raise InvalidArgumentError(
+                    f"{WHAT}: expected shape_invariants of variables that it changes; got {value!r:.60}",
+                    source=user_line(),
+                )
+            shapes |= dict.fromkeys(found, shape)
+        if not shapes:
+            return None
+        return tuple(shapes.get(k, map_structure(_shape_of, self._before[k])) for k in carried)
 
     def _enter(self, carried: Sequence[int], values: Iterable[Any]) -> None:
         state = list(self._before)
@@ -92,7 +130,7 @@ class _While:
         for name, value in zip(self._names, self._before, strict=True):
             if isinstance(value, Undefined):
                 raise InvalidArgumentError(
-                    f"loop over tensors: expected a value for variable {name!r} before the loop, as it is"
+                    f"{WHAT}: expected a value for variable {name!r} before the loop, as it is"
                     " used after it or in the next iteration; got none",
                     source=user_line(),
                 )
@@ -130,17 +168,48 @@ class _While:
             if not same_structure(was, now) or not all(map(is_value, flatten(now))):
                 self._misfit(name, was, now)
             for x, y in zip(flatten(was), flatten(now), strict=True):
-                if is_symbolic(y) and spec_of(y).dtype is not spec_of(x).dtype:
-                    raise DTypeError(
-                        f"loop over tensors: expected variable {name!r} to stay {spec_of(x).dtype.name}; got"
-                        f" {spec_of(y).dtype.name} after an iteration. Use flowrt.cast()",
-                        source=user_line(),
-                    )
+                _check_spec(name, spec_of(x).spec, spec_of(y).spec, is_symbolic(y))
 
     def _misfit(self, name: str, was: Any, now: Any) -> NoReturn:
+        hint = f". {HINT}" if isinstance(was, list) and isinstance(now, list) else ""
         raise InvalidArgumentError(
-            f"loop over tensors: expected variable {name!r} to stay {was!r:.60}, or like it; got {now!r:.60}"
-            " after an iteration",
+            f"{WHAT}: expected variable {name!r} to stay {was!r:.60}, or like it; got {now!r:.60}"
+            f" after an iteration{hint}",
+            source=user_line(),
+        )
+
+
+_OPTIONS = ("parallel_iterations", "swap_memory", "maximum_iterations")
+"""Those that go to `while_loop` as they are."""
+
+
+def _pairs(shape_invariants: Any) -> list[tuple[Any, Any]]:
+    """The variables' values and shapes. Raises `InvalidArgumentError`."""
+    found = [] if shape_invariants is None else shape_invariants
+    if not isinstance(found, (list, tuple)) or not all(
+        isinstance(p, (list, tuple)) and len(p) == 2 for p in found
+    ):
+        raise InvalidArgumentError(
+            f"set_loop_options: expected shape_invariants to be a list of pairs (variable, shape); got"
+            f" {shape_invariants!r:.80}",
+            source=user_line(),
+        )
+    return list(found)
+
+
+def _check_spec(name: str, was: TensorSpec, now: TensorSpec, has_dtype: bool) -> None:
+    """Raises unless a leaf of variable ``name`` is what it was; a Python number takes the dtype."""
+    if has_dtype and now.dtype is not was.dtype:
+        raise DTypeError(
+            f"{WHAT}: expected variable {name!r} to stay {was.dtype.name}; got {now.dtype.name} after an"
+            " iteration. Use flowrt.cast()",
+            source=user_line(),
+        )
+    if was.dtype is not dtypes.variant and relax(now.shape, was.shape) != was.shape:
+        raise InvalidArgumentError(
+            f"{WHAT}: expected variable {name!r} to keep the shape {format_shape(was.shape)}; got"
+            f" {format_shape(now.shape)} after an iteration. Say the shape of all of them first in the loop:"
+            f" flowrt.autograph.experimental.set_loop_options(shape_invariants=[({name}, shape)])",
             source=user_line(),
         )
 
@@ -180,14 +249,15 @@ def for_stmt(
     get_state: GetState,
     set_state: SetState,
     names: Sequence[str],
-    options: Any,
+    options: Mapping[str, Any],
 ) -> None:
     """``for item in iterable: body(item)``, as long as ``extra_test`` holds."""
     items = items_of(iterable)
     if items is None:
         _python_for(iterable, extra_test or (lambda: True), body, get_state, set_state, names)
         return
-    position: Any = 0
+    position: Any = np.int32(0)  # no variable of the user's is this object
+    of_item = keeps_lists(WHAT, body)
 
     def get() -> State:
         return (position, *get_state())
@@ -204,9 +274,9 @@ def for_stmt(
     def iteration() -> None:
         nonlocal position
         number, position = position, op_def("AddV2")(position, 1)
-        body(items.item(number))
+        of_item(items.item(number))
 
-    _While(get, put, ("the position", *names)).run(test, iteration)
+    _While(get, put, ("the position", *names), options).run(test, iteration)
 
 
 def _python_for(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -58,10 +59,11 @@ def _cast(to: Any, dtype: Any) -> Callable[..., Any]:
     return lambda *args: op_def("Cast")(args[0], DstT=dtype) if any(map(is_symbolic, args)) else to(*args)
 
 
-def _print(*values: Any, **options: Any) -> Any:
+def _print(*values: Any, sep: Any = None, end: Any = None, file: Any = None, flush: bool = False) -> Any:
     if any(is_symbolic(leaf) for leaf in flatten(values)):
-        return print_tensors(*values)
-    return builtins.print(*values, **options)  # noqa: T201 (the user's own)
+        sep, end = " " if sep is None else sep, "\n" if end is None else end
+        return print_tensors(*values, output_stream=file or sys.stdout, sep=sep, end=end)
+    return builtins.print(*values, sep=sep, end=end, file=file, flush=flush)
 
 
 OVERLOADS: dict[Any, Callable[..., Any]] = {

@@ -8,6 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from flowrt.cli.table import aligned, gib
+from flowrt.device import onednn
 from flowrt.device.cuda import why_no_gpu
 from flowrt.machine import (
     DeviceFacts,
@@ -19,8 +20,8 @@ from flowrt.machine import (
 )
 
 HELP = "list the devices of this machine, with memory, libraries and threads"
-SHOWN = ("numpy", "cupy", "llvmlite", "onednn-cpu-gomp")
-"""The libraries that compute."""
+SHOWN = ("numpy", "cupy", "llvmlite", "onednn-cpu-gomp", "diastatic-malt")
+"""The libraries that compute, and the one that converts source."""
 
 HEADINGS = ("device", "free", "total", "compute", "description")
 
@@ -43,6 +44,7 @@ def gather() -> dict[str, Any]:
     return {
         "devices": [asdict(device) for device in found],
         "why_no_gpu": why_no_gpu(),
+        "why_no_onednn": onednn.why_unavailable(),
         "cores": there,
         "usable_cores": usable,
         "blas": [blas._asdict() for blas in blas_libraries()],
@@ -57,6 +59,8 @@ def lines(facts: dict[str, Any]) -> list[str]:
     rows = [("cores", f"{facts['cores']}, {facts['usable_cores']} of them for this process")]
     rows += [("BLAS", f"{b['name']} {b['version']}, {b['threads']} threads") for b in facts["blas"]]
     rows += list(facts["libraries"].items())
+    if facts["why_no_onednn"]:
+        rows.append(("no oneDNN", facts["why_no_onednn"]))
     if facts["why_no_gpu"]:
         rows.append(("no GPU", facts["why_no_gpu"]))
     return [*first, "", *aligned(rows)]

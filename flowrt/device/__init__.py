@@ -17,8 +17,11 @@
     loops             `LoopProgram`: what a loop over the elements of arrays computes, as data
     loop_math, loop_stages    its functions as arithmetic; how many passes over a row it needs
     llvm_loops, llvm_iteration, llvm_text   its LLVM IR, as text; of a loop over scalars; of one value
+    llvm_convolution          LLVM IR of convolutions, as text
     host_jit          machine code of the text (the one door to llvmlite); code_cache keeps it on disk
     host_call, host_team, host_pool   machine code as functions of Python; threads that share a loop
+    onednn, primitives        oneDNN (its one door); convolutions, mean pooling and products with it
+    workspace                 memory for what a kernel needs only while it runs
 
 Bytes come in regions from a `StreamExecutor` (``mmap``, ``cudaMalloc``), a `MemoryPool` cuts them up, and
 everybody else has `DeviceMemory` from the pool: the arena of a plan, a variable, a value of a size that only

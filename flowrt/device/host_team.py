@@ -40,8 +40,9 @@ declare i32 @sem_post(ptr)
 declare i32 @sched_yield()
 
 ; A piece belongs to who adds to its share's `next`. Between loops every `next` is 2^62, beyond all pieces: so
-; who gets a piece below the end got it of a loop of which all else was written before. Pieces of all loops are
-; numbered on: a number that was taken of one loop, by who was held up since, is below the first of the next.
+; who gets a piece below the end got it of a loop of which all else was written before. Pieces of all loops
+; are numbered on: a number that was taken of one loop, by who was held up since, is below the first of the
+; next.
 
 define internal void @take_pieces(ptr %team, i64 %member) nounwind {
 entry:

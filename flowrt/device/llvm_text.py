@@ -68,7 +68,7 @@ class Writer:
         return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")
 
     @contextmanager
-    def _loop(self, begin: str, end: str, step: int = 1) -> Iterator[str]:
+    def _loop(self, begin: str, end: str, step: int | str = 1) -> Iterator[str]:
         """What is emitted inside is done for each number; the context gives its name."""
         self._count += 1
         label = self._count

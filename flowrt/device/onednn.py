@@ -35,8 +35,8 @@ PACKAGE, LIBRARY = "onednn-cpu-gomp", "libdnnl.so.3"
 VERSION = 3
 """The C API changed from 2 to 3; within 3 it only grows."""
 
-SPINS = "1000"
-"""How often a waiting thread of libgomp looks before it sleeps: 50 us."""
+SPINS = "5000"
+"""How often a waiting thread of libgomp looks before it sleeps: 0.1 ms."""
 
 SUCCESS, OUT_OF_MEMORY, INVALID_ARGUMENTS, UNIMPLEMENTED = range(4)
 """dnnl_status_t"""
@@ -52,7 +52,7 @@ MAX_RANK = 12
 Address: TypeAlias = "int | None"
 
 
-class Unsupported(Exception):  # noqa: N818 (an answer, no error: it never leaves `flowrt.device.primitives`)
+class Unsupported(Exception):
     """The library has no such primitive."""
 
 
@@ -273,7 +273,9 @@ def threads_to_use() -> int:
 
 
 def numbers(values: Sequence[int]) -> Any:
-    """dnnl_dims_t"""
+    """dnnl_dims_t. Raises `Unsupported` for more than `MAX_RANK`."""
+    if len(values) > MAX_RANK:
+        raise Unsupported("rank")
     return (ctypes.c_int64 * MAX_RANK)(*values)
 
 

@@ -12,8 +12,7 @@ of g groups; how an array lies is a matter of strides alone.
 
 from __future__ import annotations
 
-import ctypes
-import threading
+import math
 from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias, final
@@ -29,11 +28,15 @@ from flowrt.device.onednn import (
     numbers,
     threads_to_use,
 )
+from flowrt.device.workspace import ALIGNMENT, WORKSPACE
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
 MAX_PRIMITIVES = 1024
 """How many are kept. One has 10 to 100 KB, most of it machine code."""
+
+MIN_SHARED = 1 << 21
+"""Multiplications that threads share: 28 us of one. On a busy machine they wait for each other for longer."""
 
 FORWARD = 64
 """Of dnnl_prop_kind_t: for training, so that it is a hint for the gradients, which ask for one."""
@@ -45,17 +48,34 @@ SOURCE, TARGET, FILTER, SCRATCHPAD = 1, 17, 33, 80
 SOURCE_GRADIENT, TARGET_GRADIENT, FILTER_GRADIENT = 129, 145, 161
 """DNNL_ARG_*"""
 
-ALIGNMENT = 64
+ITEMSIZE = 4
 
 
 class Layout(NamedTuple):
-    """A float32 array's shape, its strides in elements, and whether the library may have it in another
-    layout.
+    """How a float32 array lies: shape and strides in bytes, as NumPy has them, in the library's order of
+    dimensions; and whether the library may have the array in another layout.
     """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     is_free: bool = False
+
+    def descriptor(self) -> Handle:
+        """Raises `Unsupported` for strides that are not of whole elements, or do not go forwards."""
+        strides, least = [], 1
+        for size, nbytes in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            stride, rest = divmod(nbytes, ITEMSIZE)
+            if size == 1 and stride < 1:
+                stride, rest = least, 0  # nobody goes along it
+            if stride < 1 or rest:
+                raise Unsupported("strides")
+            strides.append(stride)
+            least = max(least, stride * size)
+        return library().descriptor(self.shape, strides[::-1])
+
+    def wanted(self, given: Handle) -> Handle:
+        """What a primitive is asked for: ``given``, our descriptor, if it has to be."""
+        return library().descriptor(self.shape, None) if self.is_free else given
 
 
 class Axis(NamedTuple):
@@ -69,58 +89,52 @@ class Axis(NamedTuple):
 
 
 def layout_of(array: Array, is_free: bool = False) -> Layout:
-    """Of a view in the library's order of dimensions. Raises `Unsupported` for strides that it has no word
-    for: not of whole elements, or not forwards.
-    """
-    strides, least = [], 1
-    for size, nbytes in zip(reversed(array.shape), reversed(array.strides), strict=True):
-        stride, rest = divmod(nbytes, array.itemsize)
-        if size == 1:
-            stride = least  # whatever NumPy says: nobody goes along it
-        elif stride < 1 or rest:
-            raise Unsupported("strides")
-        strides.append(stride)
-        least = max(least, stride * size)
-    return Layout(array.shape, tuple(reversed(strides)), is_free)
+    return Layout(array.shape, array.strides, is_free)
 
 
 # --- primitives
 
 
-def convolution(x: Layout, filter: Layout, y: Layout, axes: Sequence[Axis]) -> Primitive:
+def convolution(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
     """``y`` of ``x`` and ``filter``; call it with their arrays in this order. As all functions that make
-    primitives, raises `Unsupported` where the library has none that is faster than plain loops.
+    primitives, raises `Unsupported` where the library has none that is better than plain loops.
     """
-    return _found(_convolution, x, filter, y, axes)
+    return _found(_convolution, _work(filter, y), x, filter, y, axes)
 
 
-def convolution_source_gradient(x: Layout, filter: Layout, y: Layout, axes: Sequence[Axis]) -> Primitive:
+def convolution_source_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
     """The gradient of ``x``, from ``filter`` and the gradient of ``y``."""
-    return _found(_convolution_source_gradient, x, filter, y, axes)
+    return _found(_convolution_source_gradient, _work(filter, y), x, filter, y, axes)
 
 
-def convolution_filter_gradient(x: Layout, filter: Layout, y: Layout, axes: Sequence[Axis]) -> Primitive:
+def convolution_filter_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
     """The gradient of ``filter``, from ``x`` and the gradient of ``y``."""
-    return _found(_convolution_filter_gradient, x, filter, y, axes)
+    return _found(_convolution_filter_gradient, _work(filter, y), x, filter, y, axes)
 
 
-def mean_pooling(x: Layout, y: Layout, axes: Sequence[Axis]) -> Primitive:
+def mean_pooling(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
     """The mean of each window over its elements that lie within ``x``."""
-    return _found(_mean_pooling, x, y, axes)
+    return _found(_mean_pooling, math.prod(x.shape), x, y, axes)
 
 
-def mean_pooling_gradient(x: Layout, y: Layout, axes: Sequence[Axis]) -> Primitive:
+def mean_pooling_gradient(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
     """The gradient of ``x`` from that of ``y``."""
-    return _found(_mean_pooling_gradient, x, y, axes)
+    return _found(_mean_pooling_gradient, math.prod(x.shape), x, y, axes)
 
 
 def matrix_product(a: Layout, b: Layout, c: Layout) -> Primitive:
     """``c`` = ``a @ b``, of matrices or of batches of them, of one rank, which broadcast."""
-    return _found(_matrix_product, a, b, c)
+    return _found(_matrix_product, math.prod(c.shape) * a.shape[-1], a, b, c)
 
 
-def _found(make: Callable[..., Primitive | None], *arguments: Any) -> Primitive:
-    primitive = make(threads_to_use(), *arguments)
+def _work(filter: Layout, y: Layout) -> int:
+    """Multiplications of a convolution."""
+    _, _, per_group, *taps = filter.shape
+    return math.prod(y.shape) * per_group * math.prod(taps)
+
+
+def _found(make: Callable[..., Primitive | None], work: int, *arguments: Any) -> Primitive:
+    primitive = make(threads_to_use() if work >= MIN_SHARED else 1, *arguments)
     if primitive is None:
         raise Unsupported(make.__name__)
     return primitive
@@ -253,12 +267,8 @@ class Primitive:
     ) -> None:
         dnnl = library()
         self.n_threads, self.operands = n_threads, operands
-        self.given = [dnnl.descriptor(o.layout.shape, o.layout.strides) for o in operands]
-        wanted = [
-            dnnl.descriptor(o.layout.shape, None) if o.layout.is_free else given
-            for o, given in zip(operands, self.given, strict=True)
-        ]
-        self.descriptor = describe(wanted)
+        self.given = [operand.layout.descriptor() for operand in operands]
+        self.descriptor = describe([o.layout.wanted(d) for o, d in zip(operands, self.given, strict=True)])
         self.implementation = dnnl.implementation(self.descriptor)
         if self.implementation.startswith("ref"):
             raise Unsupported(self.implementation)
@@ -314,7 +324,8 @@ class _Execution:
         used = {o.argument: m for o, m in zip(primitive.operands, self._memories, strict=True)}
         if len(self._inner) > len(primitive.copies):
             used[SCRATCHPAD] = self._inner[-1]
-        before, after = [], []
+        before: list[tuple[Handle, Any]] = []
+        after: list[tuple[Handle, Any]] = []
         for copy, inner in zip(primitive.copies, self._inner, strict=False):
             outer = self._memories[copy.operand]
             used[primitive.operands[copy.operand].argument] = inner
@@ -332,7 +343,7 @@ class _Execution:
                 dnnl.set_address(self._memories[i], address)
                 self._addresses[i] = address
         if self._nbytes:
-            self._place(_workspace.of(self._nbytes))
+            self._place(WORKSPACE.address(self._nbytes))
         for primitive, arguments in self._steps:
             dnnl.execute(primitive, self._stream, arguments)
 
@@ -347,24 +358,3 @@ def _arguments(memories: dict[int, Handle]) -> Any:
     return (ExecutionArgument * len(memories))(
         *[ExecutionArgument(argument, memory.address) for argument, memory in memories.items()]
     )
-
-
-@final
-class _Workspace(threading.local):
-    """Memory for what a primitive needs only while it runs: each thread has one piece, as large as the
-    largest that it has needed.
-    """
-
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-        self._address = 0
-
-    def of(self, nbytes: int) -> int:
-        """The address of at least ``nbytes`` bytes."""
-        if self._bytes.size < nbytes + ALIGNMENT:
-            self._bytes = np.empty(nbytes + ALIGNMENT, np.uint8)
-            self._address = -(-self._bytes.ctypes.data // ALIGNMENT) * ALIGNMENT
-        return self._address
-
-
-_workspace = _Workspace()

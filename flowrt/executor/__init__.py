@@ -3,12 +3,19 @@
 The way of a step, in the order of the modules:
 
     session       `Session.run`: (fetches, fed tensors) -> `Request`, feed shapes -> `Plan`, both cached
-    fetches, feeds             what the caller asks for and gives, checked and converted
+    session_variables, default_session   what is not on that way: variables read and set without operations;
+                              which session is the default one
+    request, fetches, feeds    what the caller asks for and gives, checked and converted
     plan          compiles once (the passes of flowrt.graph), keeps instances, runs a step on one
     streams       one device's subgraph -> which stream runs each node, and who waits for whom
     lifetimes, places, memory_plan   who reads a tensor last; where it is; where in the arena
     fused_program, fused_kernel, update_kernel   a group's, an update's compiled loop, bound to its arrays
-    bind          -> `Program`: the arena is taken, each instruction gets its arguments
+    host_kernels              operations that the host has its own kernels for: by oneDNN (onednn_kernels), by
+                              compiled loops (conv_kernels, pool_kernels)
+    bind          -> `Program`: each instruction gets its arguments; bound_tensors takes the arena
+    strand        the instructions of one program as they are bound
+    bind_streams, bind_transfer, keys         waits between streams; feeds, sends and receives; their keys
+    bind_control, open_lists, bind_fetches    loops and branches, lists open in them; what is given out
     arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order
@@ -20,3 +27,6 @@ Invariants: on the cached way nothing is decided an op at a time; a program runs
 instance that failed is thrown away; what a fetch returns is the caller's; the result does not depend on who
 drives.
 """
+
+# First of all: flowrt.graph.passes and flowrt.graph.effects need each other, and only this end can be first.
+import flowrt.graph.passes

@@ -79,9 +79,10 @@ def bound_kernel(
     state: Any = None,
     to_host: Convert = np.asarray,
     to_device: Convert = _same,
+    kernel: Callable[..., Any] | None = None,
 ) -> tuple[Any, tuple[Any, ...]]:
     """The node's kernel with attrs, array module and ``state`` bound, and one argument an input of its
-    signature; one that is not known yet is a `Later`.
+    signature; one that is not known yet is a `Later`. ``kernel``: the device's own, if it has one.
     """
     op = node.op
     arguments = _arguments_of(node, operands, to_host, to_device)
@@ -90,7 +91,7 @@ def bound_kernel(
     attrs = {key: node.attrs[key] for key in op.kernel_attrs}
     if op.state is not None:
         attrs["state"] = state
-    return functools.partial(op.kernel, xp, **attrs), arguments
+    return functools.partial(kernel or op.kernel, xp, **attrs), arguments
 
 
 def _arguments_of(

@@ -13,21 +13,20 @@ copy.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.host_jit import compile_loop
 from flowrt.executor.arguments import Operand
+from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.control import Branches, Frame, Loop
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
 from flowrt.executor.open_lists import OpenList, open_lists
 from flowrt.executor.program import Segment
+from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
-
-if TYPE_CHECKING:
-    from flowrt.executor.bind import Strand
 
 MAX_ITERATION_COST = 1e7
 """Estimated work between two pauses of a loop: some milliseconds."""
@@ -56,19 +55,17 @@ Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str
 
 def bind_control(
     node: Node,
-    device: Device,
     strand: Strand,
-    registers: list[Any],
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
+    tensors: BoundTensors,
     functions: Sequence[Bind],
     frame: Frame | None,
     compiles: bool,
 ) -> None:
-    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``. ``compiles``: what is
-    arithmetic on scalars becomes machine code.
+    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``. The node's outputs have
+    their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code.
     """
-    mover = _Mover(node, device, registers)
+    inputs, outputs = tensors.inputs(node), tensors.outputs(node)
+    mover = _Mover(node, strand.device, tensors.registers)
     if compiles and all(output.slot is None for output in outputs):
         program = iterated_program(node)
         if program is not None:
@@ -88,7 +85,7 @@ def _bind_iterated(
 ) -> None:
     """A loop over scalars as one function, which is called again while the predicate holds."""
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
-    strand.line(node, tuple(o.text for o in inputs), ", ".join(o.text for o in outputs))
+    strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
     held = [np.empty((), spec.dtype.np) for spec in _arguments_of(node)[len(outputs) :]]
     copies = [Operand(array, None, "") for array in held]
     mover.move(strand, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
@@ -135,11 +132,11 @@ def _bind_loop(
     frame: Frame | None,
 ) -> None:
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
-    strand.line(node, tuple(o.text for o in inputs), ", ".join(o.text for o in outputs))
+    strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
     mover.move(strand, initial, outputs, [False] * len(outputs))
     lists = open_lists(node, {k: o.slot for k, o in enumerate(outputs) if o.slot is not None})
     for opened in lists.values():
-        strand.emit(node, opened.open(mover.registers), ())
+        strand.emit(node, opened.open(mover.registers))
     (bind,) = functions
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
     function = bind([*outputs, *invariant], outputs, own_frame, lists)
@@ -152,7 +149,7 @@ def _bind_loop(
     loop = Loop(mover.reader(pred), mover.reader(again), tuple(body.segments), own_frame, iterations)
     strand.cut(None, 0, loop)
     for opened in lists.values():
-        strand.emit(node, opened.close(mover.registers), ())
+        strand.emit(node, opened.close(mover.registers))
 
 
 class _Mover:
@@ -197,7 +194,7 @@ class _Mover:
         self._store(strand, stores)  # first: what is copied from arrays is still there
         self._copy(strand, copies)
         for slot, array in loads:
-            strand.emit(self._node, self._load(slot, array), ())
+            strand.emit(self._node, self._load(slot, array))
 
     def _load(self, slot: int, array: Any) -> Callable[[], None]:
         registers, copyto = self.registers, self._device.xp.copyto
@@ -212,7 +209,7 @@ class _Mover:
         slots = [slot for _, slot, _ in stores]
         if len(stores) == 1:
             (read,), (slot,) = reads, slots
-            strand.emit(self._node, lambda: registers.__setitem__(slot, read()), ())
+            strand.emit(self._node, lambda: registers.__setitem__(slot, read()))
             return
 
         def store() -> None:
@@ -220,7 +217,7 @@ class _Mover:
             for slot, value in zip(slots, values, strict=True):
                 registers[slot] = value
 
-        strand.emit(self._node, store, ())
+        strand.emit(self._node, store)
 
     def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
         registers, slot, value = self.registers, source.slot, source.value

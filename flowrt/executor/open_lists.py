@@ -12,7 +12,11 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from flowrt import dtypes
+from flowrt.executor.arguments import Operand
+from flowrt.executor.bound_tensors import BoundTensors
+from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
 from flowrt.graph.tensor_list import ListSpec, TensorList
 
@@ -40,6 +44,37 @@ class OpenList(NamedTuple):
     @property
     def _spec(self) -> ListSpec:
         return ListSpec(self.node.attrs["element_dtype"], self.node.outputs[0].shape)
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        """The instruction of `node`, in the loop's body: push onto the list, or take its last element."""
+        node, operands = self.node, [tensors[ref] for ref in self.node.inputs[:2]]
+        tensors.place(node, 0, operands[0])
+        if self.is_pushed:
+            push = self._push(tensors, operands[1])
+            strand.emit_line(node, push, (), operands, operands[0].text)
+        else:
+            pop = self._pop(tensors, tensors.new_register(node, 1))
+            strand.emit_line(node, pop, (), operands[:1], tensors[node.name, 1].text)
+
+    def _push(self, tensors: BoundTensors, value: Operand) -> Callable[[], None]:
+        registers, slot, copy = tensors.registers, self.slot, tensors.device.xp.array
+        if value.slot is None:
+            array = value.value
+            return lambda: registers[slot].append(copy(array))
+        source, op = value.slot, tensors.source(self.node.inputs[1]).op
+        if op.effect in (Effect.PURE, Effect.RANDOM) and not op.alias:  # new memory, which nobody writes
+            return lambda: registers[slot].append(registers[source])
+        return lambda: registers[slot].append(copy(registers[source]))
+
+    def _pop(self, tensors: BoundTensors, target: int) -> Callable[[], None]:
+        registers, slot, spec = tensors.registers, self.slot, self.node.outputs[1]
+        xp = tensors.device.xp
+
+        def pop() -> None:
+            value = registers[slot].pop()
+            registers[target] = xp.zeros(spec.shape, spec.dtype.np) if value is None else value
+
+        return pop
 
 
 def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:

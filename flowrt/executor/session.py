@@ -10,12 +10,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple
 
-import numpy as np
 import threadpoolctl
 
 from flowrt.device.cuda import why_no_gpu
@@ -24,7 +22,6 @@ from flowrt.device.device import Device
 from flowrt.device.host_jit import is_available
 from flowrt.device.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
-from flowrt.device.memory_pool import Owner
 from flowrt.errors import (
     CancelledError,
     DTypeError,
@@ -35,26 +32,25 @@ from flowrt.errors import (
 )
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
-from flowrt.executor.feeds import GpuFeed, bring, converter, resolve_feed
+from flowrt.executor.default_session import as_default, graph_to_run, leave
+from flowrt.executor.feeds import GpuFeed, bring, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
 from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan, compile_step
+from flowrt.executor.request import Request
 from flowrt.executor.runner import StepControl
-from flowrt.executor.step_stats import StepRecorder
+from flowrt.executor.session_variables import Place, assign_variables, new_resource, read_variables
+from flowrt.executor.step_stats import StepRecorder, describe_step
 from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
-from flowrt.graph.evaluate import located
 from flowrt.graph.graph import (
     Graph,
     Operation,
     Tensor,
     default_sessions,
-    get_default_graph,
     leave_default_graph,
 )
-from flowrt.graph.graph_def import subgraph_to_graph_def
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
-from flowrt.graph.resources import VariableResource
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
 
@@ -63,23 +59,6 @@ MAX_REQUESTS = 256
 
 MAX_SHAPES = 32
 """Plans a request for exact feed shapes; later shapes share one plan that allocates as it goes."""
-
-
-@final
-class Request:
-    """One way of calling `Session.run`: what is fetched, what is fed, and the plans by the feeds' shapes."""
-
-    __slots__ = ("convert", "done", "feeds", "fetches", "plans", "used")
-
-    def __init__(
-        self, fetches: Fetches, feeds: tuple[Tensor, ...], done: frozenset[str] = frozenset()
-    ) -> None:
-        if len(set(feeds)) < len(feeds):
-            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
-        self.fetches, self.feeds, self.done = fetches, feeds, done
-        self.convert = [converter(t) for t in feeds]
-        self.plans: dict[Any, Plan] = {}
-        self.used = 0
 
 
 class DeviceAttributes(NamedTuple):
@@ -110,11 +89,9 @@ class BaseSession:
             raise InvalidArgumentError(
                 f"Session: expected the target ''; got {target!r}: this build has no cluster"
             )
-        if not isinstance(graph, Graph | None):
-            raise DTypeError(f"Session: expected a Graph; got {graph!r}")
         if not isinstance(config, ConfigProto | None):
             raise DTypeError(f"Session: expected a ConfigProto; got {config!r}")
-        self._graph = graph if graph is not None else get_default_graph()
+        self._graph = graph_to_run(graph)
         self._config = config if config is not None else ConfigProto()
         self._seed = seed
         self._devices = local_devices(device_request(self._config))
@@ -244,7 +221,9 @@ class BaseSession:
         finally:
             self._running.discard(control)
         if run_metadata is not None:
-            self._describe(run_metadata, plan, recorder, options)
+            has_graphs = options.output_partition_graphs or recorder is not None
+            parts = plan.partitions.values() if has_graphs else ()
+            describe_step(run_metadata, recorder, [part.subgraph for part in parts])
         return values
 
     def _plan(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
@@ -317,31 +296,8 @@ class BaseSession:
         with self._lock:
             self._check_open()
             if key not in self._resources:
-                assert node.op.state is not None
-                resource = self._resources[key] = node.op.state(node)
-                if isinstance(resource, VariableResource):
-                    self._pin(device, node, resource)
+                self._resources[key] = new_resource(device, node)
             return self._resources[key]
-
-    def _pin(self, device: Device, node: Node, variable: VariableResource) -> None:
-        source = None if node.source is None else str(node.source)
-        try:
-            variable.pin(functools.partial(device.empty, owner=Owner(node.name, source)))
-        except OpError as error:
-            del self._resources[device.name, node.name]
-            raise located(node, error) from error.__cause__
-        if not device.executor.computes:  # nor assigns: the value is 0 from the start
-            variable.is_initialized = variable.is_pinned
-
-    def _describe(
-        self, run_metadata: Any, plan: Plan, recorder: StepRecorder | None, options: RunOptions
-    ) -> None:
-        run_metadata.Clear()
-        if recorder is not None:
-            recorder.fill(run_metadata.step_stats)
-        if options.output_partition_graphs or recorder is not None:
-            for partition in plan.partitions.values():
-                run_metadata.partition_graphs.add().CopyFrom(subgraph_to_graph_def(partition.subgraph))
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -377,28 +333,15 @@ class BaseSession:
 
     def variable_values(self, variables: Sequence[Any]) -> list[Any]:
         """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
-        found = []
-        for variable, (device, resource) in zip(variables, self._variable_resources(variables), strict=True):
-            with device.step(), resource.lock:
-                try:
-                    found.append(np.array(device.to_host(resource.read())))
-                except FailedPreconditionError as error:
-                    raise variable.op.error(FailedPreconditionError, error.message) from None
-        return found
+        return read_variables(variables, self._variable_resources(variables))
 
     def assign_variables(self, values: Mapping[Any, Any]) -> None:
         """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed
         then.
         """
-        resources = self._variable_resources(list(values))
-        given = [converter(v._as_graph_element())(value) for v, value in values.items()]
-        arrays = bring(given, [device for device, _ in resources], self._devices)
-        for (device, resource), array in zip(resources, arrays, strict=True):
-            assign = device.executor.kernel(resource.name, resource.assign, 0.0)
-            with device.step(), device.activate():
-                assign(device.xp, device.to_device(array))
+        assign_variables(values, self._variable_resources(list(values)), self._devices)
 
-    def _variable_resources(self, variables: Sequence[Any]) -> list[tuple[Device, Any]]:
+    def _variable_resources(self, variables: Sequence[Any]) -> list[Place]:
         self._check_open()
         if any(v.op.name not in self._assigned for v in variables):
             self.run([v.is_initialized() for v in variables])  # places them, all in one plan
@@ -436,7 +379,7 @@ class BaseSession:
         """A context in which ``tensor.eval()`` and ``operation.run()`` use this session. Does
         not close it.
         """
-        return _as_default(self)
+        return as_default(self)
 
     @property
     def graph(self) -> Graph:
@@ -484,27 +427,8 @@ class BaseSession:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise self._closed_error()
-
-    def _closed_error(self) -> FailedPreconditionError:
-        message = "the session is closed: expected an open one. Make a new Session"
-        return FailedPreconditionError(message, source=user_line())
-
-
-def _leave(session: BaseSession) -> None:
-    """Take the innermost ``session`` off the stack of default sessions."""
-    stack = default_sessions()
-    del stack[len(stack) - 1 - stack[::-1].index(session)]
-
-
-@contextmanager
-def _as_default(session: BaseSession) -> Iterator[BaseSession]:
-    stack = default_sessions()
-    stack.append(session)
-    try:
-        yield session
-    finally:
-        _leave(session)
+            message = "the session is closed: expected an open one. Make a new Session"
+            raise FailedPreconditionError(message, source=user_line())
 
 
 class Session(BaseSession):
@@ -522,7 +446,7 @@ class Session(BaseSession):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        _leave(self)
+        leave(self)
         try:
             self._graph.__exit__(kind, error, trace)
         finally:
@@ -541,7 +465,7 @@ class InteractiveSession(BaseSession):
 
     def close(self) -> None:
         if self in default_sessions():
-            _leave(self)
+            leave(self)
             leave_default_graph(self._graph)
         super().close()
 

@@ -1,16 +1,20 @@
-"""A kernel's call whose result has a size that only the step knows: its memory is asked for before the call.
+"""A kernel's call whose result is large, or of a size that only the step knows: the pool brings its memory.
 
-The op's shape rule says what the size is, from the arguments' shapes; it is asked once for each set of them.
+Where the size is not known before, the op's shape rule says what it is, from the arguments' shapes; it is
+asked once for each set of them.
 """
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from flowrt.graph.node import Node
+from flowrt.device.device import MIN_POOLED
+from flowrt.executor.places import nbytes_of
+from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import ShapeContext
 from flowrt.graph.shapes import Shape, is_static
 
@@ -18,12 +22,46 @@ MAX_KNOWN = 1024
 """Sets of argument shapes that one call remembers; batches of every length do not pile up for ever."""
 
 
-def sized_call(node: Node, function: Callable[..., Any], empty: Callable[..., Any]) -> Callable[..., Any]:
-    """``function``, called with ``out=empty(shape, dtype)`` where the shape rule of ``node`` knows the one
-    output's shape from the arguments: arrays, and Python values that say how. What it returns is new memory.
+def is_pooled(node: Node) -> bool:
+    """Whether the pool is to bring memory for the node: for one output, which is large or may be, of a kernel
+    that writes into given memory.
     """
+    op = node.op
+    if not op.takes_out or len(node.outputs) != 1 or op.outputs[0].is_list:
+        return False
+    (spec,) = node.outputs
+    return spec.dtype.np.kind != "O" and (not is_static(spec.shape) or nbytes_of(spec) >= MIN_POOLED)
+
+
+def sized_call(node: Node, function: Callable[..., Any], empty: Callable[..., Any]) -> Callable[..., Any]:
+    """``function``, called with ``out=empty(shape, dtype)`` where the one output of ``node`` has a static
+    shape, or its shape rule knows one from the arguments: arrays, and Python values that say how. What it
+    returns is new memory.
+    """
+    (spec,) = node.outputs
+    if is_static(spec.shape):
+        return _call_of_size(spec, function, empty)
     if any(argument.is_list for argument in node.op.inputs):
         return lambda *arguments: _own(function(*arguments))
+    return _call_of_any_size(node, function, empty)
+
+
+def _call_of_size(
+    spec: TensorSpec, function: Callable[..., Any], empty: Callable[..., Any]
+) -> Callable[..., Any]:
+    new = functools.partial(empty, spec.shape, spec.dtype.np)
+
+    def call(*arguments: Any) -> Any:
+        out = new()
+        function(*arguments, out=out)
+        return out
+
+    return call
+
+
+def _call_of_any_size(
+    node: Node, function: Callable[..., Any], empty: Callable[..., Any]
+) -> Callable[..., Any]:
     dtype, known = node.outputs[0].dtype.np, dict[Any, Shape]()
 
     def call(*arguments: Any) -> Any:

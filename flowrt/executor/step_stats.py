@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from flowrt.graph.node import Node
+from flowrt.graph.graph_def import subgraph_to_graph_def
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.shapes import num_elements
 
 
@@ -39,6 +40,17 @@ class StepRecorder:
                 )
                 for slot, spec in enumerate(node.outputs):
                     _describe(entry.output.add(slot=slot).tensor_description, spec)
+
+
+def describe_step(run_metadata: Any, recorder: StepRecorder | None, partitions: Sequence[Subgraph]) -> None:
+    """Make ``run_metadata``, a ``RunMetadata`` message, say what was recorded and what the ``partitions``
+    are.
+    """
+    run_metadata.Clear()
+    if recorder is not None:
+        recorder.fill(run_metadata.step_stats)
+    for subgraph in partitions:
+        run_metadata.partition_graphs.add().CopyFrom(subgraph_to_graph_def(subgraph))
 
 
 def _describe(description: Any, spec: Any) -> None:

@@ -98,7 +98,9 @@ class FuncGraph(Graph):
         if _is_copied(tensor):
             self.captures[tensor] = copied = self.copy_constant(tensor.op.node)
             return copied
-        self.captures[tensor] = parameter = self.stand_in(tensor, tensor.op.name.rpartition("/")[2])
+        self.captures[tensor] = parameter = self.stand_in(
+            tensor, f"{tensor.op.name.rpartition('/')[2]}-captured"
+        )
         self._origins[parameter] = tensor
         return parameter
 
@@ -149,7 +151,8 @@ class FuncGraph(Graph):
                 if op.type == "_Feed":
                     raise op.error(
                         InvalidArgumentError,
-                        f"expected a value that does not depend on the arguments of {self.what}; got {tensor!r}",
+                        f"expected a value that does not depend on the arguments of {self.what}; got"
+                        f" {tensor!r}",
                     )
                 inputs, name = [found(t) for t in op.inputs], root.unique_absolute(op.name)
                 kinds = [spec.dtype for spec in op.node.outputs]

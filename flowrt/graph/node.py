@@ -53,12 +53,7 @@ class Source(NamedTuple):
         for start, end, number in self.code.co_lines():
             if start <= self.instruction < end:
                 line = number
-        file = self.code.co_filename
-        return generated_lines.get(file, {}).get(line) or f"{file}:{line}"
-
-
-generated_lines: dict[str, Mapping[int, str]] = {}
-"""For files of code that was made from a user's: by line, the user's ``file:line``."""
+        return f"{self.code.co_filename}:{line}"
 
 
 @final

@@ -10,18 +10,20 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from flowrt import nn
+from flowrt.data.structure import map_structure
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.get_variable import get_variable
 from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import nearest
 from flowrt.graph.ops.division import realdiv
-from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.identities import cast, identity
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import TensorShape
 from flowrt.variable_scope import VariableScope, variable_scope
@@ -34,7 +36,7 @@ class Layer:
     ``trainable`` says whether its variables are trained, ``dtype`` is theirs (None: the input's). ``_scope``
     (a name that is not made unique) and ``_reuse`` are what the functions of `flowrt.layers` give.
     Attributes: ``built``, ``losses`` (regularization losses) and ``updates`` (operations that training has to
-    run).
+    run; see `add_update`).
     """
 
     rank: ClassVar[int | None] = None
@@ -98,10 +100,16 @@ class Layer:
     add_variable = add_weight
 
     def add_update(self, updates: Any, inputs: Any = None) -> None:
-        """Note operations that training has to run besides the training operation (collection UPDATE_OPS)."""
+        """Note operations that training has to run besides the training operation (collection UPDATE_OPS).
+
+        In a function, a branch or a loop nobody outside can run them. There they are in no collection and run
+        by themselves: with the function, or where it has no such rule with the layer's output.
+        """
+        graph = get_default_graph()
         for update in updates if isinstance(updates, (list, tuple)) else [updates]:
             self.updates.append(update)
-            get_default_graph().add_to_collections(GraphKeys.UPDATE_OPS, update)
+            if graph is graph.root:
+                graph.add_to_collections(GraphKeys.UPDATE_OPS, update)
 
     def add_loss(self, losses: Any, inputs: Any = None) -> None:
         """Note losses to add to the training loss (collection REGULARIZATION_LOSSES)."""
@@ -124,7 +132,9 @@ class Layer:
                 self.dtype = self.dtype or tensor.dtype
                 self.build(tensor.shape)
                 self.built = True
+            known = len(self.updates)
             outputs = self.call(tensor, *args, **kwargs)
+            outputs = _behind(self.updates[known:], outputs)
             if self.activity_regularizer is not None:
                 with tensor.graph.name_scope("ActivityRegularizer"):
                     loss = self.activity_regularizer(outputs)
@@ -210,6 +220,15 @@ class Layer:
 
     def __repr__(self) -> str:
         return f"<flowrt.layers.{type(self).__name__} {self.name!r}>"
+
+
+def _behind(updates: Sequence[Operation], outputs: Any) -> Any:
+    """``outputs``, in a branch or loop together with ``updates``, which nothing else would run."""
+    graph = get_default_graph()
+    if not updates or not isinstance(graph, FuncGraph) or graph.must_run is not None:
+        return outputs
+    with graph.control_dependencies(updates):
+        return map_structure(identity, outputs)
 
 
 def _snake_case(name: str) -> str:

@@ -31,9 +31,10 @@ class BatchNormalization(Layer):
 
     In training the statistics are the batch's, and the operations in the collection UPDATE_OPS move the
     variables ``moving_mean`` and ``moving_variance`` towards them by ``1 - momentum``: run them with the
-    training operation. Otherwise the statistics are those variables. ``training`` is a bool or a bool tensor.
-    ``fused`` None stands for whether the inputs are images; then the moving variance is over n - 1. Raises
-    `UnimplementedError` for renorm, virtual batches and adjustments.
+    training operation. In a function, branch or loop they run by themselves. Otherwise the statistics are
+    those variables. ``training`` is a bool or a bool tensor. ``fused`` None stands for whether the inputs are
+    images; then the moving variance is over n - 1. Raises `UnimplementedError` for renorm, virtual
+    batches and adjustments.
     """
 
     def __init__(

@@ -6,8 +6,9 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrt.control_flow import while_loop
+from flowrt.control_flow.functions import check_callable
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.arithmetic import maximum, minimum
@@ -16,6 +17,7 @@ from flowrt.graph.ops.comparison import greater_equal, less, logical_not, logica
 from flowrt.graph.ops.constant import constant
 from flowrt.graph.ops.reductions import reduce_all, reduce_max
 from flowrt.graph.ops.shaping import transpose
+from flowrt.graph.source import user_line
 from flowrt.nest import flatten, map_structure
 from flowrt.nn.rnn_cell.base import Structure, check_cell, rows_of, zeros_of
 from flowrt.nn.sequences import check_structure, first_state, keep_finished, lengths_of, output_dtype
@@ -168,8 +170,7 @@ def raw_rnn(
     structures that differ from call to call.
     """
     check_cell("raw_rnn", cell)
-    if not callable(loop_fn):
-        raise DTypeError(f"raw_rnn: expected loop_fn to be a function; got {loop_fn!r}")
+    check_callable("raw_rnn", "loop_fn", loop_fn)
     with variable_scope(scope or "rnn"):
         finished, first_input, state, row, loop_state = loop_fn(constant(0), None, None, None)
         inputs, state = map_structure(convert_to_tensor, first_input), map_structure(convert_to_tensor, state)
@@ -227,7 +228,8 @@ def transpose_batch_time(x: Tensor) -> Tensor:
 def _check_sequence(x: Tensor) -> None:
     if x.shape.ndims is None or x.shape.ndims < 3 or None in x.shape.as_list()[2:]:
         raise InvalidArgumentError(
-            f"dynamic_rnn: expected inputs [batch, time, depth] of known depth; got {x!r}"
+            f"dynamic_rnn: expected inputs [batch, time, depth] of known depth; got {x!r}",
+            source=user_line(),
         )
 
 
@@ -236,7 +238,8 @@ def _check_alike(sequences: list[Tensor]) -> None:
     for other in sequences[1:]:
         if not shape.is_compatible_with(other.shape[:2]):
             raise InvalidArgumentError(
-                f"dynamic_rnn: expected inputs of one time and batch; got {sequences[0]!r} and {other!r}"
+                f"dynamic_rnn: expected inputs of one time and batch; got {sequences[0]!r} and {other!r}",
+                source=user_line(),
             )
 
 

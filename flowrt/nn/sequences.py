@@ -16,6 +16,7 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.comparison import where
 from flowrt.graph.ops.identities import cast
+from flowrt.graph.source import user_line
 from flowrt.nest import flatten, map_structure
 from flowrt.nn.rnn_cell.base import Structure
 
@@ -29,7 +30,8 @@ def lengths_of(where: str, lengths: Any, batch_size: Any) -> Tensor | None:
     if not vector.shape.is_compatible_with([known]):
         raise InvalidArgumentError(
             f"{where}: expected sequence_length to be a vector, one length a row of {known or 'the batch'}; "
-            f"got shape {vector.shape}"
+            f"got shape {vector.shape}",
+            source=user_line(),
         )
     return vector
 
@@ -38,7 +40,8 @@ def first_state(where: str, cell: Any, given: Structure, batch_size: Any, dtype:
     if given is not None:
         return map_structure(convert_to_tensor, given)
     if dtype is None:
-        raise InvalidArgumentError(f"{where}: expected an initial_state or a dtype; got neither")
+        message = f"{where}: expected an initial_state or a dtype; got neither"
+        raise InvalidArgumentError(message, source=user_line())
     return cell.zero_state(batch_size, as_dtype(dtype))
 
 
@@ -49,7 +52,8 @@ def output_dtype(dtype: Any, state: Structure) -> DType:
 
 def check_structure(what: str, expected: Structure, got: Structure) -> None:
     if not same_structure(expected, got):
-        raise InvalidArgumentError(f"recurrent network: expected {what}, {expected!r:.80}; got {got!r:.80}")
+        message = f"recurrent network: expected {what}, {expected!r:.80}; got {got!r:.80}"
+        raise InvalidArgumentError(message, source=user_line())
 
 
 def keep_finished(finished: Tensor, before: Structure, after: Structure) -> Structure:

@@ -69,7 +69,16 @@ def test_a_predicate_of_unknown_shape_that_is_no_scalar_in_a_step():
     ],
 )
 def test_branches_of_different_structures(pred, true_fn, false_fn):
-    raises(VALUE, "one structure.*true_fn.*false_fn", lambda: tf.cond(pred, true_fn, false_fn))
+    raises(VALUE, "one structure.*from true_fn.*from false_fn", lambda: tf.cond(pred, true_fn, false_fn))
+
+
+def test_branches_say_where_they_part(pred):
+    for true_fn, false_fn, match in (
+        (lambda: {"a": (1, 2)}, lambda: {"a": (1, (2, 3))}, r"a tuple of 2 from false_fn, at \['a'\]\[1\]"),
+        (lambda: (1, 2), lambda: None, "a tuple of 2 from true_fn and None from false_fn. Forgotten return"),
+        (lambda: 1, lambda: None, "1 from true_fn and None from false_fn. Forgotten return"),
+    ):
+        raises(VALUE, match, lambda t=true_fn, f=false_fn: tf.cond(pred, t, f))
 
 
 def test_branches_of_different_dtypes(pred):
@@ -133,12 +142,16 @@ def test_cases(build, match):
 @pytest.mark.parametrize(
     "body,start,match",
     [
-        (lambda i: None, [0], "None"),
+        (
+            lambda i: None,
+            [0],
+            r"result of <lambda>\(\) \(\S*test_bad_input.py:\d+\); got None. Forgotten return",
+        ),
         (lambda i, x: (i + 1, None), [0, 1.0], r"variable 1.*None"),
-        (lambda i: (i, i), [0], "structure of loop_vars"),
-        (lambda i, x: i, [0, 0], "structure of loop_vars"),
-        (lambda i, x: (i, x, x), [0, 0], "structure of loop_vars"),
-        (lambda i: {"i": i}, [0], "structure of loop_vars"),
+        (lambda i: (i, i), [0], r"1 loop variable from <lambda>\(\) \(\S*test_bad_input.py:\d+\); got 2"),
+        (lambda i, x: i, [0, 0], "expected 2 loop variables from .*; got 1"),
+        (lambda i, x: (i, x, x), [0, 0], "expected 2 loop variables from .*; got 3"),
+        (lambda i: {"i": i}, [0], r"structure of loop_vars.*; got a dict with the keys \['i'\], at \[0\]"),
         (tf.to_float, [0], r"int32 for loop variable 0.*float32"),
         (lambda i: "text", [0], "int32 for loop variable 0"),
         (
@@ -156,10 +169,24 @@ def test_bodies_that_return_the_wrong_thing(body, start, match):
 
 
 @pytest.mark.parametrize(
+    "body,match",
+    [
+        (lambda i, s: (i, {"a": s["a"]}), r"a dict with the keys \['a', 'b'\]; got .* \['a'\], at \[1\]"),
+        (lambda i, s: (i, {"a": i, "b": s["b"]}), r"a list of 2; got <.*, at \[1\]\['a'\]"),
+        (lambda i, s: (i, {**s, "a": [i]}), r"a list of 2; got a list of 1, at \[1\]\['a'\]"),
+        (lambda i, s: ((i, i), s), r"got a tuple of 2, at \[0\]"),
+    ],
+)
+def test_a_body_whose_structure_parts_from_loop_vars(body, match):
+    start = (tf.constant(0), {"a": [tf.constant(1), tf.constant(2)], "b": tf.constant(3)})
+    raises(VALUE, f"structure of loop_vars.*{match}", lambda: tf.while_loop(below_three, body, start))
+
+
+@pytest.mark.parametrize(
     "condition,match",
     [
         (lambda i: i, "bool"),
-        (lambda i: None, "None"),
+        (lambda i: None, r"result of <lambda>\(\).*got None. Forgotten return"),
         (lambda i: tf.stack([i < 3, i < 4]), "scalar"),
         (lambda i: "yes", "bool"),
         (3, "callable"),
@@ -203,6 +230,37 @@ def test_an_invariant_narrower_than_the_first_value():
         "invariant that the first value fits",
         lambda: tf.while_loop(below_three, lambda i, y: (i + 1, y), [0, x], shape_invariants=[[], [2]]),
     )
+
+
+# --- placeholders, which a step can feed only outside
+
+
+def test_a_placeholder_made_in_a_branch(pred):
+    def branch():
+        return tf.placeholder(tf.int32, [], name="fed")
+
+    inside = "made inside a branch of 'c'. Make it outside"
+    raises(VALUE, inside, lambda: tf.cond(pred, branch, lambda: 1, name="c"))
+    raises(VALUE, "'c_1/fed'", lambda: tf.cond(pred, lambda: 1, branch, name="c"))
+
+
+def test_a_placeholder_made_in_a_loop():
+    def more(i):
+        return i + tf.placeholder(tf.int32, [])
+
+    inside = r"^Placeholder '\S+' \(\S*test_bad_input.py:\d+\): .* inside {} of 'w'".format
+    start = [tf.constant(0)]
+    raises(VALUE, inside("the body"), lambda: tf.while_loop(below_three, more, start, name="w"))
+    raises(
+        VALUE, inside("the condition"), lambda: tf.while_loop(lambda i: more(i) < 3, more, start, name="w/")
+    )
+
+
+def test_a_placeholder_made_outside_is_captured():
+    step = tf.placeholder(tf.int32, [])
+    y = tf.while_loop(below_three, lambda i: i + step, [tf.constant(0)])
+    with tf.Session() as session:
+        assert session.run(y, {step: 2}) == 4
 
 
 # --- tensors in the wrong place
@@ -310,7 +368,8 @@ def test_a_variable_that_begins_with_a_tensor_of_a_body():
         tf.Variable(i * 2)
         return i + 1
 
-    raises(VALUE, INSIDE, lambda: tf.while_loop(below_three, body, [tf.constant(0)], name="loop"))
+    match = "not depend on the arguments of the body of 'loop'"
+    raises(VALUE, match, lambda: tf.while_loop(below_three, body, [tf.constant(0)], name="loop"))
 
 
 def test_building_in_a_body_that_is_finished(leaked):

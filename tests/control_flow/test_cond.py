@@ -358,3 +358,38 @@ def test_what_a_constant_decision_waits_for_runs(kind, level):
             session.run(tf.global_variables_initializer())
             session.run(y)
             assert session.run(v) == 1.0
+
+
+CONSTANT_OR_FED = [tf.constant, lambda value: tf.placeholder_with_default(value, [])]
+
+
+@pytest.mark.parametrize("predicate", CONSTANT_OR_FED, ids=["constant", "fed"])
+@pytest.mark.parametrize("exclusive", [False, True])
+@pytest.mark.parametrize("values", [[False], [False, False]])
+def test_a_case_without_a_default_in_which_none_holds_is_an_error(session, values, exclusive, predicate):
+    written = tf.Variable(0)
+    pairs = [(predicate(value), lambda: written.assign_add(1)) for value in values]
+    y = tf.case(pairs, exclusive=exclusive)
+    session.run(written.initializer)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no default"):
+        session.run(y)
+    assert session.run(written) == 0
+
+
+@pytest.mark.parametrize("predicate", CONSTANT_OR_FED, ids=["constant", "fed"])
+@pytest.mark.parametrize("default", [None, lambda: tf.constant(0)])
+def test_an_exclusive_case_in_which_all_hold_is_an_error(session, default, predicate):
+    pairs = [(predicate(True), lambda i=i: tf.constant(i)) for i in range(2)]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="exclusive"):
+        session.run(tf.case(pairs, default, exclusive=True))
+
+
+@pytest.mark.parametrize("predicate", CONSTANT_OR_FED, ids=["constant", "fed"])
+def test_a_case_of_one_function(session, predicate):
+    x = tf.constant(3.0)
+    pred = predicate(True)
+    y, same = tf.case([(pred, lambda: x * x)]), tf.case([(pred, lambda: [x])])
+    (strict,) = tf.case([(pred, lambda: [x])], strict=True)
+    assert session.run([y, same, strict, *tf.gradients(y, x)]) == [9, 3, 3, 6]
+    with pytest.raises(tf.errors.InvalidArgumentError, match="no default"):
+        session.run(tf.case([(predicate(False), lambda: x)]))

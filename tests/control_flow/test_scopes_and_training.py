@@ -271,5 +271,13 @@ def test_the_initial_value_of_a_variable_in_a_function_is_computed_outside():
 
 def test_an_initial_value_that_depends_on_an_argument_is_refused():
     with tf.Graph().as_default():
-        with pytest.raises(tf.errors.InvalidArgumentError, match="does not depend on the arguments of the body"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="not depend on the arguments of the body"):
             tf.while_loop(lambda i: i < 1.0, lambda i: i + tf.Variable(i * 2.0), [tf.constant(0.0)])
+
+
+def test_a_captured_variable_takes_no_name_from_later_ones():
+    with tf.Graph().as_default():
+        w = tf.get_variable("b/w", [2])
+        with tf.variable_scope("a"):
+            tf.cond(tf.placeholder(tf.bool, []), lambda: w + 1.0, lambda: w)
+            assert tf.get_variable("w", [2]).name == "a/w:0"

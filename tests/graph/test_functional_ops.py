@@ -101,6 +101,34 @@ def test_structures_of_elements_and_results(session: tf.Session) -> None:
     assert pairs["s"].tolist() == [1, 3, 6, 10]
 
 
+def test_a_signature_of_dtypes_and_specs(session: tf.Session) -> None:
+    signature = {"twice": tf.float64, "large": tf.TensorSpec([None], tf.bool)}
+    found = tf.map_fn(
+        lambda row: {"twice": 2 * row, "large": tf.py_func(lambda r: r > 1, [row], tf.bool)},
+        tf.constant(X),
+        fn_output_signature=signature,
+    )
+    assert found["twice"].shape.as_list() == [4, 3]
+    assert found["large"].shape.as_list() == [4, None]
+    values = session.run(found)
+    np.testing.assert_array_equal(values["twice"], 2 * X)
+    np.testing.assert_array_equal(values["large"], X > 1)
+
+
+def test_elements_are_unstacked_in_front_of_the_loop() -> None:
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [None])
+        tf.map_fn(tf.sin, x)
+        for loop in (tf.scan, tf.foldl, tf.foldr):
+            loop(tf.add, x)
+            loop(tf.add, x, initializer=0.0)
+        loops = [op for op in graph.get_operations() if op.type == "While"]
+        inside = [node.op.name for op in loops for node in op.get_attr("body")]
+    assert len(loops) == 7
+    assert "TensorListGetItem" in inside
+    assert "TensorListFromTensor" not in inside
+
+
 def test_fibonacci_and_factorials(session: tf.Session) -> None:
     start = (np.array(1), np.array(0))
     fibonaccis = tf.scan(lambda a, _: (a[0] + a[1], a[0]), np.zeros(10), start)
@@ -202,14 +230,43 @@ WRONG: dict[str, tuple[type[Exception], str, Callable[[Any], Any]]] = {
         "keys",
         lambda x: tf.foldl(lambda a, e: {"b": e}, x, initializer={"a": x[0]}),
     ),
+    "more levels": (
+        InvalidArgumentError,
+        r"like dtype from <lambda>\(\) .*expected one tensor at \[1\]; got a tuple of 2",
+        lambda x: tf.map_fn(lambda e: (e, (e, e)), x, dtype=(tf.float64, tf.float64)),
+    ),
+    "fewer results": (
+        InvalidArgumentError,
+        "like fn_output_signature from .*expected 2 items; got 1",
+        lambda x: tf.map_fn(lambda e: (e,), x, fn_output_signature=(tf.float64, tf.float64)),
+    ),
     "dtype": (DTypeError, "Give dtype=", lambda x: tf.map_fn(lambda e: e > 1, x)),
-    "accumulator's dtype": (DTypeError, "return float64", lambda x: tf.scan(lambda a, e: tf.to_int32(e), x)),
+    "accumulator's dtype": (
+        DTypeError,
+        r"scan: expected float64 like the accumulator from <lambda>\(\)",
+        lambda x: tf.scan(lambda a, e: tf.to_int32(e), x),
+    ),
     "accumulator's shape": (
         InvalidArgumentError,
-        "shape",
+        r"foldr: expected float64\[3\] like the accumulator from <lambda>\(\) .*; got <.*shape=\(6,\)",
         lambda x: tf.foldr(lambda a, e: tf.concat([a, e], 0), x),
     ),
-    "None": (DTypeError, "None", lambda x: tf.map_fn(lambda e: None, x)),
+    "shape of a part of the accumulator": (
+        InvalidArgumentError,
+        r"scan: expected float64\[\] like the accumulator\['sum'\]",
+        lambda x: tf.scan(lambda a, e: {"sum": e}, x, initializer={"sum": tf.constant(0.0, tf.float64)}),
+    ),
+    "shape of a row": (
+        InvalidArgumentError,
+        r"map_fn: expected float64\[2\] like fn_output_signature",
+        lambda x: tf.map_fn(lambda e: e, x, fn_output_signature=tf.TensorSpec([2], tf.float64)),
+    ),
+    "None": (
+        DTypeError,
+        r"map_fn: expected a result of <lambda>\(\) \(\S*:\d+\); got None. Forgotten return\?",
+        lambda x: tf.map_fn(lambda e: None, x),
+    ),
+    "no accumulator": (DTypeError, "scan: .*got None. Forgotten", lambda x: tf.scan(lambda a, e: None, x)),
 }
 
 

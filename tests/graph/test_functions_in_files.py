@@ -151,15 +151,15 @@ def test_the_text_of_a_function_stands_below_its_owner() -> None:
     assert text.endswith("""
 %pick = If(%p, [%x]) : f32[?]
   then_branch:
-    feeds: %pick/x
+    feeds: %pick/x-captured
     %pick/split/split_dim = Const() {value=i32[](0)} : i32[]
-    %pick/x = _Feed() {shape=[?]} : f32[?]
-    %pick/split = Split(%pick/split/split_dim, %pick/x) : f32[?], f32[?]
+    %pick/x-captured = _Feed() {shape=[?]} : f32[?]
+    %pick/split = Split(%pick/split/split_dim, %pick/x-captured) : f32[?], f32[?]
     fetches: %pick/split:1
   else_branch:
-    feeds: %pick/x_1
-    %pick/x_1 = _Feed() {shape=[?]} : f32[?]
-    fetches: %pick/x_1
+    feeds: %pick/x-captured_1
+    %pick/x-captured_1 = _Feed() {shape=[?]} : f32[?]
+    fetches: %pick/x-captured_1
 """)
 
 

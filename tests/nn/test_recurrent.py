@@ -12,6 +12,8 @@ import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError
 from tests.nn import numpy_cells
 
+HERE = r"\S*test_recurrent\.py:\d+"
+
 cells: Any = tf.nn.rnn_cell
 BATCH, TIME, DEPTH, UNITS = 3, 5, 4, 2
 X = np.random.default_rng(1).normal(size=(BATCH, TIME, DEPTH))
@@ -480,7 +482,7 @@ class Forgetful(Identity):
         ),
         (
             lambda c: tf.nn.dynamic_rnn(c, tf.placeholder(tf.float64, [1, 2, None]), dtype=tf.float64),
-            "of known depth",
+            rf"^\({HERE}\): dynamic_rnn: expected inputs .* of known depth",
         ),
         (
             lambda c: tf.nn.dynamic_rnn(c, X, [[1, 2, 3]], dtype=tf.float64),
@@ -492,7 +494,7 @@ class Forgetful(Identity):
         ),
         (
             lambda c: tf.nn.dynamic_rnn(c, (X, X[:, :2]), dtype=tf.float64),
-            "expected inputs of one time and batch",
+            rf"^\({HERE}\): dynamic_rnn: expected inputs of one time and batch",
         ),
         (
             lambda c: tf.nn.dynamic_rnn(Forgetful(DEPTH), X, initial_state=(X[:, 0], X[:, 0])),
@@ -508,11 +510,11 @@ def test_bad_input_is_said_with_what_was_expected(build: Any, message: str) -> N
 
 
 def test_what_is_no_cell_list_or_function_is_a_type_error() -> None:
-    with pytest.raises(DTypeError, match="dynamic_rnn: expected an RNNCell; got 3"):
+    with pytest.raises(DTypeError, match=rf"^\({HERE}\): dynamic_rnn: expected an RNNCell; got 3"):
         tf.nn.dynamic_rnn(3, X)
     with pytest.raises(DTypeError, match="static_rnn: expected a list of time steps"):
         tf.nn.static_rnn(cells.GRUCell(2), tf.constant(X))
-    with pytest.raises(DTypeError, match="raw_rnn: expected loop_fn to be a function; got 3"):
+    with pytest.raises(DTypeError, match=rf"^\({HERE}\): raw_rnn: expected loop_fn to be callable; got 3"):
         tf.nn.raw_rnn(cells.GRUCell(2), 3)
 
 

@@ -440,3 +440,26 @@ def test_projections_and_embeddings_have_variables_around_the_cells() -> None:
         f"{inside}/kernel": [3, 5],
         f"{inside}/bias": [5],
     }
+
+
+def test_a_state_that_is_not_the_cells_is_a_type_error_with_the_users_line() -> None:
+    def stack() -> cells.MultiRNNCell:
+        return cells.MultiRNNCell([cells.GRUCell(4), cells.GRUCell(4)])
+
+    x, one, pair = tf.zeros([2, 3]), tf.zeros([2, 4]), (tf.zeros([2, 4]),) * 2
+    joined = cells.BasicLSTMCell(4, state_is_tuple=False)
+    lstm = r"LSTMCell: expected an LSTMStateTuple\(c, h\) as the state; got .*Use the cell's zero_state"
+    for call, message in (
+        (lambda: cells.LSTMCell(4)(x, one), lstm),
+        (lambda: cells.BasicLSTMCell(4)(x, one), lstm),
+        (lambda: cells.LSTMCell(4)(x, (one,)), lstm),
+        (lambda: tf.nn.dynamic_rnn(cells.LSTMCell(4), tf.zeros([2, 5, 3]), initial_state=one), lstm),
+        (lambda: joined(x, pair), "BasicLSTMCell: expected one tensor of 8 as the state"),
+        (lambda: stack()(x, one), "MultiRNNCell: expected a state for each of the 2 cells; got <"),
+        (lambda: stack()(x, (one,)), "MultiRNNCell: expected a state for each of the 2 cells; got 1"),
+    ):
+        with pytest.raises(DTypeError, match=message) as caught:
+            call()
+        assert "test_rnn_cell.py:" in str(caught.value)
+    stack()(x, list(pair))
+    cells.LSTMCell(4)(x, pair)

@@ -117,7 +117,7 @@ def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
     return [sizes]
 
 
-def _check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
+def check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
     """Raise `InvalidArgumentError` unless ``dy`` has the shape that convolving has: memory is read by it."""
     expected = _forward_shape(tuple(x), tuple(filter), attrs)
     if dy.shape != expected:
@@ -156,17 +156,27 @@ def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any) -> Non
             part[...] = xp.matmul(seen, matrix).reshape(part.shape)
 
 
+def turned_axes(axes: Sequence[Axis]) -> list[Axis] | None:
+    """The windows of the transposed convolution, where that is itself a convolution: without strides, of what
+    came out, with the filter turned around. What of a window lies beyond the padding is padding then.
+    """
+    if any(a.stride != 1 or (a.taps - 1) * a.dilation < a.before for a in axes):
+        return None
+    return [
+        Axis(a.outputs, a.taps, 1, a.dilation, (a.taps - 1) * a.dilation - a.before, a.length) for a in axes
+    ]
+
+
+def turned_filter(filter: Any) -> Any:
+    """The filter ``[*taps, c, f]`` of that convolution, ``[*taps, f, c]``."""
+    return filter[(slice(None, None, -1),) * (filter.ndim - 2)].swapaxes(-1, -2)
+
+
 def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any) -> None:
     """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
-    if all(a.stride == 1 and (a.taps - 1) * a.dilation >= a.before for a in axes):
-        # Without strides it is itself a convolution: the filter turned around, what is left as padding.
-        reach = [(a.taps - 1) * a.dilation for a in axes]
-        turned = [
-            Axis(a.outputs, a.taps, 1, a.dilation, r - a.before, a.length)
-            for a, r in zip(axes, reach, strict=True)
-        ]
-        flip = (slice(None, None, -1),) * len(axes)
-        _convolve(xp, y, filter[flip].swapaxes(-1, -2), turned, x)
+    turned = turned_axes(axes)
+    if turned is not None:
+        _convolve(xp, y, turned_filter(filter), turned, x)
         return
     dtype = working_dtype(x.dtype)
     outputs, channels = [a.outputs for a in axes], x.shape[-1]
@@ -210,7 +220,7 @@ def _conv_backprop_input(
     dilations: Any, explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    _check_gradient(input_sizes, filter.shape, out_backprop, attrs)
+    check_gradient(input_sizes, filter.shape, out_backprop, attrs)
     out = xp.empty(input_sizes, filter.dtype) if out is None else out
     if not out_backprop.size or not filter.size:
         out[...] = 0
@@ -227,7 +237,7 @@ def _conv_backprop_filter(
     dilations: Any, explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    _check_gradient(input.shape, filter_sizes, out_backprop, attrs)
+    check_gradient(input.shape, filter_sizes, out_backprop, attrs)
     out = xp.empty(filter_sizes, input.dtype) if out is None else out
     if not out_backprop.size or not input.size:
         out[...] = 0

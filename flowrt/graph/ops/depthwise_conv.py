@@ -86,7 +86,7 @@ def _blocks(x: Any, axes: Sequence[Axis], y: Any, dtype: Any) -> Iterable[slice]
 
 def _by_filter(y: Any, multiplier: int) -> Any:
     """``[n, *spatial, c * m]`` as ``[n, *spatial, c, m]``."""
-    return y.reshape(*y.shape[:-1], -1, multiplier)
+    return y.reshape(*y.shape[:-1], y.shape[-1] // multiplier, multiplier)
 
 
 def _forward(

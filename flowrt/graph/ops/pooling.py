@@ -74,7 +74,7 @@ def _average_grad_shape(s: ShapeContext) -> Sequence[Shape]:
     return [sizes]
 
 
-def _axes(x_shape: Sequence[int], *pooled: Any, **attrs: Any) -> list[Axis]:
+def pool_axes(x_shape: Sequence[int], *pooled: Any, **attrs: Any) -> list[Axis]:
     """The windows along every axis. Raises `InvalidArgumentError` unless the ``pooled`` arrays have the
     pooled shape.
     """
@@ -111,7 +111,7 @@ def _fold(xp: Any, function: Any, x: Any, axes: Sequence[Axis], out: Any) -> Any
     return out
 
 
-def _lowest(dtype: Any) -> Any:
+def lowest(dtype: Any) -> Any:
     """What a maximum never takes: padding."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
@@ -119,16 +119,16 @@ def _lowest(dtype: Any) -> Any:
 def _max_pool(
     xp: Any, input: Any, ksize: Any, strides: Any, padding: str, explicit_paddings: Any = (), out: Any = None
 ) -> Any:
-    axes = _axes(
+    axes = pool_axes(
         input.shape, ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings
     )
     out = xp.empty([a.outputs for a in axes], input.dtype) if out is None else out
-    return _fold(xp, xp.maximum, pad(xp, input, axes, input.dtype, _lowest(input.dtype), 0), axes, out)
+    return _fold(xp, xp.maximum, pad(xp, input, axes, input.dtype, lowest(input.dtype), 0), axes, out)
 
 
 def _first_maxima(xp: Any, x: Any, y: Any, axes: Sequence[Axis]) -> Iterator[tuple[tuple[slice, ...], Any]]:
     """For each tap where it lies, and in which windows it is the first that has the window's maximum."""
-    x = pad(xp, x, axes, x.dtype, _lowest(x.dtype), 0)
+    x = pad(xp, x, axes, x.dtype, lowest(x.dtype), 0)
     free = xp.ones(y.shape, bool)
     for _, where in taps_of(axes):
         hit = xp.equal(x[where], y)
@@ -142,7 +142,7 @@ def _max_pool_grad(
     explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
-    axes = _axes(orig_input.shape, orig_output, grad, **attrs)
+    axes = pool_axes(orig_input.shape, orig_output, grad, **attrs)
     out = xp.empty(orig_input.shape, grad.dtype) if out is None else out
     fits = all(a.padded == a.length for a in axes)
     total = out if fits else xp.empty([a.padded for a in axes], grad.dtype)
@@ -164,7 +164,7 @@ def _max_pool_grad_grad(
     explicit_paddings: Any = (), out: Any = None,
 ) -> Any:  # fmt: skip
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
-    axes = _axes(orig_input.shape, orig_output, **attrs)
+    axes = pool_axes(orig_input.shape, orig_output, **attrs)
     if grad.shape != orig_input.shape:
         raise InvalidArgumentError(f"grad: expected shape {list(orig_input.shape)}; got {list(grad.shape)}")
     out = xp.empty(orig_output.shape, grad.dtype) if out is None else out
@@ -187,7 +187,7 @@ def _counts(xp: Any, axes: Sequence[Axis], dtype: Any) -> Any:
 
 
 def _average_pool(xp: Any, value: Any, ksize: Any, strides: Any, padding: str, out: Any = None) -> Any:
-    axes = _axes(value.shape, ksize=ksize, strides=strides, padding=padding)
+    axes = pool_axes(value.shape, ksize=ksize, strides=strides, padding=padding)
     dtype = np.dtype(np.float32) if value.dtype.itemsize == 2 else value.dtype
     out = xp.empty([a.outputs for a in axes], value.dtype) if out is None else out
     total = out if dtype == value.dtype else xp.empty(out.shape, dtype)
@@ -199,7 +199,7 @@ def _average_pool(xp: Any, value: Any, ksize: Any, strides: Any, padding: str, o
 def _average_pool_grad(
     xp: Any, orig_input_shape: Any, grad: Any, ksize: Any, strides: Any, padding: str, out: Any = None
 ) -> Any:
-    axes = _axes(orig_input_shape, grad, ksize=ksize, strides=strides, padding=padding)
+    axes = pool_axes(orig_input_shape, grad, ksize=ksize, strides=strides, padding=padding)
     dtype = np.dtype(np.float32) if grad.dtype.itemsize == 2 else grad.dtype
     spread = grad / _counts(xp, axes, dtype)
     for d, a in enumerate(axes):

@@ -18,6 +18,7 @@ from flowrt.graph.ops.joining import concat, stack
 from flowrt.graph.ops.linalg import matmul
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line
 from flowrt.layers.base import Layer
 from flowrt.nest import flatten, map_structure
 from flowrt.variable_scope import get_variable_scope, variable_scope
@@ -91,7 +92,8 @@ class RNNCell(Layer):
         if batch_size is None or dtype is None:
             raise InvalidArgumentError(
                 f"{type(self).__name__}.get_initial_state: expected inputs, or batch_size and dtype; got "
-                f"batch_size {batch_size!r} and dtype {dtype!r}"
+                f"batch_size {batch_size!r} and dtype {dtype!r}",
+                source=user_line(),
             )
         return self.zero_state(batch_size, dtype)
 
@@ -110,11 +112,14 @@ class LayerRNNCell(RNNCell):
 
 def check_cell(where: str, cell: Any) -> None:
     """Raise `DTypeError` unless ``cell`` can be called and has what a cell has."""
-    for name in ("output_size", "state_size", "zero_state"):
-        if not hasattr(type(cell), name) and not hasattr(cell, name):
-            raise DTypeError(f"{where}: expected an RNNCell; got {cell!r}, which has no {name}")
+    names = ("output_size", "state_size", "zero_state")
+    missing = [name for name in names if not hasattr(type(cell), name) and not hasattr(cell, name)]
+    if missing:
+        message = f"{where}: expected an RNNCell; got {cell!r}, which has no {missing[0]}"
+        raise DTypeError(message, source=user_line())
     if not callable(cell):
-        raise DTypeError(f"{where}: expected an RNNCell; got {cell!r}, which cannot be called")
+        message = f"{where}: expected an RNNCell; got {cell!r}, which cannot be called"
+        raise DTypeError(message, source=user_line())
 
 
 def zeros_of(size: Any, batch_size: Any, dtype: Any) -> Tensor:

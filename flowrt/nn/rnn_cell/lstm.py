@@ -17,8 +17,10 @@ from flowrt.graph.ops.joining import concat, split
 from flowrt.graph.ops.linalg import matmul
 from flowrt.graph.ops.math import sigmoid, tanh
 from flowrt.graph.shapes import TensorShape
+from flowrt.graph.source import user_line
 from flowrt.initializers import Zeros
 from flowrt.layers.base import activation_function
+from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
 from flowrt.variables import Variable
 
@@ -33,7 +35,8 @@ class LSTMStateTuple(NamedTuple):
     def dtype(self) -> DType:
         """The dtype of both. Raises `DTypeError` when they differ."""
         if self.c.dtype is not self.h.dtype:
-            raise DTypeError(f"LSTMStateTuple: expected c and h of one dtype; got {self.c!r} and {self.h!r}")
+            message = f"LSTMStateTuple: expected c and h of one dtype; got {self.c!r} and {self.h!r}"
+            raise DTypeError(message, source=user_line())
         found: DType = self.c.dtype
         return found
 
@@ -64,6 +67,10 @@ class _LSTM(LayerRNNCell):
         return self._output_units
 
     def _unpacked(self, state: Any) -> tuple[Any, Any]:
+        if self._state_is_tuple != is_nested(state) or (is_nested(state) and len(state) != 2):
+            wanted = "an LSTMStateTuple(c, h)" if self._state_is_tuple else f"one tensor of {self.state_size}"
+            message = f"{type(self).__name__}: expected {wanted} as the state; got {state!r:.100}"
+            raise DTypeError(f"{message}. Use the cell's zero_state()", source=user_line())
         if not self._state_is_tuple:
             state = split(state, [self._num_units, self._output_units], axis=1)
         c, h = state

@@ -9,6 +9,7 @@ from typing import Any
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.graph import get_default_graph
 from flowrt.graph.ops.joining import concat, split
+from flowrt.graph.source import user_line
 from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
 from flowrt.variable_scope import variable_scope
@@ -25,9 +26,10 @@ class MultiRNNCell(RNNCell):
     def __init__(self, cells: Sequence[Any], state_is_tuple: bool = True) -> None:
         super().__init__()
         if not cells:
-            raise InvalidArgumentError(f"MultiRNNCell: expected at least one cell; got {cells!r}")
+            message = f"MultiRNNCell: expected at least one cell; got {cells!r}"
+            raise InvalidArgumentError(message, source=user_line())
         if not is_nested(cells):
-            raise DTypeError(f"MultiRNNCell: expected a list of cells; got {cells!r}")
+            raise DTypeError(f"MultiRNNCell: expected a list of cells; got {cells!r}", source=user_line())
         for number, cell in enumerate(cells):
             check_cell(f"MultiRNNCell: cells[{number}]", cell)
         if len({id(cell) for cell in cells}) < len(cells):
@@ -37,7 +39,8 @@ class MultiRNNCell(RNNCell):
         if not state_is_tuple and any(is_nested(cell.state_size) for cell in cells):
             raise InvalidArgumentError(
                 "MultiRNNCell: expected cells with one state tensor each, as state_is_tuple is False; got "
-                f"state sizes {[cell.state_size for cell in cells]}"
+                f"state sizes {[cell.state_size for cell in cells]}",
+                source=user_line(),
             )
         self._cells, self._state_is_tuple = list(cells), state_is_tuple
 
@@ -58,11 +61,11 @@ class MultiRNNCell(RNNCell):
             return tuple(cell.zero_state(batch_size, dtype) for cell in self._cells)
 
     def call(self, inputs: Any, state: Any, *args: Any, **kwargs: Any) -> tuple[Any, Any]:
+        if self._state_is_tuple and not (is_nested(state) and len(state) == len(self._cells)):
+            got = len(state) if is_nested(state) else f"{state!r:.100}"
+            message = f"MultiRNNCell: expected a state for each of the {len(self._cells)} cells; got {got}"
+            raise DTypeError(f"{message}. Use the cell's zero_state()", source=user_line())
         states = state if self._state_is_tuple else split(state, [c.state_size for c in self._cells], axis=1)
-        if len(states) != len(self._cells):
-            raise InvalidArgumentError(
-                f"MultiRNNCell: expected a state for each of the {len(self._cells)} cells; got {len(states)}"
-            )
         new_states = []
         for number, (cell, own) in enumerate(zip(self._cells, states, strict=True)):
             with variable_scope(f"cell_{number}"):

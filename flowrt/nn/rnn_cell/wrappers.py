@@ -19,6 +19,7 @@ from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.filling import zeros_like
 from flowrt.graph.ops.random import random_uniform
 from flowrt.graph.shapes import as_shape, compatible
+from flowrt.graph.source import user_line
 from flowrt.nest import flatten, is_nested, map_structure, pack_sequence_as
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
 from flowrt.nn.rnn_cell.lstm import LSTMStateTuple
@@ -80,7 +81,8 @@ def _sum(inputs: Any, outputs: Any) -> Any:
     for i, o in zip(flatten(inputs), flatten(outputs), strict=False):
         if not compatible(as_shape(i.shape), as_shape(o.shape)):
             raise InvalidArgumentError(
-                f"ResidualWrapper: expected inputs of the outputs' shape {o.shape}; got {i.shape}"
+                f"ResidualWrapper: expected inputs of the outputs' shape {o.shape}; got {i.shape}",
+                source=user_line(),
             )
     return map_structure(add, inputs, outputs)
 
@@ -136,7 +138,8 @@ class DropoutWrapper(CellWrapper):
         if dropout_state_filter_visitor is not None and not callable(dropout_state_filter_visitor):
             raise DTypeError(
                 "DropoutWrapper: expected dropout_state_filter_visitor to be a function; got "
-                f"{dropout_state_filter_visitor!r}"
+                f"{dropout_state_filter_visitor!r}",
+                source=user_line(),
             )
         self._visit, self._seed = dropout_state_filter_visitor or _all_but_memory, seed
         self._keep = {
@@ -156,7 +159,8 @@ class DropoutWrapper(CellWrapper):
         if self.dtype is None or wanted.get("input", 0) is None:
             missing = "a dtype" if self.dtype is None else "an input_size to drop inputs"
             raise InvalidArgumentError(
-                f"DropoutWrapper: expected {missing} with variational_recurrent; got None"
+                f"DropoutWrapper: expected {missing} with variational_recurrent; got None",
+                source=user_line(),
             )
         return {
             part: [
@@ -202,7 +206,8 @@ def _probability(where: str, value: Any) -> Any:
     if isinstance(value, (Tensor, Variable)):
         return value
     if not 0 <= value <= 1:
-        raise InvalidArgumentError(f"DropoutWrapper: expected {where} between 0 and 1; got {value!r}")
+        message = f"DropoutWrapper: expected {where} between 0 and 1; got {value!r}"
+        raise InvalidArgumentError(message, source=user_line())
     return float(value)
 
 

@@ -1,0 +1,54 @@
+"""Lists that converted blocks append to.
+
+A graph has the body of a loop once, and both branches. A list outside would get one tensor from within, which
+nobody outside can read. Rule: a block over tensors leaves the lists that it finds as long as they were. One
+made in the block is the block's own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from flowrt.autograph.variables import is_symbolic
+from flowrt.data.structure import flatten
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.source import user_line
+
+HINT = "Use flowrt.TensorArray: array = array.write(i, value)"
+
+
+def keeps_lists(what: str, block: Callable[..., Any]) -> Callable[..., Any]:
+    """``block``, a part of ``what``, which raises `InvalidArgumentError` where it has appended tensors to a
+    list from outside. The list then is what it was.
+    """
+
+    @functools.wraps(block)
+    def kept(*args: Any) -> Any:
+        before = [(name, found, len(found)) for name, found in _lists(block)]
+        result = block(*args)
+        for name, found, count in before:
+            added = found[count:]
+            if any(map(is_symbolic, flatten(added))):
+                del found[count:]
+                raise InvalidArgumentError(
+                    f"{what}: expected list {name!r} to keep its length {count}, as the graph has this block"
+                    f" once, however often it runs; got {count + len(added)}. {HINT}",
+                    source=user_line(),
+                )
+        return result
+
+    return kept
+
+
+def _lists(block: Callable[..., Any]) -> Iterator[tuple[str, list[Any]]]:
+    """The lists of the functions around that ``block`` names."""
+    code, cells = getattr(block, "__code__", None), getattr(block, "__closure__", None)
+    for name, cell in zip(code.co_freevars, cells, strict=True) if code and cells else ():
+        try:
+            found = cell.cell_contents
+        except ValueError:  # no value yet
+            continue
+        if isinstance(found, list):
+            yield name, found

@@ -1,0 +1,84 @@
+"""What branches and loops ask of the Python functions that they are given, and of what those capture."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowrt import dtypes
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.func_graph import FuncGraph
+from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.node import Subgraph
+from flowrt.graph.op_def import op_def
+from flowrt.graph.source import user_line
+
+# --- Python functions
+
+
+def check_callable(what: str, name: str, function: Any) -> None:
+    if not callable(function):
+        raise DTypeError(f"{what}: expected {name} to be callable; got {function!r}", source=user_line())
+
+
+def check_returned(what: str, function: Callable[..., Any], returned: Any) -> None:
+    """Raise `DTypeError` if ``function``, an argument of ``what``, returned None."""
+    if returned is None:
+        message = f"{what}: expected a result of {described(function)}; got None. Forgotten return?"
+        raise DTypeError(message, source=user_line())
+
+
+def described(function: Callable[..., Any]) -> str:
+    """A function's name and line, for errors: ``body() (train.py:12)``."""
+    function = inspect.unwrap(function)
+    name, code = getattr(function, "__name__", type(function).__name__), getattr(function, "__code__", None)
+    return f"{name}()" if code is None else f"{name}() ({code.co_filename}:{code.co_firstlineno})"
+
+
+# --- values that decide
+
+
+def as_predicate(tensor: Tensor, what: str = "pred") -> Tensor:
+    """``tensor`` as the bool scalar that decides. Raises `DTypeError` and `InvalidArgumentError`."""
+    if tensor.dtype is not dtypes.bool_:
+        raise DTypeError(f"{what}: expected a bool tensor; got {tensor!r}", source=user_line())
+    return as_scalar(tensor, what)
+
+
+def as_scalar(tensor: Tensor, what: str) -> Tensor:
+    """``tensor``, of one element, as a scalar. Raises `InvalidArgumentError`."""
+    shape = tensor.spec.shape
+    if shape is not None and any(d not in (1, None) for d in shape):
+        raise InvalidArgumentError(f"{what}: expected a scalar; got {tensor!r}", source=user_line())
+    return tensor if shape == () else op_def("Reshape")(tensor, [])
+
+
+# --- functions of the graph
+
+
+def share_captures(graphs: Sequence[FuncGraph]) -> list[Tensor]:
+    """Give all functions the same parameters, in the same order: what any of them captured."""
+    captured = list(dict.fromkeys(tensor for graph in graphs for tensor in graph.captured()))
+    for graph in graphs:
+        own = graph.parameters[: len(graph.parameters) - len(graph.captured())]
+        graph.parameters = own + [graph.capture(tensor) for tensor in captured]
+    return captured
+
+
+def control_captures(graphs: Sequence[FuncGraph]) -> list[Operation]:
+    return list(dict.fromkeys(op for graph in graphs for op in graph.control_captures))
+
+
+def without_placeholders(graph: FuncGraph, function: Subgraph) -> Subgraph:
+    """``function``, which is of ``graph``. Raises `InvalidArgumentError` for a placeholder that it needs: a
+    step could not feed it.
+    """
+    for node in function:
+        if node.op.name == "Placeholder":
+            raise graph.operations[node.name].error(
+                InvalidArgumentError,
+                f"expected a placeholder that a step can feed; got one made inside {graph.what}. Make it"
+                " outside and use it there: it is captured",
+            )
+    return function

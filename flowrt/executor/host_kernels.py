@@ -1,0 +1,64 @@
+"""The host's own kernels: what its libraries and compiled loops do faster than the kernels of operations.
+
+They are registered by the operation's name, and chosen when a program is bound: an operation knows nothing of
+them. A kernel takes what the operation's own takes, ``kernel(xp, *inputs, out=None, **attrs)``, and gives the
+same, up to the order in which a sum is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt.device import onednn
+from flowrt.executor.conv_kernels import CONV_KERNELS
+from flowrt.executor.cost import node_cost
+from flowrt.executor.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.executor.pool_kernels import POOL_KERNELS
+from flowrt.graph.node import Node, Subgraph, static_shape
+from flowrt.graph.shapes import is_static
+
+Kernel: TypeAlias = Callable[..., Any]
+
+LOOP_KERNELS: Mapping[str, Kernel] = {**CONV_KERNELS, **POOL_KERNELS}
+
+PRODUCTS = frozenset({"MatMul", "BatchMatMulV2"})
+
+
+def host_kernel(subgraph: Subgraph, node: Node, has_loops: bool) -> Kernel | None:
+    """The host's kernel for ``node``, or None where the operation's own is to be used. ``has_loops``: whether
+    loops may be compiled; those that the node needs are, if its shapes are static. Raises what the compiler
+    raises.
+    """
+    name = node.op.name
+    if name in ONEDNN_KERNELS and not _is_small(subgraph, node) and onednn.is_available():
+        return partial(ONEDNN_KERNELS[name], node.op)
+    if not has_loops or name not in LOOP_KERNELS:
+        return None
+    kernel = partial(LOOP_KERNELS[name], node.op)
+    _prepare(kernel, subgraph, node)
+    return kernel
+
+
+def _is_small(subgraph: Subgraph, node: Node) -> bool:
+    """Whether it is a product that stays with BLAS: then nothing else is even loaded. A multiplication and an
+    addition cost 2.
+    """
+    is_known = node.op.name in PRODUCTS and is_static(node.outputs[0].shape)
+    return is_known and node_cost(subgraph, node) <= 2 * MIN_PRODUCT
+
+
+def _prepare(kernel: Kernel, subgraph: Subgraph, node: Node) -> None:
+    """Have the loops compiled, by a call on zeros. What is a shape among the inputs is the output's."""
+    specs = [subgraph.spec(ref) for ref in node.inputs]
+    (output,) = node.outputs
+    if not all(is_static(spec.shape) for spec in (*specs, output)):
+        return
+    arguments = [
+        static_shape(output) if argument.on_host else np.zeros(static_shape(spec), spec.dtype.np)
+        for argument, spec in zip(node.op.inputs, specs, strict=True)
+    ]
+    kernel(np, *arguments, **{key: node.attrs[key] for key in node.op.kernel_attrs})

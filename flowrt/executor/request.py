@@ -1,0 +1,32 @@
+"""One way of calling `Session.run`: what is parsed once for it, and the plans that it has."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.feeds import converter
+from flowrt.executor.fetches import Fetches
+from flowrt.executor.plan import Plan
+from flowrt.graph.graph import Tensor
+
+
+@final
+class Request:
+    """What is fetched, what is fed, and the plans by the feeds' shapes. Nothing waits for the operations
+    named in ``done``. Raises `InvalidArgumentError` for a tensor that is fed twice.
+    """
+
+    __slots__ = ("convert", "done", "feeds", "fetches", "plans", "used")
+
+    def __init__(
+        self, fetches: Fetches, feeds: tuple[Tensor, ...], done: frozenset[str] = frozenset()
+    ) -> None:
+        if len(set(feeds)) < len(feeds):
+            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
+        self.fetches, self.feeds, self.done = fetches, feeds, done
+        self.convert = [converter(t) for t in feeds]
+        """One function a feed, in order: the value given, as an array of the tensor's dtype."""
+        self.plans: dict[Any, Plan] = {}
+        self.used = 0
+        """When it was looked up last, by the session's clock."""
