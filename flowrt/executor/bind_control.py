@@ -99,7 +99,7 @@ def _bind_iterated(
         call(address, 0, COMPILED_ITERATIONS)
 
     segment = Segment(((iterate, ()),), (node,), None, 0)
-    strand.cut(None, 0, Loop(mover.reader(pred), predicate.item, (segment,), Frame(None, node.name), 1))
+    strand.cut(None, 0, Loop(node, mover.reader(pred), predicate.item, (segment,), Frame(None, node.name), 1))
 
 
 def _bind_branches(
@@ -146,7 +146,7 @@ def _bind_loop(
     cost = max(body.total_cost, 1.0)
     body.cut(None, 0)
     iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
-    loop = Loop(mover.reader(pred), mover.reader(again), tuple(body.segments), own_frame, iterations)
+    loop = Loop(node, mover.reader(pred), mover.reader(again), tuple(body.segments), own_frame, iterations)
     strand.cut(None, 0, loop)
     for opened in lists.values():
         strand.emit(node, opened.close(mover.registers))

@@ -10,6 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, final
 
+from flowrt.errors import OpError
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
+
 if TYPE_CHECKING:
     from flowrt.executor.program import Segment
 
@@ -58,18 +62,20 @@ def _fingerprint(*numbers: int) -> int:
 
 @final
 class Loop:
-    """``body`` again and again: once if ``begins()``, then as long as ``goes_on()``."""
+    """``body`` of ``node`` again and again: once if ``begins()``, then as long as ``goes_on()``."""
 
-    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "body")
+    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "_node", "body")
 
     def __init__(
         self,
+        node: Node,
         begins: Callable[[], Any],
         goes_on: Callable[[], Any],
         body: Block,
         frame: Frame,
         iterations_a_pause: int,
     ) -> None:
+        self._node = node
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
         self._iterations_a_pause = iterations_a_pause
 
@@ -97,7 +103,7 @@ class Loop:
             count += 1
             if count >= self._iterations_a_pause:
                 count = 0
-                yield PAUSE
+                yield from self._pause()
 
     def _run_straight(self, run_stretch: Callable[[Segment], None]) -> Generator[str, Any, None]:
         """The iterations of a body in which nothing waits."""
@@ -108,7 +114,13 @@ class Loop:
                 if not goes_on():
                     return
                 frame.iteration += 1
+            yield from self._pause()
+
+    def _pause(self) -> Generator[str, Any, None]:
+        try:
             yield PAUSE
+        except OpError as error:  # who drives the program ends it here
+            raise located(self._node, error) from None
 
 
 @final

@@ -9,7 +9,7 @@ Everything else is copied. `FEED_COUNTS` tells which happened.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +30,7 @@ from flowrt.graph.dlpack import host_array, is_foreign, is_on_host
 from flowrt.graph.graph import Graph, Tensor
 from flowrt.graph.ops.session_tensors import TensorHandle
 from flowrt.graph.shapes import compatible, format_shape, is_static
+from flowrt.graph.source import user_line
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
@@ -74,6 +75,21 @@ def resolve_feed(graph: Graph, key: Any) -> Tensor:
         message = f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed"
         raise tensor.op.error(InvalidArgumentError, message)
     return tensor
+
+
+def flat_feeds(key: Any, value: Any) -> Iterator[tuple[Any, Any]]:
+    """One key of a ``feed_dict`` with its value; where the key is a tuple of tensors, or of such, a pair for
+    each. Raises `InvalidArgumentError` for a value of another structure.
+    """
+    if not isinstance(key, tuple):
+        yield key, value
+        return
+    if not isinstance(value, (tuple, list)) or len(value) != len(key):
+        raise InvalidArgumentError(
+            f"feed_dict: expected {len(key)} values, like {key!r:.120}; got {value!r:.80}", source=user_line()
+        )
+    for one, its_value in zip(key, value, strict=True):
+        yield from flat_feeds(one, its_value)
 
 
 def converter(tensor: Tensor) -> Callable[[Any], Any]:

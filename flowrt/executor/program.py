@@ -195,12 +195,15 @@ class Program:
     def _step_block(self, block: Block) -> Generator[str, Any, None]:
         for segment in block:
             stream = None
-            for function, arguments in segment.stretch:
+            for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
                 try:
                     stream = self._call(function, arguments, stream)
                 except Exception as error:  # noqa: BLE001 (raised with a type)
                     raise blame(segment, function, arguments, error) from cause(error)
-                yield PAUSE
+                try:
+                    yield PAUSE
+                except OpError as error:  # who drives the program ends it here
+                    raise located(node, error) from None
             if segment.control is not None:
                 yield from segment.control.run(self._step_block, None)
             elif segment.key is not PAUSE:

@@ -14,17 +14,22 @@ from flowrt.graph.graph import Tensor
 @final
 class Request:
     """What is fetched, what is fed, and the plans by the feeds' shapes. Nothing waits for the operations
-    named in ``done``. Raises `InvalidArgumentError` for a tensor that is fed twice.
+    named in ``done``. ``is_nested``: keys of its feed_dict are structures of tensors. Raises
+    `InvalidArgumentError` for a tensor that is fed twice.
     """
 
-    __slots__ = ("convert", "done", "feeds", "fetches", "plans", "used")
+    __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "used")
 
     def __init__(
-        self, fetches: Fetches, feeds: tuple[Tensor, ...], done: frozenset[str] = frozenset()
+        self,
+        fetches: Fetches,
+        feeds: tuple[Tensor, ...],
+        done: frozenset[str] = frozenset(),
+        is_nested: bool = False,
     ) -> None:
         if len(set(feeds)) < len(feeds):
             raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
-        self.fetches, self.feeds, self.done = fetches, feeds, done
+        self.fetches, self.feeds, self.done, self.is_nested = fetches, feeds, done, is_nested
         self.convert = [converter(t) for t in feeds]
         """One function a feed, in order: the value given, as an array of the tensor's dtype."""
         self.plans: dict[Any, Plan] = {}

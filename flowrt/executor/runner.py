@@ -11,6 +11,7 @@ All three drive the same generators (`Program.run`), and the result does not dep
 
 from __future__ import annotations
 
+import inspect
 import random
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -86,11 +87,22 @@ def run_inline(running: Sequence[Running], control: StepControl) -> None:
             if key is not None:
                 still.append((program, key))
         waiting = still
-        control.check()
+        _check(control, [program for program, _ in waiting])
         if not progress:
             raise InternalError(
                 f"the step cannot go on: nobody sends {', '.join(str(k) for _, k in waiting)}"
             )
+
+
+def _check(control: StepControl, running: Sequence[Running]) -> None:
+    """Raises the reason when the step must end, with the operation that the first program was at."""
+    try:
+        control.check()
+    except OpError as error:
+        for program in running[:1]:
+            if inspect.getgeneratorstate(program) == inspect.GEN_SUSPENDED:
+                program.throw(error)  # it raises the error again, and says where
+        raise
 
 
 def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> None:
@@ -101,7 +113,7 @@ def run_seeded(running: Sequence[Running], control: StepControl, seed: int) -> N
     while last:
         program = rng.choice(list(last))
         key = next(program, None)
-        control.check()
+        _check(control, [program])
         if key is None or key is PAUSE or key != last[program]:
             stuck.clear()
         else:
@@ -158,7 +170,7 @@ def _drive(
         with np.errstate(all="ignore"), step_scope(control):  # of this thread
             key = next(program, None)
             while key is not None:
-                control.check()
+                _check(control, [program])
                 if key is PAUSE:
                     key = next(program, None)
                     continue

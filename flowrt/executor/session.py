@@ -33,7 +33,7 @@ from flowrt.errors import (
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
 from flowrt.executor.default_session import as_default, graph_to_run, leave
-from flowrt.executor.feeds import GpuFeed, bring, resolve_feed
+from flowrt.executor.feeds import GpuFeed, bring, flat_feeds, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
 from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan, compile_step
@@ -121,14 +121,17 @@ class BaseSession:
         """Run what ``fetches`` needs and return its values in the same structure; operations give None.
 
         ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of
-        them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors. The
+        them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors; a tuple
+        of tensors (the state of a recurrent cell) takes one like it. The
         arrays returned are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for
         bad arguments, what a kernel raises, `DeadlineExceededError` after ``options.timeout_in_ms``,
         `CancelledError` when another thread closes the session. After an error the session is usable, and
         variables are as they were before the failing operation.
         """
         request = self._request(fetches, feed_dict)
-        values = feed_dict.values() if feed_dict else ()
+        values: Any = feed_dict.values() if feed_dict else ()
+        if request.is_nested:
+            values = [value for item in (feed_dict or {}).items() for _, value in flat_feeds(*item)]
         return self._execute(request, values, options, run_metadata)
 
     def _request(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Request:
@@ -147,8 +150,11 @@ class BaseSession:
             self._refresh()
             if feed_dict is not None and not isinstance(feed_dict, Mapping):
                 raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}")
-            feeds = tuple(resolve_feed(self._graph, k) for k in feed_dict or ())
-            request = self._remember(key, Request(parse_fetches(self._graph, fetches), feeds))
+            keys = [k for item in (feed_dict or {}).items() for k, _ in flat_feeds(*item)]
+            feeds = tuple(resolve_feed(self._graph, k) for k in keys)
+            is_nested = any(isinstance(k, tuple) for k in feed_dict or ())
+            parsed = parse_fetches(self._graph, fetches)
+            request = self._remember(key, Request(parsed, feeds, is_nested=is_nested))
         self._clock = request.used = self._clock + 1
         return request
 

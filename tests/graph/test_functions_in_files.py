@@ -113,10 +113,11 @@ def test_a_function_is_written_as_tensorflow_writes_it() -> None:
     assert function.signature.name == "pick_then_branch_0"
     assert message.node[-1].attr["then_branch"].func.name == function.signature.name
     assert message.node[-1].attr["Tin"].list.type == [graph_pb2.DT_FLOAT]
-    assert [(arg.name, arg.type) for arg in function.signature.input_arg] == [("x_captured", graph_pb2.DT_FLOAT)]
+    (argument,) = function.signature.input_arg
+    assert (argument.name, argument.type) == ("x_captured", graph_pb2.DT_FLOAT)
     assert function.arg_attr[0].attr["_output_shapes"].list.shape[0].dim[0].size == -1
     split = next(node for node in function.node_def if node.op == "Split")
-    assert split.input[1] == "x"
+    assert split.input[1] == "x_captured"
     assert split.input[0].endswith(":output:0")
     assert dict(function.ret) == {"result_0": f"{split.name}:output:1"}
     other = message.library.function[1]
