@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 from collections.abc import Callable
 from enum import Enum
@@ -20,6 +21,12 @@ from flowrt.errors import InvalidArgumentError
 LOGGER = logging.getLogger(__name__)
 
 RUNS_BEFORE_COMPILING = 2
+
+SWITCH_S = 0.0005
+"""How soon the interpreter takes turns while loops are compiled. LLVM is called without the GIL, some hundred
+times; to have it back takes as long each time while another thread runs steps. With the usual 5 ms a first
+loop is there after 0.64 s instead of 0.2.
+"""
 
 MAX_NODES = 20_000
 """Of a plan that is compiled: its compilation takes some seconds of a core."""
@@ -70,10 +77,14 @@ class _Background:
     def _run_next(self) -> None:
         """In a function of its own: its end lets go of the work."""
         work = self._work.get()
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(min(interval, SWITCH_S))
         try:
             work()
         except Exception:
             LOGGER.exception("loops were not compiled: the operations' own kernels go on")
+        finally:
+            sys.setswitchinterval(interval)
 
 
 _background = _Background()
