@@ -385,5 +385,6 @@ def __dir__() -> list[str]:
         {*globals(), *_LAZY_MODULES, *(name for names in _LAZY_MESSAGES.values() for name in names)}
     )
 
+
 if "FLOWRT_LOG" in _os.environ:
     _importlib.import_module("flowrt.logging")  # which reads it

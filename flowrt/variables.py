@@ -353,7 +353,6 @@ class Variable:
         return f"<flowrt.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
 
 
-
 @contextlib.contextmanager
 def _at_root() -> Iterator[None]:
     """Variables made inside a function belong to the graph around it all, on the device asked for here."""

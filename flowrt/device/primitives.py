@@ -35,7 +35,7 @@ Array: TypeAlias = np.ndarray[Any, Any]
 MAX_PRIMITIVES = 1024
 """How many are kept. One has 10 to 100 KB, most of it machine code."""
 
-MIN_SHARED = 1 << 21
+MIN_SHARED = 1 << 23
 """Multiplications that threads share: 28 us of one. On a busy machine they wait for each other for longer."""
 
 FORWARD = 64
