@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -70,11 +71,31 @@ def _bias_add_grad_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(None if value is None else value[_channel_axis(value, s.attrs["data_format"])],)]
 
 
+LONG_ROW, MIN_FOLDED = 2048, 32768
+"""Elements: NumPy adds rows up at 6 GB/s where they have 32, and at 24 where they have 2048, which pays for
+another call from some size on.
+"""
+
+
 def _bias_add_grad(xp: Any, out_backprop: Any, data_format: str, out: Any = None) -> Any:
-    channels = _channel_axis(out_backprop.shape, data_format)
+    channels, dtype = _channel_axis(out_backprop.shape, data_format), accumulator(out_backprop)
     axes = tuple(d for d in range(out_backprop.ndim) if d != channels)
-    total = xp.sum(out_backprop, axis=axes, dtype=accumulator(out_backprop))
+    together = _rows_together(out_backprop) if channels == out_backprop.ndim - 1 else 1
+    if together == 1:
+        total = xp.sum(out_backprop, axis=axes, dtype=dtype)
+    else:
+        width = out_backprop.shape[-1]
+        long = xp.sum(out_backprop.reshape(-1, together * width), axis=0, dtype=dtype)
+        total = xp.sum(long.reshape(together, width), axis=0, dtype=dtype)
     return delivered(xp, total, out_backprop.dtype, out)
+
+
+def _rows_together(value: Any) -> int:
+    """How many rows are added up as one: a power of two, which divides their number."""
+    if value.size < MIN_FOLDED or not value.flags.c_contiguous:
+        return 1
+    width = value.shape[-1]
+    return math.gcd(value.size // width, 1 << max(0, (LONG_ROW // width).bit_length() - 1))
 
 
 _LAYOUT = {"data_format": attr_string("NHWC")}
