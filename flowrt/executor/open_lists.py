@@ -88,6 +88,9 @@ class OpenList(NamedTuple):
         return pop
 
 
+MAX_ROWS = 64
+"""Elements that are cut from one piece of memory at most: it is free when the last of them is."""
+
 SLAB_BYTES = 1 << 20
 """What is taken from the pool at once for elements of a list: its pages are warm, where those of new memory,
 16 KiB an element, cost 4 us each.
@@ -101,9 +104,6 @@ def _rows(device: Device, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Itera
         slab = device.empty((min(count, MAX_ROWS), *shape), dtype)
         for i in range(len(slab)):
             yield slab[i, ...]
-
-
-MAX_ROWS = 64
 
 
 def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
