@@ -79,10 +79,6 @@ class Loop:
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
         self._iterations_a_pause = iterations_a_pause
 
-    @property
-    def blocks(self) -> Sequence[Block]:
-        return (self.body,)
-
     def run(
         self, run_block: RunBlock, run_stretch: Callable[[Segment], None] | None
     ) -> Generator[str, Any, None]:
