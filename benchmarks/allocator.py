@@ -6,18 +6,22 @@ the backward pass frees them in reverse, temporaries of every layer, gradients t
 Adam's slots in the first step. Memory is taken as `MemoryPool` takes it, from nothing.
 
 The bar is for steps of one shape. Where batches vary in size, or a single tensor is a third of all memory, an
-allocator that cannot move tensors needs luck: these traces are printed without a bar.
+allocator that cannot move tensors needs luck: these traces are printed without a bar. No rule of growth helps
+VGG: were all memory one piece, best fit would still need 1.26 times what lives, first fit 1.31. What does is
+a plan that knows the future (1.05), and steps of static shapes have one: ``python -m benchmarks.devices``
+replays what they ask for.
 """
 
 from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from time import perf_counter
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flowrt.device.bfc import BFCAllocator
+from flowrt.device.memory_pool import MemoryPool
 
 PAIRS = 100_000
 MAX_SECONDS = 0.6
@@ -159,10 +163,46 @@ def trace(case: Case, seed: int) -> list[Call]:
     return Recorder(rng, case.smallest).train(case.layers(rng), case.steps)
 
 
+# --- recorded traces
+
+
+class Recording:
+    """An allocator that writes down what it is asked for, and does it."""
+
+    def __init__(self, allocator: BFCAllocator) -> None:
+        self._allocator = allocator
+        self.calls: list[Call] = []
+        self._names: dict[int, int] = {}
+        """Of what is in use, by address."""
+
+    def allocate(self, nbytes: int, stream: Hashable = None) -> int | None:
+        address = self._allocator.allocate(nbytes, stream)
+        if address is not None:
+            self._names[address] = name = len(self.calls)
+            self.calls.append(Call(name, nbytes))
+        return address
+
+    def deallocate(self, address: int, stream: Hashable = None, stamp: int = 0) -> None:
+        self._allocator.deallocate(address, stream, stamp)
+        self.calls.append(Call(self._names.pop(address), None))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._allocator, name)
+
+
+def record(pool: MemoryPool) -> list[Call]:
+    """The calls that ``pool``, which is empty, gets from now on."""
+    recording: Any = Recording(pool._bfc)
+    pool._bfc = recording
+    calls: list[Call] = recording.calls
+    return calls
+
+
 # --- measurements
 
 
 def replay(calls: list[Call]) -> Result:
+    """As `MemoryPool` does it, from nothing and for one stream."""
     allocator, held = BFCAllocator(NO_LIMIT), {}
     sizes: dict[int, int] = {}
     live = peak = brought = given_back = 0

@@ -1,31 +1,35 @@
 """Devices: ``python -m benchmarks.devices``. What memory, its plan, streams and feeds cost, each beside its
 bar. Exits with 1 if a bar is missed.
 
-`NETS` are training steps whose memory plans are looked at; they run on the null device, which plans as a GPU
-and computes nothing, and on the CPU.
+Training steps run on the null device, which plans as a GPU and computes nothing, and on the CPU. What they
+ask of a device's pool (the arena of their plan, results that they hand out, and without a plan every tensor)
+is recorded, and asked again of a pool that has nothing yet.
 """
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from itertools import pairwise
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import numpy as np
 
 import flowrt as tf
 from benchmarks import allocator
-from examples.char_lm import CONTEXT, Model
+from benchmarks.nets import NETS, Step, digits_cnn, lenet
+from flowrt.executor import session as session_module
 from flowrt.executor.feeds import FEED_COUNTS
 from flowrt.executor.memory_plan import MemoryPlan
 from flowrt.graph import op_def
 from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, attr_float, define_op, sample
 
 MAX_PLAN_RATIO = 1.1
+RECORDED_STEPS = 3
 SLEEP_S = 0.2
 MAX_SLEEPS_MS = 230.0
 FEED_BYTES = 64 << 20
@@ -50,124 +54,6 @@ class Row(NamedTuple):
         return f"| {self.name} | {figure} | {bar} |"
 
 
-# --- training steps
-
-
-class Step(NamedTuple):
-    """What to fetch and what to feed."""
-
-    fetches: list[Any]
-    feed: dict[Any, Any]
-
-
-def _train(loss: Any, optimizer: Any, feed: dict[Any, Any]) -> Step:
-    return Step([optimizer.minimize(loss), loss], feed)
-
-
-def _weights(*shape: int) -> Any:
-    return tf.Variable(tf.random_normal(shape, stddev=0.05))
-
-
-def _cross_entropy(logits: Any, labels: Any) -> Any:
-    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits)
-    return tf.reduce_mean(losses)
-
-
-def deep_mlp(layers: int = 1000) -> Step:
-    """Layers of 64 x 64 with gradient descent, batch 64."""
-    x = h = tf.placeholder(tf.float32, [64, 64])
-    for _ in range(layers):
-        h = tf.nn.relu(tf.matmul(h, _weights(64, 64)) + tf.Variable(tf.zeros([64])))
-    loss = tf.reduce_mean(tf.square(h))
-    return _train(loss, tf.train.GradientDescentOptimizer(0.1), {x: np.ones((64, 64))})
-
-
-def mlp_adam() -> Step:
-    """784-512-512-10 with Adam, batch 128."""
-    x, labels = tf.placeholder(tf.float32, [128, 784]), tf.placeholder(tf.int64, [128])
-    h = x
-    for inputs, outputs in pairwise((784, 512, 512, 10)):
-        h = tf.matmul(h, _weights(inputs, outputs)) + tf.Variable(tf.zeros([outputs]))
-        h = h if outputs == 10 else tf.nn.relu(h)
-    feed = {x: np.ones((128, 784)), labels: np.arange(128) % 10}
-    return _train(_cross_entropy(h, labels), tf.train.AdamOptimizer(), feed)
-
-
-def lenet() -> Step:
-    """Two convolutions and two dense layers with gradient descent, 64 images of 28 x 28."""
-    x, labels = tf.placeholder(tf.float32, [64, 28, 28, 1]), tf.placeholder(tf.int64, [64])
-    h = x
-    for shape in ((5, 5, 1, 32), (5, 5, 32, 64)):
-        h = tf.nn.relu(tf.nn.conv2d(h, _weights(*shape), strides=[1, 1, 1, 1], padding="SAME"))
-        h = tf.nn.max_pool(h, ksize=[1, 2, 2, 1], strides=[1, 2, 2, 1], padding="VALID")
-    h = tf.nn.relu(tf.matmul(tf.reshape(h, [64, 3136]), _weights(3136, 256)))
-    loss = _cross_entropy(tf.matmul(h, _weights(256, 10)), labels)
-    feed = {x: np.ones((64, 28, 28, 1)), labels: np.arange(64) % 10}
-    return _train(loss, tf.train.GradientDescentOptimizer(0.01), feed)
-
-
-def digits_cnn() -> Step:
-    """The net of ``examples/digits_cnn.py``, 64 images of 8 x 8."""
-    x, labels = tf.placeholder(tf.float32, [64, 8, 8, 1]), tf.placeholder(tf.int64, [64])
-    h = tf.layers.conv2d(x, 32, 3, padding="same", activation=tf.nn.relu)
-    h = tf.layers.conv2d(h, 32, 3, padding="same", activation=tf.nn.relu)
-    h = tf.layers.max_pooling2d(h, 2, 2)
-    h = tf.layers.conv2d(h, 64, 3, padding="same", activation=tf.nn.relu)
-    h = tf.layers.flatten(tf.layers.max_pooling2d(h, 2, 2))
-    logits = tf.layers.dense(tf.layers.dense(h, 128, activation=tf.nn.relu), 10)
-    feed = {x: np.ones((64, 8, 8, 1)), labels: np.arange(64) % 10}
-    return _train(_cross_entropy(logits, labels), tf.train.AdamOptimizer(), feed)
-
-
-def char_lm() -> Step:
-    """The model of ``examples/char_lm.py``, 90 characters, batch 128."""
-    model = Model(90)
-    feed = {model.contexts: np.zeros((128, CONTEXT)), model.targets: np.zeros(128)}
-    return Step([model.train, model.bits], feed)
-
-
-def gpt(layers: int = 4, width: int = 64, heads: int = 4, batch: int = 8, length: int = 32) -> Step:
-    """A decoder of ``layers`` blocks with Adam; attention without its mask, which takes no memory."""
-    tokens, targets = (tf.placeholder(tf.int32, [batch, length]) for _ in range(2))
-    h = tf.reshape(tf.nn.embedding_lookup(_weights(90, width), tokens), [-1, width])
-
-    def split(x: Any) -> Any:
-        return tf.transpose(tf.reshape(x, [batch, length, heads, -1]), [0, 2, 1, 3])
-
-    for _ in range(layers):
-        x = _normalised(h)
-        query, key, value = (split(tf.matmul(x, _weights(width, width))) for _ in range(3))
-        found = tf.matmul(tf.nn.softmax(tf.matmul(query, key, transpose_b=True)), value)
-        joined = tf.reshape(tf.transpose(found, [0, 2, 1, 3]), [-1, width])
-        h = h + tf.matmul(joined, _weights(width, width))
-        inner = tf.nn.relu(tf.matmul(_normalised(h), _weights(width, 4 * width)))
-        h = h + tf.matmul(inner, _weights(4 * width, width))
-    loss = _cross_entropy(tf.matmul(_normalised(h), _weights(width, 90)), tf.reshape(targets, [-1]))
-    return _train(loss, tf.train.AdamOptimizer(), dict.fromkeys((tokens, targets), np.zeros((batch, length))))
-
-
-def _normalised(x: Any) -> Any:
-    centred = x - tf.reduce_mean(x, -1, keepdims=True)
-    scale = tf.Variable(tf.ones([int(x.shape[-1])]))
-    return centred * tf.rsqrt(tf.reduce_mean(tf.square(centred), -1, keepdims=True) + 1e-5) * scale
-
-
-NETS: dict[str, Callable[[], Step]] = {
-    "MLP of 1,000 layers": deep_mlp,
-    "MLP with Adam": mlp_adam,
-    "LeNet": lenet,
-    "digits CNN": digits_cnn,
-    "character model": char_lm,
-    "GPT, 4 blocks": gpt,
-}
-
-
-def plans_of(session: Any) -> list[MemoryPlan]:
-    """The memory plans of everything that ``session`` has run."""
-    plans = [plan for request in session._requests.values() for plan in request.plans.values()]
-    return [part.places.memory for plan in plans for part in plan.partitions.values()]
-
-
 # --- measurements
 
 
@@ -180,21 +66,52 @@ def memory_rows() -> Iterator[Row]:
             yield Row(f"BFC: reserved/live, {case.name}", allocator.ratio(result), "", allocator.MAX_RATIO)
 
 
-def plan_rows() -> Iterator[Row]:
+class Measured(NamedTuple):
+    """The arena over the least that it could be, and what reserved over live memory comes to in a replay."""
+
+    plan: float
+    reserved: float
+
+
+def step_rows() -> Iterator[Row]:
     for name, build in NETS.items():
         for device in ("/device:NULL:0", "/cpu:0"):
-            yield Row(f"plan/lower bound, {name} on {device}", plan_ratio(build, device), "", MAX_PLAN_RATIO)
+            measured = measure(build, device)
+            yield Row(f"plan/lower bound, {name} on {device}", measured.plan, "", MAX_PLAN_RATIO)
+            yield _reserved_row(f"{name} on {device}", measured)
+    for name, of_batch in {"LeNet": lenet, "digits CNN": digits_cnn}.items():
+        with patch.object(session_module, "MAX_SHAPES", 0):  # no shape gets a plan of its own
+            measured = measure(lambda: of_batch(None), "/cpu:0")  # noqa: B023
+        yield _reserved_row(f"{name} of any batch on /cpu:0", measured)
 
 
-def plan_ratio(build: Callable[[], Step], device: str) -> float:
+def _reserved_row(name: str, measured: Measured) -> Row:
+    return Row(f"BFC: reserved/live, recorded {name}", measured.reserved, "", allocator.MAX_RATIO)
+
+
+def measure(build: Callable[[], Step], device: str) -> Measured:
+    """`RECORDED_STEPS` steps behind the initialization. Compiled loops, which come when they are ready and
+    bring an arena of their own, are left out.
+    """
     config = tf.ConfigProto(device_count={"NULL": 1}, allow_soft_placement=True)
-    with tf.Graph().as_default(), tf.device(device):
+    with tf.Graph().as_default(), tf.device(device), patch.dict(os.environ, FLOWRT_JIT="off"):
         step = build()
         with tf.Session(config=config) as session:
+            pool = session.devices[-1 if "NULL" in device else 0].pool
+            calls = allocator.record(pool)
             session.run(tf.global_variables_initializer())
-            session.run(step.fetches, step.feed)
-            largest = max(plans_of(session), key=lambda plan: plan.lower_bound)
-    return largest.nbytes / largest.lower_bound
+            for _ in range(RECORDED_STEPS):
+                fetched = session.run(step.fetches, step.feed)
+            del fetched
+            plans = [plan for plan in plans_of(session) if plan.lower_bound]
+    largest = max(plans, key=lambda plan: plan.lower_bound)
+    return Measured(largest.nbytes / largest.lower_bound, allocator.ratio(allocator.replay(calls)))
+
+
+def plans_of(session: Any) -> list[MemoryPlan]:
+    """The memory plans of everything that ``session`` has run."""
+    plans = [plan for request in session._requests.values() for plan in request.plans.values()]
+    return [part.places.memory for plan in plans for part in plan.partitions.values()]
 
 
 @contextmanager
@@ -276,7 +193,7 @@ def _seconds(call: Callable[[Any], Any], value: Any) -> float:
 def main() -> int:
     print("| measure | figure | bar |\n|---|---|---|")
     is_met = True
-    for rows in (memory_rows, plan_rows, stream_rows, feed_rows):
+    for rows in (memory_rows, step_rows, stream_rows, feed_rows):
         for row in rows():
             print(row, flush=True)
             is_met &= row.is_met

@@ -38,8 +38,9 @@ from flowrt.dtypes import (
 from flowrt.dtypes import bool_ as bool
 from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
+from flowrt.executor.default_session import get_default_session
 from flowrt.executor.fetches import IndexedSlicesValue
-from flowrt.executor.session import InteractiveSession, Session, get_default_session
+from flowrt.executor.session import InteractiveSession, Session
 from flowrt.function import function
 from flowrt.functional_ops import foldl, foldr, map_fn, scan
 from flowrt.get_variable import get_local_variable
@@ -350,8 +351,9 @@ from flowrt.variables import (
     variables_initializer,
 )
 from flowrt.vectorization import vectorized_map
+from flowrt.version import VERSION as _VERSION
 
-__version__ = "0.1.0"
+__version__ = _VERSION
 newaxis = None
 VERSION = "1.15.0"  # the version of TensorFlow whose names these are
 GIT_VERSION = COMPILER_VERSION = "unknown"

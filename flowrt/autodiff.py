@@ -13,7 +13,6 @@ import functools
 from collections.abc import Callable, Sequence
 from typing import Any, final
 
-from flowrt.data.structure import Structure, flatten, flatten_up_to, pack_as
 from flowrt.dtypes import INEXACT
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
@@ -24,6 +23,7 @@ from flowrt.graph.ops.filling import zeros_like
 from flowrt.graph.ops.identities import identity
 from flowrt.graph.source import user_line
 from flowrt.jacobians import Blocks, check_floating, columns, pack_blocks, rows
+from flowrt.structure import Structure, flatten, flatten_up_to, pack_as
 
 ZERO = UnconnectedGradients.ZERO
 

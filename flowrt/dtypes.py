@@ -132,6 +132,14 @@ ANY = frozenset(ALL)
 BY_NUMBER = {d.number: d for d in ALL}
 _BY_NAME = {d.name: d for d in ALL} | {"half": float16, "float": float32, "double": float64}
 _BY_NUMPY = {d.np: d for d in ALL if d.np != np.dtype(object)}
+_BY_TYPE: dict[type, DType] = {
+    float: float32,
+    int: int32,
+    bool: bool_,
+    str: string,
+    bytes: string,
+    object: string,
+}
 
 
 def as_dtype(value: Any) -> DType:
@@ -146,16 +154,10 @@ def as_dtype(value: Any) -> DType:
         return _BY_NAME[value]
     if isinstance(value, int) and not isinstance(value, bool) and value in BY_NUMBER:
         return BY_NUMBER[value]
-    python_types: dict[Any, DType] = {
-        float: float32,
-        int: int32,
-        bool: bool_,
-        str: string,
-        bytes: string,
-        object: string,
-    }
-    if isinstance(value, type) and value in python_types:
-        return python_types[value]
+    if isinstance(value, np.dtype) and value in _BY_NUMPY:
+        return _BY_NUMPY[value]
+    if isinstance(value, type) and value in _BY_TYPE:
+        return _BY_TYPE[value]
     try:
         numpy_dtype = np.dtype(value)
     except TypeError:

@@ -11,21 +11,30 @@ Some classes are also a built-in exception, because define-and-run scripts catch
 from __future__ import annotations
 
 import copy
-from typing import Any
+from typing import Any, NamedTuple
 
 OK, CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND, ALREADY_EXISTS = range(7)
 PERMISSION_DENIED, RESOURCE_EXHAUSTED, FAILED_PRECONDITION, ABORTED, OUT_OF_RANGE = range(7, 12)
 UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = range(12, 17)
 
 
+class Origin(NamedTuple):
+    """The task of a cluster where an error began, and whether the error is only the consequence of another."""
+
+    task: str
+    is_derived: bool
+
+
 class OpError(Exception):
     """Base of all flowrt errors.
 
     Attributes: ``message`` (the full text), ``op`` (the operation's name or None), ``op_type`` (its type or
-    None), ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int).
+    None), ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int), ``origin``
+    (the `Origin` of an error of a cluster, else None).
     """
 
     error_code = UNKNOWN
+    origin: Origin | None = None
 
     def __init__(
         self, *args: Any, op: str | None = None, op_type: str | None = None, source: str | None = None
@@ -43,14 +52,19 @@ class OpError(Exception):
         return self.message  # KeyError would print the repr
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _rebuild, (type(self), self.message, self.op, self.op_type, self.source)
+        return _rebuild, (type(self), self.message, self.op, self.op_type, self.source, self.origin)
 
 
 def _rebuild(
-    cls: type[OpError], message: str, op: str | None, op_type: str | None, source: str | None
+    cls: type[OpError],
+    message: str,
+    op: str | None,
+    op_type: str | None,
+    source: str | None,
+    origin: Origin | None = None,
 ) -> OpError:
     error = cls(message)
-    error.op, error.op_type, error.source = op, op_type, source
+    error.op, error.op_type, error.source, error.origin = op, op_type, source, origin
     return error
 
 
@@ -83,6 +97,10 @@ class InvalidArgumentError(OpError, ValueError):
 
 class DTypeError(InvalidArgumentError, TypeError):
     """An argument has a wrong dtype or Python type."""
+
+
+class TracerWarning(RuntimeWarning):
+    """A function that is traced asked for the value of a tensor: the trace keeps what Python did with it."""
 
 
 class DeadlineExceededError(OpError):

@@ -129,7 +129,10 @@ class Function:
         _being_traced.calls.append(call)
         try:
             with traces.variables(self._signature.text):
-                traced = trace(self._python_function(), self._name, self._signature, arguments, specs)
+                traced = trace(
+                    self._python_function(), self._name, self._signature, arguments, specs,
+                    observes=not self._autograph,
+                )  # fmt: skip
         except RecursionError:
             raise self._recursion() from None
         finally:

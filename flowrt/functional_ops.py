@@ -11,7 +11,6 @@ from typing import Any, final
 
 from flowrt.control_flow import while_loop
 from flowrt.control_flow.functions import check_callable, check_returned, described
-from flowrt.data.structure import Structure, flatten, flatten_up_to, leaf_paths, pack_as
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph import node
@@ -23,6 +22,7 @@ from flowrt.graph.shapes import compatible, merge
 from flowrt.graph.source import user_line
 from flowrt.nest import is_nested
 from flowrt.signatures import TensorSpec
+from flowrt.structure import Structure, flatten, flatten_up_to, leaf_paths, pack_as
 from flowrt.tensor_array import TensorArray
 
 PARALLEL_ITERATIONS = 10  # TensorFlow's number; accepted, since iterations of one device run in order

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.data.structure import Structure, flatten, pack_as
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import constant_tensor, convert_to_tensor
@@ -29,6 +28,7 @@ from flowrt.graph.ops.shaping import reshape, shape, transpose
 from flowrt.graph.ops.state import read_variable_op
 from flowrt.graph.shapes import is_static, num_elements
 from flowrt.graph.source import user_line
+from flowrt.structure import Structure, flatten, pack_as
 from flowrt.vectorization import loop, vectorize
 
 Blocks = list[list[Tensor]]

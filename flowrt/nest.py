@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from flowrt.data.structure import flatten, flatten_up_to, pack_as, same_structure
-from flowrt.data.structure import map_structure as _map
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.structure import flatten, flatten_up_to, pack_as, same_structure
+from flowrt.structure import map_structure as _map
 
 __all__ = [
     "assert_same_structure",

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.data.structure import flatten, flatten_up_to, leaf_paths, map_structure, pack_as
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, OpError
 from flowrt.graph import node
@@ -24,6 +23,7 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.shapes import TensorShape, as_shape, relax
 from flowrt.graph.source import user_line
+from flowrt.structure import flatten, flatten_up_to, leaf_paths, map_structure, pack_as
 
 
 @final

@@ -19,16 +19,17 @@ from unittest import mock  # noqa: F401  part of the interface
 
 import numpy as np
 
-from flowrt.data.structure import map_structure
 from flowrt.device.cuda import visible_devices
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto
-from flowrt.executor.session import Session, get_default_session
+from flowrt.executor.default_session import get_default_session
+from flowrt.executor.session import Session
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.gradients import gradients
 from flowrt.graph.graph import Graph, Tensor, reset_default_graph
 from flowrt.graph.ops.filling import zeros
 from flowrt.graph.ops.random import set_random_seed
+from flowrt.structure import map_structure
 from flowrt.variables import Variable
 
 RANDOM_SEED = 87654321

@@ -6,25 +6,29 @@ Rules of this file:
   2. What changes a resource or touches the world runs whenever a call does, in the order of the Python code:
      writes of one variable among themselves; what touches the world (a print, an assertion, a call of Python)
      after all writes before it and before all after it.
+  3. Python code that asks for a tensor's value (``if x > 0:``) gets it if it is known for the call that is
+     traced, from constants and arrays, with a `TracerWarning`: the trace has that way through the code only.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 from flowrt.control_flow.functions import without_placeholders
-from flowrt.data.structure import flatten, pack_as
-from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError, TracerWarning
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import Graph, get_default_graph
+from flowrt.graph.known_values import KnownValues
 from flowrt.graph.node import Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.operation import Operation, Tensor, depends_on
-from flowrt.graph.source import user_line
+from flowrt.graph.source import user_line, user_source_at
 from flowrt.signatures import Arguments, Signature, is_within, with_flow, without_source
+from flowrt.structure import flatten, pack_as
 
 
 class _Result(NamedTuple):
@@ -51,20 +55,70 @@ class _Result(NamedTuple):
         return _Result(leaf, graph.as_graph_element(tensor))
 
 
+@final
+class _Observer:
+    """Gives the values that are known for the call that ``text`` is traced for, and warns once a line.
+    ``arguments``: the call's tensors by parameter; ``outer`` is the graph of the call.
+    """
+
+    def __init__(self, text: str, arguments: dict[Tensor, Any], outer: Graph) -> None:
+        around = getattr(outer, "observe", None)
+        self.arguments: dict[Tensor, Any] = dict(arguments)
+        if isinstance(around, _Observer):
+            self.arguments.update(around.arguments)
+        self._text, self._values, self._warned = text, KnownValues(self.arguments), set[str]()
+
+    def __call__(self, tensor: Tensor) -> Any:
+        """The value of ``tensor`` as a Python scalar; None if only a run knows it, if it is no number, or if
+        it is not the user's line that asks, two frames above.
+        """
+        source = user_source_at(2)
+        if source is None or not (
+            tensor.dtype.is_bool or tensor.dtype.is_integer or tensor.dtype.is_floating
+        ):
+            return None
+        value = self._values.find(tensor)
+        if value is None or value.size != 1:
+            return None
+        if str(source) not in self._warned:
+            self._warned.add(str(source))
+            self._warn(str(source), tensor, value.item())
+        return value.item()
+
+    def _warn(self, line: str, tensor: Tensor, value: Any) -> None:
+        warnings.warn(
+            f"({line}): function {self._text}: tensor {tensor.name!r} is {value!r} in the call that is"
+            " traced. The trace keeps what Python does with that, also for calls with other values: use"
+            " flowrt.cond() or while_loop(), or flowrt.function(autograph=True), to keep both ways",
+            TracerWarning,
+            stacklevel=4,
+        )
+
+
 def trace(
     func: Callable[..., Any],
     name: str,
     signature: Signature,
     arguments: Arguments,
     specs: Sequence[TensorSpec],
+    observes: bool = False,
 ) -> ConcreteFunction:
-    """``func`` of ``arguments`` as a function of the default graph, with tensors of ``specs`` among them."""
-    graph = FuncGraph(get_default_graph(), f"function {name!r}")
+    """``func`` of ``arguments`` as a function of the default graph, with tensors of ``specs`` among them.
+    ``observes``: Python may ask for the values of tensors that are known for this call.
+    """
+    outer = get_default_graph()
+    graph = FuncGraph(outer, f"function {name!r}")
     graph.must_run = in_order
     with graph:
         parameters = [graph.parameter(s, n) for s, n in zip(specs, arguments.tensor_names(), strict=True)]
+        graph.observe = None
+        if observes:
+            graph.observe = _Observer(
+                signature.text, dict(zip(parameters, arguments.tensors, strict=True)), outer
+            )
         result = signature.call(func, arguments.with_tensors(parameters))
         results = [_Result.of(graph, leaf, signature.text) for leaf in flatten(result)]
+    graph.observe = None
     return ConcreteFunction(name, signature, graph, arguments, result, results)
 
 

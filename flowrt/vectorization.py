@@ -7,7 +7,6 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from flowrt.data.structure import Structure, flatten, pack_as
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.functional_ops import Rows, map_fn
@@ -19,6 +18,7 @@ from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.constant import placeholder
 from flowrt.graph.source import user_line
+from flowrt.structure import Structure, flatten, pack_as
 
 
 def vectorized_map(

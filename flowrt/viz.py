@@ -19,9 +19,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.device.spec import parse_device
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.fetches import parse_fetches
-from flowrt.executor.plan import compile_step
 from flowrt.executor.session import BaseSession, Session
 from flowrt.graph.graph import Graph, Operation
 from flowrt.graph.node import Node, Subgraph

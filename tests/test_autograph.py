@@ -381,7 +381,7 @@ def test_functions_call_converted_functions_and_methods():
 
 
 def test_a_trace_alone_has_only_what_python_did():
-    """A condition on a Python value keeps one branch; one on a tensor is an error, never a guess."""
+    """A condition keeps one branch, where it is a tensor with a warning; if only a run knows, it is an error."""
 
     def f(x, double):
         if double:
@@ -390,9 +390,11 @@ def test_a_trace_alone_has_only_what_python_did():
 
     x = tf.constant(1.0)
     assert run(tf.function(f)(x, True)) == 2
+    with pytest.warns(tf.errors.TracerWarning, match="'double:0' is True"):
+        assert run(tf.function(f)(x, x > 0)) == 2
     assert "Exp" not in types()
     with pytest.raises(DTypeError, match="has no truth value"):
-        tf.function(f)(x, x > 0)
+        tf.function(f)(x, tf.placeholder(tf.bool, []))
     assert run(tf.function(f, autograph=True)(x, x > 0)) == 2
     assert "Exp" in types()
 

@@ -1,7 +1,8 @@
 """Three ways into a graph: by hand, by a trace of Python with static control flow, by conversion of source.
 
 The same program gets equal values, gradients and second derivatives. A trace unrolls its loops and has one
-branch, so it stands for the program at one trip count and one choice; the other two are for all of them.
+branch, so it stands for the program at one trip count and one choice, also where these are tensors of which
+its call has the values; the other two are for all of them.
 """
 
 from __future__ import annotations
@@ -159,3 +160,30 @@ def test_three_ways_give_equal_values_gradients_and_second_derivatives(program):
             for hand, conversion, trace in zip(*found, strict=True):  # sums in another order
                 np.testing.assert_allclose(conversion, hand, rtol=1e-12)
                 np.testing.assert_allclose(trace, hand, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.python.__name__)
+def test_a_trace_that_asks_a_tensor_keeps_one_way_where_the_others_keep_both(program):
+    rng = np.random.default_rng(0)
+    with tf.Graph().as_default(), tf.Session() as session:
+        x, w = tf.constant(rng.standard_normal((2, 3))), tf.constant(rng.standard_normal((3, 3)))
+        n, up = tf.placeholder(tf.int32, []), tf.placeholder(tf.bool, [])
+        by_hand = derivatives(program.by_hand(x, w, n, up), x, w)
+        converted = derivatives(tf.function(program.python, autograph=True)(x, w, n, up), x, w)
+        kept = tf.function(program.python)
+        with pytest.warns(
+            tf.errors.TracerWarning, match=r"test_three_ways\.py:\d+\): .* in the call that is"
+        ):
+            traced = derivatives(kept(x, w, np.int32(3), np.bool_(True)), x, w)
+        again = kept(x, w, np.int32(1), np.bool_(False))
+        for count, choice in [(3, True), (1, False)]:
+            feed = {n: count, up: choice}
+            hand, conversion, trace, other = session.run([by_hand, converted, traced, again], feed)
+            for a, b in zip(hand, conversion, strict=True):
+                np.testing.assert_allclose(b, a, rtol=1e-12)
+            is_kept = (count, choice) == (3, True)
+            assert np.allclose(trace[0], hand[0], rtol=1e-12) is is_kept
+            np.testing.assert_array_equal(other, trace[0])
+            if is_kept:
+                for a, b in zip(hand, trace, strict=True):
+                    np.testing.assert_allclose(b, a, rtol=1e-12, atol=1e-12)

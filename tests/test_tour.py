@@ -493,6 +493,6 @@ def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
     assert all(train(devices=2, seed=seed) == expected for seed in range(5))
 
 
-# Real files: flowrt/executor/session.py (Session.run), flowrt/executor/plan.py (compile_step, Plan),
+# Real files: flowrt/executor/session.py (Session.run), flowrt/executor/compile_step.py, plan.py (Plan),
 # flowrt/executor/runner.py (run_inline, run_threaded, run_seeded).
 # Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.

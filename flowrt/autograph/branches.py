@@ -28,16 +28,15 @@ from flowrt.autograph.variables import (
     zeros,
 )
 from flowrt.control_flow import cond
-from flowrt.data.structure import flatten, map_structure, pack_as, same_structure
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.func_graph import owned_subgraphs
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Tensor
 from flowrt.graph.ops.assertions import Assert
 from flowrt.graph.source import user_line
 from flowrt.signatures import Signature, with_flow
+from flowrt.structure import flatten, map_structure, pack_as, same_structure
 from flowrt.tracing import ConcreteFunction, trace
 
 

@@ -31,7 +31,6 @@ from flowrt.autograph.variables import (
     zeros,
 )
 from flowrt.control_flow import while_loop
-from flowrt.data.structure import flatten, map_structure, same_structure
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.func_graph import FuncGraph
@@ -41,6 +40,7 @@ from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Tensor
 from flowrt.graph.shapes import as_shape, format_shape, relax
 from flowrt.graph.source import user_line
+from flowrt.structure import flatten, map_structure, same_structure
 
 
 def while_stmt(

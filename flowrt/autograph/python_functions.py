@@ -10,10 +10,10 @@ from typing import Any
 from flowrt import dtypes
 from flowrt.autograph.loops import Items, items_of, length_of
 from flowrt.autograph.variables import is_symbolic
-from flowrt.data.structure import flatten
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.op_def import op_def
 from flowrt.graph.ops.script import print_ as print_tensors
+from flowrt.structure import flatten
 
 
 def _range(*args: Any) -> Any:

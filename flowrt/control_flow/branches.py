@@ -15,7 +15,6 @@ from flowrt.control_flow.functions import (
     without_placeholders,
 )
 from flowrt.control_flow.structures import Difference, difference, flow_of
-from flowrt.data.structure import flatten, pack_as
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.func_graph import FuncGraph
@@ -25,6 +24,7 @@ from flowrt.graph.ops.identities import identity
 from flowrt.graph.ops.script import group
 from flowrt.graph.source import user_line
 from flowrt.signatures import with_flow
+from flowrt.structure import flatten, pack_as
 
 
 def cond(

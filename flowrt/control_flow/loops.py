@@ -18,7 +18,6 @@ from flowrt.control_flow.functions import (
     without_placeholders,
 )
 from flowrt.control_flow.structures import difference, flow_of
-from flowrt.data.structure import flatten, pack_as
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.effects import touches
@@ -30,6 +29,7 @@ from flowrt.graph.shapes import as_shape, compatible, format_shape, relax
 from flowrt.graph.source import user_line
 from flowrt.nest import is_nested
 from flowrt.signatures import with_flow, without_source
+from flowrt.structure import flatten, pack_as
 
 
 def while_loop(
@@ -50,8 +50,8 @@ def while_loop(
     dtypes and with shapes that fit: a variable whose shape changes needs its ``shape_invariants`` (a
     structure of shapes, unknown dimensions None). ``maximum_iterations`` ends the loop in any case. One
     variable comes back as it is, unless ``return_same_structure``. ``parallel_iterations`` is accepted;
-    iterations of one device run in order. ``swap_memory`` keeps what the gradient needs in host memory,
-    ``back_prop=False`` says that there will be no gradient.
+    iterations of one device run in order. ``swap_memory`` keeps what gradients read of each iteration in host
+    memory, where the loop is on a GPU; ``back_prop=False`` says that there will be no gradient.
 
     Raises `DTypeError` and `InvalidArgumentError`, which name the variable, for what the body returns.
     """

@@ -4,7 +4,7 @@
     traced.py    the functions given to map, filter, flat_map: graphs of their own
     iterator.py  the tree behind a resource of the session, get_next in the graph
     node.py      what a node is; sources, pipeline, batching, windows: the nodes (host only)
-    background.py the two places with threads; spec, structure: what elements look like
+    background.py the two places with threads; spec: what elements look like
 
 Nothing is read before a session asks an iterator for its first element.
 """

@@ -41,7 +41,6 @@ from flowrt.data.pipeline import (
 )
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
 from flowrt.data.spec import TensorSpec, spec_of
-from flowrt.data.structure import Structure, flatten, flatten_up_to, map_structure
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
@@ -49,6 +48,7 @@ from flowrt.graph.build import as_array, convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.random import get_seed
 from flowrt.graph.shapes import as_shape
+from flowrt.structure import Structure, flatten, flatten_up_to, map_structure
 
 _INT64_MAX = 2**63 - 1
 

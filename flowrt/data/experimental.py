@@ -10,7 +10,6 @@ from flowrt.data.dataset import Dataset
 from flowrt.data.node import HOST, Node
 from flowrt.data.pipeline import AUTOTUNE, OnDevice, Prefetch
 from flowrt.data.spec import TensorSpec
-from flowrt.data.structure import Structure, flatten, flatten_up_to, pack_as
 from flowrt.data.traced import TracedDataset, tensors_in, trace
 from flowrt.data.windows import BucketByLength, GroupByWindow, Held, TracedReduction, Window
 from flowrt.device.spec import format_device, parse_device
@@ -19,6 +18,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.shapes import as_shape
+from flowrt.structure import Structure, flatten, flatten_up_to, pack_as
 
 __all__ = [
     "AUTOTUNE",

@@ -16,7 +16,6 @@ import numpy as np
 
 from flowrt.data.node import HOST, Element, ElementIterator, Node
 from flowrt.data.spec import TensorSpec
-from flowrt.data.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
 from flowrt.data.traced import open_tree, tensors_in
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
@@ -35,6 +34,7 @@ from flowrt.graph.ops.iterators import (
 )
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import TensorShape, as_shape, compatible
+from flowrt.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
 
 
 class Iterator:

@@ -23,8 +23,8 @@ from flowrt.data.background import map_in_order, read_ahead
 from flowrt.data.node import Element, Iteration, Node, Rows, Stream, expect_at_least, known_int
 from flowrt.data.sources import TensorSlices
 from flowrt.data.spec import common_spec
-from flowrt.data.structure import Structure, flatten, map_structure
 from flowrt.errors import InvalidArgumentError
+from flowrt.structure import Structure, flatten, map_structure
 
 T = TypeVar("T")
 

@@ -19,11 +19,11 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.data.node import Element, Node, bind
-from flowrt.data.structure import Structure, flatten, pack_as
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph, Tensor, get_default_graph
 from flowrt.graph.ops.constant import placeholder
+from flowrt.structure import Structure, flatten, pack_as
 
 
 class _FreshSeed:

@@ -14,9 +14,9 @@ import numpy as np
 
 from flowrt.data.node import Element, Iteration, Node, Stream, bind, expect_at_least
 from flowrt.data.spec import common_spec
-from flowrt.data.structure import Structure
 from flowrt.data.traced import Traced, TracedDataset
 from flowrt.errors import InvalidArgumentError
+from flowrt.structure import Structure
 
 
 @final

@@ -19,7 +19,7 @@ import importlib.util
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeAlias, cast, final
 from weakref import WeakSet
@@ -31,7 +31,12 @@ from flowrt.device.cuda_graph import CudaGraph, capture
 from flowrt.device.cuda_stream import NOT_READY, Callback, CudaEvent, CudaStream, as_op_error
 from flowrt.device.event_manager import EventManager, pauses
 from flowrt.device.stream_executor import DeviceMemory, Event, EventStatus, Stream, StreamExecutor
-from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+)
 
 ArrayAllocator: TypeAlias = Callable[[int, Stream], DeviceMemory]
 
@@ -399,6 +404,26 @@ class CudaExecutor(StreamExecutor):
     @property
     def current_stream(self) -> Stream | None:
         return getattr(self._thread, "stream", None)
+
+    def compiles_loops(self) -> bool:
+        """CuPy brings CUDA's compiler along, or finds it: its own kernels need it."""
+        return True
+
+    def compile_kernels(self, text: str, names: Sequence[str]) -> list[Callable[..., None]]:
+        """The kernels ``names`` of ``text``, CUDA C, as CuPy compiles it: once a process, and kept on disk.
+        Inside `activate`, ``kernel((blocks,), (threads,), arrays)`` puts one on the current stream.
+
+        Raises `InternalError`, with the compiler's words, for a text that it refuses.
+        """
+        with self._device:
+            module = self.xp.RawModule(code=text)
+            try:
+                kernels = [module.get_function(name) for name in names]
+                for kernel in kernels:
+                    kernel.compile()
+            except self.xp.cuda.compiler.CompileException as error:
+                raise InternalError(f"{self.name}: expected CUDA C of {', '.join(names)}; {error}") from error
+        return kernels
 
     def is_idle(self, stream: Stream) -> bool:
         return bool(self._runtime.streamQuery(cast(CudaStream, stream).native.ptr) != NOT_READY)

@@ -17,7 +17,7 @@ from flowrt.device.deadline import finish
 from flowrt.device.event_manager import wait_until_idle
 from flowrt.device.memory_pool import STREAM_DEADLINE_S, MemoryPool, Owner
 from flowrt.device.spec import DeviceSpec
-from flowrt.device.stream_executor import ALIGNMENT, DeviceMemory, Stream, StreamExecutor
+from flowrt.device.stream_executor import ALIGNMENT, DeviceMemory, Event, Stream, StreamExecutor
 from flowrt.device.transfer import PendingTransfer, TransferManager
 from flowrt.errors import OpError
 
@@ -40,6 +40,19 @@ class DeviceArray(NamedTuple):
     array: Any
     is_lent: bool = False
     """Whether somebody else may change it as soon as it was copied."""
+
+
+class ArrivingArray(NamedTuple):
+    """An array of a remote device that is being copied to it until ``event``."""
+
+    device: Device
+    array: Any
+    event: Event
+
+    def take(self) -> Any:
+        """The array, for what is put on the current stream from now on."""
+        self.device.executor.wait_for(self.device.current_stream, self.event)
+        return self.array
 
 
 @final
@@ -192,6 +205,20 @@ class Device:
         """
         pending = self._to_host(stream, array)
         pending.when_done(lambda: done(pending.array) if pending.error is None else fail(pending.error))
+
+    def swap_out(self, array: Any) -> PendingTransfer:
+        """Begin to copy ``array``, as the current stream leaves it, to host memory, to be fetched with
+        `swap_in`. Waits where too much is under way.
+        """
+        memory = self.executor.memory_of(self.xp.ascontiguousarray(array))
+        return self.transfer.swap_out(self.current_stream, memory, array.shape, np.dtype(array.dtype))
+
+    def swap_in(self, swapped: PendingTransfer, owner: Owner = ANYBODY) -> ArrivingArray:
+        """Begin to copy ``swapped`` back, into a new array."""
+        host = swapped.array
+        memory = self.allocate(host.nbytes, owner)
+        event = self.transfer.swap_in(self.current_stream, memory.slice(0, host.nbytes), swapped)
+        return ArrivingArray(self, self.executor.array(memory, host.shape, host.dtype), event)
 
     def share(self, stream: Stream, array: Any) -> DeviceArray:
         """``array`` for other devices of this type, to be copied as ``stream`` leaves it."""

@@ -27,6 +27,7 @@ from weakref import ref
 import numpy as np
 
 from flowrt.device.event_manager import call_and_log
+from flowrt.device.host_jit import is_available
 from flowrt.device.host_memory import Array, HostMemory, bytes_of, memory_of
 from flowrt.device.stream_executor import (
     DeviceMemory,
@@ -317,6 +318,9 @@ class HostExecutor(StreamExecutor):
 
     def use(self, stream: Stream) -> None:
         """Nothing: a NumPy call is done by the thread that makes it."""
+
+    def compiles_loops(self) -> bool:
+        return is_available()
 
     def _allocate(self, nbytes: int) -> int:
         return self._memory.map(nbytes)

@@ -3,8 +3,9 @@
     void flowrt_loop(ptr table, i64 begin, i64 end)
 
 The table holds int64: the operands' addresses, the domain's dimensions, each operand's strides, in elements,
-one a dimension, and a grain. ``begin`` and ``end`` are a part of dimension 0: threads share the work by it. A
-part that begins at ``i`` has its sums over rows, or over everything, at place ``i / grain`` of their operand.
+one a dimension, and a grain; of a matrix with rows of its own those of a row. ``begin`` and ``end`` are a part
+of dimension 0: threads share the work by it. A part that begins at ``i`` has its sums over rows, or over
+everything, at place ``i / grain`` of their operand.
 
 A row is worked off in stages (`flowrt.device.loop_stages`), one loop over its columns each.
 
@@ -237,6 +238,11 @@ class _Emitter(Writer):
         instruction, kept = self._instructions[number], self._kept.get(number)
         if instruction.op == "load":
             return self._load(instruction.data, column)
+        if instruction.op == "load_at":
+            (row,) = instruction.args
+            return self._load_at(
+                instruction.data, self._rows[row] if row in self._rows else names[row], column
+            )
         if instruction.op == "column":
             return column
         if kept is not None and self._stages[number] < stage:
@@ -315,6 +321,11 @@ class _Emitter(Writer):
         dtype = self._program.dtypes[operand]
         value = self._let(f"load {STORED[dtype]}, ptr {self._address(operand, column)}")
         return self._let(f"icmp ne i8 {value}, 0") if dtype == "bool" else value
+
+    def _load_at(self, operand: int, row: str, column: str) -> str:
+        """The element of a row of the operand, whose rows lie one behind the other."""
+        before = self._let(f"mul nsw i64 {row}, %d{self._rank - 1}")
+        return self._load(operand, self._let(f"add nsw i64 {before}, {column}"))
 
     def _store(self, value: str, operand: int, column: str | None) -> None:
         dtype = self._program.dtypes[operand]

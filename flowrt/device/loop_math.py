@@ -50,6 +50,8 @@ def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[Value]) 
     match op:
         case "load":
             return b.load(data, is_row)
+        case "load_at":
+            return b.load_at(data, arguments[0])
         case "const":
             return b.const(data, dtype)
         case "column":

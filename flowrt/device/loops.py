@@ -7,7 +7,8 @@
 A program runs over a domain of rows and columns. An *element* value is computed for every (row, column), a
 *row* value once a row: an operand that is the same along the row, a constant, a reduction along the row, or
 what follows from such. So softmax takes three loops over a row, with two row values between them. Without
-reductions along rows it does not matter where a row begins.
+reductions along rows it does not matter where a row begins. An operand may be a matrix with rows of its own,
+which a value numbers: an embedding's.
 
 Rules of this file:
 
@@ -67,7 +68,9 @@ class Store(Enum):
     SUM_ROWS = "sum_rows"
     """The result has one element a column: the sum over the rows."""
     SUM_ALL = "sum_all"
-    """The result is one number: the sum over all rows and columns. Of floats it is a float64."""
+    """The result is one number: the sum over all rows and columns, or over all rows of a row's value. Of
+    floats it is a float64.
+    """
     CHECK = "check"
     """The result, one int64, becomes 1 if the value is false anywhere, and is left alone otherwise."""
 
@@ -180,6 +183,18 @@ class Value:
         return self.builder.emit("shr", self, other)
 
 
+class Matrix(NamedTuple):
+    """An operand with ``rows`` rows, in C order, each as long as the domain's."""
+
+    builder: LoopBuilder
+    operand: int
+    rows: int
+
+    def at(self, row: Value) -> Value:
+        """The element of this column in the row of that number, which must be one."""
+        return self.builder.load_at(self.operand, row)
+
+
 @final
 class LoopBuilder:
     """Builds a `LoopProgram`. ``operands`` are numbered in the order of `operand`."""
@@ -200,6 +215,11 @@ class LoopBuilder:
     def load(self, operand: int, is_row: bool = False) -> Value:
         """The operand's element here; ``is_row``: it is the same all along the row."""
         return self._add("load", (), self._dtypes[operand], operand, is_row)
+
+    def load_at(self, operand: int, row: Value) -> Value:
+        """The element of this column in a row of the operand, which has rows of its own: see `Matrix`."""
+        row = self.cast(row, "int64")
+        return self._add("load_at", (row.number,), self._dtypes[operand], operand, False)
 
     def put(self, value: Value, operand: int, store: Store = Store.PUT) -> None:
         """Make the operand of ``value``."""

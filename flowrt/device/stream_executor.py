@@ -315,6 +315,10 @@ class StreamExecutor(ABC):
         """
         return function
 
+    def compiles_loops(self) -> bool:
+        """Whether groups of operations, and updates of variables, can be compiled for this device."""
+        return False
+
     def capture(self, stream: Stream, run: Callable[[], Any]) -> Callable[[], None] | None:
         """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None
         where the device or the work does not allow it. Nothing of it is done yet.

@@ -6,7 +6,8 @@ The way of a step, in the order of the modules:
     session_variables, default_session   what is not on that way: variables read and set without operations;
                               which session is the default one
     request, fetches, feeds    what the caller asks for and gives, checked and converted
-    plan          compiles once (the passes of flowrt.graph), keeps instances, runs a step on one
+    compile_step  a request -> a placed subgraph: the passes of flowrt.graph, with their times
+    plan          compiles that once, keeps instances, runs a step on one
     streams       one device's subgraph -> which stream runs each node, and who waits for whom
     lifetimes, places, memory_plan   who reads a tensor last; where it is; where in the arena
     fused_program, fused_kernel, update_kernel   a group's, an update's compiled loop, bound to its arrays
@@ -27,6 +28,3 @@ Invariants: on the cached way nothing is decided an op at a time; a program runs
 instance that failed is thrown away; what a fetch returns is the caller's; the result does not depend on who
 drives.
 """
-
-# First of all: flowrt.graph.passes and flowrt.graph.effects need each other, and only this end can be first.
-import flowrt.graph.passes

@@ -33,6 +33,8 @@ class Operand(NamedTuple):
     """A NumPy array of the elements, if they never change."""
     is_host: bool = False
     """Whether the array is NumPy's although the device is remote: shapes and other answers of the host."""
+    host_slot: int | None = None
+    """The register that has the elements as an array of NumPy's too: they came from the host."""
 
 
 class _Item(NamedTuple):
@@ -100,10 +102,14 @@ def _arguments_of(
     arguments: list[Any] = []
     position = 0
     for argument in node.op.inputs:
+        if not argument.is_list:
+            arguments.append(_argument(argument, operands[position], to_host, to_device))
+            position += 1
+            continue
         count = argument.length(node.attrs)
         items = [_argument(argument, o, to_host, to_device) for o in operands[position : position + count]]
         position += count
-        arguments.append(_group(items) if argument.is_list else items[0])
+        arguments.append(_group(items))
     return tuple(arguments)
 
 

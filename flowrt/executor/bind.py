@@ -28,16 +28,19 @@ from flowrt.executor.bind_transfer import Send, bind_feed, bind_recv, bind_send
 from flowrt.executor.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.control import Frame
 from flowrt.executor.cost import may_block, node_cost, node_seconds
+from flowrt.executor.cuda_kernel import CudaKernel
+from flowrt.executor.cuda_update import cuda_update
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.host_kernels import host_kernel
 from flowrt.executor.lifetimes import Lifetimes
-from flowrt.executor.open_lists import OpenList
+from flowrt.executor.open_lists import ListBinder
 from flowrt.executor.places import FunctionPlaces, Places, Storage, assign_places, is_on_host
 from flowrt.executor.program import Program
 from flowrt.executor.sized_call import is_pooled, sized_call
+from flowrt.executor.small_calls import small_call
 from flowrt.executor.strand import Strand
 from flowrt.executor.streams import StreamSchedule
-from flowrt.executor.update_kernel import update_call
+from flowrt.executor.update_kernel import Update, Updates, update_of
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -67,7 +70,8 @@ def compile_partition(
     """
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_places(subgraph, schedule, lifetimes, resource, device)
-    return Partition(subgraph, device, schedule, lifetimes, places, has_loops and not device.is_remote)
+    has_loops = has_loops and device.executor.compiles_loops()
+    return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
 
 
 class Outer(NamedTuple):
@@ -78,7 +82,7 @@ class Outer(NamedTuple):
     """In how many functions it is."""
     frame: Frame | None
     """The innermost loop."""
-    lists: Mapping[str, OpenList]
+    lists: Mapping[str, ListBinder]
     """By the name of the operation that changes it, each list that is open."""
 
 
@@ -230,7 +234,8 @@ class Binder:
             else:
                 self._tensors.new_register(node, index)
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
-        bind_control(node, self._strand, self._tensors, functions, self._frame, self._has_loops)
+        has_loops = self._has_loops and not self._is_remote
+        bind_control(node, self._strand, self._tensors, functions, self._frame, has_loops)
 
     def _bind_function(
         self,
@@ -239,7 +244,7 @@ class Binder:
         arguments: Sequence[Operand],
         outputs: Sequence[Operand],
         frame: Frame | None,
-        lists: Mapping[str, OpenList],
+        lists: Mapping[str, ListBinder],
     ) -> BoundFunction:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, in_place = function
@@ -294,13 +299,18 @@ class Binder:
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
-        if isinstance(function, FusedKernel):
+        if isinstance(function, FusedKernel | CudaKernel):
             (inputs,) = arguments
             if isinstance(inputs, Later):
+                self._strand.is_fixed = self._strand.is_fixed and inputs.is_plain
                 bound = function.bind_late(inputs, self._tensors.registers, arrays)
             else:
                 bound = function.bind(inputs, arrays)
             self._strand.emit_line(node, *bound, operands, self._tensors.text(node))
+            return
+        small = small_call(node, arguments, arrays) if self._has_loops and not self._is_remote else None
+        if small is not None:
+            self._strand.emit_line(node, *small, operands, self._tensors.text(node))
             return
         if isinstance(node.op.kernel, Ufunc):
             call, arguments = function, (*arguments, out)
@@ -310,11 +320,8 @@ class Binder:
 
     def _bind_into_registers(self, node: Node, operands: list[Operand]) -> None:
         function, arguments = self._kernel(node, operands)
-        if self._has_loops and node.op.effect is Effect.WRITE and node.op.loop is not None:
-            update = update_call(node, arguments)
-            if update is not None:
-                self._strand.emit_line(node, update, (), operands, "")
-                return
+        if self._has_loops and self._bind_update(node, arguments, operands):
+            return
         function = self._timed(node, self._sized(node, function))
         registers = self._tensors.registers
         slots = [self._tensors.new_register(node, i) for i in range(len(node.outputs))]
@@ -331,13 +338,39 @@ class Binder:
 
         self._emit_call(node, function, arguments, operands, store)
 
+    def _bind_update(self, node: Node, arguments: Sequence[Any], operands: list[Operand]) -> bool:
+        """Whether a compiled loop does it."""
+        if node.op.effect is not Effect.WRITE or node.op.loop is None:
+            return False
+        if not self._is_remote:
+            found = update_of(node, arguments)
+            if found is not None:
+                self._join_update(found, operands)
+            return found is not None
+        call = cuda_update(self._device, node, arguments)
+        if call is not None:
+            self._strand.emit_line(node, call, (), operands, "")
+        return call is not None
+
+    def _join_update(self, update: Update, operands: list[Operand]) -> None:
+        """With those just before it, if it can be."""
+        updates = self._strand.last_function
+        if not (isinstance(updates, Updates) and updates.add(update)):
+            updates = Updates()
+            updates.add(update)
+            self._strand.emit(update.node, updates)
+        self._strand.line(update.node, [operand.text for operand in operands], "")
+
     def _kernel(self, node: Node, operands: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
         """The node's kernel with attrs and array module bound, and one argument an input of its signature.
 
         An argument that is not known yet stands as a `Later`.
         """
-        if "group" in node.attrs and not self._is_remote:
-            inputs = bound_kernel(self._xp, node, operands)[1]
+        if "group" in node.attrs:
+            convert = self._device.to_host, self._device.to_device
+            inputs = bound_kernel(self._xp, node, operands, None, *convert)[1]
+            if self._is_remote:
+                return CudaKernel(node, self._device), inputs
             kernel = FusedKernel(node)
             kernel.prepare()
             return kernel, inputs
@@ -348,7 +381,10 @@ class Binder:
 
     def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
         """What the device runs for a kernel: the kernel, unless it only pretends."""
-        return self._device.executor.kernel(node.name, function, node_seconds(self._subgraph, node))
+        executor = self._device.executor
+        if executor.computes:
+            return function
+        return executor.kernel(node.name, function, node_seconds(self._subgraph, node))
 
     def _sized(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, with the pool's memory for a large result: 64 MB of new pages cost 10 ms."""

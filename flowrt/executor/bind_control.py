@@ -12,18 +12,22 @@ copy.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from flowrt.device.device import Device
-from flowrt.device.host_jit import compile_loop
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
+from flowrt.executor.compiled_body import compiled_body, may_be_compiled
 from flowrt.executor.control import Branches, Frame, Loop
+from flowrt.executor.cost import CALL_SECONDS
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
-from flowrt.executor.open_lists import OpenList, open_lists
+from flowrt.executor.list_rows import RowList
+from flowrt.executor.loop_layout import compiled
+from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
 from flowrt.executor.program import Segment
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
@@ -32,7 +36,7 @@ MAX_ITERATION_COST = 1e7
 """Estimated work between two pauses of a loop: some milliseconds."""
 
 COMPILED_ITERATIONS = 1_000_000
-"""Iterations between two pauses of a loop that is machine code: some milliseconds."""
+"""Iterations between two pauses of a loop over scalars that is machine code: some milliseconds."""
 
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations."""
@@ -49,7 +53,7 @@ class BoundFunction(NamedTuple):
     in_place: set[Any]
 
 
-Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, OpenList]], BoundFunction]
+Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, ListBinder]], BoundFunction]
 """Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open."""
 
 
@@ -71,8 +75,10 @@ def bind_control(
         if program is not None:
             _bind_iterated(node, program, mover, strand, inputs, outputs)
             return
-    bind = _bind_loop if node.op.name == "_Loop" else _bind_branches
-    bind(node, mover, strand, inputs, outputs, functions, frame)
+    if node.op.name == "_Loop":
+        _bind_loop(node, mover, strand, inputs, outputs, functions, frame, compiles)
+    else:
+        _bind_branches(node, mover, strand, inputs, outputs, functions, frame)
 
 
 def _bind_iterated(
@@ -92,7 +98,7 @@ def _bind_iterated(
     predicate = np.empty((), np.bool_)
     arrays = [*[output.value for output in outputs], *held, predicate]
     table = np.array([array.ctypes.data for array in arrays], np.int64)
-    call = compile_loop(program.text).call
+    call = compiled(program.text).call
     address = int(table.ctypes.data)
 
     def iterate(_: Any = (arrays, table)) -> None:  # which have to stay as long as this does
@@ -130,6 +136,7 @@ def _bind_loop(
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
     frame: Frame | None,
+    compiles: bool,
 ) -> None:
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
@@ -137,35 +144,78 @@ def _bind_loop(
     lists = open_lists(node, {k: o.slot for k, o in enumerate(outputs) if o.slot is not None})
     for opened in lists.values():
         strand.emit(node, opened.open(mover.registers))
-    (bind,) = functions
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
-    function = bind([*outputs, *invariant], outputs, own_frame, lists)
-    body = function.strand
-    again, *results = function.results
-    mover.move(body, results, outputs, function.is_read[1:])
-    cost = max(body.total_cost, 1.0)
-    body.cut(None, 0)
-    iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
-    loop = Loop(node, mover.reader(pred), mover.reader(again), tuple(body.segments), own_frame, iterations)
+    bind = functools.partial(functions[0], [*outputs, *invariant], outputs, own_frame)
+    body = _compiled_body(node, mover, strand, outputs, bind, lists) if compiles else None
+    if body is None:
+        body = _body(mover, outputs, bind(lists))
+    segments, again, iterations = body
+    loop = Loop(node, mover.reader(pred), mover.reader(again), segments, own_frame, iterations)
     strand.cut(None, 0, loop)
     for opened in lists.values():
         strand.emit(node, opened.close(mover.registers))
+
+
+class _Body(NamedTuple):
+    """A loop's body, bound: where its predicate is, and how often it runs between two pauses."""
+
+    segments: tuple[Segment, ...]
+    predicate: Operand
+    iterations: int
+
+
+def _body(mover: _Mover, outputs: Sequence[Operand], function: BoundFunction) -> _Body:
+    strand, (again, *results) = function.strand, function.results
+    mover.move(strand, results, outputs, function.is_read[1:])
+    cost = max(strand.total_cost, 1.0)
+    strand.cut(None, 0)
+    iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
+    return _Body(tuple(strand.segments), again, iterations)
+
+
+def _compiled_body(
+    node: Node,
+    mover: _Mover,
+    strand: Strand,
+    outputs: Sequence[Operand],
+    bind: Callable[[Mapping[str, ListBinder]], BoundFunction],
+    lists: Mapping[str, OpenList],
+) -> _Body | None:
+    """The body that makes all iterations in machine code; None if it is more than that."""
+    if not may_be_compiled(node.attrs["body"], lists):
+        return None
+    rows = {name: RowList(opened, mover.device, mover.registers) for name, opened in lists.items()}
+    n_lines = len(strand.lines)
+    body = _body(mover, outputs, bind(rows))
+    segment = compiled_body(node, body.segments, body.predicate, list(rows.values()))
+    if segment is None:
+        del strand.lines[n_lines:]  # it is bound anew
+        return None
+    return _Body((segment,), body.predicate, 1)
 
 
 class _Mover:
     """Writes the instructions that move values to the outputs of ``node``."""
 
     def __init__(self, node: Node, device: Device, registers: list[Any]) -> None:
-        self._node, self._device, self.registers = node, device, registers
+        self._node, self.device, self.registers = node, device, registers
+        self._copyto = device.executor.kernel(node.name, device.xp.copyto, CALL_SECONDS)
 
     def reader(self, operand: Operand) -> Callable[[], Any]:
-        """A function that reads a scalar for the host."""
+        """A function that reads a scalar for the host: where the host has it already, from there. That saves
+        a wait for the device, and all devices go the same way though one of them only pretends.
+        """
         registers, slot = self.registers, operand.slot
-        to_host = self._device.to_host if self._device.is_remote and not operand.is_host else np.asarray
+        if operand.host_value is not None:
+            return operand.host_value.item  # type: ignore[no-any-return]
+        if operand.host_slot is not None:
+            slot = operand.host_slot
+            return lambda: registers[slot].item()
+        to_host = self.device.to_host if self.device.is_remote and not operand.is_host else np.asarray
         if slot is not None:
             return lambda: to_host(registers[slot]).item()
         value = operand.value
-        if not self._device.is_remote:
+        if not self.device.is_remote:
             return value.item  # type: ignore[no-any-return]
         return lambda: to_host(value).item()
 
@@ -197,14 +247,14 @@ class _Mover:
             strand.emit(self._node, self._load(slot, array))
 
     def _load(self, slot: int, array: Any) -> Callable[[], None]:
-        registers, copyto = self.registers, self._device.xp.copyto
+        registers, copyto = self.registers, self._copyto
         return lambda: copyto(array, registers[slot])
 
     def _store(self, strand: Strand, stores: Sequence[tuple[Operand, int, bool]]) -> None:
         """Set registers: all are read before the first is set. What lies in an array is copied."""
         if not stores:
             return
-        registers, copy = self.registers, self._device.xp.array
+        registers, copy = self.registers, self.device.xp.array
         reads = [self._read(source, copy if copies else None) for source, _, copies in stores]
         slots = [slot for _, slot, _ in stores]
         if len(stores) == 1:
@@ -230,7 +280,7 @@ class _Mover:
 
     def _copy(self, strand: Strand, copies: list[tuple[Any, Any]]) -> None:
         """Copies between arrays, in an order in which nothing is overwritten that is still to be read."""
-        copyto, share = self._device.xp.copyto, self._device.xp.may_share_memory
+        copyto, share = self._copyto, self.device.xp.may_share_memory
         pending = list(copies)
         while pending:
             free = next(
@@ -238,7 +288,7 @@ class _Mover:
             )
             if free is None:  # a circle: the first value waits in a copy
                 source, target = pending[0]
-                waiting = self._device.empty(source.shape, source.dtype)
+                waiting = self.device.empty(source.shape, source.dtype)
                 strand.emit(self._node, copyto, (waiting, source))
                 pending[0] = (waiting, target)
                 continue

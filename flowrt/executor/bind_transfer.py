@@ -11,16 +11,23 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
+from flowrt import dtypes
 from flowrt.device.spec import parse_device
 from flowrt.errors import OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.control import Frame
-from flowrt.executor.keys import tensor_key
+from flowrt.executor.keys import is_remote, tensor_key
+from flowrt.executor.list_transfer import list_to_device, list_to_host
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node
 
 Send: TypeAlias = Callable[[str, Any], None]
+
+MAX_KEPT_BYTES = 65536
+"""What another task is sent may be read after the step: up to here it lies in a buffer of the plan, larger tensors
+are memory of their own, or a variable's, which a step does not change before what it has sent is away.
+"""
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -64,7 +71,12 @@ def _copy_in(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool,
         strand.emit(node, lambda: device.feed(memory, registers[arrived]))
     else:
         slot, owner = tensors.new_register(node, 0), owner_of(node)
-        strand.emit(node, lambda: registers.__setitem__(slot, device.put(registers[arrived], owner)))
+        put: Callable[..., Any] = device.put
+        if node.outputs[0].dtype is dtypes.variant:
+            put = functools.partial(list_to_device, device)
+        strand.emit(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
+    if parse_device(node.attrs["send_device"]).device_type != device.device_type:
+        tensors.place(node, 0, tensors[node.name, 0]._replace(host_slot=arrived))
 
 
 def bind_send(
@@ -80,13 +92,18 @@ def bind_send(
     """
     operand, device, key = tensors[node.inputs[0]], strand.device, tensor_key(node, frame)
     strand.is_fixed = False
+    leaves_task = is_remote(node)
+    is_kept = operand.slot is None and (  # the next iteration, or step, writes there
+        frame is not None or (leaves_task and operand.value.nbytes <= MAX_KEPT_BYTES)
+    )
     if not device.is_remote or operand.is_host:
-        is_kept = frame is not None and operand.slot is None  # the next iteration writes there
         call = _send_value(operand, tensors, _sender(key, send), is_kept)
-    elif parse_device(node.attrs["recv_device"]).device_type == device.device_type:
-        call = _send_shared(operand, tensors, _sender(key, send), strand.stream)
+    elif tensors.subgraph.spec(node.inputs[0]).dtype is dtypes.variant:
+        call = _send_list(operand, tensors, _sender(key, send))
+    elif not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
+        call = _send_shared(operand, tensors, _sender(key, send), strand.stream, is_kept)
     else:
-        call = _send_copy(operand, tensors, _later_sender(key, send), strand.stream, fail)
+        call = _send_copy(operand, tensors, _later_sender(key, send), strand.stream, is_kept, fail)
     strand.emit_line(node, *call, (operand,), "")
 
 
@@ -101,15 +118,19 @@ def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], N
     return send, (value,)
 
 
+def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None]) -> Call:
+    registers, slot, device = tensors.registers, operand.slot, tensors.device
+    assert slot is not None  # a list is in no buffer
+    return lambda: send(list_to_host(device, registers[slot])), ()
+
+
 def _send_shared(
-    operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], stream_number: int
+    operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], stream_number: int, is_kept: bool
 ) -> Call:
     """To a device of the same type the value goes without coming to the host."""
-    registers, slot, value = tensors.registers, operand.slot, operand.value
-    share, stream = tensors.device.share, tensors.device.streams[stream_number]
-    if slot is not None:
-        return lambda: send(share(stream, registers[slot])), ()
-    return lambda: send(share(stream, value)), ()
+    read, device = _reader(operand, tensors, is_kept), tensors.device
+    share, stream = device.share, device.streams[stream_number]
+    return lambda: send(share(stream, read())), ()
 
 
 def _send_copy(
@@ -117,14 +138,24 @@ def _send_copy(
     tensors: BoundTensors,
     sender: Callable[[], Callable[[Any], None]],
     stream_number: int,
+    is_kept: bool,
     fail: Callable[[OpError], object],
 ) -> Call:
     """The copy to the host is sent when it is there, which is after the instruction."""
+    read, device = _reader(operand, tensors, is_kept), tensors.device
+    send, stream = device.send, device.streams[stream_number]
+    return lambda: send(stream, read(), sender(), fail), ()
+
+
+def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[[], Any]:
+    """What gives the array that leaves the device some time after its instruction."""
     registers, slot, value = tensors.registers, operand.slot, operand.value
-    send, stream = tensors.device.send, tensors.device.streams[stream_number]
     if slot is not None:
-        return lambda: send(stream, registers[slot], sender(), fail), ()
-    return lambda: send(stream, value, sender(), fail), ()
+        return lambda: registers[slot]
+    if is_kept:
+        copy = tensors.device.xp.array
+        return lambda: copy(value)
+    return lambda: value
 
 
 def _sender(key: str | Callable[[], str], send: Send) -> Callable[[Any], None]:

@@ -18,9 +18,9 @@ from flowrt.errors import OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import MemoryPlan
-from flowrt.executor.places import SCRATCH, FunctionPlaces, is_on_host, nbytes_of
+from flowrt.executor.places import SCRATCH, FunctionPlaces, is_output_on_host, nbytes_of
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, static_shape
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.shapes import is_static
 
 MAX_KEPT_REGISTER = 65536
@@ -56,6 +56,8 @@ class BoundTensors:
         else:
             self._arena, self.registers, self._names = owner._arena, owner.registers, owner._names
         self._operands: dict[Ref, Operand] = {}
+        self._buffers: dict[tuple[int, TensorSpec], Operand] = {}
+        """What comes to the same offset in the same shape is one array: there are far fewer than tensors."""
         self._in_place: Mapping[Ref, Operand] = {}
         """Of a function: the outputs of its owner that its own kernels write."""
         self._large_slots: dict[Ref, list[int]] = {}
@@ -113,7 +115,7 @@ class BoundTensors:
         slot, spec = self.new_slot(), node.outputs[index]
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
             self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
-        is_host = self.device.is_remote and is_on_host(node)
+        is_host = self.device.is_remote and is_output_on_host(node, index)
         self.place(node, index, Operand(None, slot, f"r{slot}", is_host=is_host))
         return slot
 
@@ -124,12 +126,17 @@ class BoundTensors:
             operand = self._in_place[ref]
             self.place(node, index, operand)
             return operand.value
-        assert self._arena is not None
         offset = self._base + self._memory.offsets[ref]
+        operand = self._buffers.get((offset, spec))
+        if operand is None:
+            operand = self._buffers[offset, spec] = self._buffer_at(offset, spec)
+        self._operands[ref] = operand
+        return operand.value
+
+    def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:
+        assert self._arena is not None
         array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
-        name = self._names.setdefault(offset, f"b{len(self._names)}")
-        self.place(node, index, Operand(array, None, name))
-        return array
+        return Operand(array, None, self._names.setdefault(offset, f"b{len(self._names)}"))
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""

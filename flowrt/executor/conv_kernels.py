@@ -18,7 +18,7 @@ from flowrt.device.host_jit import CompiledLoop, compile_loop, vector_registers
 from flowrt.device.host_pool import run_in_parallel
 from flowrt.device.llvm_convolution import Sizes, Tile, filter_function, forward_function
 from flowrt.device.workspace import WORKSPACE
-from flowrt.executor.fused_kernel import PARALLEL_NS
+from flowrt.executor.loop_layout import PARALLEL_NS
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.conv import check_gradient, conv_axes, turned_axes, turned_filter
 from flowrt.graph.ops.windows import Axis

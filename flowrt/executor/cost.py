@@ -25,7 +25,7 @@ def node_cost(subgraph: Subgraph, node: Node) -> float:
         return node.op.cost([subgraph.spec(ref) for ref in node.inputs], node.outputs) or 0.0
     if node.op.name in _FREE:
         return 0.0
-    return float(sum(num_elements(spec.shape) or 0 for spec in node.outputs))
+    return float(sum([num_elements(spec[1]) or 0 for spec in node.outputs]))
 
 
 def node_seconds(subgraph: Subgraph, node: Node) -> float:

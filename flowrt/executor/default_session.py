@@ -28,6 +28,12 @@ def graph_to_run(graph: Graph | None) -> Graph:
     return chosen
 
 
+def get_default_session() -> Any:
+    """The innermost default session of the thread, or None."""
+    sessions = default_sessions()
+    return sessions[-1] if sessions else None
+
+
 def leave(session: Any) -> None:
     """Take the innermost ``session`` off the thread's stack of default sessions."""
     stack = default_sessions()

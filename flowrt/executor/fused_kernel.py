@@ -7,58 +7,21 @@ becomes one with it. Loops are compiled once for each way to lie.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 import numpy as np
 
-from flowrt.device.host_jit import CompiledLoop, compile_loop
-from flowrt.device.host_pool import run_in_parallel
-from flowrt.device.llvm_loops import llvm_function
-from flowrt.device.loop_math import expand_functions
-from flowrt.device.loops import LoopProgram, Store
+from flowrt.device.call_sequence import Call, Table, in_sequence, is_compiled
+from flowrt.device.loops import LoopProgram
 from flowrt.executor.arguments import Later
+from flowrt.executor.copies import clear_call, copy_call
 from flowrt.executor.fused_program import OperandOf, fused_program
+from flowrt.executor.loop_layout import Layout, call_on, expanded, layout_of, strides_in
 from flowrt.graph.node import Node, static_shape
 from flowrt.graph.passes.fuse import Group, Level, plain_kernel
 
 Array = np.ndarray[Any, Any]
-
-MAX_PARTS = 16
-"""Into how many parts a loop is cut at most; each has its own sums."""
-
-NS_PER_INSTRUCTION, NS_PER_OPERAND = 0.08, 0.25
-"""Of one element: 8 to 16 are computed at once, and memory gives about 16 bytes a nanosecond."""
-
-PARALLEL_NS, RELEASING_NS = 80e3, 20e3
-"""From how long on a loop is shared by threads, and lets other Python threads run."""
-
-
-class _Table(int):
-    """The address of a loop's table, which it keeps."""
-
-    array: Array
-
-    @classmethod
-    def of(cls, array: Array) -> _Table:
-        table = cls(array.ctypes.data)
-        table.array = array
-        return table
-
-
-class _Layout(NamedTuple):
-    """How a group's arrays lie: the loop for it, and what its table has behind the addresses."""
-
-    loop: CompiledLoop
-    numbers: tuple[int, ...]
-    """Dimensions, strides and grain."""
-    extent: int
-    """Of dimension 0."""
-    grain: int
-    parts: int
-    nanoseconds: float
-    """About how long it takes one thread."""
 
 
 @final
@@ -73,7 +36,7 @@ class FusedKernel:
         traced = fused_program(self._group)
         self._program = None if traced is None else expanded(traced.program)
         self._operands = () if traced is None else traced.operands
-        self._layouts: dict[Any, _Layout] = {}
+        self._layouts: dict[Any, Layout] = {}
 
     def __call__(self, inputs: Sequence[Array], out: Sequence[Array] | None = None) -> Sequence[Array]:
         results = out
@@ -88,13 +51,15 @@ class FusedKernel:
         inputs = [np.empty(static_shape(s), s.dtype.np) for s in self._group.inputs.values()]
         self._layout(inputs, [np.empty(static_shape(s), s.dtype.np) for s in self._specs])
 
-    def bind(
-        self, inputs: Sequence[Array], results: Sequence[Array]
-    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> Call:
         """What to call to compute ``results`` from ``inputs``, whenever their elements have changed."""
+        return self._bind(inputs, results)[0]
+
+    def _bind(self, inputs: Sequence[Array], results: Sequence[Array]) -> tuple[Call, Table | None]:
+        """`bind`, and the loop's table where the call is nothing but machine code."""
         layout = self._layout(inputs, results)
         if layout is None:
-            return self._call_members, (inputs, results)
+            return (self._call_members, (inputs, results)), None
         sums = {
             position: self._partial_sums(operand, results, layout)
             for position, operand in enumerate(self._operands)
@@ -104,17 +69,32 @@ class FusedKernel:
             sums[position] if position in sums else self._array(operand, inputs, results)
             for position, operand in enumerate(self._operands)
         ]
-        function, arguments = call_on(layout, arrays)
+        call = call_on(layout, arrays)
+        if not is_compiled(call):
+            return (self._call_with_sums, (*call, sums, inputs, results)) if sums else call, None
+        table = call[1][0]
         if not sums:
-            return function, arguments
-        if len(sums) == 1 and self._program is not None and self._program.status in sums:
-            status = sums[self._program.status].data  # looked at in 40 ns, an array's element in 100
-            return self._call_checked, (function, arguments, status, inputs, results)
-        return self._call_with_sums, (function, arguments, sums, inputs, results)
+            return call, table
+        status = None if self._program is None else self._program.status
+        if status is None:
+            return self._with_sums(call, sums, results), table
+        if len(sums) == 1:
+            view = sums[status].data  # looked at in 40 ns, an array's element in 100
+            return (self._call_checked, (*call, view, inputs, results)), None
+        return (self._call_with_sums, (*call, sums, inputs, results)), None
 
-    def bind_late(
-        self, late: Later, registers: list[Any], results: Sequence[Array]
-    ) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+    def _with_sums(self, call: Call, sums: dict[int, Array], results: Sequence[Array]) -> Call:
+        """The loop between the copies that `_call_with_sums` makes, for a loop that is one part."""
+        before, after = [], []
+        for position, array in sums.items():
+            operand = self._operands[position]
+            result = results[operand.number or 0]
+            if operand.level is Level.COLUMN_SUM:  # a total is stored, not added to
+                before.append(clear_call(array))
+            after.append(copy_call(result, array.reshape(result.shape)))
+        return in_sequence([*before, call, *after])
+
+    def bind_late(self, late: Later, registers: list[Any], results: Sequence[Array]) -> Call:
         """As `bind`, for inputs of which some are in registers when the call is made. Their addresses go into
         the loop's table then: 0.7 us each, where to bind anew takes 60.
         """
@@ -123,24 +103,23 @@ class FusedKernel:
             for item, spec in zip(late.items, self._group.inputs.values(), strict=True)
         ]
         slots = [item.slot for item in late.items]
-        function, arguments = self.bind(stand_ins, results)
-        layout = self._layout(stand_ins, results)
-        if layout is None or layout.parts > 1 or not isinstance(arguments[0], _Table):
+        (function, arguments), table = self._bind(stand_ins, results)
+        if table is None:
             return lambda: self(late.read(registers), results), ()
-        table = arguments[0].array
+        words = table.words
         places = [
             (position, slot)
             for position, operand in enumerate(self._operands)
             if operand.is_input and (slot := slots[operand.number or 0]) is not None
         ]
 
-        def call(_: Any = stand_ins) -> None:  # which were there before the first call
+        def call() -> None:
             for position, slot in places:
                 array = registers[slot]
                 if type(array) is not np.ndarray or not array.flags.carray:  # a scalar has no memory
                     self(late.read(registers), results)
                     return
-                table[position] = array.__array_interface__["data"][0]
+                words[position] = array.__array_interface__["data"][0]
             function(*arguments)
 
         return call, ()
@@ -190,7 +169,7 @@ class FusedKernel:
         assert operand.number is not None
         return inputs[operand.number] if operand.is_input else results[operand.number]
 
-    def _partial_sums(self, operand: OperandOf, results: Sequence[Array], layout: _Layout) -> Array:
+    def _partial_sums(self, operand: OperandOf, results: Sequence[Array], layout: Layout) -> Array:
         if operand.number is None:
             return np.zeros(1, np.int64)
         result = results[operand.number]
@@ -198,11 +177,14 @@ class FusedKernel:
             return np.zeros(layout.parts, np.float64 if result.dtype.kind == "f" else result.dtype)
         return np.zeros((layout.parts, result.size), result.dtype)
 
-    def _layout(self, inputs: Sequence[Array], results: Sequence[Array]) -> _Layout | None:
+    def _layout(self, inputs: Sequence[Array], results: Sequence[Array]) -> Layout | None:
         if self._program is None:
             return None
         shared = self._shared(inputs, results)
         if shared is None or not all(array.flags.aligned for array in (*inputs, *results)):
+            return None
+        matrices = [o.number for o in self._operands if o.level is Level.MATRIX and o.number is not None]
+        if not all(inputs[number].flags.c_contiguous for number in matrices):
             return None
         key = (*[a.strides for a in inputs], *[a.strides for a in results], tuple(shared.items()))
         layout = self._layouts.get(key)
@@ -232,7 +214,7 @@ class FusedKernel:
 
     def _new_layout(
         self, inputs: Sequence[Array], results: Sequence[Array], shared: dict[int, int]
-    ) -> _Layout:
+    ) -> Layout:
         assert self._program is not None
         domain = self._group.domain
         strides = []
@@ -244,110 +226,6 @@ class FusedKernel:
                 strides.append(strides_in(self._array(operand, inputs, results), operand.level, domain))
         program = _merged(self._program, shared)
         return layout_of(program, domain, strides)
-
-
-_expanded: dict[str, LoopProgram] = {}
-_texts: dict[tuple[str, tuple[str, ...]], str] = {}
-"""By the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a network
-have equal groups.
-"""
-
-MAX_KEPT = 512
-
-
-def expanded(program: LoopProgram) -> LoopProgram:
-    """`expand_functions`, once for equal programs."""
-    found: LoopProgram = _once(_expanded, str(program), lambda: expand_functions(program))
-    return found
-
-
-def _compiled(program: LoopProgram, accesses: tuple[str, ...]) -> CompiledLoop:
-    return compile_loop(_once(_texts, (str(program), accesses), lambda: llvm_function(program, accesses)))
-
-
-def _once(known: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
-    found = known.get(key)
-    if found is None:
-        if len(known) >= MAX_KEPT:
-            known.clear()
-        found = known[key] = make()
-    return found
-
-
-def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> _Layout:
-    """The loop of ``program`` for operands with these strides, one a dimension of ``domain``."""
-    if not domain:
-        domain, strides = (1,), [(0,)] * len(strides)
-    dims, lies = coalesced(domain, strides, keeps_rows=_has_rows(program, strides))
-    loop = _compiled(program, tuple([_letters(steps) for steps in lies]))
-    count = sum(op not in ("load", "const") for op, *_ in program.instructions)
-    nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + NS_PER_OPERAND * len(lies))
-    is_long = nanoseconds > PARALLEL_NS and dims[0] > 1
-    grain = max(1, math.ceil(dims[0] / MAX_PARTS)) if is_long else dims[0]
-    numbers = (*dims, *[stride for steps in lies for stride in steps], grain)
-    return _Layout(loop, numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
-
-
-def call_on(layout: _Layout, arrays: Sequence[Array]) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-    """What to call to run the loop on ``arrays``, its operands, which must stay."""
-    table = _Table.of(np.array([*[array.ctypes.data for array in arrays], *layout.numbers], np.int64))
-    if layout.parts > 1:
-        return run_in_parallel, (layout.loop.call, table, 0, layout.extent, layout.grain)
-    call = layout.loop.call if layout.nanoseconds > RELEASING_NS else layout.loop.call_holding_gil
-    return call, (table, 0, layout.extent)
-
-
-# --- how arrays lie
-
-
-def strides_in(array: Array, level: Level, domain: tuple[int, ...]) -> tuple[int, ...]:
-    """In elements, one a dimension of the domain."""
-    if level is Level.ROW:
-        array = np.broadcast_to(array, (*domain[:-1], 1))
-    elif level is Level.DROPPED:
-        array = np.broadcast_to(array, domain[:-1])[..., None]
-    whole = np.broadcast_to(array, domain)
-    return tuple([stride // array.itemsize for stride in whole.strides])
-
-
-def coalesced(
-    dims: tuple[int, ...], strides: Sequence[tuple[int, ...]], keeps_rows: bool
-) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
-    """The domain with as few dimensions as can be: those of one element go, and two become one where every
-    operand goes through them in one stride. With ``keeps_rows`` the last stays as it is, behind at least
-    one other.
-    """
-    columns = [(dims[-1], [lies[-1] for lies in strides])] if keeps_rows else []
-    found: list[tuple[int, list[int]]] = []
-    for i in range(len(dims) - bool(columns)):
-        size, steps = dims[i], [lies[i] for lies in strides]
-        if size == 1:
-            continue
-        if found and all(outer == step * size for outer, step in zip(found[-1][1], steps, strict=True)):
-            found[-1] = (found[-1][0] * size, steps)
-        else:
-            found.append((size, steps))
-    if not found:
-        found.append((1, [0] * len(strides)))
-    found += columns
-    return tuple([size for size, _ in found]), [
-        tuple([steps[operand] for _, steps in found]) for operand in range(len(strides))
-    ]
-
-
-def _letters(strides: tuple[int, ...]) -> str:
-    outer = "".join("s" if stride else "0" for stride in strides[:-1])
-    return outer + {0: "0", 1: "1"}.get(strides[-1], "s")
-
-
-def _has_rows(program: LoopProgram, strides: Sequence[tuple[int, ...]]) -> bool:
-    """Whether it matters to the program where rows begin."""
-    return any(output.store is Store.SUM_ROWS for output in program.outputs) or any(
-        op.startswith("row_")
-        or op in ("column", "columns")
-        or (op == "load" and is_row and any(strides[data]))
-        for op, _, _, data, is_row in program.instructions
-    )
 
 
 def _merged(program: LoopProgram, shared: dict[int, int]) -> LoopProgram:

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple, final
 
-from flowrt.device.loops import LoopBuilder, LoopProgram, Store, Value
+from flowrt.device.loops import LoopBuilder, LoopProgram, Matrix, Store, Value
 from flowrt.errors import InternalError
-from flowrt.graph.node import Node, Ref
+from flowrt.graph.node import Node, Ref, static_shape
+from flowrt.graph.op_def import LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.fuse import Group, Level, Support
 
@@ -61,7 +62,7 @@ class _Tracer:
         }
         for position, ref in enumerate(self._group.outputs):
             value, level = self._values[ref], self._group.levels[ref]
-            if level not in (Level.ROW, Level.DROPPED):
+            if level is Level.ELEMENT:
                 value = self._builder.spread(value)
             is_total = level is Level.TOTAL and value.dtype.startswith("float")
             number = self._builder.operand("float64" if is_total else value.dtype)
@@ -88,12 +89,23 @@ class _Tracer:
         return results if [value.dtype for value in results] == names else None
 
     def _arguments(self, member: Node) -> list[Any]:
+        assert member.op.loop is not None
+        if member.op.loop.pattern is LoopPattern.GATHER:
+            matrix, numbers, axis = member.inputs
+            return [self._matrix(matrix), self._row_value(numbers), self._argument(member, axis, True)]
         refs, arguments = iter(member.inputs), []
         for argument in member.op.inputs:
             count = argument.length(member.attrs)
             items = [self._argument(member, next(refs), argument.on_host) for _ in range(count)]
             arguments.append(tuple(items) if argument.is_list else items[0])
         return arguments
+
+    def _row_value(self, ref: Ref) -> Value:
+        return self._values[ref] if ref in self._values else self._load(ref, Level.DROPPED)
+
+    def _matrix(self, ref: Ref) -> Matrix:
+        number = self._operand(ref, Level.MATRIX)
+        return Matrix(self._builder, number, static_shape(self._group.inputs[ref])[0])
 
     def _argument(self, member: Node, ref: Ref, on_host: bool) -> Any:
         if on_host:
@@ -108,17 +120,21 @@ class _Tracer:
     def _level_read(self, member: Node, ref: Ref) -> Level:
         """How the member reads an input of the group."""
         level = self._group.levels[member.name, 0]
-        if member.op.loop is not None and member.op.loop.along_rows:
+        if member.op.loop is not None and member.op.loop.pattern is LoopPattern.ALONG_ROWS:
             shape = self._group.inputs[ref].shape
             return Level.ELEMENT if shape == self._group.domain else Level.DROPPED
         return level if level in (Level.ROW, Level.DROPPED) else Level.ELEMENT
 
     def _load(self, ref: Ref, level: Level) -> Value:
+        return self._builder.load(self._operand(ref, level), level is not Level.ELEMENT)
+
+    def _operand(self, ref: Ref, level: Level) -> int:
+        """Of an input of the group that is read at ``level``."""
         position = self._inputs[ref]
         number = self._reads.get((position, level))
         if number is None:
             number = self._reads[position, level] = self._builder.operand(self._group.inputs[ref].dtype.name)
-        return self._builder.load(number, level is not Level.ELEMENT)
+        return number
 
     def _reduced(self, member: Node) -> tuple[Value, ...] | None:
         """A reduction's output; a total's value is what is added up."""
@@ -129,8 +145,11 @@ class _Tracer:
             return None
         level = self._group.levels[member.name, 0]
         if level in STORES:
-            count = math.prod(self._group.domain if level is Level.TOTAL else self._group.domain[:-1])
-            return (value / count if kind == "mean" else value,)
+            is_row = self._group.levels.get(ref) in (Level.ROW, Level.DROPPED)
+            is_all = level is Level.TOTAL and not is_row
+            count = math.prod(self._group.domain if is_all else self._group.domain[:-1])
+            value = value / count if kind == "mean" else value
+            return (value if is_row else b.spread(value),)
         if kind == "mean":
             return (b.row_sum(value) / b.cast(b.columns(), value.dtype),)
         return (b.emit(f"row_{kind}", value),)

@@ -7,14 +7,21 @@ Such a body, of operations that have a rule for loops (`OpDef.loop`), becomes on
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, final
 
+from flowrt import dtypes
 from flowrt.device.llvm_iteration import llvm_iteration
 from flowrt.device.loop_math import expand_functions
 from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram, Value
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import LoopPattern
+from flowrt.graph.shapes import is_static
+
+MAX_SMALL = 1 << 12
+"""Elements of a tensor that is small: to compute with each takes a microsecond, and a call half of one."""
 
 MAX_NODES = 200
 """Operations of a body: the compiler takes a millisecond for each few."""
@@ -53,10 +60,22 @@ def is_scalar_loop(node: Node) -> bool:
     return all(map(_is_scalar, body))
 
 
+def is_small_loop(node: Node) -> bool:
+    """Whether ``node`` is a loop over small tensors of static shapes."""
+    return node.op.name == "_Loop" and all(map(_is_small, node.attrs["body"]))
+
+
+def _is_small(node: Node) -> bool:
+    return all(
+        spec.dtype is dtypes.variant or (is_static(spec.shape) and math.prod(spec.shape) <= MAX_SMALL)
+        for spec in node.outputs
+    )
+
+
 def _is_scalar(node: Node) -> bool:
     if node.op.name not in ("_Feed", "Const"):
         loop = node.op.loop
-        if loop is None or loop.along_rows or loop.reshapes or not node.op.is_pure:
+        if loop is None or loop.pattern is not LoopPattern.ELEMENTWISE or not node.op.is_pure:
             return False
         if any(argument.on_host for argument in node.op.inputs):
             return False

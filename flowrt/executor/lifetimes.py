@@ -49,6 +49,10 @@ class Lifetimes:
                 self._last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
+        self._ending: dict[float, list[Ref]] = {}
+        for root, last in self._last.items():
+            if root not in self._sent:
+                self._ending.setdefault(last, []).append(root)
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
@@ -60,6 +64,10 @@ class Lifetimes:
     def ends_at(self, ref: Ref, position: int) -> bool:
         """Whether nobody reads the tensor's memory after ``position``, here or on another device."""
         return self.is_read_last_at(ref, position) and self.root(ref) not in self._sent
+
+    def ending_at(self, position: int) -> Sequence[Ref]:
+        """The roots of which `ends_at` holds."""
+        return self._ending.get(position, ())
 
     def is_read_last_at(self, ref: Ref, position: int) -> bool:
         """Whether no node of this partition reads the tensor after ``position``."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,10 +19,19 @@ from flowrt.device.device import Device
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.strand import Strand
+from flowrt.executor.swapping import Arrivals, swapped
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.tensor_lists import SWAPS
 from flowrt.graph.shapes import is_static
 from flowrt.graph.tensor_list import ListSpec, TensorList
+
+
+class ListBinder(Protocol):
+    """Binds the operation that changes a list, in the body of a loop."""
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        """Emit its instruction, and say where its outputs are."""
 
 
 class OpenList(NamedTuple):
@@ -38,7 +47,7 @@ class OpenList(NamedTuple):
     def open(self, registers: list[Any]) -> Callable[[], None]:
         """Make the list value in the register a list of its elements."""
         slot = self.slot
-        return lambda: registers.__setitem__(slot, registers[slot].elements())
+        return lambda: registers.__setitem__(slot, registers[slot].kept())
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         """Make it a list value again."""
@@ -61,28 +70,55 @@ class OpenList(NamedTuple):
             strand.emit_line(node, pop, (), operands[:1], tensors[node.name, 1].text)
 
     def _push(self, tensors: BoundTensors, value: Operand) -> Callable[[], None]:
-        registers, slot, copy = tensors.registers, self.slot, tensors.device.xp.array
-        if value.slot is None:
-            array, copyto = value.value, tensors.device.xp.copyto
-            rows = _rows(tensors.device, array.shape, array.dtype)
-
-            def push() -> None:
-                row = next(rows)
-                copyto(row, array)
-                registers[slot].append(row)
-
-            return push
-        source, op = value.slot, tensors.source(self.node.inputs[1]).op
-        if op.effect in (Effect.PURE, Effect.RANDOM) and not op.alias:  # new memory, which nobody writes
+        registers, slot, source, device = tensors.registers, self.slot, value.slot, tensors.device
+        if self._swaps(device):
+            read = self._copy(tensors, value)
+            return lambda: registers[slot].append(swapped(device, read()))
+        if source is None:
+            return self._push_row(tensors, value.value)
+        if self._is_new(tensors, value):
             return lambda: registers[slot].append(registers[source])
-        return lambda: registers[slot].append(copy(registers[source]))
+        copy = self._copy(tensors, value)
+        return lambda: registers[slot].append(copy())
+
+    def _push_row(self, tensors: BoundTensors, array: Any) -> Callable[[], None]:
+        registers, slot, copyto = tensors.registers, self.slot, tensors.device.xp.copyto
+        rows = _rows(tensors.device, array.shape, array.dtype)
+
+        def push() -> None:
+            row = next(rows)
+            copyto(row, array)
+            registers[slot].append(row)
+
+        return push
+
+    def _copy(self, tensors: BoundTensors, value: Operand) -> Callable[[], Any]:
+        """What gives an array of the device with the value, which nobody writes."""
+        registers, slot, array, device = tensors.registers, value.slot, value.value, tensors.device
+        copy = device.put if value.is_host else device.xp.array
+        if slot is None:
+            return lambda: copy(array)
+        if self._is_new(tensors, value):
+            return lambda: registers[slot]
+        return lambda: copy(registers[slot])
+
+    def _is_new(self, tensors: BoundTensors, value: Operand) -> bool:
+        """Whether the value comes in new memory of the device, which nobody writes."""
+        op = tensors.source(self.node.inputs[1]).op
+        is_made = op.effect in (Effect.PURE, Effect.RANDOM) and not op.alias
+        return value.slot is not None and not value.is_host and is_made
+
+    def _swaps(self, device: Device) -> bool:
+        """Whether the elements wait in host memory."""
+        return device.is_remote and SWAPS in self.node.attrs
 
     def _pop(self, tensors: BoundTensors, target: int) -> Callable[[], None]:
         registers, slot, spec = tensors.registers, self.slot, self.node.outputs[1]
         xp = tensors.device.xp
+        take = Arrivals().pop if self._swaps(tensors.device) else list.pop
 
         def pop() -> None:
-            value = registers[slot].pop()
+            value = take(registers[slot])
             registers[target] = xp.zeros(spec.shape, spec.dtype.np) if value is None else value
 
         return pop
@@ -123,11 +159,16 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
         is_once = results.count((name, 0)) == 1 and all(
             (name, 0) not in body.nodes[r].inputs for r in readers[name]
         )
-        is_push = "_stack" in node.attrs and body.spec(node.inputs[1]).dtype is not dtypes.variant
+        is_push = _is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
         is_pop = node.op.name == "TensorListPopBack" and _is_plain(node.outputs[1])
         if is_linear and is_once and (is_push or is_pop):
             found[name] = OpenList(node, slot)
     return found
+
+
+def _is_unlimited_push(node: Node) -> bool:
+    """Whether it is a gradient that pushes, onto a list without a greatest length."""
+    return node.op.name == "TensorListPushBack" and not node.attrs.keys().isdisjoint(("_stack", SWAPS))
 
 
 def _is_plain(spec: TensorSpec) -> bool:

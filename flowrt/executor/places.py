@@ -27,6 +27,7 @@ import math
 import mmap
 from collections.abc import Callable
 from enum import Enum
+from functools import cache, lru_cache
 from typing import Any, NamedTuple, final
 
 import numpy as np
@@ -39,9 +40,8 @@ from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.memory_plan import ArenaPlanner, MemoryPlan
 from flowrt.executor.streams import StreamSchedule, one_stream
 from flowrt.graph.evaluate import located
-from flowrt.graph.func_graph import owned_subgraphs
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
-from flowrt.graph.op_def import Effect
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, static_shape
+from flowrt.graph.op_def import Effect, OpDef
 from flowrt.graph.shapes import is_static
 
 MAX_COPIED_FEED = 65536
@@ -166,7 +166,7 @@ class _Assigner:
         for position, node in enumerate(self._schedule.order):
             if node.name not in self._storage:
                 self._storage[node.name] = self._assign(node, position)
-            self._release(node, position)
+            self._release(position)
         return Places(self._storage, self._arena.plan(), self._outputs, self._functions)
 
     # --- one node
@@ -379,35 +379,46 @@ class _Assigner:
         """The buffers that rule 4 lets the kernel write over."""
         lifetimes = self._lifetimes
         rearranged = {lifetimes.root(ref) for ref in node.inputs if ref not in self._exact}
-        roots = dict.fromkeys(lifetimes.root(ref) for ref in node.inputs)
+        ending = lifetimes.ending_at(position)
         return [
             root
-            for root in roots
-            if root in self._live
+            for root in dict.fromkeys([lifetimes.root(ref) for ref in node.inputs])
+            if root in ending
+            and root in self._live
             and root not in rearranged
-            and lifetimes.ends_at(root, position)
             and lifetimes.are_done(root, node.name)
         ]
 
-    def _release(self, node: Node, position: int) -> None:
-        """After the node: give back what it was the last to read."""
-        outputs = [(node.name, i) for i in range(len(node.outputs))]
-        for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
-            if root in self._live and self._lifetimes.ends_at(root, position):
-                del self._live[root]
+    def _release(self, position: int) -> None:
+        """After the node there: give back what it was the last to read."""
+        for root in self._lifetimes.ending_at(position):
+            if self._live.pop(root, None) is not None:
                 self._arena.release(root, self._lifetimes.users(root))
 
 
 def is_on_host(node: Node) -> bool:
-    """Whether the node's outputs are NumPy's on every device: shapes and the like."""
-    return any(argument.on_host for argument in node.op.outputs)
+    """Whether some of the node's outputs are NumPy's on every device: shapes and the like."""
+    return _has_host_output(node.op)
 
 
+@cache
+def _has_host_output(op: OpDef) -> bool:
+    return any(argument.on_host for argument in op.outputs)
+
+
+def is_output_on_host(node: Node, index: int) -> bool:
+    """Whether this one is."""
+    outputs = node.op.outputs
+    return outputs[min(index, len(outputs) - 1)].on_host  # a list of outputs stands last
+
+
+@lru_cache(maxsize=1024)
 def nbytes_of(spec: TensorSpec) -> int:
     """The bytes of a tensor of static shape."""
     return math.prod(static_shape(spec)) * spec.dtype.size
 
 
+@lru_cache(maxsize=1024)
 def _is_plain(spec: TensorSpec) -> bool:
     """Whether its bytes can lie in an arena."""
     return is_static(spec.shape) and spec.dtype.np.kind != "O"

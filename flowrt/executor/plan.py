@@ -1,7 +1,7 @@
 """A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
 
-`compile_step` goes from the graph to a placed subgraph: extract, order, infer, optimise, place. A `Plan` cuts
-that into partitions and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
+`flowrt.executor.compile_step` goes from the graph to a placed subgraph. A `Plan` cuts that into partitions
+and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
 pool, drives its programs and gives it back. Steps that run at once use an instance each. An instance that
 failed is thrown away, with whatever its rendezvous still held; one that is idle goes when a device of the
 plan runs out of memory.
@@ -20,32 +20,23 @@ import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.host import HostExecutor, HostStream
-from flowrt.device.spec import DeviceSpec
 from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.cost import total_cost
 from flowrt.executor.fused_program import supports
-from flowrt.executor.iterated_program import is_scalar_loop
+from flowrt.executor.host_kernels import LOOP_KERNELS
+from flowrt.executor.iterated_program import is_scalar_loop, is_small_loop
 from flowrt.executor.program import Program, cause
 from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.graph.evaluate import located
-from flowrt.graph.func_graph import owned_subgraphs, with_functions
-from flowrt.graph.graph import Graph, Operation, Tensor
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes import optimise
 from flowrt.graph.passes.fuse import fuse
-from flowrt.graph.passes.infer import infer_shapes
-from flowrt.graph.passes.lower import lower
-from flowrt.graph.passes.order_effects import order_effects
 from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.place import NO_REASONS, WhyNone, place
-from flowrt.graph.passes.prune import extract
-from flowrt.graph.passes.split import split
-from flowrt.graph.shapes import Shape
+from flowrt.graph.passes.row_reads import read_rows_in_place
 from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
@@ -58,7 +49,8 @@ threads costs about 50 us, in which a core does this much arithmetic on small ar
 class Plan:
     """The compiled partitions of a placed subgraph, by device. ``seed`` makes the runs interleave
     instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`, ``fuses``
-    has groups of operations computed by compiled loops.
+    has groups of operations computed by compiled loops. ``is_shared``: it is one task's part of a step, so
+    every run is given the step's rendezvous.
     """
 
     def __init__(
@@ -71,6 +63,7 @@ class Plan:
         controlled: bool,
         fuses: bool,
         times: CompileTimes | None = None,
+        is_shared: bool = False,
     ) -> None:
         times = times or CompileTimes()
         scheduled = _schedule(placed, devices, fuses, times)
@@ -89,6 +82,7 @@ class Plan:
         self.with_loops: Callable[[], Plan] | None = None
         """Makes the plan with compiled loops."""
         self._resource, self._seed = resource, seed
+        self._is_shared = is_shared
         self._inline = seed is not None or not _needs_threads(self.partitions.values(), inline)
         subgraphs = [part.subgraph for part in self.partitions.values()]
         self._fed = [placed.nodes[name] for name in placed.feeds]
@@ -108,7 +102,8 @@ class Plan:
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
         programs = first.programs
-        self.is_straight = len(programs) == 1 and programs[0].is_straight and seed is None and not controlled
+        is_free = seed is None and not controlled and not is_shared
+        self.is_straight = len(programs) == 1 and programs[0].is_straight and is_free
         """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
         self._idle.append(first)
         for part in self.partitions.values():
@@ -116,18 +111,23 @@ class Plan:
         times.log(len(self.partitions))
 
     def run(
-        self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None = None
+        self,
+        feeds: Sequence[Any],
+        control: StepControl | None,
+        recorder: StepRecorder | None = None,
+        rendezvous: LocalRendezvous | None = None,
     ) -> list[Any]:
         """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside.
+        ``rendezvous``: the step's, of a plan that is shared.
 
         Raises what ends the step. The memory that it took is free then, even while the error of a step that
         ran out of memory is handled.
         """
         try:
             if not self._remote_devices:
-                return self._run(feeds, control, recorder)
+                return self._run(feeds, control, recorder, rendezvous)
             with self._on_devices():
-                return self._run(feeds, control, recorder)
+                return self._run(feeds, control, recorder, rendezvous)
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
 
@@ -160,11 +160,15 @@ class Plan:
             raise _without_frames(error) from error.__cause__
 
     def _run(
-        self, feeds: Sequence[Any], control: StepControl | None, recorder: StepRecorder | None
+        self,
+        feeds: Sequence[Any],
+        control: StepControl | None,
+        recorder: StepRecorder | None,
+        rendezvous: LocalRendezvous | None,
     ) -> list[Any]:
         instance = self._take_instance()
         self._put(instance, feeds)
-        instance.run(control or StepControl(), recorder, self._seed)
+        instance.run(control or StepControl(), recorder, self._seed, rendezvous)
         return self._take(instance)
 
     def _put(self, instance: Instance, feeds: Sequence[Any]) -> None:
@@ -198,16 +202,26 @@ class Plan:
         return instance
 
     def _new_instance(self) -> Instance:
-        rendezvous = InlineRendezvous() if self._inline else LocalRendezvous()
-        if isinstance(rendezvous, InlineRendezvous):
-            ends: Ends = rendezvous.send, rendezvous.take, raise_error
+        rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous
+        if self._is_shared:
+            rendezvous = StepRendezvous()
+            ends: Ends = rendezvous.send, rendezvous.take, rendezvous.fail
+        elif self._inline:
+            rendezvous = InlineRendezvous()
+            ends = rendezvous.send, rendezvous.take, raise_error
         else:
+            rendezvous = LocalRendezvous()
             ends = rendezvous.send, rendezvous.try_recv, rendezvous.abort
         programs: list[Program] = []
         for part in self.partitions.values():
             resource = functools.partial(self._resource, part.device)
             programs += Binder(part, resource, *ends).bind()
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order)
+
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """The partitions."""
+        return [part.subgraph for part in self.partitions.values()]
 
     @property
     def programs(self) -> list[Program]:
@@ -248,13 +262,32 @@ def raise_error(error: OpError) -> None:
 
 
 @final
+class StepRendezvous:
+    """What the programs of a shared plan are bound to: the rendezvous of the step that they run."""
+
+    __slots__ = ("current",)
+
+    def __init__(self) -> None:
+        self.current: Any = None
+
+    def send(self, key: str, value: Any) -> None:
+        self.current.send(key, value)
+
+    def take(self, key: str, default: Any) -> Any:
+        return self.current.try_recv(key, default)
+
+    def fail(self, error: OpError) -> None:
+        self.current.abort(error)
+
+
+@final
 class Instance:
     """The programs of one step at a time, on their own buffers, with their rendezvous."""
 
     def __init__(
         self,
         programs: list[Program],
-        rendezvous: InlineRendezvous | LocalRendezvous,
+        rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous,
         feed_order: Sequence[int],
         fetch_order: Sequence[int],
     ) -> None:
@@ -284,13 +317,22 @@ class Instance:
         with np.errstate(all="ignore"):
             self.programs[0].run_straight()
 
-    def run(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
-        """One step, driven as its size asks for. Raises what ends it; the instance must then
-        be thrown away.
+    def run(
+        self,
+        control: StepControl,
+        recorder: StepRecorder | None,
+        seed: int | None,
+        shared: LocalRendezvous | None = None,
+    ) -> None:
+        """One step, driven as its size asks for. ``shared``: the rendezvous of a step that other tasks have
+        parts of. Raises what ends the step; the instance must then be thrown away.
         """
+        if isinstance(self._rendezvous, StepRendezvous):
+            self._rendezvous.current = shared
         with np.errstate(all="ignore"), step_scope(control):  # as in TensorFlow: 0/0 is nan, without a word
             self._drive(control, recorder, seed)
-        self._rendezvous.check_empty()
+        if not isinstance(self._rendezvous, StepRendezvous):
+            self._rendezvous.check_empty()
 
     def _drive(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
         if seed is not None:
@@ -304,7 +346,9 @@ class Instance:
         if isinstance(self._rendezvous, InlineRendezvous):
             run_inline(running, control)
             return
-        run_threaded(running, control, self._rendezvous, self._streams)
+        rendezvous = self._rendezvous
+        step = rendezvous.current if isinstance(rendezvous, StepRendezvous) else rendezvous
+        run_threaded(running, control, step, self._streams)
 
     @functools.cached_property
     def _streams(self) -> list[HostStream]:
@@ -333,6 +377,7 @@ def _has_loops(part: Partition) -> bool:
 def _can_have_loops(subgraph: Subgraph) -> bool:
     return any(
         "group" in node.attrs
+        or node.op.name in LOOP_KERNELS
         or is_scalar_loop(node)
         or (node.op.effect is Effect.WRITE and node.op.loop)
         or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
@@ -360,23 +405,28 @@ def _schedule(
 def _parts(
     placed: Subgraph, devices: Mapping[str, Device], fuses: bool, times: CompileTimes
 ) -> dict[str, Subgraph]:
-    """The partitions; those of the host with their groups as one node each."""
+    """The partitions; those of devices that compile with their groups as one node each."""
     with times.phase("partition"):
         parts = partition(placed)
     with times.phase("fuse"):
         return {
-            name: _fuse(part) if fuses and not devices[name].is_remote else part
+            name: _fuse(part) if fuses and devices[name].executor.compiles_loops() else part
             for name, part in parts.items()
         }
 
 
-def _fuse(subgraph: Subgraph) -> Subgraph:
+def _fuse(subgraph: Subgraph, each: bool = False) -> Subgraph:
     """`fuse`, in all functions too."""
     if any(node.op.effect is Effect.NESTED for node in subgraph):
-        subgraph = subgraph.with_nodes(
-            [node if is_scalar_loop(node) else with_functions(node, _fuse) for node in subgraph]
-        )
-    return fuse(subgraph, supports)
+        subgraph = subgraph.with_nodes([_fuse_functions(node) for node in subgraph])
+    return fuse(read_rows_in_place(subgraph), supports, each)
+
+
+def _fuse_functions(node: Node) -> Node:
+    """Where all tensors of a loop are small each operation becomes machine code, so that the loop may."""
+    if is_scalar_loop(node):
+        return node
+    return with_functions(node, functools.partial(_fuse, each=is_small_loop(node)))
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
@@ -396,31 +446,3 @@ def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
     if any(p.device.is_remote and p.device.executor.computes for p in partitions):
         return True
     return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST
-
-
-def compile_step(
-    graph: Graph,
-    fetches: Sequence[Tensor],
-    targets: Sequence[Operation],
-    feeds: Mapping[Tensor, Shape],
-    devices: Sequence[DeviceSpec],
-    assigned: Mapping[str, str],
-    soft_placement: bool,
-    optimisations: bool,
-    done: Collection[str],
-    why_none: WhyNone = NO_REASONS,
-    times: CompileTimes | None = None,
-) -> Subgraph:
-    """The placed subgraph of one run. Nothing waits for the operations in ``done``. `place` explains
-    ``why_none``.
-    """
-    times = times or CompileTimes()
-    with times.phase("extract"):
-        subgraph = order_effects(lower(extract(graph, fetches, targets, feeds, done)))
-    with times.phase("infer"):
-        subgraph = infer_shapes(subgraph)
-    if optimisations:
-        with times.phase("optimise"):
-            subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
-    with times.phase("place"):
-        return split(place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none))

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt.device.loops import LoopBuilder, LoopProgram, Value
-from flowrt.executor.fused_kernel import call_on, layout_of
+from flowrt.executor.loop_layout import call_on, layout_of
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.pooling import lowest, pool_axes
 from flowrt.graph.ops.windows import pad, taps_of

@@ -19,6 +19,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
+from flowrt.device.deadline import deadline
 from flowrt.device.host import HostStream
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InternalError, OpError
 from flowrt.executor.control import PAUSE
@@ -167,7 +168,8 @@ def _drive(
     """Run to the end, blocking where a tensor has not arrived. An error is noted, and wakes the others."""
     try:
         control.check()
-        with np.errstate(all="ignore"), step_scope(control):  # of this thread
+        # all three are the thread's own
+        with np.errstate(all="ignore"), step_scope(control), deadline(control.remaining_s()):
             key = next(program, None)
             while key is not None:
                 _check(control, [program])

@@ -19,9 +19,8 @@ import threadpoolctl
 from flowrt.device.cuda import why_no_gpu
 from flowrt.device.deadline import deadline
 from flowrt.device.device import Device
-from flowrt.device.host_jit import is_available
 from flowrt.device.host_pool import set_num_threads
-from flowrt.device.local_devices import local_devices
+from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import (
     CancelledError,
     DTypeError,
@@ -30,13 +29,14 @@ from flowrt.errors import (
     OpError,
     ResourceExhaustedError,
 )
+from flowrt.executor.compile_step import compile_step
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
 from flowrt.executor.default_session import as_default, graph_to_run, leave
 from flowrt.executor.feeds import GpuFeed, bring, flat_feeds, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
 from flowrt.executor.partial_run import PartialRun
-from flowrt.executor.plan import Plan, compile_step
+from flowrt.executor.plan import Plan
 from flowrt.executor.request import Request
 from flowrt.executor.runner import StepControl
 from flowrt.executor.session_variables import Place, assign_variables, new_resource, read_variables
@@ -51,6 +51,8 @@ from flowrt.graph.graph import (
 )
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.extend import Recent
+from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
 
@@ -61,12 +63,29 @@ MAX_SHAPES = 32
 """Plans a request for exact feed shapes; later shapes share one plan that allocates as it goes."""
 
 
+CLUSTERS: dict[str, Callable[[str, ConfigProto], Any]] = {}
+"""By the protocol of a target, what connects a session with a cluster (`flowrt.distribute.cluster_runtime`)."""
+
+FEEDING = DeviceRequest(gpus=0)
+"""What a session has here whose work is done elsewhere: where feeds are prepared."""
+
+
 class DeviceAttributes(NamedTuple):
     """One row of `Session.list_devices`."""
 
     name: str
     device_type: str
     memory_limit_bytes: int
+
+
+def connect(target: str, config: ConfigProto) -> Any:
+    """The cluster at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form, and what
+    keeps the cluster from answering.
+    """
+    protocol, separator, _ = target.partition("://")
+    if not separator or protocol not in CLUSTERS:
+        raise InvalidArgumentError(f"Session: expected the target '' or 'grpc://host:port'; got {target!r}")
+    return CLUSTERS[protocol](target, config)
 
 
 class BaseSession:
@@ -85,18 +104,16 @@ class BaseSession:
         if isinstance(target, Graph | ConfigProto):
             given = "config" if isinstance(target, ConfigProto) else "graph"
             raise DTypeError(f"Session: the first argument is the target; pass {given}=")
-        if target:
-            raise InvalidArgumentError(
-                f"Session: expected the target ''; got {target!r}: this build has no cluster"
-            )
         if not isinstance(config, ConfigProto | None):
             raise DTypeError(f"Session: expected a ConfigProto; got {config!r}")
         self._graph = graph_to_run(graph)
         self._config = config if config is not None else ConfigProto()
         self._seed = seed
-        self._devices = local_devices(device_request(self._config))
+        self._cluster = connect(target, self._config) if target else None
+        self._devices = local_devices(FEEDING if self._cluster else device_request(self._config))
         self._by_name = {device.name: device for device in self._devices}
         self._requests: dict[Any, Request] = {}
+        self._optimised = Recent()
         self._resources: dict[tuple[str, str], Any] = {}
         self._assigned: dict[str, str] = {}
         self._lock = threading.RLock()
@@ -196,7 +213,8 @@ class BaseSession:
         plan = self._plan(request, tuple([a.shape for a in arrays]))
         if GpuFeed in map(type, arrays):
             readers = [plan.placed.nodes[name].device for name in plan.placed.feeds]
-            arrays = bring(arrays, [self._by_name[name] for name in readers], self._devices)
+            there = [self._by_name.get(name, self._devices[0]) for name in readers]
+            arrays = bring(arrays, there, self._devices)
         if plan.runs_to_compile:
             self._count_run(request, plan)
         if options is None and run_metadata is None and plan.is_straight:
@@ -228,8 +246,7 @@ class BaseSession:
             self._running.discard(control)
         if run_metadata is not None:
             has_graphs = options.output_partition_graphs or recorder is not None
-            parts = plan.partitions.values() if has_graphs else ()
-            describe_step(run_metadata, recorder, [part.subgraph for part in parts])
+            describe_step(run_metadata, recorder, plan.subgraphs if has_graphs else ())
         return values
 
     def _plan(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
@@ -243,8 +260,14 @@ class BaseSession:
                     plan = request.plans[shapes] = self._compile(request, shapes)
         return plan
 
-    def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
+    def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        """A `Plan`, or what a cluster has in its place."""
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
+        if self._cluster is not None:
+            fetches, feeds = request.fetches, dict(zip(request.feeds, known, strict=True))
+            return self._cluster.compile(
+                extract(self._graph, fetches.tensors, fetches.targets, feeds, request.done)
+            )
         options = self._config.graph_options.optimizer_options
         times = CompileTimes()
         placed = compile_step(
@@ -259,6 +282,7 @@ class BaseSession:
             request.done,
             {"GPU": why_no_gpu},
             times,
+            self._optimised,
         )
         for node in placed:
             if node.op.effect is Effect.HANDLE:
@@ -268,7 +292,7 @@ class BaseSession:
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
         can_fuse = options.opt_level != OptimizerOptions.L0 and len(placed) <= MAX_NODES
-        fuses = self._jit is Jit.EAGER and can_fuse and is_available()
+        fuses = self._jit is Jit.EAGER and can_fuse
         make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
         plan = make(fuses, times)
         if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
@@ -283,7 +307,7 @@ class BaseSession:
 
     def _take_loops(self, request: Request, plan: Plan) -> None:
         """On the compiling thread: a plan with loops in the place of ``plan``."""
-        if self._closed or not is_available():
+        if self._closed or not any(device.executor.compiles_loops() for device in self._devices):
             return
         assert plan.with_loops is not None
         try:
@@ -339,12 +363,18 @@ class BaseSession:
 
     def variable_values(self, variables: Sequence[Any]) -> list[Any]:
         """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
+        if self._cluster is not None:
+            values: list[Any] = self.run(list(variables))
+            return values
         return read_variables(variables, self._variable_resources(variables))
 
     def assign_variables(self, values: Mapping[Any, Any]) -> None:
         """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed
         then.
         """
+        if self._cluster is not None:
+            self.run([v.initializer for v in values], {v.initializer.inputs[1]: x for v, x in values.items()})
+            return
         assign_variables(values, self._variable_resources(list(values)), self._devices)
 
     def _variable_resources(self, variables: Sequence[Any]) -> list[Place]:
@@ -398,9 +428,22 @@ class BaseSession:
 
     @property
     def sess_str(self) -> str:
-        return ""
+        return "" if self._cluster is None else str(self._cluster.target)
+
+    @staticmethod
+    def reset(target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None) -> None:
+        """Drop the variables that the sessions of the cluster at ``target`` share, in ``containers`` or in all.
+        Raises as `Session`.
+        """
+        cluster = connect(target, config or ConfigProto())
+        try:
+            cluster.reset(list(containers or ()))
+        finally:
+            cluster.close()
 
     def list_devices(self) -> list[DeviceAttributes]:
+        if self._cluster is not None:
+            return [DeviceAttributes(*described) for described in self._cluster.list_devices()]
         return [DeviceAttributes(d.name, d.device_type, d.pool.stats().bytes_limit) for d in self._devices]
 
     @property
@@ -422,6 +465,8 @@ class BaseSession:
                 close()
         for device in self._devices:
             device.close()
+        if self._cluster is not None:
+            self._cluster.close()
 
     def _forget_plans(self) -> None:
         with self._lock:
@@ -429,6 +474,7 @@ class BaseSession:
                 for plan in request.plans.values():
                     plan.close()
             self._requests.clear()
+            self._optimised = Recent()
             self._mutations = self._graph.mutations
 
     def _check_open(self) -> None:
@@ -474,9 +520,3 @@ class InteractiveSession(BaseSession):
             leave(self)
             leave_default_graph(self._graph)
         super().close()
-
-
-def get_default_session() -> Any:
-    """The innermost default session of the thread, or None."""
-    sessions = default_sessions()
-    return sessions[-1] if sessions else None

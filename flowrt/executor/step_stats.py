@@ -16,6 +16,8 @@ class StepRecorder:
 
     def __init__(self) -> None:
         self.slices: dict[str, list[tuple[Node, int, int]]] = {}
+        self.recorded: list[bytes] = []
+        """``StepStats`` of other tasks."""
 
     def on(self, device: str) -> Callable[[Node, int, int], None]:
         """The function that records for ``device``."""
@@ -24,6 +26,8 @@ class StepRecorder:
 
     def fill(self, step_stats: Any) -> None:
         """Write what was recorded into a ``StepStats`` message."""
+        for stats in self.recorded:
+            step_stats.MergeFromString(stats)
         for device, slices in self.slices.items():
             stats = step_stats.dev_stats.add(device=device)
             for node, start, end in slices:

@@ -32,6 +32,11 @@ class Strand:
         self._nodes: list[Node] = []
         self._cost = self.total_cost = 0.0
 
+    @property
+    def last_function(self) -> Any:
+        """Of the last instruction; None where a stretch begins."""
+        return self._instructions[-1][0] if self._instructions else None
+
     def emit(self, node: Node, function: Any, arguments: tuple[Any, ...] = ()) -> None:
         self._instructions.append((function, arguments))
         self._nodes.append(node)

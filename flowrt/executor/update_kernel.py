@@ -1,65 +1,154 @@
-"""The compiled loop of an operation that changes variables: an optimizer's update in one pass over memory.
+"""The compiled loops of operations that change variables: an optimizer's updates in one pass over memory.
 
-The variables' memory stays for the session's life, so the loop is bound to it once. As with the operation's
-own kernel all variables are locked meanwhile, in one order, and all must have a value.
+Updates that stand side by side, as an optimizer's do, are one call: `Updates`. The variables' memory stays for
+the session's life, so the loops are bound to it once. As with the operations' own kernels all variables are
+locked meanwhile, in one order, and all must have a value.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from typing import Any
+from threading import Lock
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from flowrt.device.call_sequence import Call, in_sequence, shared
 from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram
-from flowrt.executor.fused_kernel import call_on, expanded, layout_of, strides_in
+from flowrt.executor.loop_layout import PARALLEL_NS, expanded, layout_of, parts_on, strides_in
+from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 from flowrt.graph.passes.fuse import Level
 from flowrt.graph.resources import VariableResource
 
+Array = np.ndarray[Any, Any]
 
-def update_call(node: Node, arguments: Sequence[Any]) -> Callable[[], None] | None:
-    """What to call for ``node``, whose inputs are variables and arrays; None where no loop does it."""
-    variables = [a for a in arguments if isinstance(a, VariableResource)]
-    arrays = [a.array if isinstance(a, VariableResource) else a for a in arguments]
-    if not variables or len(set(variables)) < len(variables) or not all(map(_is_fit, arrays)):
+
+class Update(NamedTuple):
+    """What ``node`` does: ``calls`` that write ``variables``, of which the ``needed`` must have a value, and
+    read ``arrays``.
+    """
+
+    node: Node
+    variables: tuple[VariableResource, ...]
+    needed: tuple[VariableResource, ...]
+    arrays: tuple[Array, ...]
+    calls: tuple[Call, ...]
+    nanoseconds: float
+
+
+def update_of(node: Node, arguments: Sequence[Any]) -> Update | None:
+    """The update of ``node``, whose inputs are variables and arrays; None where no loop does it."""
+    variables = tuple([a for a in arguments if isinstance(a, VariableResource)])
+    values = [a.array if isinstance(a, VariableResource) else a for a in arguments]
+    if not variables or len(set(variables)) < len(variables) or not all(map(_is_fit, values)):
         return None
     domain = variables[0].array.shape
-    if not variables[0].array.size or any(array.shape not in (domain, ()) for array in arrays):
+    if not variables[0].array.size or any(array.shape not in (domain, ()) for array in values):
         return None
-    if any(
-        np.may_share_memory(a, v.array) for a in arguments if isinstance(a, np.ndarray) for v in variables
-    ):
+    arrays = tuple([a for a in arguments if isinstance(a, np.ndarray)])
+    if _meet(arrays, [v.array for v in variables]):
         return None  # a gradient that is the variable, read in another order perhaps
-    program = _program(node, arguments, arrays)
+    program = update_program(node, arguments, values)
     if program is None:
         return None
-    strides = [strides_in(array, Level.ELEMENT, domain) for array in arrays]
-    function, values = call_on(layout_of(program, domain, strides), arrays)
+    strides = [strides_in(array, Level.ELEMENT, domain) for array in values]
+    layout = layout_of(expanded(program), domain, strides)
     read = {data for op, _, _, data, _ in program.instructions if op == "load"}
-    needed = [a for i, a in enumerate(arguments) if isinstance(a, VariableResource) and i in read]
-    ordered = sorted(variables, key=id)
+    needed = tuple([a for i, a in enumerate(arguments) if isinstance(a, VariableResource) and i in read])
+    return Update(node, variables, needed, arrays, tuple(parts_on(layout, values)), layout.nanoseconds)
 
-    def update() -> None:
-        with ExitStack() as stack:
-            for variable in ordered:
-                stack.enter_context(variable.lock)
-            for variable in needed:
-                variable.read()  # raises without a value
-            function(*values)
-            for variable in ordered:
+
+@final
+class Updates:
+    """Updates of which none touches what another writes, as one call: threads share all of their elements.
+    Nothing is written unless all can be made.
+    """
+
+    def __init__(self) -> None:
+        self._updates: list[Update] = []
+        self._written, self._read = _NOWHERE, _NOWHERE
+        self._unsure: list[tuple[Node, VariableResource]] = []
+        """Variables that had no value when they were last looked at: once they have one, they keep it."""
+        self._call: Call | None = None
+        """Of all loops, from the first call on: until then there may be more of them."""
+        self._variables: list[VariableResource] = []
+
+    def add(self, update: Update) -> bool:
+        """Whether ``update`` is one of these from now on; False if it has to wait for another."""
+        written, read = _extents([v.array for v in update.variables]), _extents(update.arrays)
+        if _overlap(written, self._written) or _overlap(written, self._read) or _overlap(read, self._written):
+            return False
+        self._written, self._read = np.vstack([self._written, written]), np.vstack([self._read, read])
+        self._updates.append(update)
+        self._unsure += [(update.node, variable) for variable in update.needed]
+        return True
+
+    def _joined(self) -> Call:
+        self._variables = sorted([v for update in self._updates for v in update.variables], key=id)
+        calls = [call for update in self._updates for call in update.calls]
+        is_long = sum(update.nanoseconds for update in self._updates) > PARALLEL_NS
+        return shared(calls) if is_long and len(calls) > 1 else in_sequence(calls)
+
+    def __call__(self) -> None:
+        """Raises `FailedPreconditionError`, which names the operation, for a variable without a value."""
+        if self._call is None:
+            self._call = self._joined()
+        function, arguments = self._call
+        held: list[Lock] = []
+        try:
+            for variable in self._variables:  # in one order for all, so that no two wait for each other
+                variable.lock.acquire()
+                held.append(variable.lock)
+            if self._unsure:
+                self._check()
+            function(*arguments)
+            for variable in self._variables:
                 variable.is_initialized = True
+        finally:
+            for lock in held:
+                lock.release()
 
-    return update
+    def _check(self) -> None:
+        for node, variable in self._unsure:
+            try:
+                variable.read()
+            except Exception as error:
+                raise located(node, error) from None
+        self._unsure = []
+
+
+# --- where arrays are
+
+Extents = np.ndarray[Any, Any]
+"""[n, 2]: the addresses at which arrays begin and end."""
+
+_NOWHERE = np.empty((0, 2), np.int64)
+
+
+def _extents(arrays: Sequence[Array]) -> Extents:
+    return np.array([np.lib.array_utils.byte_bounds(array) for array in arrays], np.int64).reshape(-1, 2)
+
+
+def _overlap(some: Extents, others: Extents) -> bool:
+    return bool(((some[:, None, 0] < others[:, 1]) & (others[:, 0] < some[:, None, 1])).any())
+
+
+def _meet(some: Sequence[Array], others: Sequence[Array]) -> bool:
+    return _overlap(_extents(some), _extents(others))
+
+
+# --- loops
 
 
 def _is_fit(array: Any) -> bool:
     return isinstance(array, np.ndarray) and array.flags.aligned and array.dtype.name in DTYPES
 
 
-def _program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> LoopProgram | None:
-    """Each argument is the operand of its number."""
+def update_program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> LoopProgram | None:
+    """What ``node`` does to ``arrays``, those of its arguments: each is the operand of its number. None where
+    the operation has no rule for that.
+    """
     assert node.op.loop is not None
     builder = LoopBuilder()
     values = [builder.load(builder.operand(array.dtype.name), array.shape == ()) for array in arrays]
@@ -70,4 +159,4 @@ def _program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> Loo
     written = [i for i, argument in enumerate(arguments) if isinstance(argument, VariableResource)]
     for number, value in zip(written, results, strict=True):
         builder.put(builder.spread(value), number)
-    return expanded(builder.build())
+    return builder.build()

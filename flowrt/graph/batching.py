@@ -29,10 +29,10 @@ from flowrt.graph.batching_axes import Value, dims_of, joined
 from flowrt.graph.batching_rules import RULES, elementwise
 from flowrt.graph.build import convert_to_tensor, output_dtypes
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.func_graph import FuncGraph, owned_subgraphs
+from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.gradients import apply_vjp
 from flowrt.graph.graph import get_default_graph
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect, OpDef, op_def
 from flowrt.graph.operation import Operation, Tensor
 from flowrt.graph.ops.constant import constant, placeholder

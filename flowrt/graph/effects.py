@@ -6,8 +6,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from flowrt import dtypes
-from flowrt.graph.func_graph import owned_subgraphs
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
 

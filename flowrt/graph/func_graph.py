@@ -15,7 +15,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -25,8 +25,8 @@ from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Operation, Tensor
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.passes.prune import sort_topologically
 from flowrt.graph.source import user_line
+from flowrt.graph.topology import sort_topologically
 
 SEED_POSITIONS = 1 << 30
 """Where the numbers of random operations in functions begin; those of graphs are their positions."""
@@ -54,6 +54,10 @@ class FuncGraph(Graph):
         self.must_run: Callable[[FuncGraph], Sequence[Operation]] | None = getattr(outer, "must_run", None)
         """Finds the operations that run with the function although nothing reads them; None: there are
         none."""
+        self.observe: Callable[[Tensor], Any] | None = getattr(outer, "observe", None)
+        """Gives a tensor's value, as a Python scalar, to the user's code that builds the function, or None;
+        None: nobody gets any.
+        """
 
     @property
     def root(self) -> Graph:
@@ -281,29 +285,3 @@ def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
 def _is_copied(tensor: Tensor) -> bool:
     is_constant = tensor.op.type == "Const" and not tensor.op.control_inputs
     return is_constant and not (tensor.dtype.is_floating or tensor.dtype.is_complex)
-
-
-def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:
-    """The functions among an operation's attributes."""
-    found: list[Subgraph] = []
-    for value in attrs.values():
-        if isinstance(value, Subgraph):
-            found.append(value)
-        elif isinstance(value, tuple) and value and isinstance(value[0], Subgraph):
-            found += value
-    return found
-
-
-def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
-    """``node`` with ``change`` made to each function that it owns; the same object if nothing changes."""
-    changed: dict[str, Any] = {}
-    for key, value in node.attrs.items():
-        if isinstance(value, Subgraph):
-            after: Any = change(value)
-            if after is not value:
-                changed[key] = after
-        elif isinstance(value, tuple) and value and isinstance(value[0], Subgraph):
-            after = tuple(map(change, value))
-            if any(a is not b for a, b in zip(after, value, strict=True)):
-                changed[key] = after
-    return node.replace(attrs={**node.attrs, **changed}) if changed else node

@@ -307,14 +307,14 @@ class Graph:
             if count == 0:
                 return name
             while True:
-                candidate = f"{name}_{count}"
+                suffix = f"_{count}"
                 count += 1
-                if candidate.lower() not in names:
+                if key + suffix not in names:
                     break
             if mark_as_used:
                 names[key] = count
-                names[candidate.lower()] = 1
-            return candidate
+                names[key + suffix] = 1
+            return name + suffix
 
     def operation_name(self, name: str) -> str:
         """The full name of a new operation asked for as ``name``; a trailing ``/`` takes it as it stands.

@@ -13,7 +13,7 @@ from flowrt.graph import v1_ops
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import op_def
-from flowrt.graph.passes.prune import sort_topologically
+from flowrt.graph.topology import sort_topologically
 
 Condition: TypeAlias = tuple[Ref, int]
 """A predicate, and the side of it on which something runs: 1 where it holds, else 0."""

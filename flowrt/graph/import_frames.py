@@ -17,7 +17,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph import v1_ops
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
-from flowrt.graph.passes.prune import sort_topologically
+from flowrt.graph.topology import sort_topologically
 
 
 @final

@@ -24,9 +24,9 @@ from flowrt.graph.graph_def import OUTPUT_SHAPES, format_ref
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Argument, Effect, OpDef, nearest
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.passes.prune import sort_topologically
 from flowrt.graph.read_graph_def import MAX_LIST_LENGTH, MAX_NODES
 from flowrt.graph.shapes import Shape, merge, relax
+from flowrt.graph.topology import sort_topologically
 
 
 @final

@@ -32,6 +32,7 @@ from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.node import Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Rule, op_def
 from flowrt.graph.operation import Operation, Tensor
+from flowrt.graph.ops.tensor_lists import swapping
 from flowrt.graph.shapes import num_elements
 
 
@@ -57,7 +58,7 @@ class _Loop:
     """The gradient of a While."""
 
     def __init__(self, op: Operation, dys: Sequence[Any]) -> None:
-        self._op, self._dys = op, dys
+        self._op, self._dys, self._swapping = op, dys, swapping(op)
         self._function: Subgraph = op.node.attrs["body"]
         self._forward = FuncGraph.of(self._function, op.graph, f"the body of {op.name!r}")
         self._parameters = list(self._forward.parameters)
@@ -83,7 +84,7 @@ class _Loop:
         seeds = [graph.parameter(spec_of_gradient(parameters[k]), "gradient") for k in active]
         shares = graph.backpropagate([self._results[k] for k in active], seeds, parameters)
         sums = [
-            _sum(graph, i, self._op.inputs[i], shares[parameters[i].ref])
+            _sum(graph, i, self._op.inputs[i], shares[parameters[i].ref], joins=not self._swapping)
             for i in sorted(reached)
             if self._is_invariant[i] and shares.get(parameters[i].ref)
         ]
@@ -153,7 +154,7 @@ class _Loop:
         parameter = graph.parameter(TensorSpec(dtypes.variant, tensor.spec.shape), "kept")
         with graph, graph.control_dependencies(None):
             rest, value = op_def("TensorListPopBack")(
-                parameter, _element_shape(tensor), element_dtype=tensor.dtype
+                parameter, _element_shape(tensor), element_dtype=tensor.dtype, **self._swapping
             )
         self._popped[tensor] = _Popped(parameter, rest)
         return value  # type: ignore[no-any-return]
@@ -167,7 +168,9 @@ class _Loop:
         forward = self._forward
         parameter = forward.parameter(initial.spec, "stack")
         with forward, forward.control_dependencies(None):
-            pushed = op_def("TensorListPushBack")(parameter, tensor, element_dtype=tensor.dtype, _stack=True)
+            pushed = op_def("TensorListPushBack")(
+                parameter, tensor, element_dtype=tensor.dtype, _stack=True, **self._swapping
+            )
         return _Stack(initial, parameter, pushed)
 
     def _recomputed(self, tensor: Tensor) -> Tensor | None:
@@ -258,6 +261,7 @@ class _Loop:
             body=graph.subgraph([*results, *passed]),
             parallel_iterations=self._op.node.attrs["parallel_iterations"],
             name=f"{self._op.name}_gradient/",
+            **self._swapping,
         )
         return list(outputs)
 
@@ -335,11 +339,13 @@ class _JointSum(_Sum):
         return self._op.op_def(*inputs, **attrs)
 
 
-def _sum(graph: Gradient, position: int, argument: Tensor, shares: list[Any]) -> _Sum:
-    """How the gradient of an invariant, in each iteration the sum of ``shares``, is summed up."""
+def _sum(graph: Gradient, position: int, argument: Tensor, shares: list[Any], joins: bool) -> _Sum:
+    """How the gradient of an invariant, in each iteration the sum of ``shares``, is summed up. ``joins``:
+    there is memory for parts of all iterations.
+    """
     if all(isinstance(share, IndexedSlices) for share in shares):
         return _SliceSum(position, argument, graph, shares)
-    if len(shares) == 1 and _is_joint(graph, shares[0]):
+    if joins and len(shares) == 1 and _is_joint(graph, shares[0]):
         return _JointSum(position, argument, graph, shares[0].op)
     return _Sum(position, argument).add(graph, shares)
 

@@ -9,7 +9,7 @@ Rules of this file:
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
 
 from flowrt.dtypes import DType
@@ -89,17 +89,12 @@ class Node:
 
     def replace(self, **changes: Any) -> Node:
         """A copy with some fields changed."""
-        take = (
-            changes.pop
-        )  # spelled out: passes make a copy of most nodes, and a loop over the slots takes 4 us
+        # Spelled out: passes make a copy of most nodes, and a loop over the slots takes 4 us.
         copy = Node(
-            take("name", self.name), take("op", self.op),
-            take("inputs", self.inputs), take("controls", self.controls),
-            take("attrs", self.attrs), take("device", self.device), take("source", self.source),
-            take("outputs", self.outputs),
-        )  # fmt: skip
-        if changes:
-            raise TypeError(f"Node has no field {', '.join(changes)}")
+            self.name, self.op, self.inputs, self.controls, self.attrs, self.device, self.source, self.outputs
+        )
+        for field, value in changes.items():
+            setattr(copy, field, value)
         return copy
 
     def __repr__(self) -> str:
@@ -156,3 +151,32 @@ class Subgraph:
 
     def __len__(self) -> int:
         return len(self.nodes)
+
+
+# --- functions that a node owns
+
+
+def owned_subgraphs(attrs: Mapping[str, Any]) -> list[Subgraph]:
+    """The functions among an operation's attributes."""
+    found: list[Subgraph] = []
+    for value in attrs.values():
+        if isinstance(value, Subgraph):
+            found.append(value)
+        elif isinstance(value, tuple) and value and isinstance(value[0], Subgraph):
+            found += value
+    return found
+
+
+def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
+    """``node`` with ``change`` made to each function that it owns; the same object if nothing changes."""
+    changed: dict[str, Any] = {}
+    for key, value in node.attrs.items():
+        if isinstance(value, Subgraph):
+            after: Any = change(value)
+            if after is not value:
+                changed[key] = after
+        elif isinstance(value, tuple) and value and isinstance(value[0], Subgraph):
+            after = tuple(map(change, value))
+            if any(a is not b for a, b in zip(after, value, strict=True)):
+                changed[key] = after
+    return node.replace(attrs={**node.attrs, **changed}) if changed else node

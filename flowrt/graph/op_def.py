@@ -210,8 +210,8 @@ class SimplifyContext:
 
     def constant(self, ref: Ref) -> np.ndarray[Any, Any] | None:
         """The value of ``ref`` if it is a constant."""
-        node = self.producer(ref)
-        return node.attrs["value"] if node is not None and node.op.name == "Const" else None
+        node = self._lookup(ref[0])
+        return node.attrs["value"] if node.op.name == "Const" and not node.controls else None
 
 
 SimplifyRule: TypeAlias = Callable[[SimplifyContext], "Node | Sequence[Ref] | None"]
@@ -242,6 +242,23 @@ class Ufunc:
         return getattr(xp, self.name)
 
 
+class LoopPattern(Enum):
+    """Which elements of an op's inputs an element of its outputs is made of."""
+
+    ELEMENTWISE = "elementwise"
+    """Those in its place; the inputs broadcast as in NumPy."""
+    ALONG_ROWS = "along rows"
+    """Those of its row, which is the last axis of input 0 and along which the rule reduces
+    (``b.row_sum(x)``); an input or output with one dimension less has one value a row.
+    """
+    RESHAPE = "reshape"
+    """The one of input 0 with its number: they keep their order, in another shape."""
+    GATHER = "gather"
+    """The one of its column in a row of input 0, a `flowrt.device.loops.Matrix`, that input 1 numbers; host
+    input 2 is the axis.
+    """
+
+
 class Loop(NamedTuple):
     """How one element of the op's outputs is computed in a compiled loop, which may fuse it with others'."""
 
@@ -249,17 +266,12 @@ class Loop(NamedTuple):
     """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one an output; None where no loop does
     it for these dtypes and attrs. ``b`` is a `flowrt.device.loops.LoopBuilder` and an input its `Value` (a
     tuple of them for a list, a Python value for a host input); ``attrs`` are those that ``build`` has as
-    keyword-only parameters. Inputs broadcast as in NumPy.
+    keyword-only parameters.
 
     For an op that writes, a resource input is the element of the variable now, and the values returned are
     the new elements of the resources in order.
     """
-    along_rows: bool = False
-    """Whether the last axis of input 0 is a row, along which ``build`` reduces (``b.row_sum(x)``): an input
-    or output with one dimension less has one value a row. Otherwise the op is elementwise.
-    """
-    reshapes: bool = False
-    """Whether the output has the elements of input 0 in their order, in another shape."""
+    pattern: LoopPattern = LoopPattern.ELEMENTWISE
 
 
 def instruction(op: str) -> Loop:

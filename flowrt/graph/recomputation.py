@@ -18,12 +18,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flowrt import dtypes
-from flowrt.graph.func_graph import FuncGraph, owned_subgraphs
+from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import get_default_graph
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.operation import Operation, Tensor
-from flowrt.graph.passes.prune import prune, redirect, sort_topologically
+from flowrt.graph.passes.prune import prune, redirect
+from flowrt.graph.topology import sort_topologically
 
 RECOMPUTE = "_recompute"
 """The attribute of a call whose gradient computes again what it reads."""

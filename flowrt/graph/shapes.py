@@ -60,8 +60,10 @@ def broadcast(a: Shape, b: Shape) -> Shape:
     """NumPy's broadcasting on partial shapes. Raises `InvalidArgumentError` when two dimensions can never
     fit.
     """
-    if a == b and (a is None or None not in a):
+    if b == () or (a == b and (a is None or None not in a)):
         return a
+    if a == ():
+        return b
     if a is None or b is None:
         return None
     rank = max(len(a), len(b))

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from functools import cache
 from pathlib import Path
 
 from flowrt.graph.node import Source
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 
-_BETWEEN = contextlib.__file__
-"""Its frames stand between a ``with`` of the user's and a context manager of flowrt's."""
-
 
 def user_source() -> Source | None:
     """The innermost frame of the caller's that does not belong to flowrt."""
     frame = sys._getframe(1)
-    while (file := frame.f_code.co_filename).startswith(_PACKAGE) or file == _BETWEEN:
+    while _is_between(frame.f_code.co_filename):
         if frame.f_back is None:
             return None
         frame = frame.f_back
@@ -26,6 +24,20 @@ def user_source() -> Source | None:
     if found is None or found.code is not frame.f_code:
         found = _sources[key] = Source(frame.f_code, frame.f_lasti)
     return found
+
+
+def user_source_at(depth: int) -> Source | None:
+    """The frame ``depth`` above the caller's, if it is the user's."""
+    frame = sys._getframe(depth + 1)
+    return None if _is_between(frame.f_code.co_filename) else Source(frame.f_code, frame.f_lasti)
+
+
+@cache
+def _is_between(file: str) -> bool:
+    """Whether code of ``file`` stands between the user's and the graph."""
+    return (
+        file.startswith(_PACKAGE) or file == contextlib.__file__
+    )  # a ``with`` of the user's goes through it
 
 
 def user_line() -> str | None:

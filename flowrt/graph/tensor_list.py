@@ -20,6 +20,7 @@ Rules of this file:
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar, NamedTuple, NoReturn, final
 
@@ -45,9 +46,23 @@ class ListSpec(NamedTuple):
     limit: int | None = None
 
 
+class AwayElement(ABC):
+    """An element whose bytes are not where it is read, such as in the host's memory for a GPU."""
+
+    __slots__ = ("dtype", "shape")
+
+    def __init__(self, dtype: Any, shape: tuple[int, ...]) -> None:
+        self.dtype, self.shape = dtype, shape
+
+    @abstractmethod
+    def bring(self) -> Any:
+        """An array of it, the caller's own, where it is read. To be called as a kernel is."""
+
+
 @final
 class TensorList:
-    """A list of arrays or of lists; None is an element that is not set, which counts as zeros.
+    """A list of arrays or of lists; None is an element that is not set, which counts as zeros. An array may
+    be an `AwayElement`, which readers get as the array that it stands for.
 
     ``length`` is the number of elements. Indices are in ``[0, length)``: others raise `InvalidArgumentError`,
     and so does an element whose shape does not fit ``spec``.
@@ -79,10 +94,15 @@ class TensorList:
         """The element at ``index``, or None if it is not set."""
         self._check_index(index)
         with _lock:
-            return self._own()[index]
+            value = self._own()[index]
+        return _brought(value)
 
     def elements(self) -> list[Any]:
         """All elements, in a list of the caller's own."""
+        return [_brought(value) for value in self.kept()]
+
+    def kept(self) -> list[Any]:
+        """As `elements`, but what is away stays away."""
         with _lock:
             return list(self._own())
 
@@ -111,13 +131,13 @@ class TensorList:
             raise InvalidArgumentError("expected a list with elements; got an empty one")
         with _lock:
             value = self._own()[-1]
-        return self._changed(self.length - 1, 0, None), value
+        return self._changed(self.length - 1, 0, None), _brought(value)
 
     def resized(self, length: int) -> TensorList:
         """The list cut to ``length``, or with elements that are not set behind it."""
         if length < 0:
             raise InvalidArgumentError(f"expected a length of at least 0; got {length}")
-        kept = self.elements()[:length]
+        kept = self.kept()[:length]
         return TensorList(self.spec, kept + [None] * (length - len(kept)))
 
     def copy(self) -> TensorList:
@@ -186,6 +206,10 @@ class TensorList:
 
     def __repr__(self) -> str:
         return f"<TensorList {self.spec.dtype.name}{format_shape(self.spec.shape)} length={self.length}>"
+
+
+def _brought(value: Any) -> Any:
+    return value.bring() if isinstance(value, AwayElement) else value
 
 
 def _exchange(elements: list[Any], version: TensorList) -> Any:

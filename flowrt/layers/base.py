@@ -14,7 +14,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from flowrt import nn
-from flowrt.data.structure import map_structure
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.get_variable import get_variable
@@ -26,6 +25,7 @@ from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.identities import cast, identity
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import TensorShape
+from flowrt.structure import map_structure
 from flowrt.variable_scope import VariableScope, variable_scope
 from flowrt.variables import GraphKeys, Variable
 

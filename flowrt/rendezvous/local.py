@@ -21,7 +21,6 @@ MAX_LISTED = 10
 """Channels that an error message lists; a large step may have thousands."""
 
 
-@final
 class LocalRendezvous:
     """One step's rendezvous. Any thread may call anything; `send` never blocks, `recv` alone does.
 
@@ -35,22 +34,23 @@ class LocalRendezvous:
 
     __slots__ = ("_lock", "_table")
 
-    def __init__(self) -> None:
+    def __init__(self, table: Any = None) -> None:
+        """``table``: another than `RendezvousTable`, whose actions `_perform` knows."""
         self._lock = threading.Lock()
-        self._table: RendezvousTable[Done] = RendezvousTable()
+        self._table = RendezvousTable[Done]() if table is None else table
 
     def send(self, key: Hashable, value: Any) -> None:
         """Hand ``value`` to the oldest receive of ``key``, or keep it for the next one."""
         with self._lock:
             actions = self._table.send(key, value)
         if actions:
-            _perform(actions)
+            self._perform(actions)
 
     def recv_async(self, key: Hashable, done: Done) -> None:
         """Have ``done`` called with the oldest value of ``key``, at once or when it is sent."""
         with self._lock:
             actions = self._table.recv(key, done)
-        _perform(actions)
+        self._perform(actions)
 
     def recv(self, key: Hashable, timeout_s: float | None = None) -> Any:
         """The oldest value of ``key``; blocks until it is sent.
@@ -89,19 +89,24 @@ class LocalRendezvous:
         """
         with self._lock:
             actions = self._table.cancel(key, done)
-        _perform(actions)
+        self._perform(actions)
         return bool(actions)
 
     def abort(self, error: OpError) -> None:
         """End the step: wake all who wait, drop all values, fail all later calls, with ``error``."""
         with self._lock:
             actions = self._table.abort(error)
-        _perform(actions)
+        self._perform(actions)
 
     def pending(self) -> list[Pending]:
         """What was sent and not received, and what is waited for."""
         with self._lock:
-            return self._table.pending()
+            pending: list[Pending] = self._table.pending()
+        return pending
+
+    def _perform(self, actions: Sequence[Any]) -> None:
+        """Do what the table has decided; the lock is free."""
+        perform(actions)
 
     def check_empty(self) -> None:
         """Raises `InternalError`, which lists what is left: nothing may be, at the end of a step."""
@@ -140,7 +145,7 @@ class _Mailbox:
         return self._value
 
 
-def _perform(actions: Iterable[Action[Done]]) -> None:
+def perform(actions: Iterable[Action[Done]]) -> None:
     """Tell every waiter, then raise what the first of them raised: it must not leave the others asleep."""
     raised: list[BaseException] = []
     for action in actions:

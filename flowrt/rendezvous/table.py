@@ -120,6 +120,10 @@ class RendezvousTable(Generic[W]):
     def is_empty(self) -> bool:
         return not self._values and not self._waiters
 
+    @property
+    def is_aborted(self) -> bool:
+        return self._error is not None
+
     def pending(self) -> list[Pending]:
         """The channels that are not empty, those with values first."""
         sent = [Pending(key, 1 + len(self._further.get(key, ())), 0) for key in self._values]

@@ -9,7 +9,7 @@ import threading
 from typing import Any
 
 from flowrt.errors import FailedPreconditionError
-from flowrt.executor.session import get_default_session
+from flowrt.executor.default_session import get_default_session
 from flowrt.train.coordinator import Coordinator
 from flowrt.variables import GraphKeys
 

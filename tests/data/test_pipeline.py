@@ -27,8 +27,8 @@ from flowrt.data.pipeline import (
 )
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
 from flowrt.data.spec import TensorSpec
-from flowrt.data.structure import flatten
 from flowrt.errors import CancelledError, DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.structure import flatten
 
 INT = TensorSpec((), dtypes.int64)
 

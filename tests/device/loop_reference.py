@@ -25,21 +25,36 @@ def evaluate_loops(
     """The results, one for each of ``program.outputs``, in that order; the operands stay as they are.
 
     An operand is [rows, columns], or what broadcasts to it ([rows, 1] where it is the same along a row), or
-    None where the program only writes it. ``shape`` is (rows, columns), by default what the operands
-    broadcast to. Results are [rows, columns], or [rows, 1] for a value that is one a row; [columns] for
-    `Store.SUM_ROWS`; [] for `Store.SUM_ALL`, where a value that is one a row counts once for each of its
-    columns, and for `Store.CHECK`, which is 1 if a check failed, else 0.
+    None where the program only writes it, or a matrix with rows of its own (``load_at``). ``shape`` is
+    (rows, columns), by default what the operands broadcast to. Results are [rows, columns], or [rows, 1] for
+    a value that is one a row; [columns] for `Store.SUM_ROWS`; [] for `Store.SUM_ALL`, where a value that is
+    one a row counts once, and for `Store.CHECK`, which is 1 if a check failed, else 0.
     """
     if shape is None:
-        rows, columns = np.broadcast_shapes((1, 1), *[array.shape for array in operands if array is not None])
-        shape = rows, columns
+        shape = domain_of(program, operands)
     values: list[Array] = []
     with np.errstate(all="ignore"):
         for instruction in program.instructions:
             arguments = [values[number] for number in instruction.args]
             value = _instruction(instruction, arguments, operands, shape)
             values.append(value.astype(instruction.dtype, copy=False))
-        return [_stored(values[output.value], output.store, shape) for output in program.outputs]
+        is_row = [program.instructions[output.value].is_row for output in program.outputs]
+        return [
+            _stored(values[output.value], output.store, (shape[0], 1) if row else shape)
+            for output, row in zip(program.outputs, is_row, strict=True)
+        ]
+
+
+def domain_of(program: LoopProgram, operands: Sequence[Array | None]) -> tuple[int, int]:
+    """(rows, columns) that the operands broadcast to; matrices do not."""
+    rest = [a for i, a in enumerate(operands) if a is not None and i not in matrices_of(program)]
+    rows, columns = np.broadcast_shapes((1, 1), *[array.shape for array in rest])
+    return rows, columns
+
+
+def matrices_of(program: LoopProgram) -> set[int]:
+    """The operands that have rows of their own."""
+    return {instruction.data for instruction in program.instructions if instruction.op == "load_at"}
 
 
 def _instruction(
@@ -53,6 +68,10 @@ def _instruction(
             assert array.dtype == dtype, f"operand {data}: expected {dtype}; got {array.dtype}"
             assert not is_row or array.shape[1] == 1, f"operand {data}: expected [rows, 1]; got {array.shape}"
             return np.broadcast_to(array, (shape[0], 1) if is_row else shape)
+        case "load_at":
+            matrix = operands[data]
+            assert matrix is not None, f"operand {data} is read and was not given"
+            return matrix[np.broadcast_to(arguments[0], shape), np.arange(shape[1])]
         case "const":
             return np.full((1, 1), data, dtype)
         case "column":
@@ -73,7 +92,7 @@ def _instruction(
 
 def _stored(value: Array, store: Store, shape: tuple[int, int]) -> Array:
     if store is Store.PUT:
-        return np.broadcast_to(value, (shape[0], 1 if value.shape[1] == 1 else shape[1])).copy()
+        return np.broadcast_to(value, shape).copy()
     if store is Store.CHECK:
         return np.array(not value.all(), np.int64)
     whole = np.broadcast_to(value, shape)

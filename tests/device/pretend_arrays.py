@@ -91,7 +91,10 @@ class Array(np.ndarray):
         arguments = [as_numpys(key), as_numpys(value)]
         self._cupy.thread.stream.put(partial(compute, as_numpy(self).__setitem__, arguments, {}, None))
 
-    # NumPy's methods would copy at once, and to the host.
+    # NumPy's methods would write at once, or copy to the host.
+
+    def fill(self, value: Any) -> None:
+        self[...] = value
 
     def astype(self, dtype: Any, copy: bool = True, **_: Any) -> Any:
         if not copy and self.dtype == dtype:

@@ -27,6 +27,7 @@ import numpy as np
 
 from tests.device.pretend_arrays import MAKERS, ON_GPU, Array, as_numpy, as_numpys, compute, extent
 from tests.device.pretend_cublas import REFUSAL, Cublas, Wrappers
+from tests.device.pretend_kernels import CompileException, RawModule
 
 GARBAGE = 0xAB
 SUCCESS, OUT_OF_MEMORY, NOT_READY, ILLEGAL_ADDRESS = 0, 2, 600, 700
@@ -203,10 +204,13 @@ class Cupy:
         self.recorded_on: dict[Mark, Stream] = {}
         self.lost = 0
         """The status that every call returns once the device is broken."""
+        self.launches = 0
+        """Of kernels of `RawModule`s."""
         self.is_blocked = False
         """While true, nothing on any stream happens."""
         self._random, self._addresses = random.Random(seed), itertools.count(1)
         self.ndarray = type("ndarray", (Array,), {"_cupy": self})
+        self.RawModule = partial(RawModule, self)
         self.capability = (9, 0)
         self.cublas = Cublas(self)
         self._handles: dict[tuple[int, int], int] = {}
@@ -219,6 +223,7 @@ class Cupy:
             Device=lambda ordinal: Device(self, ordinal),
             Stream=self._new_stream,
             Event=lambda disable_timing: Event(self, disable_timing),
+            compiler=SimpleNamespace(CompileException=CompileException),
             UnownedMemory=UnownedMemory,
             MemoryPointer=MemoryPointer,
             alloc_pinned_memory=self._pin,

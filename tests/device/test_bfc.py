@@ -233,6 +233,20 @@ def test_growth_starts_small_and_is_a_part_of_what_is_there():
     assert all(size >= sum(sizes[:i]) // LEAST_GROWTH - MIB // 4 for i, size in enumerate(sizes))
 
 
+@given(st.lists(st.integers(1, MIB // 4), min_size=64, max_size=64))
+def test_a_net_of_a_few_mib_does_not_pay_for_whole_ones(sizes):
+    allocator, top = BFCAllocator(1 << 40), 0
+    for size in sizes:
+        if allocator.allocate(size) is None:
+            growth = allocator.growth(size)
+            assert growth is not None
+            allocator.add_region(top, growth.nbytes)
+            top += growth.nbytes
+            allocator.allocate(size)
+        stats = allocator.stats()
+        assert stats.bytes_reserved <= 1.125 * stats.bytes_in_use + MIB // 2
+
+
 def test_growth_for_one_large_request_is_no_larger():
     growth = BFCAllocator(1 << 40).growth(100 * MIB + 1)
     assert growth == ([], 100 * MIB + CELL)

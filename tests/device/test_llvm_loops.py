@@ -15,7 +15,7 @@ from flowrt.device.llvm_loops import BLOCK, llvm_function
 from flowrt.device.loop_math import expand_functions
 from flowrt.device.loop_stages import kept_values, loops_of, stages_of
 from flowrt.device.loops import LoopBuilder, Store
-from tests.device.loop_reference import evaluate_loops
+from tests.device.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
@@ -27,7 +27,8 @@ class Compiled:
 
     def __init__(self, program, operands, parts=1, transposed=()):
         self.program, self.parts = program, parts
-        self.shape = np.broadcast_shapes((1, 1), *[a.shape for a in operands if a is not None])
+        self.shape = domain_of(program, operands)
+        transposed = set(transposed) - matrices_of(program)
         self.arrays = [self._memory(a, i in transposed) for i, a in enumerate(operands)]
         self.results = []
         for store, value, operand in program.outputs:
@@ -49,14 +50,15 @@ class Compiled:
     def _memory(self, array, is_transposed):
         if array is None:
             return None
-        return np.ascontiguousarray(array.T).T if is_transposed else np.ascontiguousarray(array)
+        return np.asfortranarray(array) if is_transposed else np.ascontiguousarray(array)
 
     def run(self):
         rows, columns = self.shape
         sums = {o.operand for o in self.program.outputs if o.store in (Store.SUM_ROWS, Store.SUM_ALL)}
         strides = []
         for i, array in enumerate(self.arrays):
-            across, along = (0, array.strides[1] // array.itemsize) if i in sums else [
+            is_own = i in sums or i in matrices_of(self.program)
+            across, along = (0, array.strides[1] // array.itemsize) if is_own else [
                 0 if size == 1 else stride // array.itemsize
                 for size, stride in zip(array.shape, array.strides, strict=True)
             ]  # fmt: skip
@@ -89,6 +91,9 @@ def check(program, operands, rtol=64, **how):
             assert np.array_equal(one, other)
 
 
+OPS = ["add", "sub", "min", "max", "neg", "row_sum", "row_max", "row_min", "select", "load_at"]
+
+
 @st.composite
 def programs(draw):
     """Arithmetic on small whole numbers, so that every order of adding up gives one result."""
@@ -103,13 +108,15 @@ def programs(draw):
         values.append(b.load(b.operand(dtype), is_row))
     operands.append(np.zeros((rows, columns), dtype))  # all of the domain
     values.append(b.load(b.operand(dtype)))
+    matrix = b.operand(dtype)
+    operands.append(rng.integers(-3, 4, (3, columns)).astype(dtype))
     for _ in range(draw(st.integers(1, 8))):
-        op = draw(
-            st.sampled_from(["add", "sub", "min", "max", "neg", "row_sum", "row_max", "row_min", "select"])
-        )
+        op = draw(st.sampled_from(OPS))
         x, y = (draw(st.sampled_from(values)) for _ in range(2))
         if op in ("neg", "row_sum", "row_max", "row_min"):
             values.append(b.emit(op, x))
+        elif op == "load_at":
+            values.append(b.load_at(matrix, b.max(b.min(x, 2), 0)))
         elif op == "select":
             values.append(b.select(x < y, x, y + 1))
         else:
@@ -117,12 +124,14 @@ def programs(draw):
     for _ in range(draw(st.integers(1, 3))):
         value = draw(st.sampled_from(values))
         store = draw(st.sampled_from([Store.PUT, Store.SUM_ROWS, Store.SUM_ALL]))
-        value = value if store is Store.PUT else b.spread(value)
+        value = b.spread(value) if store is Store.SUM_ROWS or draw(st.booleans()) else value
         is_total = store is Store.SUM_ALL and dtype.startswith("float")
         b.put(value, b.operand("float64" if is_total else dtype), store)
     if draw(st.booleans()):
         b.check(draw(st.sampled_from(values)) < 4)
     program = b.build()
+    if matrix not in matrices_of(program):  # nothing reads it
+        operands[matrix] = np.zeros((1, 1), dtype)
     return program, [*operands, *[None] * (len(program.dtypes) - len(operands))]
 
 

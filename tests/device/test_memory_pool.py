@@ -135,9 +135,12 @@ def test_the_limit_holds_and_the_pool_is_usable_after_it(pool, executor):
 
 
 def test_a_device_that_refuses_is_asked_for_a_tenth_less_each_time():
-    pool = MemoryPool(executor := FakeExecutor(refuses=lambda number, nbytes: nbytes > MIB * 3 // 4))
+    most = FIRST_REGION * 3 // 4
+    pool = MemoryPool(executor := FakeExecutor(refuses=lambda number, nbytes: nbytes > most))
     pool.allocate(1000, OP)
-    assert executor.asked == [MIB, MIB * 9 // 10 & -256, (MIB * 9 // 10 & -256) * 9 // 10 & -256, 764160]
+    assert executor.asked[0] == FIRST_REGION
+    assert all(after == before * 9 // 10 & -256 for before, after in pairwise(executor.asked))
+    assert executor.asked[-1] <= most < executor.asked[-2]
     pool.check()
 
 

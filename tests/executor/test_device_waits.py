@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -71,6 +72,50 @@ def test_a_feed_that_finds_no_room_meets_the_deadline(machine, monkeypatch):  # 
         check_late(lambda: session.run(add, {x: ONES}, options=SOON))
         machine.is_blocked = False
         assert session.run(total).tolist() == [3.0] * 3
+
+
+def test_a_tensor_that_another_device_sends_meets_the_deadline(machine, monkeypatch):  # noqa: F811
+    monkeypatch.setattr(transfer, "MAX_STAGED", 2)
+    with tf.device("/cpu:0"):
+        x = tf.placeholder(tf.float32, [3])
+        sent = x * x
+    with tf.device("/gpu:0"):
+        total = tf.Variable(np.zeros(3, np.float32))
+        add = total.assign_add(sent, read_value=False)
+    with tf.Session(config=config()) as session:
+        session.run(total.initializer)
+        session.run(add, {x: ONES})
+        assert session.run(total).tolist() == [1.0] * 3
+        machine.is_blocked = True
+        for _ in range(2):
+            session.run(add, {x: ONES}, options=SOON)
+        check_late(lambda: session.run(add, {x: ONES}, options=SOON))
+        machine.is_blocked = False
+        assert session.run(total).tolist() == [3.0] * 3
+
+
+def test_a_step_meets_its_deadline_beside_one_that_has_none(machine, square, monkeypatch):  # noqa: F811
+    waits = threading.Event()
+
+    def wait(stream):
+        waits.set()
+        finish(stream)
+
+    monkeypatch.setattr(transfer, "MAX_STAGED", 1)
+    monkeypatch.setattr(transfer, "finish", wait)
+    x, y = square
+    with tf.Session(config=config()) as session, ThreadPoolExecutor() as threads:
+        session.run(y, {x: ONES})
+        machine.is_blocked = True
+        session.run(y.op, {x: ONES})
+        patient = threads.submit(session.run, y.op, {x: ONES})
+        assert waits.wait(30.0)
+        late = threads.submit(session.run, y, {x: ONES}, options=SOON)
+        try:
+            assert isinstance(late.exception(30.0), tf.errors.DeadlineExceededError)
+        finally:
+            machine.is_blocked = False
+        assert patient.result(30.0) is None
 
 
 def test_a_feed_that_is_lent_meets_the_deadline(machine, square):  # noqa: F811

@@ -11,8 +11,9 @@ import pytest
 import flowrt as tf
 from flowrt.device import host_jit
 from flowrt.device.host_pool import num_threads, set_num_threads
-from flowrt.executor import fused_kernel, tiers
-from flowrt.executor.fused_kernel import coalesced
+from flowrt.executor import loop_layout, tiers
+from flowrt.executor.loop_layout import coalesced
+from tests.executor.fused_sessions import both, fused_of
 from tests.executor.random_programs import RandomProgram, assert_same
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -23,37 +24,6 @@ WAIT_S = 30.0
 @pytest.fixture
 def eager(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "eager")
-
-
-def plans_of(session):
-    return [plan for request in session._requests.values() for plan in request.plans.values()]
-
-
-def fused_of(session):
-    """The groups of a session's plans, as the names of their members' ops."""
-    return [
-        [member.op.name for member in node.attrs["group"].members]
-        for plan in plans_of(session)
-        for part in plan.partitions.values()
-        for node in part.subgraph
-        if "group" in node.attrs
-    ]
-
-
-def both(monkeypatch, build, feeds, steps=1):
-    """The results of a plain session and of one with loops, and the groups of the latter."""
-    found = []
-    for mode in ("off", "eager"):
-        monkeypatch.setenv("FLOWRT_JIT", mode)
-        with tf.Graph().as_default():
-            tf.set_random_seed(1)
-            fetches, feed = build()
-            named = {feed[key]: value for key, value in feeds.items()}
-            with tf.Session() as session:
-                session.run(tf.global_variables_initializer())
-                found.append([session.run(fetches, named) for _ in range(steps)])
-                groups = fused_of(session)
-    return found[0], found[1], groups
 
 
 # --- random programs
@@ -312,7 +282,7 @@ def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
 
 def test_a_compilation_that_fails_leaves_the_kernels_at_work(monkeypatch, caplog):
     monkeypatch.setenv("FLOWRT_JIT", "background")
-    monkeypatch.setattr(fused_kernel, "compile_loop", lambda text: 1 / 0)
+    monkeypatch.setattr(loop_layout, "compile_loop", lambda text: 1 / 0)
     x = tf.placeholder(tf.float32, [8])
     y = tf.exp(x) * 2.0
     with tf.Session() as session:

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from benchmarks.devices import MAX_PLAN_RATIO, NETS
+from benchmarks.devices import MAX_PLAN_RATIO
+from benchmarks.nets import NETS
 from flowrt.executor import memory_plan, streams
 from flowrt.executor.memory_plan import GRAIN, ArenaPlanner
 from flowrt.executor.places import Storage, nbytes_of

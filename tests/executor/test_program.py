@@ -9,7 +9,8 @@ import numpy as np
 import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.bind import Binder, compile_partition
-from flowrt.executor.plan import compile_step, raise_error
+from flowrt.executor.compile_step import compile_step
+from flowrt.executor.plan import raise_error
 from flowrt.executor.program import MAX_STRETCH
 from flowrt.executor.streams import one_stream
 from flowrt.rendezvous import InlineRendezvous

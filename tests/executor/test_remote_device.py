@@ -123,6 +123,21 @@ def test_a_fixed_step_is_captured_and_launched_as_one(machine):
         assert launched == [False, False, True, True]
 
 
+def test_a_depthwise_convolution_and_its_gradients_are_captured(machine):
+    with tf.device("/gpu:0"):
+        x, filters = tf.placeholder(tf.float32, [2, 5, 4, 3]), tf.placeholder(tf.float32, [2, 3, 3, 2])
+        y = tf.nn.depthwise_conv2d(x, filters, [1, 2, 2, 1], "SAME")
+        fetches = [y, *tf.gradients(tf.reduce_sum(y * y), [x, filters])]
+    rng = np.random.default_rng(0)
+    feeds = {t: rng.standard_normal(t.shape, np.float32) for t in (x, filters)}
+    with tf.Session(config=config()) as session:
+        runs = [session.run(fetches, feeds) for _ in range(4)]
+        (plan,) = [p for request in session._requests.values() for p in request.plans.values()]
+        assert any(program.launch for program in plan.programs)
+    for first, last in zip(runs[0], runs[-1], strict=True):
+        np.testing.assert_allclose(last, first, rtol=1e-6)
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_tensors_cross_between_cpu_and_gpus(monkeypatch, seed):
     plug_in(monkeypatch, seed)
@@ -238,6 +253,65 @@ def test_a_value_of_unknown_shape_is_refused_by_a_device_without_values():
         with pytest.raises(tf.errors.InvalidArgumentError, match="computes nothing: expected a shape"):
             session.run(y, {x: np.ones(4)})
         assert session.run(x + 1.0, {x: np.ones(4)}).tolist() == [2] * 4
+
+
+def loop_beside(device):
+    """A loop whose predicate the CPU computes and whose two vectors ``device`` turns, and swaps by moves."""
+
+    def body(i, a, b):
+        with tf.device(device):
+            turned = tf.tanh(a) * 2.0
+        return i + 1, b, turned
+
+    x, n = tf.placeholder(tf.float32, [3]), tf.placeholder(tf.int32, [])
+    with tf.device("/cpu:0"):
+        return x, n, tf.while_loop(lambda i, *_: i < n, body, [0, x, x + 1.0])
+
+
+def tangents(session):
+    """How often the null device was asked for one since the last call."""
+    calls = session.devices[-1].executor.calls
+    names = [call.name for call in calls if call.kind == "kernel"]
+    calls.clear()
+    return sum(name.endswith("Tanh") for name in names)
+
+
+@pytest.mark.parametrize("steps", [0, 1, 4])
+def test_a_device_that_pretends_goes_through_loops_with_the_others(steps):
+    x, n, results = loop_beside("/device:NULL:0")
+    with tf.Session(config=tf.ConfigProto(device_count={"NULL": 1})) as session:
+        for _ in range(2):
+            count, *_ = session.run(results, {x: np.ones(3), n: steps})
+            assert count == tangents(session) == steps
+
+
+def test_a_device_that_pretends_takes_the_branch_that_the_host_chose():
+    x = tf.placeholder(tf.float32, [3])
+
+    def turned():
+        with tf.device("/device:NULL:0"):
+            return tf.tanh(x)
+
+    with tf.device("/cpu:0"):
+        y = tf.cond(tf.reduce_sum(x) > 0.0, turned, lambda: x)
+    with tf.Session(config=tf.ConfigProto(device_count={"NULL": 1})) as session:
+        for value in (1.0, -1.0, 1.0):
+            session.run(y, {x: [value] * 3})
+            assert tangents(session) == (value > 0)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_predicate_of_the_host_is_not_read_back_from_a_gpu(monkeypatch, seed):
+    plug_in(monkeypatch, seed)
+    x, n, results = loop_beside("/gpu:0")
+    with tf.Session(config=config()) as session:
+        a, b = np.ones(3), 2 * np.ones(3)
+        for steps in range(6):
+            count, *vectors = session.run(results, {x: np.ones(3), n: steps})
+            assert count == steps
+            np.testing.assert_allclose(vectors, [a, b], rtol=1e-6)
+            a, b = b, np.tanh(a) * 2
+        assert session.devices[-1].transfer.stats.bytes_to_host % 12 == 0  # vectors, and no predicate
 
 
 @pytest.mark.parametrize("seed", range(8))

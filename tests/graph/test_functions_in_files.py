@@ -22,8 +22,8 @@ from flowrt.graph import import_nodes
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.graph_def import VERSION
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.prune import sort_topologically
 from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.topology import sort_topologically
 from flowrt.protos import graph_pb2
 from tests.graph.nested_programs import PROGRAMS, called, graph_of
 from tests.graph.test_text import check_round_trip, whole

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrt.device.loops import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Store
+from flowrt.device.loops import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Matrix, Store
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import kernel_arguments
@@ -23,6 +23,7 @@ from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Effect,
     Loop,
+    LoopPattern,
     OpDef,
     attr_bool,
     define_op,
@@ -48,6 +49,7 @@ FAMILIES = {
     "gradients of functions": "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad ReciprocalGrad",
     "gradients of activations": "ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SoftplusGrad SoftsignGrad",
     "shapes": "BroadcastTo Reshape ExpandDims Squeeze",
+    "gathers": "GatherV2",
     "along rows": "Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
     "assignments": "AssignVariableOp AssignAddVariableOp AssignSubVariableOp",
     "optimizers": "ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyAdagrad"
@@ -83,13 +85,13 @@ class Case(NamedTuple):
         return [v for value in self.inputs for v in (value if isinstance(value, tuple) else (value,))]
 
 
-def with_loop(effect: Effect, along_rows: bool = False) -> list[OpDef]:
+def with_loop(effect: Effect, pattern: LoopPattern = LoopPattern.ELEMENTWISE) -> list[OpDef]:
     return [
         op
         for op in registered_ops().values()
         if op.loop is not None
         and op.effect is effect
-        and op.loop.along_rows == along_rows
+        and op.loop.pattern is pattern
         and op.name not in FAMILIES["shapes"].split()
     ]
 
@@ -288,7 +290,7 @@ def row_results(case: Case) -> tuple[LoopProgram, list[Any]]:
 
 def not_finite_rows() -> Iterator[Case]:
     rows = np.array([[1e4, -1e4, 0], [-math.inf, 0, 1], [math.inf, 0, 1], [math.nan, 0, 1], [-math.inf] * 3])
-    for op in with_loop(Effect.PURE, along_rows=True):
+    for op in with_loop(Effect.PURE, LoopPattern.ALONG_ROWS):
         for dtype in ("float32", "float64"):
             logits = rows.astype(dtype)
             labels = {
@@ -300,7 +302,7 @@ def not_finite_rows() -> Iterator[Case]:
 
 
 @pytest.mark.parametrize(
-    "case", named(sample_cases(with_loop(Effect.PURE, along_rows=True))) + named(not_finite_rows())
+    "case", named(sample_cases(with_loop(Effect.PURE, LoopPattern.ALONG_ROWS))) + named(not_finite_rows())
 )
 def test_rules_along_rows_agree_with_kernels(case: Case) -> None:
     if case.flat[0].shape[-1] == 0:
@@ -323,6 +325,22 @@ def test_a_label_that_is_no_class_fails_the_check(label: int, failed: int) -> No
     program, (_, _, status) = row_results(Case(op, inputs, {}))
     assert program.status is not None
     assert int(status) == failed
+
+
+@pytest.mark.parametrize(
+    ("rows", "failed"), [([2, 0, 2], 0), ([0, 3, 1], 1), ([-1, 0, 1], 1), ([1, 2, 2**40], 1)]
+)
+def test_a_gather_reads_rows_by_number(rows: list[int], failed: int) -> None:
+    table, numbers = np.arange(6, dtype=np.float32).reshape(3, 2), np.array(rows)
+    b = LoopBuilder()
+    matrix, number = Matrix(b, b.operand("float32"), 3), b.load(b.operand("int64"), True)
+    loop = op_def("GatherV2").loop
+    assert loop is not None
+    b.put(loop.build(b, matrix, number, 0, batch_dims=0), b.operand("float32"))
+    status, found = evaluate_loops(b.build(), [table, numbers[:, None]], (3, 2))
+    assert int(status) == failed
+    assert found.tolist() == [table[n if 0 <= n < 3 else 0].tolist() for n in rows]
+    assert loop.build(b, matrix, number, 0, batch_dims=1) is None
 
 
 # --- what is written
@@ -391,9 +409,9 @@ def test_every_rule_is_of_a_family() -> None:
 
 def test_only_elementwise_ops_have_rules_that_are_not_along_rows() -> None:
     assert {op.name for op in ELEMENTWISE if not op.elementwise} == set()
-    assert {op.name for op in registered_ops().values() if op.loop and op.loop.reshapes} < set(
-        FAMILIES["shapes"].split()
-    )
+    rules = {op.name: op.loop for op in registered_ops().values() if op.loop is not None}
+    reshapes = {name for name, loop in rules.items() if loop.pattern is LoopPattern.RESHAPE}
+    assert reshapes < set(FAMILIES["shapes"].split())
 
 
 @pytest.mark.parametrize("name", ["sum", "mean", "prod", "max", "min"])

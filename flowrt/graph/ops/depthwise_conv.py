@@ -1,8 +1,8 @@
 """Depthwise convolution: every channel with filters of its own, and the gradients as ops.
 
 A matrix product a channel would be far too thin for BLAS, so kernels go over the filter's taps and multiply
-and add whole images elementwise. The gradients of each of the three ops are the other two, as in
-`flowrt.graph.ops.conv`.
+and add whole images elementwise, which GPUs capture too. The gradients see each channel m times side by side,
+as the output has it. The gradients of each of the three ops are the other two, as in `flowrt.graph.ops.conv`.
 """
 
 from __future__ import annotations
@@ -79,14 +79,32 @@ def _check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Map
 # --- kernels
 
 
-def _blocks(x: Any, axes: Sequence[Axis], y: Any, dtype: Any) -> Iterable[slice]:
-    width = math.prod(a.padded for a in axes) * x.shape[-1] + math.prod(y.shape[1:])
-    return image_blocks(x.shape[0], width * dtype.itemsize * 2)  # 2: each product is a temporary
+def _blocks(axes: Sequence[Axis], y: Any, dtype: Any) -> Iterable[slice]:
+    width = math.prod(a.padded for a in axes) * y.shape[-1] + math.prod(y.shape[1:])
+    return image_blocks(y.shape[0], width * dtype.itemsize * 2)  # 2: each product is a temporary
 
 
-def _by_filter(y: Any, multiplier: int) -> Any:
-    """``[n, *spatial, c * m]`` as ``[n, *spatial, c, m]``."""
-    return y.reshape(*y.shape[:-1], y.shape[-1] // multiplier, multiplier)
+def _rows_of(xp: Any, filter: Any, columns: int, dtype: Any) -> Any:
+    """What each tap multiplies a row of ``columns`` by, ``[*taps, columns, c * m]``. With one column NumPy
+    would go over ``c * m`` elements at a time: for 8 images of 64 x 64 x 3, 1.9 ms instead of 0.8.
+    """
+    *taps, channels, multiplier = filter.shape
+    flat = filter.reshape(*taps, 1, channels * multiplier).astype(dtype, copy=False)
+    return xp.ascontiguousarray(xp.broadcast_to(flat, (*taps, columns, channels * multiplier)))
+
+
+def _side_by_side(xp: Any, x: Any, multiplier: int) -> Any:
+    """``[..., c]`` as ``[..., c * m]``, each element m times; no copy for one."""
+    *rest, channels = x.shape
+    return xp.broadcast_to(x[..., None], (*x.shape, multiplier)).reshape(*rest, channels * multiplier)
+
+
+def _sum_of_filters(y: Any, multiplier: int) -> Any:
+    """``[n, *spatial, c * m]`` to ``[n, *spatial, c]``. One by one: a reduction of few elements is slow."""
+    total = y[..., ::multiplier]
+    for i in range(1, multiplier):
+        total = total + y[..., i::multiplier]
+    return total
 
 
 def _forward(
@@ -101,7 +119,7 @@ def _forward(
     x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
     filter = filter.astype(dtype, copy=False)
     outputs = [a.outputs for a in axes]
-    for block in _blocks(x, axes, y, dtype):
+    for block in _blocks(axes, y, dtype):
         padded = pad(xp, x[block], axes, dtype)[..., None]
         total = xp.zeros((padded.shape[0], *outputs, *filter.shape[-2:]), dtype)
         for tap, where in taps_of(axes):
@@ -120,13 +138,14 @@ def _backprop_input(
     out = xp.empty(input_sizes, filter.dtype) if out is None else out
     axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
     x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
-    filter = filter.astype(dtype, copy=False)
-    for block in _blocks(x, axes, y, dtype):
-        dy = _by_filter(xp.ascontiguousarray(y[block], dtype), filter.shape[-1])
-        padded = xp.zeros((dy.shape[0], *(a.padded for a in axes), x.shape[-1]), dtype)
+    rows = _rows_of(xp, filter, y.shape[-2], dtype)
+    for block in _blocks(axes, y, dtype):
+        dy = xp.ascontiguousarray(y[block], dtype)
+        product = xp.empty(dy.shape, dtype)
+        padded = xp.zeros((dy.shape[0], *(a.padded for a in axes), dy.shape[-1]), dtype)
         for tap, where in taps_of(axes):
-            padded[(slice(None), *where)] += xp.einsum("...cm,cm->...c", dy, filter[tap])
-        x[block] = padded[(slice(None), *(a.inner for a in axes))]
+            padded[(slice(None), *where)] += xp.multiply(dy, rows[tap], out=product)
+        x[block] = _sum_of_filters(padded[(slice(None), *(a.inner for a in axes))], filter.shape[-1])
     return out
 
 
@@ -140,15 +159,16 @@ def _backprop_filter(
     out = xp.empty(filter_sizes, input.dtype) if out is None else out
     axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
     x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
-    channels, multiplier = filter_sizes[-2:]
-    total = xp.zeros(filter_sizes, dtype)
-    for block in _blocks(x, axes, y, dtype):
-        padded = pad(xp, x[block], axes, dtype)
-        dy = xp.ascontiguousarray(y[block], dtype).reshape(-1, channels, multiplier)
+    *taps, channels, multiplier = filter_sizes
+    total = xp.zeros((*taps, channels * multiplier), dtype)
+    for block in _blocks(axes, y, dtype):
+        padded = _side_by_side(xp, pad(xp, x[block], axes, dtype), multiplier)
+        dy = xp.ascontiguousarray(y[block], dtype)
+        product = xp.empty(dy.shape, dtype)
         for tap, where in taps_of(axes):
-            seen = padded[(slice(None), *where)].reshape(-1, channels)
-            total[tap] += xp.einsum("pc,pcm->cm", seen, dy)
-    out[...] = total
+            xp.multiply(padded[(slice(None), *where)], dy, out=product)
+            total[tap] += product.sum((0, 1)).sum(0)  # first whole rows, as in `_rows_of`
+    out[...] = total.reshape(out.shape)
     return out
 
 

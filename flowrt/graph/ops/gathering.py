@@ -20,6 +20,8 @@ from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.op_def import (
     LINEAR,
+    Loop,
+    LoopPattern,
     OpDef,
     PartialValue,
     Sample,
@@ -85,6 +87,16 @@ def _gather(xp: Any, params: Any, indices: Any, axis: int, batch_dims: int, out:
         return found
     out[...] = found
     return out
+
+
+def _gather_loop(b: Any, params: Any, indices: Any, axis: int, *, batch_dims: int) -> Any:
+    """Rows of a matrix; 0 for one that is not there, as on a GPU: where checks are the kernel refuses it."""
+    if batch_dims:
+        return None
+    row = b.cast(indices, "int64")
+    is_there = (row >= 0) & (row < params.rows)
+    b.check(is_there)
+    return b.select(is_there, params.at(b.select(is_there, row, 0)), 0)
 
 
 def _gather_value(s: ShapeContext) -> PartialValue:
@@ -164,6 +176,7 @@ gather_op: OpDef = define_op(
     jvp=LINEAR,
     samples=_gather_samples,
     value=_gather_value,
+    loop=Loop(_gather_loop, LoopPattern.GATHER),
     doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions go in step.",
 )
 

@@ -21,6 +21,7 @@ from flowrt.graph.op_def import (
     BY_VJP,
     NONDIFFERENTIABLE,
     Loop,
+    LoopPattern,
     OpDef,
     Sample,
     ShapeContext,
@@ -134,11 +135,12 @@ def _dense_loop(b: Any, features: Any, labels: Any) -> Any:
 
 def _sparse_loop(b: Any, features: Any, labels: Any) -> Any:
     wanted = b.cast(labels, "int64")
-    b.check((wanted >= 0) & (wanted < b.columns()))
+    is_class = (wanted >= 0) & (wanted < b.columns())
+    b.check(is_class)
     chosen = b.column().equals(wanted)
     exponents = features - b.row_max(features)
     powers = b.exp(exponents)
-    total = b.row_sum(powers)
+    total = b.select(is_class, b.row_sum(powers), math.nan)  # which nobody sees where checks are
     loss = b.log(total) - b.row_sum(b.select(chosen, exponents, 0))
     return loss, powers / total - b.cast(chosen, features.dtype)
 
@@ -205,7 +207,7 @@ dense_cross_entropy_op: OpDef = define_op(
     vjp=_dense_vjp,
     jvp=BY_VJP,
     samples=_distributions,
-    loop=Loop(_dense_loop, along_rows=True),
+    loop=Loop(_dense_loop, LoopPattern.ALONG_ROWS),
     doc="Per row -sum(labels * log_softmax(features)), and its gradient for labels of sum 1:"
     " softmax(features) - labels.",
 )
@@ -219,7 +221,7 @@ sparse_cross_entropy_op: OpDef = define_op(
     vjp=_sparse_vjp,
     jvp=BY_VJP,
     samples=_class_numbers,
-    loop=Loop(_sparse_loop, along_rows=True),
+    loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     doc="Per row -log_softmax(features)[label], and its gradient; on a GPU NaN for a label that is no class.",
 )
 

@@ -2,18 +2,20 @@
 
 Rules of this file: an operand that is no tensor becomes a constant of the tensor's dtype; ``==`` and ``!=``
 compare identity, as in TensorFlow 1, so that tensors are keys of dicts (`equal` compares values). An array
-to the left of an operator comes here as a call of its ufunc; all else that needs a value raises `DTypeError`.
+to the left of an operator comes here as a call of its ufunc. All else that needs a value raises `DTypeError`,
+unless a function that is being traced knows it (`FuncGraph.observe`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from numbers import Number
+from operator import index
 from typing import Any, NoReturn
 
 from flowrt.errors import DTypeError
 from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
+from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.ops.arithmetic import add_v2, multiply, power, subtract
 from flowrt.graph.ops.bitwise import bitwise_and, bitwise_or, bitwise_xor, invert
 from flowrt.graph.ops.comparison import (
@@ -160,4 +162,18 @@ def overload_operators(cls: type[Any]) -> None:
         setattr(cls, method, function)
 
 
+def _observing(otherwise: Function, kind: Function) -> Function:
+    """The method that gives a tensor's value to a function that is being traced, or does ``otherwise``."""
+
+    def method(self: Tensor) -> Any:
+        observe = getattr(get_default_graph(), "observe", None)
+        value = None if observe is None else observe(self)
+        return otherwise(self) if value is None else kind(value)
+
+    return method
+
+
 overload_operators(Tensor)
+_KINDS: dict[str, Function] = {"__bool__": bool, "__int__": int, "__float__": float, "__index__": index}
+for _name, _kind in _KINDS.items():
+    setattr(Tensor, _name, _observing(getattr(Tensor, _name), _kind))

@@ -23,6 +23,7 @@ from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
     Loop,
+    LoopPattern,
     OpDef,
     PartialValue,
     Sample,
@@ -208,7 +209,7 @@ reshape: OpDef = define_op(
     alias=True,
     value=_reshape_value,
     simplify=_simplify_reshape,
-    loop=Loop(lambda b, tensor, shape: tensor, reshapes=True),
+    loop=Loop(lambda b, tensor, shape: tensor, LoopPattern.RESHAPE),
     doc="The same elements, row by row, in another shape; one dimension may be -1: what is left.",
 )
 
@@ -247,7 +248,7 @@ expand_dims_op = define_op(
     alias=True,
     value=lambda s: None if s.value(0) is None or s.value(1) not in (0, (0,)) else (s.value(0),),
     simplify=_simplify_reshape,
-    loop=Loop(lambda b, input, dim: input, reshapes=True),
+    loop=Loop(lambda b, input, dim: input, LoopPattern.RESHAPE),
     doc="The input with a dimension of 1 put in before ``dim``.",
 )
 
@@ -292,7 +293,7 @@ squeeze_op = define_op(
     alias=True,
     value=_squeeze_value,
     simplify=_simplify_reshape,
-    loop=Loop(lambda b, input: input, reshapes=True),
+    loop=Loop(lambda b, input: input, LoopPattern.RESHAPE),
     doc="The input without those (or all) dimensions that are 1.",
 )
 

@@ -15,7 +15,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import Loop, OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_def import Loop, LoopPattern, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.arithmetic import multiply, subtract
 from flowrt.graph.ops.identities import renamed_argument
 from flowrt.graph.ops.math import exp
@@ -99,7 +99,7 @@ softmax_op: OpDef = define_op(
     vjp=lambda op, dy: [softmax_derivative(op.outputs[0], dy)],
     jvp=lambda op, dx: [softmax_derivative(op.outputs[0], dx)],
     samples=_samples,
-    loop=Loop(_softmax_loop, along_rows=True),
+    loop=Loop(_softmax_loop, LoopPattern.ALONG_ROWS),
     doc="exp(x) over the sum of exp(x) along the last axis.",
 )
 
@@ -112,7 +112,7 @@ log_softmax_op: OpDef = define_op(
     vjp=_log_softmax_vjp,
     jvp=_log_softmax_jvp,
     samples=_samples,
-    loop=Loop(_log_softmax_loop, along_rows=True),
+    loop=Loop(_log_softmax_loop, LoopPattern.ALONG_ROWS),
     doc="x less the logarithm of the sum of exp(x) along the last axis.",
 )
 

@@ -46,6 +46,17 @@ WRITE_ONCE: dict[str, Attr] = {"_write_once": attr_bool(False)}
 has no gradient before it is written, and the gradient of the list passes a write as it is.
 """
 
+SWAPS = "_swap_memory"
+"""The private attr of a loop that keeps what its gradient reads in host memory, and of what pushes onto those
+lists or takes from them, which their gradients do as well.
+"""
+
+
+def swapping(op: Operation) -> dict[str, Any]:
+    """The attr for what is made from ``op``, if it has it."""
+    return {SWAPS: True} if op.node.attrs.get(SWAPS) else {}
+
+
 # --- shapes of elements
 
 
@@ -242,7 +253,7 @@ def _push(xp: Any, handle: TensorList, tensor: Any, element_dtype: DType) -> Ten
 
 def _push_vjp(op: Operation, dy: Tensor) -> Any:
     dtype = op.get_attr("element_dtype")
-    return tensor_list_pop_back(dy, _shape_of(op.inputs[1]), element_dtype=dtype)
+    return tensor_list_pop_back(dy, _shape_of(op.inputs[1]), element_dtype=dtype, **swapping(op))
 
 
 tensor_list_push_back = define_op(
@@ -273,7 +284,8 @@ def _pop(xp: Any, handle: TensorList, element_shape: Any, element_dtype: DType) 
 def _pop_vjp(op: Operation, dlist: Tensor | None, dtensor: Tensor | None) -> list[Any]:
     shorter, last = op.outputs
     whole = zeros_like_list(shorter) if dlist is None else dlist
-    return [tensor_list_push_back(whole, _zeros_like(last) if dtensor is None else dtensor), None]
+    element = _zeros_like(last) if dtensor is None else dtensor
+    return [tensor_list_push_back(whole, element, **swapping(op)), None]
 
 
 tensor_list_pop_back = define_op(

@@ -7,13 +7,20 @@ from flowrt.graph.op_def import (
     BY_EXECUTOR,
     NONDIFFERENTIABLE,
     Effect,
+    attr_int,
     attr_shape,
     attr_string,
     attr_type,
     define_op,
 )
 
-_ENDS = {"tensor_name": attr_string(), "send_device": attr_string(), "recv_device": attr_string()}
+_ENDS = {
+    "tensor_name": attr_string(),
+    "send_device": attr_string(),
+    "recv_device": attr_string(),
+    # Of the sender's task, as a signed number. A task that was started again is not taken for the one before.
+    "send_device_incarnation": attr_int(0),
+}
 
 send_op = define_op(
     "_Send",

@@ -13,6 +13,7 @@ _Send and _Recv.
       -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
       -> place                         Subgraph                 every node has one full device name
       -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
+      -> read_rows_in_place            Subgraph                 rows of variables are gathered where they lie
       -> fuse                          Subgraph                 what one loop can compute is one node
 """
 

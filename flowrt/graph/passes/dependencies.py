@@ -23,8 +23,9 @@ VISITS_A_NODE = 4
 
 def clean_dependencies(subgraph: Subgraph) -> Subgraph:
     """Drop control edges that order nothing, and the nodes that nobody needs then."""
-    bypassed = _bypass(prune(subgraph))
-    return prune(_reduce(bypassed))
+    pruned = prune(subgraph)
+    reduced = _reduce(_bypass(pruned))
+    return reduced if reduced is pruned else prune(reduced)
 
 
 # --- nodes that are not worth waiting for

@@ -17,7 +17,7 @@ touches the world outside, the constant waits for that input's producer instead 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
+from functools import cache, lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -65,7 +65,7 @@ class _Folder:
         self._arrays: dict[Ref, _Array] = {}
         self._values: dict[Ref, PartialValue] = {}
         """Integers and bools as far as they are known."""
-        self._effectful = effectful_nodes(subgraph)
+        self._effectful = cache(partial(effectful_nodes, subgraph))
         self._reads: set[Ref] | None = None
 
     def run(self) -> bool:
@@ -125,7 +125,7 @@ class _Folder:
     def _must_precede(self, ref: Ref) -> bool:
         """Whether who no longer reads ``ref`` has to wait for it instead."""
         producer = self.nodes[self._current(ref)[0]]
-        return ref[0] in self._effectful or (bool(producer.controls) and producer.op.name == "Const")
+        return ref[0] in self._effectful() or (bool(producer.controls) and producer.op.name == "Const")
 
     def _by_kernel(self, node: Node) -> Sequence[_Array] | None:
         """The outputs, if the kernel may and can be run now."""

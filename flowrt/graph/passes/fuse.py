@@ -4,13 +4,15 @@ A group has a *domain*, the shape that most of its tensors have. Its members are
 
   elementwise   of the domain's shape, or of a row's: the domain without its last dimension, or with 1 there
   along rows    softmax and its like, which reduce along the last dimension themselves
+  gathers       of the domain's rows from a matrix, by numbers that are rows' values
   reductions    along the last dimension to a row's value, which members may read; or of all other or of all
-                dimensions, whose result leaves the group
+                dimensions, or of all rows' values, whose result leaves the group
   reshapes      of a row's value to another shape that rows have (expand_dims)
 
 Groups are found by scheduling: the nodes are put in a new topological order in which the members of a group
 stand side by side. Of the nodes that are ready, whatever fits the open group comes next; if nothing does, the
 group is closed and the first of the others opens one. So no group can wait for itself, whatever the graph.
+What costs nothing (constants, feeds, variables and other views) comes as soon as it can, and holds nobody up.
 
 Which operations can be members is a fact of their `OpDef` (``loop``, ``reduction``).
 """
@@ -26,7 +28,7 @@ from typing import Any, NamedTuple, final
 from flowrt import dtypes
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, OpDef, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, LoopPattern, OpDef, define_op
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import is_static
 
@@ -35,6 +37,11 @@ MAX_MEMBERS = 64
 
 MAX_TENSORS = 24
 """Inputs of a group: each is an address that the loop holds in a register, or nearly so."""
+
+MIN_ALONE = 1 << 18
+"""Elements from which one operation is worth a loop of its own, which threads share. LeNet's step takes 0.97
+of TensorFlow's time so, and 1.10 where its relus and their gradients are NumPy's.
+"""
 
 FUSED_DTYPES = frozenset({dtypes.bool_, dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64})
 
@@ -48,6 +55,8 @@ class Level(Enum):
     """It has one value a row; its shape is the domain's with 1 as the last dimension."""
     DROPPED = "dropped"
     """The same, without the last dimension."""
+    MATRIX = "matrix"
+    """It comes from outside, and members read rows of it by number."""
     COLUMN_SUM = "column_sum"
     """It is a sum over everything but the last dimension."""
     TOTAL = "total"
@@ -121,19 +130,20 @@ fused_op = _define("_Fused", elementwise=True)
 fused_rows_op = _define("_FusedRows", elementwise=False)
 
 
-def fuse(subgraph: Subgraph, supports: Callable[[Group], Support]) -> Subgraph:
-    """``subgraph`` with one node for each group of two or more, or of one that is worth a loop of its own.
-    ``supports(group)`` says what loops can do with a node, given as a group of its own, by its rule.
+def fuse(subgraph: Subgraph, supports: Callable[[Group], Support], each: bool = False) -> Subgraph:
+    """``subgraph`` with one node for each group of two or more, or of one that is worth a loop of its own;
+    with ``each`` every one is. ``supports(group)`` says what loops can do with a node, given as a group of
+    its own, by its rule.
     """
-    return _Fuser(subgraph, supports).run()
+    return _Fuser(subgraph, supports, each).run()
 
 
 @final
 class _Open:
     """A group that is being filled. One with a single member may be none at all."""
 
-    def __init__(self, domain: tuple[int, ...]) -> None:
-        self.domain = domain
+    def __init__(self, domain: tuple[int, ...], each: bool) -> None:
+        self.domain, self._each = domain, each
         self.members: list[Node] = []
         self.levels: dict[Ref, Level] = {}
         self.inputs: dict[Ref, None] = {}
@@ -147,10 +157,12 @@ class _Open:
     @property
     def is_worth_it(self) -> bool:
         """Whether one call does what several would, on memory that they would pass over several times."""
-        if len(self.members) == 1:
-            (node,) = self.members
-            return bool(self.levels) and node.op.loop is not None and node.op.loop.along_rows
-        return True
+        if len(self.members) > 1:
+            return True
+        loop = self.members[0].op.loop
+        if self._each or not self.levels or loop is None:
+            return self._each and bool(self.levels)
+        return loop.pattern is LoopPattern.ALONG_ROWS or math.prod(self.domain) >= MIN_ALONE
 
     def level_of(self, shape: tuple[int, ...]) -> Level | None:
         """How a tensor of a shape lies in the domain, as a whole or by rows."""
@@ -178,6 +190,10 @@ class _Open:
         )
 
 
+def _costs_nothing(node: Node) -> bool:
+    return node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE or node.op.alias
+
+
 def _takes_list(node: Node) -> bool:
     """Whether the node takes a list apart."""
     return len(node.outputs) > 1 and node.outputs[0].dtype is dtypes.variant
@@ -185,8 +201,8 @@ def _takes_list(node: Node) -> bool:
 
 @final
 class _Fuser:
-    def __init__(self, subgraph: Subgraph, supports: Callable[[Group], Support]) -> None:
-        self._subgraph, self._supports = subgraph, supports
+    def __init__(self, subgraph: Subgraph, supports: Callable[[Group], Support], each: bool) -> None:
+        self._subgraph, self._supports, self._each = subgraph, supports, each
         self._nodes = list(subgraph)
         self._position = {node.name: i for i, node in enumerate(self._nodes)}
         self._consumers = subgraph.consumers()
@@ -199,9 +215,8 @@ class _Fuser:
         self._groups: list[_Open] = []
 
     def run(self) -> Subgraph:
-        for node in self._nodes:  # what is there from the start holds nobody up
-            is_there = node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE
-            if is_there and not self._missing[node.name]:
+        for node in self._nodes:
+            if _costs_nothing(node) and not self._missing[node.name]:
                 self._groups.append(self._grown_from(node))
         for node in self._nodes:  # to read a list costs nothing, and what reads the element can be together
             if not self._missing[node.name] and node.name not in self._placed and _takes_list(node):
@@ -216,7 +231,7 @@ class _Fuser:
 
     def _grown_from(self, node: Node) -> _Open:
         """The group that ``node`` opens, or one of it alone."""
-        group = _Open(self._domain_of(node))
+        group = _Open(self._domain_of(node), self._each)
         levels = self._levels(group, node) if self._may_be_member(node) else None
         near = self._add(group, node, levels or {})
         if levels is None:
@@ -275,9 +290,9 @@ class _Fuser:
             return Support.NONE
         if not all(math.prod(static_shape(spec)) for spec in specs):
             return Support.NONE
-        if op.loop is not None and op.loop.reshapes:
+        if op.loop is not None and op.loop.pattern is LoopPattern.RESHAPE:
             return Support.FULL
-        alone = _Open(self._domain_of(node))
+        alone = _Open(self._domain_of(node), self._each)
         levels = self._levels(alone, node)
         if levels is None:
             return Support.NONE
@@ -285,7 +300,9 @@ class _Fuser:
         return self._supports(alone.close(self._subgraph, levels))
 
     def _domain_of(self, node: Node) -> tuple[int, ...]:
-        reduces = node.op.reduction is not None or (node.op.loop is not None and node.op.loop.along_rows)
+        loop = node.op.loop
+        along_rows = loop is not None and loop.pattern is LoopPattern.ALONG_ROWS
+        reduces = node.op.reduction is not None or along_rows
         spec = self._subgraph.spec(node.inputs[0]) if reduces else node.outputs[0] if node.outputs else None
         return () if spec is None or not is_static(spec.shape) else spec.shape
 
@@ -293,15 +310,18 @@ class _Fuser:
 
     def _levels(self, group: _Open, node: Node) -> Mapping[Ref, Level] | None:
         """The levels of the node's outputs as a member; None if it does not fit."""
-        op = node.op
-        if op.reduction is not None:
-            level = self._level_of_reduction(group, node)
-        elif op.loop is not None and op.loop.along_rows:
-            return self._levels_along_rows(group, node)
-        elif op.loop is not None and op.loop.reshapes:
-            level = self._level_of_reshape(group, node)
-        else:
-            level = self._level_of_elements(group, node)
+        pattern = None if node.op.loop is None else node.op.loop.pattern
+        match pattern:
+            case None:
+                level = self._level_of_reduction(group, node)
+            case LoopPattern.ALONG_ROWS:
+                return self._levels_along_rows(group, node)
+            case LoopPattern.RESHAPE:
+                level = self._level_of_reshape(group, node)
+            case LoopPattern.GATHER:
+                level = self._level_of_gather(group, node)
+            case LoopPattern.ELEMENTWISE:
+                level = self._level_of_elements(group, node)
         return None if level is None else {(node.name, i): level for i in range(len(node.outputs))}
 
     def _level_of_elements(self, group: _Open, node: Node) -> Level | None:
@@ -336,15 +356,32 @@ class _Fuser:
             levels[ref] = level
         return {(node.name, i): levels[node.name, i] for i in range(len(node.outputs))}
 
+    def _level_of_gather(self, group: _Open, node: Node) -> Level | None:
+        """Rows of a matrix that is outside: its row 0 is as long as the domain's."""
+        matrix, numbers, axis = node.inputs
+        shape = static_shape(self._subgraph.spec(matrix))
+        if matrix in group.levels or len(shape) != 2 or self._host_value(axis) not in (0, -2):
+            return None
+        if node.outputs[0].shape != group.domain or len(group.domain) < 2:
+            return None
+        is_row = group.levels.get(numbers, Level.DROPPED) is Level.DROPPED
+        return Level.ELEMENT if is_row else None
+
+    def _host_value(self, ref: Ref) -> Any:
+        """Of a constant: a number or a tuple of numbers."""
+        return as_host_value(self._subgraph.nodes[ref[0]].attrs["value"])
+
     def _level_of_reduction(self, group: _Open, node: Node) -> Level | None:
-        ref, rank = node.inputs[0], len(group.domain)
-        if self._subgraph.spec(ref).shape != group.domain or not rank:
-            return None
-        if group.levels.get(ref, Level.ELEMENT) is not Level.ELEMENT:
-            return None
-        value = as_host_value(self._subgraph.nodes[node.inputs[1][0]].attrs["value"])
-        axes = {axis % rank for axis in (value if isinstance(value, tuple) else (value,))}
+        ref = node.inputs[0]
+        shape = static_shape(self._subgraph.spec(ref))
+        rank, within = len(shape), group.levels.get(ref, Level.ELEMENT)
+        value = self._host_value(node.inputs[1])
+        axes = {axis % rank for axis in (value if isinstance(value, tuple) else (value,))} if rank else set()
         is_sum = node.op.reduction in ("sum", "mean")
+        if within in (Level.ROW, Level.DROPPED):
+            return Level.TOTAL if is_sum and len(axes) == rank else None
+        if within is not Level.ELEMENT or shape != group.domain or not rank:
+            return None
         if len(axes) == rank:
             return Level.TOTAL if is_sum else None
         if axes == {rank - 1} and group.domain[-1] > 1:

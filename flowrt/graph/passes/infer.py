@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
-from flowrt.graph.func_graph import with_functions
-from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.node import Node, Subgraph, TensorSpec, with_functions
 from flowrt.graph.op_def import Effect, PartialValue, ShapeContext
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, is_static, merge, relax
@@ -30,7 +29,7 @@ def infer_shapes(subgraph: Subgraph) -> Subgraph:
 
 
 def _is_known(node: Node) -> bool:
-    return all(is_static(spec[1]) for spec in node.outputs)
+    return all([is_static(spec[1]) for spec in node.outputs])
 
 
 def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:

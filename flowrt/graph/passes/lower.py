@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from flowrt import dtypes
-from flowrt.graph.func_graph import with_functions
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, op_def
 
 

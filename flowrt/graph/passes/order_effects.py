@@ -15,8 +15,7 @@ from dataclasses import dataclass, field
 
 from flowrt import dtypes
 from flowrt.graph.effects import is_stateful, touches
-from flowrt.graph.func_graph import with_functions
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.prune import redirect
 

@@ -1,6 +1,7 @@
-"""Partitioning: one subgraph a device, with a _Send/_Recv pair on every cut edge.
+"""Partitioning: one subgraph a device, or a task, with a _Send/_Recv pair on every cut edge.
 
-One pair serves all readers of a tensor on one destination device. A control edge between devices becomes a
+A cluster's graph is cut twice with the same code: by task (``part_of=task_of``), then each task's part by
+device. One pair serves all readers of a tensor in one part. A control edge between devices becomes a
 pair too: it carries a constant of shape [0] that waits for its producer, and the reader waits for the
 receive. Small constants are copied to where they are read instead of sent: a copy costs nothing at run time,
 a pair about a microsecond.
@@ -13,6 +14,9 @@ before the first.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 
 from flowrt import dtypes
@@ -23,16 +27,30 @@ from flowrt.graph.ops.transfer import recv_op, send_op
 MAX_COPIED_BYTES = 1024
 
 
-def partition(subgraph: Subgraph) -> dict[str, Subgraph]:
-    """``{device: its part}``; fetches, feeds and targets go with the node they name."""
-    return Partitioner(subgraph).run()
+PartOf: TypeAlias = Callable[[str], str]
+"""The part of a cut that a device belongs to."""
+
+
+def device_of(device: str) -> str:
+    """The cut by device: each is a part."""
+    return device
+
+
+def task_of(device: str) -> str:
+    """The cut by task: ``/job:a/replica:0/task:1`` of a full device name."""
+    return device[: device.index("/device:")]
+
+
+def partition(subgraph: Subgraph, part_of: PartOf = device_of) -> dict[str, Subgraph]:
+    """``{part: its subgraph}``; fetches, feeds and targets go with the node they name."""
+    return Partitioner(subgraph, part_of).run()
 
 
 class Partitioner:
-    """Cuts ``whole`` into ``parts``, the nodes of each device by name."""
+    """Cuts ``whole`` into ``parts``, the nodes of each part by name."""
 
-    def __init__(self, subgraph: Subgraph) -> None:
-        self.whole = subgraph
+    def __init__(self, subgraph: Subgraph, part_of: PartOf = device_of) -> None:
+        self.whole, self.part_of = subgraph, part_of
         self.parts: dict[str, dict[str, Node]] = {}
         self._received: dict[tuple[Ref, str], Ref] = {}
         self._waited: dict[tuple[str, str], str] = {}
@@ -44,33 +62,40 @@ class Partitioner:
 
     def run(self) -> dict[str, Subgraph]:
         whole = self.whole
-        devices = {node.device for node in whole}
-        if len(devices) == 1:
-            return {devices.pop(): whole}
+        part = {node.name: self.part_of(node.device) for node in whole}
+        names = set(part.values())
+        if len(names) == 1:
+            return {names.pop(): whole}
         for node in whole:
             self.add(node)
         return {
-            device: Subgraph(
+            name: Subgraph(
                 nodes,
-                tuple(f for f in whole.feeds if whole.nodes[f].device == device),
-                tuple(f for f in whole.fetches if whole.nodes[f[0]].device == device),
-                tuple(t for t in whole.targets if whole.nodes[t].device == device),
+                tuple(f for f in whole.feeds if part[f] == name),
+                tuple(f for f in whole.fetches if part[f[0]] == name),
+                tuple(t for t in whole.targets if part[t] == name),
             )
-            for device, nodes in self.parts.items()
+            for name, nodes in self.parts.items()
         }
 
     def add(self, node: Node) -> None:
-        """Put ``node`` into its device's part, with what it reads."""
+        """Put ``node`` into its part, with what it reads."""
         site = node.attrs.get("_site")
         for part in self._sites.pop(site, ()):
             self._bring(part)
         inputs, controls = self._bring(node)
         if inputs != node.inputs or controls != node.controls:
             node = node.replace(inputs=inputs, controls=controls)
-        self.parts.setdefault(node.device, {})[node.name] = node
+        self._put(node)
+
+    def _put(self, node: Node) -> None:
+        self.parts.setdefault(self.part_of(node.device), {})[node.name] = node
+
+    def _is_there(self, producer: Node, device: str) -> bool:
+        return producer.device == device or self.part_of(producer.device) == self.part_of(device)
 
     def _bring(self, node: Node) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
-        """What ``node`` reads and waits for, on its device."""
+        """What ``node`` reads and waits for, in its part."""
         device = node.device
         inputs = tuple([self.local(ref, device) for ref in node.inputs])
         controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
@@ -79,9 +104,9 @@ class Partitioner:
     def local(self, ref: Ref, device: str) -> Ref:
         """``ref`` as it is read on ``device``."""
         producer = self.whole.nodes[ref[0]]
-        if producer.device == device:
+        if self._is_there(producer, device):
             return ref
-        key = (ref, device)
+        key = (ref, self.part_of(device))
         if key not in self._received:
             self._received[key] = (
                 self._copy(producer, device) if _is_small_constant(producer) else self._pair(ref, device)
@@ -90,9 +115,9 @@ class Partitioner:
 
     def _local_control(self, name: str, device: str) -> str:
         producer = self.whole.nodes[name]
-        if producer.device == device:
+        if self._is_there(producer, device):
             return name
-        key = (name, device)
+        key = (name, self.part_of(device))
         if key not in self._waited:
             signal = Node(
                 f"{name}/_control/{tag(device)}",
@@ -104,13 +129,13 @@ class Partitioner:
                 producer.source,
                 (TensorSpec(dtypes.float32, (0,)),),
             )
-            self.parts[producer.device][signal.name] = signal
+            self._put(signal)
             self._waited[key] = self._send(signal, 0, device)[0]
         return self._waited[key]
 
     def _copy(self, constant: Node, device: str) -> Ref:
         name = f"{constant.name}/_copy/{tag(device)}"
-        self.parts.setdefault(device, {})[name] = constant.replace(name=name, device=device, controls=())
+        self._put(constant.replace(name=name, device=device, controls=()))
         return (name, 0)
 
     def _pair(self, ref: Ref, device: str) -> Ref:
@@ -143,8 +168,8 @@ class Partitioner:
             producer.source,
             (spec,),
         )
-        self.parts[producer.device][send.name] = send
-        self.parts.setdefault(device, {})[recv.name] = recv
+        self._put(send)
+        self._put(recv)
         return (recv.name, 0)
 
 

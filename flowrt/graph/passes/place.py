@@ -24,8 +24,7 @@ from flowrt import dtypes
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.func_graph import with_functions
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect, OpDef
 
 TYPE_PRIORITY = ("GPU", "CPU")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from flowrt.errors import InvalidArgumentError
@@ -11,9 +10,7 @@ from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
 from flowrt.graph.shapes import Shape
-
-MAX_SHOWN = 12
-"""Nodes of a cycle that its error names."""
+from flowrt.graph.topology import sort_topologically
 
 
 def extract(
@@ -69,72 +66,14 @@ def _feed_node(tensor: Tensor, shape: Shape) -> Node:
     return Node(name, op_def("_Feed"), (), (), attrs, tensor.op.device, tensor.op.node.source, (spec,))
 
 
-def sort_topologically(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    """``nodes`` with producers first and otherwise in the given order; the same object if they are so
-    already.
-
-    Raises `InvalidArgumentError`, which shows the cycle, if there is one.
-    """
-    seen: set[str] = set()
-    for name, node in nodes.items():
-        if any(ref[0] not in seen for ref in node.inputs) or any(c not in seen for c in node.controls):
-            return _sorted(nodes)
-        seen.add(name)
-    return nodes
-
-
-def _sorted(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
-    position = {name: i for i, name in enumerate(nodes)}
-    names = list(nodes)
-    waiting: dict[str, int] = {}
-    readers: dict[str, list[str]] = {name: [] for name in nodes}
-    for name, node in nodes.items():
-        producers = {ref[0] for ref in node.inputs} | set(node.controls)
-        waiting[name] = len(producers)
-        for producer in producers:
-            readers[producer].append(name)
-    ready = [position[name] for name, count in waiting.items() if count == 0]
-    heapq.heapify(ready)
-    ordered: dict[str, Node] = {}
-    while ready:
-        name = names[heapq.heappop(ready)]
-        ordered[name] = nodes[name]
-        for reader in readers[name]:
-            waiting[reader] -= 1
-            if waiting[reader] == 0:
-                heapq.heappush(ready, position[reader])
-    if len(ordered) < len(nodes):
-        _raise_cycle(nodes, ordered)
-    return ordered
-
-
-def _raise_cycle(nodes: Mapping[str, Node], ordered: Collection[str]) -> None:
-    name = next(n for n in nodes if n not in ordered)
-    seen: dict[str, None] = {}
-    while name not in seen:
-        seen[name] = None
-        node = nodes[name]
-        name = next(p for p in [ref[0] for ref in node.inputs] + list(node.controls) if p not in ordered)
-    path = list(seen)
-    cycle = path[path.index(name) :] + [name]
-    if len(cycle) > MAX_SHOWN:
-        cycle = [*cycle[: MAX_SHOWN - 1], f"... ({len(cycle) - MAX_SHOWN} more)", name]
-    raise located(
-        nodes[name], InvalidArgumentError(f"expected a graph without cycles; got {' <- '.join(cycle)}")
-    )
-
-
 def prune(subgraph: Subgraph) -> Subgraph:
     """Drop the nodes that no fetch, target or feed needs."""
-    needed: set[str] = set()
-    stack = list(subgraph.roots())
-    while stack:
-        name = stack.pop()
-        if name not in needed:
-            needed.add(name)
-            node = subgraph.nodes[name]
-            stack += [ref[0] for ref in node.inputs]
-            stack += node.controls
+    needed = set(subgraph.roots())
+    for node in reversed(list(subgraph)):  # readers before what they read
+        if node.name in needed:
+            for name, _ in node.inputs:
+                needed.add(name)
+            needed.update(node.controls)
     if len(needed) == len(subgraph):
         return subgraph
     return subgraph.with_nodes(node for node in subgraph if node.name in needed)

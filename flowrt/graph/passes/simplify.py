@@ -10,7 +10,8 @@ for. Who waited for it then waits for that tensor's producer. A target keeps its
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import cache, partial
 
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import SimplifyContext
@@ -23,7 +24,7 @@ def simplify(subgraph: Subgraph) -> Subgraph:
     nodes: dict[str, Node] = {}
     same: dict[Ref, Ref] = {}
     instead: dict[str, tuple[str, ...]] = {}
-    effectful = effectful_nodes(subgraph)
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs ask
     changed = False
     for original in subgraph:
         node = _redirected(original, same, instead) if same else original
@@ -44,11 +45,11 @@ def simplify(subgraph: Subgraph) -> Subgraph:
 
 
 def _may_bypass(
-    node: Node, refs: Sequence[Ref], nodes: Mapping[str, Node], effectful: Collection[str]
+    node: Node, refs: Sequence[Ref], nodes: Mapping[str, Node], effectful: Callable[[], Collection[str]]
 ) -> bool:
     if node.controls:
         return False
-    if len(refs) > 1 and any(name in effectful for name, _ in refs):
+    if len(refs) > 1 and any(name in effectful() for name, _ in refs):
         return False  # who reads one of the outputs gets the effects behind all of them
     return not node.device or all(nodes[name].device == node.device for name, _ in refs)
 

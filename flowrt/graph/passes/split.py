@@ -6,27 +6,27 @@ or the predicate, goes to all of them: the predicate of each iteration by a _Sen
 A loop variable lives on one device, where its next value is made; who else reads it receives it in each
 iteration. An argument that stays the same is passed to every device that reads it.
 
-The pass comes behind `place`; after it each function is on one device, and `partition` cuts the rest.
+The pass comes behind `place`; after it each function is on one device, and `partition` cuts the rest. A
+cluster's graph is split by task first, then each task's part by device.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
-from flowrt.graph.func_graph import owned_subgraphs, with_functions
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, op_def
-from flowrt.graph.passes.partition import Partitioner, tag
+from flowrt.graph.passes.partition import Partitioner, PartOf, device_of, tag
 from flowrt.graph.passes.prune import redirect
 
 _THERE = ("_Feed", "Const", "NoOp")
 """Where these are decides nothing."""
 
 
-def split(subgraph: Subgraph) -> Subgraph:
-    """``subgraph``, placed, with every function on one device."""
+def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
+    """``subgraph``, placed, with every function in one part of the cut: on one device, or in one task."""
     if not any(node.op.effect is Effect.NESTED for node in subgraph):
         return subgraph
     nodes: list[Node] = []
@@ -35,14 +35,13 @@ def split(subgraph: Subgraph) -> Subgraph:
         if node.op.effect is not Effect.NESTED:
             nodes.append(node)
             continue
-        node = with_functions(node, split)
-        devices = _devices(node)
+        node = with_functions(node, partial(split, part_of=part_of))
+        devices = _devices(node, part_of)
         if len(devices) < 2:
-            device = next(iter(devices), node.device)
-            nodes.append(_moved(node, device))
+            nodes.append(_moved(node, next(iter(devices.values()), node.device), devices, part_of))
             continue
-        node = with_functions(node, partial(_gathered, devices))
-        parts, outputs = (_split_loop if node.op.name == "_Loop" else _split_case)(node, devices)
+        node = with_functions(node, partial(_gathered, devices, part_of))
+        parts, outputs = (_split_loop if node.op.name == "_Loop" else _split_case)(node, devices, part_of)
         nodes += parts
         names = tuple([part.name for part in parts])
         nodes.append(Node(node.name, op_def("NoOp"), (), names, {}, node.device, node.source, ()))
@@ -50,42 +49,46 @@ def split(subgraph: Subgraph) -> Subgraph:
     return redirect(subgraph, replaced, nodes)
 
 
-def _gathered(devices: Sequence[str], function: Subgraph) -> Subgraph:
-    """``function`` with what is on none of ``devices``, and does nothing, on the first of them."""
-    if all(inner.device in devices for inner in function):
-        return function
-    return function.with_nodes(
-        [inner if inner.device in devices else _moved(inner, devices[0]) for inner in function]
-    )
+Parts: TypeAlias = dict[str, str]
+"""The parts that do something in a function: each with the first of its devices that does."""
 
 
-def _devices(node: Node) -> list[str]:
-    """The devices that do something in the functions of ``node``, in order of appearance."""
-    found: dict[str, None] = {}
+def _devices(node: Node, part_of: PartOf) -> Parts:
+    """Of the functions of ``node``, in order of appearance."""
+    found: Parts = {}
     for function in owned_subgraphs(node.attrs):
         for inner in function:
             if inner.op.name not in _THERE:
-                found[inner.device] = None
-    return list(found)
+                found.setdefault(part_of(inner.device), inner.device)
+    return found
 
 
-def _moved(node: Node, device: str) -> Node:
-    """``node``, and all that is in its functions, on ``device``."""
+def _gathered(devices: Parts, part_of: PartOf, function: Subgraph) -> Subgraph:
+    """``function`` with what is in none of the parts, and does nothing, in the first of them."""
+    first = next(iter(devices.values()))
+    return _changed(function, lambda inner: _moved(inner, first, devices, part_of))
 
-    def move(function: Subgraph) -> Subgraph:
-        if all(inner.device == device for inner in function):
-            return function
-        return function.with_nodes([_moved(inner, device) for inner in function])
 
-    node = with_functions(node, move)
-    return node if node.device == device else node.replace(device=device)
+def _moved(node: Node, device: str, devices: Parts, part_of: PartOf) -> Node:
+    """``node``, and all that is in its functions, on ``device`` where it is in none of the parts."""
+    node = with_functions(
+        node, lambda function: _changed(function, lambda inner: _moved(inner, device, devices, part_of))
+    )
+    return node if part_of(node.device) in devices else node.replace(device=device)
+
+
+def _changed(function: Subgraph, change: Callable[[Node], Node]) -> Subgraph:
+    nodes = [change(inner) for inner in function]
+    if all(new is old for new, old in zip(nodes, function, strict=True)):
+        return function
+    return function.with_nodes(nodes)
 
 
 class _FunctionCut(Partitioner):
     """Cuts one function. The parameters in ``replicated`` are there on every device that reads them."""
 
-    def __init__(self, function: Subgraph, replicated: Collection[str]) -> None:
-        super().__init__(function)
+    def __init__(self, function: Subgraph, replicated: Collection[str], part_of: PartOf) -> None:
+        super().__init__(function, part_of)
         self._replicated = frozenset(replicated)
 
     def cut(self) -> None:
@@ -96,38 +99,40 @@ class _FunctionCut(Partitioner):
     def local(self, ref: Ref, device: str) -> Ref:
         if ref[0] not in self._replicated:
             return super().local(ref, device)
-        part = self.parts.setdefault(device, {})
+        part = self.parts.setdefault(self.part_of(device), {})
         if ref[0] not in part:
             part[ref[0]] = self.whole.nodes[ref[0]].replace(device=device)
         return ref
 
     def reads(self, device: str) -> frozenset[str]:
-        """The replicated parameters that ``device`` reads."""
-        return self._replicated & self.parts.get(device, {}).keys()
+        """The replicated parameters that the part of ``device`` reads."""
+        return self._replicated & self.parts.get(self.part_of(device), {}).keys()
 
     def part(self, device: str, feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
-        """What ``device`` does of the function; a parameter that it does not read is there nevertheless."""
-        nodes = self.parts.get(device, {})
+        """What the part of ``device`` does of the function; a parameter that it does not read is there
+        nevertheless.
+        """
+        nodes = self.parts.get(self.part_of(device), {})
         unread = {name: self.whole.nodes[name].replace(device=device) for name in feeds if name not in nodes}
         targets = tuple(t for t in self.whole.targets if t in nodes)
         return Subgraph({**unread, **nodes}, tuple(feeds), tuple(fetches), targets)
 
 
-def _split_loop(node: Node, devices: Sequence[str]) -> tuple[list[Node], list[Ref]]:
+def _split_loop(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node], list[Ref]]:
     body: Subgraph = node.attrs["body"]
     count = len(node.attrs["T"])
     carried, invariant = body.feeds[:count], body.feeds[count:]
     pred, *results = body.fetches
-    homes = [_home(body, ref, devices) for ref in results]
+    homes = [_home(body, ref, devices, part_of) for ref in results]
     placed = {name: body.nodes[name].replace(device=home) for name, home in zip(carried, homes, strict=True)}
-    cut = _FunctionCut(body.replace(nodes={**body.nodes, **placed}), invariant)
+    cut = _FunctionCut(body.replace(nodes={**body.nodes, **placed}), invariant, part_of)
     cut.cut()
-    preds = {device: cut.local(pred, device) for device in devices}
+    preds = {device: cut.local(pred, device) for device in devices.values()}
     kept = [cut.local(ref, home) for ref, home in zip(results, homes, strict=True)]
     parts: list[Node] = []
     outputs: list[Ref] = [("", 0)] * count
-    for device in devices:
-        own = [k for k in range(count) if homes[k] == device]
+    for part, device in devices.items():
+        own = [k for k in range(count) if part_of(homes[k]) == part]
         read = [i for i, name in enumerate(invariant) if name in cut.reads(device)]
         feeds = [carried[k] for k in own] + [invariant[i] for i in read]
         function = cut.part(device, feeds, [preds[device], *[kept[k] for k in own]])
@@ -145,18 +150,18 @@ def _split_loop(node: Node, devices: Sequence[str]) -> tuple[list[Node], list[Re
     return parts, outputs
 
 
-def _split_case(node: Node, devices: Sequence[str]) -> tuple[list[Node], list[Ref]]:
+def _split_case(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node], list[Ref]]:
     branches: tuple[Subgraph, ...] = node.attrs["branches"]
-    homes = [_home(branches[0], ref, devices) for ref in branches[0].fetches]
-    cuts = [_FunctionCut(branch, branch.feeds) for branch in branches]
+    homes = [_home(branches[0], ref, devices, part_of) for ref in branches[0].fetches]
+    cuts = [_FunctionCut(branch, branch.feeds, part_of) for branch in branches]
     results = []
     for cut, branch in zip(cuts, branches, strict=True):
         cut.cut()
         results.append([cut.local(ref, home) for ref, home in zip(branch.fetches, homes, strict=True)])
     parts: list[Node] = []
     outputs: list[Ref] = [("", 0)] * len(homes)
-    for device in devices:
-        own = [k for k, home in enumerate(homes) if home == device]
+    for part, device in devices.items():
+        own = [k for k, home in enumerate(homes) if part_of(home) == part]
         read = [
             i
             for i in range(len(node.inputs) - 1)
@@ -180,10 +185,10 @@ def _split_case(node: Node, devices: Sequence[str]) -> tuple[list[Node], list[Re
     return parts, outputs
 
 
-def _home(function: Subgraph, result: Ref, devices: Sequence[str]) -> str:
+def _home(function: Subgraph, result: Ref, devices: Parts, part_of: PartOf) -> str:
     """The device on which a result lives: where it is made."""
     device = function.nodes[result[0]].device
-    return device if device in devices else devices[0]
+    return device if part_of(device) in devices else next(iter(devices.values()))
 
 
 def _common(node: Node) -> dict[str, Any]:

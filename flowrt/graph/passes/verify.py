@@ -7,8 +7,7 @@ from typing import Any
 
 from flowrt.dtypes import DType
 from flowrt.errors import InternalError
-from flowrt.graph.func_graph import owned_subgraphs
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Argument
 
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.graph.func_graph import owned_subgraphs
+from flowrt.graph.node import owned_subgraphs
 from flowrt.graph.passes import optimise
 from flowrt.graph.passes.infer import infer_shapes
 from flowrt.graph.passes.lower import lower

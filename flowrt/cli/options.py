@@ -1,0 +1,37 @@
+"""What the commands ``flowrt-worker`` and ``flowrt-run`` share: spellings, ``--version``, mistakes in one
+line."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+
+def new_parser(command: str, description: str) -> argparse.ArgumentParser:
+    """A parser with ``--help`` and ``--version``, without abbreviations: an option may belong to a script."""
+    parser = argparse.ArgumentParser(prog=command, description=description, allow_abbrev=False)
+    version = sys.modules["flowrt"].__version__
+    parser.add_argument("--version", action="version", version=f"{command} {version}")
+    return parser
+
+
+def spellings(option: str) -> tuple[str, ...]:
+    """``--log-dir`` and ``--log_dir``."""
+    other = "--" + option.removeprefix("--").replace("-", "_")
+    return (option,) if other == option else (option, other)
+
+
+def positive(text: str) -> int:
+    """A whole number of at least 1, for argparse."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 1; got {text}")
+    return number
+
+
+def not_negative(text: str) -> int:
+    """A whole number of at least 0, for argparse."""
+    number = int(text)
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"expected a number of at least 0; got {text}")
+    return number

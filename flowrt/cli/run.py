@@ -1,0 +1,142 @@
+"""``flowrt-run``: starts a script several times as the workers of a cluster, and watches them.
+
+By itself, or with ``--standalone``, it makes a cluster on this host. Where something describes a cluster
+(Slurm, Kubernetes, FLOWRT_CLUSTER and the other sources of `resolve`), its tasks are the hosts: one
+flowrt-run runs on each, and each host has ``--nproc`` workers.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from pathlib import Path
+
+from flowrt.cli.options import new_parser, not_negative, positive, spellings
+from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.exit_codes import FAILURE, NOT_FORMED, USAGE
+from flowrt.distribute.launcher import Failure, Launcher, Task
+from flowrt.distribute.local_cluster import (
+    THREADS,
+    ReservedPorts,
+    expand_nodes,
+    local_cluster,
+    task_variables,
+    threads_each,
+)
+from flowrt.distribute.resolvers import ALONE, resolve
+from flowrt.errors import InvalidArgumentError, UnavailableError
+from flowrt.machine import cores
+
+COMMAND = "flowrt-run"
+DESCRIPTION = "Start SCRIPT as the workers of a cluster, and end all of them when one fails."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what ``argv`` (None: the process's own arguments) asks for; the exit status.
+
+    0 where all tasks ended well, otherwise that of the task which failed first, 128 + n for signal n; 2 for a
+    mistake on the command line or in the description of the cluster, 3 where the cluster cannot be formed.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        return _run(arguments)
+    except InvalidArgumentError as error:
+        return _complain(error, USAGE)
+    except UnavailableError as error:
+        return _complain(error, NOT_FORMED)
+    except OSError as error:
+        return _complain(error, FAILURE)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(COMMAND, DESCRIPTION)
+    add = parser.add_argument
+    add("--standalone", action="store_true", help="a cluster on this host, whatever the environment says")
+    add("--nproc", type=positive, default=1, metavar="N", help="workers on each host (default: 1)")
+    add("--nnodes", type=positive, metavar="N", help="fail unless the environment describes N hosts")
+    add(
+        *spellings("--max-restarts"), type=not_negative, default=0, metavar="N", dest="max_restarts",
+        help="start all workers again up to N times after a failure (default: 0)",
+    )  # fmt: skip
+    add(
+        *spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir",
+        help="write DIR/attempt_N/worker_R.log; the console then shows worker 0 only",
+    )  # fmt: skip
+    add("--tee", choices=("0", "all", "none"), help="whose output the console shows")
+    add("script", help="a Python program")
+    add("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    return parser
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    if not Path(arguments.script).is_file():
+        raise InvalidArgumentError(f"expected a Python file; got {arguments.script!r}")
+    nodes = ALONE if arguments.standalone else resolve(os.environ)
+    if arguments.nnodes not in (None, len(nodes.spec)):
+        raise UnavailableError(
+            f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. docs/cluster.md says"
+            " what describes them"
+        )
+    with ExitStack() as stack:
+        if len(nodes.spec) == 1:
+            ports = stack.enter_context(ReservedPorts(arguments.nproc + 1)).ports
+            spec, master_port, here = local_cluster(ports[1:]), ports[0], 0
+        else:
+            _say(str(nodes))
+            spec, master_port = expand_nodes(nodes.spec, arguments.nproc)
+            here = [task[:2] for task in nodes.spec.tasks()].index((nodes.job, nodes.task))
+        tasks = _tasks(arguments, spec, master_port, here)
+        return Launcher(tasks, arguments.max_restarts, arguments.log_dir, _report).run()
+
+
+def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, here: int) -> list[Task]:
+    """The tasks of host number ``here``."""
+    count = arguments.nproc
+    tee = arguments.tee or ("all" if arguments.log_dir is None else "0")
+    threads = os.environ.get(THREADS) or str(threads_each(cores()[1], count))
+    command = [sys.executable, arguments.script, *arguments.arguments]
+    tasks = []
+    for local, (job, index, _) in enumerate(list(spec.tasks())[here * count : (here + 1) * count]):
+        environ = task_variables(os.environ, spec, master_port, here, local, count) | {THREADS: threads}
+        shown = tee == "all" or (tee == "0" and index == 0)
+        tasks.append(
+            Task(f"{job} {index}", command, environ, shown, f"[{job} {index}] " if tee == "all" else "")
+        )
+    _say(f"{spec}, {count} of them here with {threads} thread{'s' if threads != '1' else ''} each")
+    return tasks
+
+
+def _report(failure: Failure) -> None:
+    """The one summary of a failed attempt."""
+    _say(f"attempt {failure.attempt} failed: {failure.task} {ending(failure.status)}")
+    if failure.error:
+        print(f"  error: {failure.error}", file=sys.stderr)
+    where = f" of {failure.log}" if failure.log else ""
+    print(f"  its last lines{where}:", file=sys.stderr)
+    for line in failure.tail:
+        print(f"    {line}", file=sys.stderr)
+
+
+def ending(status: int) -> str:
+    """``exited with status 1`` or ``was ended by SIGKILL``."""
+    if status >= 0:
+        return f"exited with status {status}"
+    names = {each.value: each.name for each in signal.Signals}
+    return f"was ended by {names.get(-status, f'signal {-status}')}"
+
+
+def _say(text: str) -> None:
+    print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+
+
+def _complain(error: Exception, status: int) -> int:
+    _say(f"error: {error}")
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

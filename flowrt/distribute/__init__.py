@@ -1,0 +1,1 @@
+"""Several processes and hosts run one graph: cluster specs, servers, masters and workers."""

@@ -1,0 +1,235 @@
+"""What stands behind a `Session` whose target is a cluster: its master, here or elsewhere.
+
+    Session.run -> ClusterStep.run -> master: RunStep -> fetches
+
+A session compiles nothing itself. It sends what a request needs, once for each way of asking, and then one small
+message a step. The master of a server in this process is asked by calls, any other by a connection.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any, Protocol, final
+
+import flowrt.version
+from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.messages import PROTOCOL, Message, encode_status
+from flowrt.distribute.peer import Peer, Reply, dial
+from flowrt.distribute.server import CONNECT_S, LOST_S, Server, server_of
+from flowrt.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
+from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
+from flowrt.executor.runner import StepControl
+from flowrt.executor.step_stats import StepRecorder
+from flowrt.graph.node import Subgraph
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.transport import new_transport
+
+RETRY_S = 0.2
+"""Between two attempts to reach a master that is not up yet."""
+
+
+class MasterLink(Protocol):
+    """The way to a master. Any thread may call anything."""
+
+    def new_reply(self) -> Reply:
+        """A reply with the number of the next request."""
+
+    def ask(self, message: Message, reply: Reply) -> None:
+        """Send a request whose answer settles ``reply``."""
+
+    def is_silent(self) -> bool:
+        """Whether the master has said nothing for so long that it must be gone; all replies are settled then."""
+
+    def close(self) -> None: ...
+
+
+@final
+class _Here:
+    """The master of a server in this process."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.new_reply, self.ask = server.new_reply, server.ask_master
+
+    def is_silent(self) -> bool:
+        return False
+
+    def close(self) -> None:
+        """The server stays."""
+
+
+@final
+class _There:
+    """A master in another process."""
+
+    def __init__(self, address: str) -> None:
+        self._transport = new_transport()
+        self._peer = self._connect(address)
+
+    def _connect(self, address: str) -> Peer:
+        end = time.monotonic() + CONNECT_S
+        while True:
+            try:
+                return dial(self._transport, address, self, max(0.1, end - time.monotonic()))
+            except (UnavailableError, DeadlineExceededError) as error:
+                if time.monotonic() + RETRY_S > end:
+                    raise UnavailableError(f"no master at {address}: {error.message}") from error
+                threading.Event().wait(RETRY_S)
+
+    def hello(self) -> Any:
+        """See `flowrt.distribute.peer.Owner`."""
+        return pb.Hello(protocol=PROTOCOL, version=flowrt.version.VERSION)
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """See `flowrt.distribute.peer.Owner`."""
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None:
+        """See `flowrt.distribute.peer.Owner`: a client is asked whether it is alive."""
+        peer.answer(request_id, Message(pb.Done()), None)
+
+    def lost(self, peer: Peer, error: OpError) -> None:
+        """See `flowrt.distribute.peer.Owner`: what was asked has been settled."""
+
+    def new_reply(self) -> Reply:
+        reply = Reply()
+        reply.request_id = self._peer.next_id()
+        return reply
+
+    def ask(self, message: Message, reply: Reply) -> None:
+        self._peer.ask(message, reply.settle, reply.request_id)
+
+    def is_silent(self) -> bool:
+        silent = time.monotonic() - self._peer.heard_at > LOST_S
+        if silent:
+            self._peer.fail(f"nothing was heard of it for {LOST_S:.0f} s")
+        return silent
+
+    def close(self) -> None:
+        self._peer.close("the session was closed")
+
+
+@final
+class ClusterRuntime:
+    """A session of the master at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form
+    of target, and `UnavailableError`, naming who is missing and why, when there is no master or no cluster.
+    """
+
+    def __init__(self, target: str, config: ConfigProto) -> None:
+        self.target, self._config = target, config
+        address = str(parse_address(target.removeprefix("grpc://")))
+        server = server_of(target)
+        self._link: MasterLink = _There(address) if server is None else _Here(server)
+        self._lock = threading.Lock()
+        self._session = ""
+
+    # --- asking
+
+    def ask(self, message: Message) -> Message:
+        """Raises the error that came instead of an answer."""
+        reply = self._link.new_reply()
+        self._link.ask(message, reply)
+        return self._wait(reply)
+
+    def _wait(self, reply: Reply) -> Message:
+        while not reply.is_there(1.0):
+            self._link.is_silent()
+        return reply.open()
+
+    @property
+    def session(self) -> str:
+        """The master's name of this session, which begins when first asked for."""
+        with self._lock:
+            if not self._session:
+                body = pb.CreateSession(
+                    is_isolated=self._config.isolate_session_state,
+                    device_filters=self._config.device_filters,
+                    allow_soft_placement=self._config.allow_soft_placement,
+                    optimises=self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0,
+                    log_device_placement=self._config.log_device_placement,
+                )
+                self._session = self.ask(Message(body)).body.session
+            return self._session
+
+    # --- what a session asks
+
+    def compile(self, subgraph: Subgraph) -> ClusterStep:
+        """Have ``subgraph`` placed, cut and compiled by the tasks that have a part of it."""
+        answer = self.ask(Message(pb.MakeCallable(session=self.session), graph=subgraph))
+        return ClusterStep(self, self._link, subgraph, answer.body.callable)
+
+    def list_devices(self) -> list[tuple[str, str, int]]:
+        """(name, type, bytes of memory) of all devices of the session."""
+        answer = self.ask(Message(pb.ListDevices(session=self.session)))
+        return [(d.name, d.device_type, d.memory_limit) for d in answer.body.devices]
+
+    def reset(self, containers: Sequence[str]) -> None:
+        """Drop the variables in ``containers``, of all if there are none, in all tasks."""
+        self.ask(Message(pb.Reset(containers=containers)))
+
+    def close(self) -> None:
+        """End the session. What it cannot tell its master any more, that one notices itself."""
+        try:
+            if self._session:
+                self.ask(Message(pb.CloseSession(session=self._session)))
+        except OpError:
+            pass
+        self._link.close()
+
+
+@final
+class ClusterStep:
+    """A request that the master knows as ``callable``: a session uses it like a `flowrt.executor.plan.Plan`."""
+
+    is_straight = False
+    runs_to_compile = 0
+
+    def __init__(self, runtime: ClusterRuntime, link: MasterLink, subgraph: Subgraph, callable: int) -> None:
+        self.placed = subgraph
+        self._runtime, self._link, self._callable = runtime, link, callable
+
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """The graph before it was placed: its parts are in other tasks."""
+        return [self.placed]
+
+    def run(
+        self, feeds: Sequence[Any], control: StepControl, recorder: StepRecorder | None = None
+    ) -> list[Any]:
+        """One step: the fetches' values. Raises the root cause of what ends it."""
+        remaining = control.remaining_s()
+        body = pb.RunStep(
+            session=self._runtime.session,
+            callable=self._callable,
+            timeout_ms=0 if remaining is None else max(1, round(remaining * 1000)),
+            trace_level=RunOptions.NO_TRACE if recorder is None else RunOptions.FULL_TRACE,
+        )
+        reply = self._link.new_reply()
+
+        def cancel(error: OpError) -> None:
+            status = encode_status(error, "the client")
+            request = pb.CancelStep(request_id=reply.request_id, status=status)
+            self._link.ask(Message(request), self._link.new_reply())
+
+        control.wake_by(cancel)
+        try:
+            self._link.ask(Message(body, feeds), reply)
+            while not reply.is_there(1.0):
+                self._link.is_silent()
+        except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
+            if not isinstance(error, OpError):
+                cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
+            raise
+        answer = reply.open()
+        if recorder is not None:
+            recorder.recorded += answer.body.step_stats
+        return list(answer.tensors)
+
+    def let_go(self) -> None:
+        """Its memory is the tasks'."""
+
+    def close(self) -> None:
+        """Have the tasks forget it."""
+        body = pb.ReleaseCallable(session=self._runtime.session, callable=self._callable)
+        self._link.ask(Message(body), self._link.new_reply())

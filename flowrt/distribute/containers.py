@@ -1,0 +1,97 @@
+"""The resources of one task: what its sessions share, and what is each one's own.
+
+A variable belongs to a container, not to a session: two sessions that name it alike, on the same device, have the same
+variable. That is how the workers of between-graph replication share their parameters. A session that is
+isolated has containers of its own. What a random op draws is a session's own in any case.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Collection, Hashable
+from typing import Any, final
+
+from flowrt.device.device import Device
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.session_variables import new_resource
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import Effect
+from flowrt.graph.resources import VariableResource
+
+
+@final
+class Containers:
+    """Any thread may call anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._shared: dict[tuple[str, Hashable], Any] = {}
+        """By container and (device, name)."""
+        self._own: dict[str, dict[Hashable, Any]] = {}
+        """Of each session."""
+        self._isolated: set[str] = set()
+
+    def open(self, session: str, is_isolated: bool) -> None:
+        with self._lock:
+            self._own[session] = {}
+            if is_isolated:
+                self._isolated.add(session)
+
+    def close(self, session: str) -> None:
+        """Let go of what is the session's own."""
+        with self._lock:
+            gone = self._own.pop(session, {})
+            self._isolated.discard(session)
+        _close(gone.values())
+
+    def clear(self, containers: Collection[str]) -> None:
+        """Drop what sessions share in ``containers``, ``""`` the default one; in all if there are none."""
+        with self._lock:
+            keys = [key for key in self._shared if not containers or key[0] in containers]
+            gone = [self._shared.pop(key) for key in keys]
+        _close(gone)
+
+    def of(self, session: str) -> Callable[[Device, Node], Any]:
+        """``resource(device, node)`` of a session: the object behind a stateful node, made when first asked for.
+        It raises `ResourceExhaustedError`, and `InvalidArgumentError` for a variable that another session made
+        with another shape or dtype.
+        """
+        return functools.partial(self._resource, session)
+
+    def _resource(self, session: str, device: Device, node: Node) -> Any:
+        with self._lock:
+            if node.op.effect is not Effect.HANDLE or session in self._isolated:
+                return _found(self._own.setdefault(session, {}), (device.name, node.name), device, node)
+            name = node.attrs.get("shared_name") or node.name
+            key = (node.attrs.get("container", ""), (device.name, name))
+            resource = _found(self._shared, key, device, node)
+        _check(node, resource)
+        return resource
+
+
+def _found(resources: dict[Any, Any], key: Hashable, device: Device, node: Node) -> Any:
+    if key not in resources:
+        resources[key] = new_resource(device, node)
+    return resources[key]
+
+
+def _check(node: Node, resource: Any) -> None:
+    if not isinstance(resource, VariableResource):
+        return
+    expected, got = (resource.dtype, resource.shape), (node.attrs["dtype"], node.attrs["shape"])
+    if expected != got:
+        raise located(
+            node,
+            InvalidArgumentError(
+                f"expected the variable that another session has made, {expected[0].name}{expected[1]}; "
+                f"got {got[0].name}{got[1]}"
+            ),
+        )
+
+
+def _close(resources: Collection[Any]) -> None:
+    for resource in resources:
+        if close := getattr(resource, "close", None):
+            close()

@@ -1,0 +1,462 @@
+"""`Master`: what a task does for its clients, as a pure state machine.
+
+    client                     master                                       workers
+    CreateSession      -> CreateWorkerSession                        ->     every task that the filters let through
+    MakeCallable       -> CutGraph: place, cut by task; RegisterGraph ->    the tasks that have a part
+    RunStep            -> RunGraph with the part's feeds, one a task  ->    the same; fetches come back
+    CloseSession       -> DeleteWorkerSession                        ->     every task of the session
+
+    handle(event) -> actions, as in `flowrt.distribute.worker`
+
+All of these ask several tasks and wait for all their answers: a `_Round`. A step's round ends in its fetches, or
+in one error, the root cause: the first that is not the consequence of another. The other parts are aborted and
+waited for, so that when the client hears of it no part of the step is running any more.
+
+Rules of this file:
+  1. A step is sent once. What fails is never sent again: its updates may have been made.
+  2. Every request of a client has one answer.
+  3. What a client began ends with the client.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple, TypeAlias, final
+
+from flowrt.distribute.messages import Message, decode_status, encode_status
+from flowrt.distribute.worker import Answer, Asked, PeerLost, Ticked
+from flowrt.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+    UnimplementedError,
+)
+from flowrt.graph.node import Subgraph
+from flowrt.protos import cluster_pb2 as pb
+
+GRACE_S = 5.0
+"""How long a step that failed is waited for in the tasks that still run it."""
+
+LATE_S = 1.0
+"""How much later than its deadline a step is ended from here; the tasks have the deadline too."""
+
+# --- events
+
+
+class Answered(NamedTuple):
+    """The answer to `Ask`: a message, or an error."""
+
+    token: int
+    message: Message | None
+    error: OpError | None
+
+
+class Part(NamedTuple):
+    """What one task does of a callable: which of the callable's feeds it takes, and which fetches it makes."""
+
+    subgraph: Subgraph
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+
+
+class GraphCut(NamedTuple):
+    """The end of `CutGraph`: a part a task, and the devices of the operations that name resources."""
+
+    token: int
+    parts: Mapping[str, Part]
+    placement: Mapping[str, str]
+    error: OpError | None
+
+
+Event: TypeAlias = Asked | Answered | GraphCut | PeerLost | Ticked
+
+# --- actions
+
+
+class Ask(NamedTuple):
+    """Send ``message`` to ``task``; `Answered` says what comes back. ``connects``: the task may not be up yet, it
+    is waited for as long as a cluster has to form.
+    """
+
+    task: str
+    token: int
+    message: Message
+    connects: bool = False
+
+
+class Tell(NamedTuple):
+    """Send ``message`` to ``task``, whose answer nobody needs."""
+
+    task: str
+    message: Message
+
+
+class CutGraph(NamedTuple):
+    """Place ``subgraph`` on ``devices``, and cut it by task; `GraphCut` says the end."""
+
+    token: int
+    subgraph: Subgraph
+    options: Any
+    devices: Sequence[Any]
+    placement: Mapping[str, str]
+
+
+Action: TypeAlias = Ask | Tell | CutGraph | Answer
+
+# --- state
+
+
+class _Registered(NamedTuple):
+    """A part that its task knows as ``graph``."""
+
+    task: str
+    graph: int
+    feeds: tuple[int, ...]
+    fetches: tuple[int, ...]
+
+
+class _Session:
+    def __init__(self, client: str, tasks: Sequence[str], options: Any) -> None:
+        self.client, self.tasks, self.options = client, tasks, options
+        self.devices: list[Any] = []
+        self.placement: dict[str, str] = {}
+        self.callables: dict[int, list[_Registered]] = {}
+        self.num_fetches: dict[int, int] = {}
+
+
+class _Round:
+    """Requests to several tasks whose answers belong together, for ``client``'s request."""
+
+    def __init__(self, client: str, request_id: int, session: str, end: Callable[[_Round], list[Action]]) -> None:
+        self.client, self.request_id, self.session, self.end = client, request_id, session, end
+        self.waiting: dict[int, str] = {}
+        """The task that each token's answer comes from."""
+        self.answers: dict[str, Message] = {}
+        self.errors: list[tuple[str, OpError]] = []
+        self.step = 0
+        self.callable = 0
+        self.deadline: float | None = None
+        self.is_ending = False
+
+    @property
+    def error(self) -> OpError | None:
+        """The root cause, if something failed."""
+        found = [error for _, error in self.errors]
+        roots = [error for error in found if error.origin is None or not error.origin.is_derived]
+        return next(iter(roots or found), None)
+
+
+@final
+class Master:
+    """The state machine of the master in ``task``. ``tasks`` are all of the cluster, ``rng`` draws the numbers
+    of sessions and steps.
+    """
+
+    def __init__(self, task: str, tasks: Sequence[str], rng: random.Random) -> None:
+        self.task, self._tasks, self._rng = task, list(tasks), rng
+        self._sessions: dict[str, _Session] = {}
+        self._rounds: dict[int, _Round] = {}
+        """By the tokens of their requests."""
+        self._cuts: dict[int, tuple[_Round, Subgraph]] = {}
+        self._last_token = self._last_callable = 0
+        self._now = 0.0
+
+    def handle(self, event: Event) -> list[Action]:
+        match event:
+            case Asked(peer, request_id, message):
+                handler = _HANDLERS.get(type(message.body))
+                if handler is None:
+                    name = type(message.body).__name__
+                    return [Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))]
+                return handler(self, peer, request_id, message)
+            case Answered(token, message, error):
+                return self._take(token, message, error)
+            case GraphCut():
+                return self._register(event)
+            case PeerLost(peer, _):
+                return self._lose(peer)
+            case Ticked(now):
+                return self._tick(now)
+
+    @staticmethod
+    def knows(body: Any) -> bool:
+        """Whether a master answers messages like ``body``."""
+        return type(body) in _HANDLERS
+
+    # --- rounds
+
+    def _ask(self, round_: _Round, task: str, message: Message, connects: bool = False) -> Action:
+        self._last_token += 1
+        round_.waiting[self._last_token] = task
+        self._rounds[self._last_token] = round_
+        return Ask(task, self._last_token, message, connects)
+
+    def _take(self, token: int, message: Message | None, error: OpError | None) -> list[Action]:
+        round_ = self._rounds.pop(token, None)
+        if round_ is None:
+            return []
+        task = round_.waiting.pop(token)
+        if error is not None or message is None:
+            round_.errors.append((task, error or UnavailableError(f"task {task}: no answer")))
+            actions = self._abort(round_) if round_.step else []
+        else:
+            round_.answers[task], actions = message, []
+        return actions if round_.waiting else [*actions, *round_.end(round_)]
+
+    def _refuse(self, round_: _Round, error: OpError) -> list[Action]:
+        return [Answer(round_.client, round_.request_id, None, error)]
+
+    def _find(self, name: str) -> _Session:
+        session = self._sessions.get(name)
+        if session is None:
+            message = f"master {self.task} knows no session {name!r}: it was closed, or the master was restarted"
+            raise AbortedError(f"{message}. Make a new Session")
+        return session
+
+    # --- sessions
+
+    def _create(self, client: str, request_id: int, message: Message) -> list[Action]:
+        options = message.body
+        tasks = _filtered(self._tasks, options.device_filters, self.task)
+        name = f"{self._rng.getrandbits(64):016x}"
+        round_ = _Round(client, request_id, name, self._created)
+        self._sessions[name] = _Session(client, tasks, options)
+        body = pb.CreateWorkerSession(session=name, is_isolated=options.is_isolated)
+        return [self._ask(round_, task, Message(body), connects=True) for task in tasks]
+
+    def _created(self, round_: _Round) -> list[Action]:
+        session = self._sessions.get(round_.session)
+        if session is None:
+            return self._refuse(round_, CancelledError("the client went before its session was there"))
+        if round_.errors:
+            del self._sessions[round_.session]
+            close = Message(pb.DeleteWorkerSession(session=round_.session))
+            closing: list[Action] = [Tell(task, close) for task in round_.answers]
+            return closing + self._refuse(round_, _not_formed(round_, session.tasks))
+        for task in session.tasks:
+            session.devices += round_.answers[task].body.devices
+        handle = pb.SessionHandle(session=round_.session, devices=session.devices)
+        return [Answer(round_.client, round_.request_id, Message(handle))]
+
+    def _close(self, client: str, request_id: int, message: Message) -> list[Action]:
+        return [*self._forget(message.body.session), Answer(client, request_id, Message(pb.Done()))]
+
+    def _forget(self, name: str) -> list[Action]:
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return []
+        close = Message(pb.DeleteWorkerSession(session=name))
+        return [Tell(task, close) for task in session.tasks]
+
+    def _list(self, client: str, request_id: int, message: Message) -> list[Action]:
+        try:
+            devices = self._find(message.body.session).devices
+        except AbortedError as error:
+            return [Answer(client, request_id, None, error)]
+        return [Answer(client, request_id, Message(pb.DeviceList(devices=devices)))]
+
+    def _reset(self, client: str, request_id: int, message: Message) -> list[Action]:
+        round_ = _Round(client, request_id, "", self._all_done)
+        body = pb.ResetContainers(containers=message.body.containers)
+        return [self._ask(round_, task, Message(body), connects=True) for task in self._tasks]
+
+    def _all_done(self, round_: _Round) -> list[Action]:
+        if round_.error is not None:
+            return self._refuse(round_, round_.error)
+        return [Answer(round_.client, round_.request_id, Message(pb.Done()))]
+
+    # --- callables
+
+    def _make(self, client: str, request_id: int, message: Message) -> list[Action]:
+        round_ = _Round(client, request_id, message.body.session, self._registered)
+        if message.graph is None:
+            return self._refuse(round_, InvalidArgumentError("make_callable: expected a graph; got none"))
+        try:
+            session = self._find(round_.session)
+        except AbortedError as error:
+            return self._refuse(round_, error)
+        self._last_token += 1
+        self._cuts[self._last_token] = round_, message.graph
+        cut = CutGraph(
+            self._last_token, message.graph, session.options, session.devices, dict(session.placement)
+        )
+        return [cut]
+
+    def _register(self, cut: GraphCut) -> list[Action]:
+        round_, graph = self._cuts.pop(cut.token)
+        session = self._sessions.get(round_.session)
+        if session is None:
+            return self._refuse(round_, CancelledError("the session was closed"))
+        if cut.error is not None:
+            return self._refuse(round_, cut.error)
+        session.placement.update(cut.placement)
+        self._last_callable += 1
+        round_.callable = self._last_callable
+        session.callables[round_.callable] = [
+            _Registered(task, 0, part.feeds, part.fetches) for task, part in cut.parts.items()
+        ]
+        session.num_fetches[round_.callable] = len(graph.fetches)
+        actions = []
+        for task, part in cut.parts.items():
+            body = pb.RegisterGraph(session=round_.session, optimises=session.options.optimises)
+            actions.append(self._ask(round_, task, Message(body, graph=part.subgraph)))
+        return actions or self._registered(round_)
+
+    def _registered(self, round_: _Round) -> list[Action]:
+        session = self._sessions.get(round_.session)
+        if session is None:
+            return self._refuse(round_, CancelledError("the session was closed"))
+        parts = session.callables[round_.callable]
+        if round_.error is not None:
+            del session.callables[round_.callable], session.num_fetches[round_.callable]
+            return [*self._drop(round_.answers), *self._refuse(round_, round_.error)]
+        session.callables[round_.callable] = [
+            part._replace(graph=round_.answers[part.task].body.graph) for part in parts
+        ]
+        handle = pb.CallableHandle(callable=round_.callable, placement=session.placement)
+        return [Answer(round_.client, round_.request_id, Message(handle))]
+
+    def _drop(self, answers: Mapping[str, Message]) -> list[Action]:
+        return [
+            Tell(task, Message(pb.DeregisterGraph(graphs=[message.body.graph])))
+            for task, message in answers.items()
+        ]
+
+    def _release(self, client: str, request_id: int, message: Message) -> list[Action]:
+        done = Answer(client, request_id, Message(pb.Done()))
+        session = self._sessions.get(message.body.session)
+        parts = [] if session is None else session.callables.pop(message.body.callable, [])
+        return [
+            *[Tell(part.task, Message(pb.DeregisterGraph(graphs=[part.graph]))) for part in parts],
+            done,
+        ]
+
+    # --- steps
+
+    def _run(self, client: str, request_id: int, message: Message) -> list[Action]:
+        body, round_ = message.body, _Round(client, request_id, message.body.session, self._ended)
+        try:
+            parts = self._find(body.session).callables.get(body.callable)
+        except AbortedError as error:
+            return self._refuse(round_, error)
+        if parts is None:
+            return self._refuse(round_, AbortedError(f"master {self.task} knows no callable {body.callable}"))
+        round_.step, round_.callable = self._rng.getrandbits(63) | 1, body.callable
+        if body.timeout_ms:
+            round_.deadline = self._now + body.timeout_ms / 1000 + LATE_S
+        # its own part last: the shell may run it at once, when the others are on their way
+        ordered = sorted(parts, key=lambda part: part.task == self.task)
+        actions = [self._ask(round_, part.task, self._part(round_, part, message)) for part in ordered]
+        return actions or self._ended(round_)
+
+    def _part(self, round_: _Round, part: _Registered, message: Message) -> Message:
+        body = pb.RunGraph(
+            graph=part.graph,
+            step=round_.step,
+            timeout_ms=message.body.timeout_ms,
+            trace_level=message.body.trace_level,
+        )
+        return Message(body, [message.tensors[i] for i in part.feeds])
+
+    def _ended(self, round_: _Round) -> list[Action]:
+        if round_.error is not None:
+            return self._refuse(round_, round_.error)
+        session = self._sessions.get(round_.session)
+        if session is None or round_.callable not in session.callables:
+            return self._refuse(round_, CancelledError("the session was closed while this step ran"))
+        values: list[Any] = [None] * session.num_fetches[round_.callable]
+        result = pb.StepResult()
+        for part in session.callables[round_.callable]:
+            answer = round_.answers[part.task]
+            result.step_stats.extend(answer.body.step_stats)
+            for position, value in zip(part.fetches, answer.tensors, strict=True):
+                values[position] = value
+        return [Answer(round_.client, round_.request_id, Message(result, values))]
+
+    def _abort(self, round_: _Round) -> list[Action]:
+        """Have the parts end that still run; they are waited for a while."""
+        error = round_.error
+        if round_.is_ending or error is None:
+            return []
+        round_.is_ending, round_.deadline = True, self._now + GRACE_S
+        body = pb.AbortStep(step=round_.step, status=encode_status(error, self.task))
+        body.status.is_derived = True
+        return [Tell(task, Message(body)) for task in round_.waiting.values()]
+
+    def _cancel(self, client: str, request_id: int, message: Message) -> list[Action]:
+        done = Answer(client, request_id, Message(pb.Done()))
+        wanted = client, message.body.request_id
+        for round_ in set(self._rounds.values()):
+            if (round_.client, round_.request_id) == wanted and round_.step:
+                round_.errors.append((self.task, decode_status(message.body.status)))
+                return [*self._abort(round_), done]
+        return [done]
+
+    # --- what may happen at any time
+
+    def _lose(self, peer: str) -> list[Action]:
+        actions: list[Action] = []
+        for name in [name for name, session in self._sessions.items() if session.client == peer]:
+            actions += self._forget(name)
+        return actions
+
+    def _tick(self, now: float) -> list[Action]:
+        self._now = now
+        late = [r for r in set(self._rounds.values()) if r.deadline is not None and now > r.deadline]
+        actions: list[Action] = []
+        for round_ in sorted(late, key=lambda r: r.request_id):
+            if not round_.is_ending:
+                error = DeadlineExceededError("the step did not end within its deadline")
+                round_.errors.append((self.task, error))
+                actions += self._abort(round_)
+                continue
+            for token in list(round_.waiting):  # they had their time
+                del self._rounds[token], round_.waiting[token]
+            actions += round_.end(round_)
+        return actions
+
+
+def _filtered(tasks: Sequence[str], filters: Sequence[str], own: str) -> list[str]:
+    """The tasks that a session with these device filters sees: its master's, and those that one of them names."""
+    if not filters:
+        return list(tasks)
+    patterns = [text.replace("/replica:0", "") for text in filters]
+    return [
+        task
+        for task in tasks
+        if task == own
+        or any(_is_within(task.replace("/replica:0", ""), pattern) for pattern in patterns)
+    ]
+
+
+def _is_within(task: str, pattern: str) -> bool:
+    """Whether ``/job:a/task:1`` is one that ``/job:a``, or ``/job:a/task:1/device:CPU:0`` means."""
+    pattern = pattern.split("/device:")[0].split("/cpu:")[0].split("/gpu:")[0]
+    return fnmatchcase(task, pattern) or task.startswith(pattern + "/")
+
+
+def _not_formed(round_: _Round, tasks: Sequence[str]) -> OpError:
+    """Who is missing, and why."""
+    if len(round_.errors) == 1 and not isinstance(round_.errors[0][1], UnavailableError):
+        return round_.errors[0][1]
+    missing = "; ".join(f"{task}: {error.message}" for task, error in round_.errors)
+    return UnavailableError(
+        f"the session needs {len(tasks)} tasks, of which {len(round_.errors)} did not answer: {missing}"
+    )
+
+
+_HANDLERS: dict[type, Callable[[Master, str, int, Message], list[Action]]] = {
+    pb.CreateSession: Master._create,
+    pb.CloseSession: Master._close,
+    pb.ListDevices: Master._list,
+    pb.MakeCallable: Master._make,
+    pb.ReleaseCallable: Master._release,
+    pb.RunStep: Master._run,
+    pb.CancelStep: Master._cancel,
+    pb.Reset: Master._reset,
+}

@@ -1,0 +1,256 @@
+"""The messages of a cluster as values, and as frames of a transport.
+
+A `Message` is one body of ``flowrt/protos/cluster.proto`` with what travels beside it: tensors, and at most
+one graph. Between two objects of one process it goes as it is. Between processes `encode` makes a frame of it, a
+header (an `Envelope`) and the tensors' bytes, and `decode` the same message again.
+
+Rule of this file: decoding trusts nothing. What is not well formed is an `InvalidArgumentError` that says what
+was expected, and nothing was taken for it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+from google.protobuf.message import DecodeError
+
+from flowrt import errors
+from flowrt.dtypes import as_dtype, string
+from flowrt.errors import (
+    AbortedError,
+    InvalidArgumentError,
+    OpError,
+    Origin,
+    ResourceExhaustedError,
+    UnavailableError,
+    UnimplementedError,
+)
+from flowrt.graph.detached import attach_constants, detach_constants
+from flowrt.graph.node import Subgraph
+from flowrt.graph.tensor_proto import MAX_RANK, decode_type
+from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.protos import cluster_pb2 as pb
+
+PROTOCOL = 1
+"""Of the messages. Tasks of different protocols do not work together."""
+
+MAX_INLINE_BYTES = 4096
+"""Tensors up to this size travel inside the header: a part of the payload has costs of its own."""
+
+MAX_GRAPH_BYTES = 64 << 20
+"""Of a graph's text, without its large constants."""
+
+Array = np.ndarray[Any, Any]
+
+
+class Message(NamedTuple):
+    """``body`` is a message of cluster.proto."""
+
+    body: Any
+    tensors: Sequence[Any] = ()
+    graph: Subgraph | None = None
+
+
+class Frame(NamedTuple):
+    """What a transport carries: a header and the payload behind it, uint8 arrays."""
+
+    header: bytes
+    payload: list[Array]
+
+
+class Envelope(NamedTuple):
+    """A message with its address on a connection; ``error`` of an answer that is one."""
+
+    request_id: int
+    is_answer: bool
+    message: Message | None
+    error: OpError | None
+
+
+_BODY_OF = {
+    field.message_type.full_name: field.name
+    for field in pb.Envelope.DESCRIPTOR.oneofs_by_name["body"].fields
+    if field.message_type is not None
+}
+
+
+def encode(request_id: int, message: Message, is_answer: bool = False) -> Frame:
+    """Raises `UnimplementedError` for a tensor, or a graph, that cannot leave its process."""
+    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer)
+    body, tensors, graph = message
+    if graph is not None:
+        detached, constants = detach_constants(graph)
+        body.graph.text = print_subgraph(detached).encode()
+        tensors = [*constants, *tensors]
+        body.graph.constants = len(constants)
+    getattr(envelope, _BODY_OF[body.DESCRIPTOR.full_name]).CopyFrom(body)
+    payload: list[Array] = []
+    for tensor in tensors:
+        part = _encode_tensor(envelope.tensors.add(), np.asarray(tensor))
+        if part is not None:
+            payload.append(part)
+    return Frame(envelope.SerializeToString(), payload)
+
+
+def encode_error(request_id: int, error: OpError, task: str) -> Frame:
+    """An answer that is ``error``, which began in ``task`` if it does not say otherwise."""
+    envelope = pb.Envelope(request_id=request_id, is_answer=True, status=encode_status(error, task))
+    return Frame(envelope.SerializeToString(), [])
+
+
+def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
+    """Raises `InvalidArgumentError` for a frame that `encode` would not have made."""
+    envelope = pb.Envelope()
+    try:
+        envelope.ParseFromString(header)
+    except DecodeError as error:
+        raise InvalidArgumentError(f"message: expected an Envelope; got {len(header)} bytes: {error}") from None
+    if envelope.HasField("status"):
+        return Envelope(envelope.request_id, True, None, decode_status(envelope.status))
+    kind = envelope.WhichOneof("body")
+    if kind is None:
+        raise InvalidArgumentError("message: expected a body that this version knows; got none")
+    parts = iter(payload)
+    tensors = [_decode_tensor(meta, parts) for meta in envelope.tensors]
+    if next(parts, None) is not None:
+        raise InvalidArgumentError(f"message {kind}: expected a tensor for each part of the payload")
+    body, graph = getattr(envelope, kind), None
+    if kind in ("register_graph", "make_callable"):
+        count = body.graph.constants
+        graph, tensors = _decode_graph(body.graph, tensors[:count]), tensors[count:]
+    return Envelope(envelope.request_id, envelope.is_answer, Message(body, tensors, graph), None)
+
+
+def kind_of(header: bytes) -> str:
+    """The name of the message in ``header``, for people: ``recv_tensor``, ``answer``."""
+    envelope = pb.Envelope.FromString(header)
+    return "answer" if envelope.is_answer else (envelope.WhichOneof("body") or "nothing")
+
+
+# --- graphs
+
+
+def _decode_graph(message: Any, constants: Sequence[Array]) -> Subgraph:
+    if len(message.text) > MAX_GRAPH_BYTES:
+        raise ResourceExhaustedError(
+            f"graph: expected at most {MAX_GRAPH_BYTES} bytes of text; got {len(message.text)}"
+        )
+    if len(constants) != message.constants:
+        raise InvalidArgumentError(
+            f"graph: expected {message.constants} constants beside it; got {len(constants)}"
+        )
+    try:
+        text = message.text.decode()
+    except UnicodeDecodeError as error:
+        raise InvalidArgumentError(f"graph: expected a text in UTF-8; got {error}") from None
+    return attach_constants(parse_subgraph(text), constants)
+
+
+# --- tensors
+
+
+def _encode_tensor(meta: Any, array: Array) -> Array | None:
+    """Describe ``array`` in ``meta``; returns its bytes if they travel beside the header."""
+    if array.dtype.kind == "O":
+        _encode_strings(meta, array)
+        return None
+    meta.dtype = as_dtype(array.dtype).number
+    meta.shape.extend(array.shape)
+    if array.nbytes <= MAX_INLINE_BYTES:
+        meta.content = array.tobytes()
+        return None
+    return np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+
+
+def _encode_strings(meta: Any, array: Array) -> None:
+    flat = array.reshape(-1).tolist()
+    if not all(isinstance(item, bytes | str) for item in flat):
+        kind = next(type(item).__name__ for item in flat if not isinstance(item, bytes | str))
+        raise UnimplementedError(
+            f"a value of Python's {kind} cannot travel to another task. Keep lists, datasets and resources on "
+            "the task where they are made"
+        )
+    meta.dtype = string.number
+    meta.shape.extend(array.shape)
+    meta.strings.value.extend(item if isinstance(item, bytes) else item.encode() for item in flat)
+
+
+def _decode_tensor(meta: Any, parts: Any) -> Array:
+    dtype, shape = decode_type(meta.dtype), tuple(meta.shape)
+    if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
+        raise InvalidArgumentError(f"tensor: expected a shape of up to {MAX_RANK} dimensions; got {shape}")
+    count = math.prod(shape)
+    place = meta.WhichOneof("place")
+    if dtype.np.kind == "O":
+        if place != "strings" or len(meta.strings.value) != count:
+            raise InvalidArgumentError(f"tensor: expected {count} strings; got {len(meta.strings.value)}")
+        strings = np.empty(count, object)
+        strings[:] = list(meta.strings.value)
+        return strings.reshape(shape)
+    content = np.frombuffer(bytearray(meta.content), np.uint8) if place == "content" else next(parts, None)
+    if content is None or content.nbytes != count * dtype.np.itemsize:
+        got = "none" if content is None else content.nbytes
+        raise InvalidArgumentError(
+            f"tensor: expected {count * dtype.np.itemsize} bytes for {dtype.name}{list(shape)}; got {got}"
+        )
+    array: Array = content.view(dtype.np).reshape(shape)
+    return array
+
+
+# --- errors
+
+_BY_TYPE = {
+    name: kind
+    for name, kind in vars(errors).items()
+    if isinstance(kind, type) and issubclass(kind, OpError)
+}
+_BY_CODE = {kind.error_code: kind for kind in reversed(_BY_TYPE.values()) if kind.__name__ in _BY_TYPE}
+
+
+def encode_status(error: OpError, task: str) -> Any:
+    origin = error.origin or Origin(task, False)
+    return pb.Status(
+        code=error.error_code,
+        type=type(error).__name__,
+        message=error.message,
+        op=error.op or "",
+        op_type=error.op_type or "",
+        source=error.source or "",
+        task=origin.task,
+        is_derived=origin.is_derived,
+    )
+
+
+def decode_status(status: Any) -> OpError:
+    """The error, of the class that it was, or else of its code."""
+    kind = _BY_TYPE.get(status.type) or _BY_CODE.get(status.code, errors.UnknownError)
+    error = kind(status.message)
+    error.op, error.op_type, error.source = status.op or None, status.op_type or None, status.source or None
+    error.origin = Origin(status.task, status.is_derived)
+    return error
+
+
+def lost(task: str, reason: str) -> OpError:
+    """The error of all who need a task that is gone: alike on every survivor."""
+    error = UnavailableError(f"task {task} was lost: {reason}")
+    error.origin = Origin(task, False)
+    return error
+
+
+def derived(error: OpError, task: str) -> OpError:
+    """What the others of a step raise when it ended with ``error`` in ``task``."""
+    origin = error.origin or Origin(task, False)
+    fresh = errors.copy_to_raise(error)
+    fresh.origin = Origin(origin.task, True)
+    return fresh
+
+
+def restarted(task: str, expected: int, got: int) -> OpError:
+    """A key, a session or a graph of a life that ``task`` has left behind."""
+    message = f"task {task} was restarted: expected its life {expected:016x}; got {got:016x}"
+    error = AbortedError(f"{message}. Make a new Session")
+    error.origin = Origin(task, False)
+    return error

@@ -1,0 +1,136 @@
+"""`CompiledPart`: one task's part of a callable, ready to run; and the cut that makes the parts.
+
+    subgraph --cut_by_task--> a part a task --(register_graph)--> CompiledPart: cut by device, bound, run
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from flowrt.device.cuda import why_no_gpu
+from flowrt.device.device import Device
+from flowrt.device.spec import parse_device
+from flowrt.distribute.master import Part
+from flowrt.errors import OpError
+from flowrt.executor.compile_step import compile_subgraph
+from flowrt.executor.keys import remote_keys
+from flowrt.executor.plan import Plan
+from flowrt.executor.runner import StepControl
+from flowrt.executor.step_stats import StepRecorder
+from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
+from flowrt.graph.node import Node, Subgraph, with_functions
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.transfer import recv_op, send_op
+from flowrt.graph.passes.partition import partition, task_of
+from flowrt.graph.passes.split import split
+from flowrt.rendezvous.local import LocalRendezvous
+
+
+def cut_by_task(
+    subgraph: Subgraph,
+    devices: Mapping[str, int],
+    placement: Mapping[str, str],
+    soft_placement: bool,
+    optimises: bool,
+) -> tuple[dict[str, Part], dict[str, str]]:
+    """``subgraph`` placed on ``devices``, {full name: incarnation of its task}, as a part a task; and the
+    devices of the operations that name resources. Raises as placement and the passes do.
+    """
+    specs = [parse_device(name) for name in devices]
+    placed = compile_subgraph(
+        subgraph, specs, placement, soft_placement, optimises, {"GPU": why_no_gpu}, part_of=task_of
+    )
+    handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}
+    parts = {
+        task: Part(
+            _with_lives(part, devices),
+            tuple(placed.feeds.index(name) for name in part.feeds),
+            tuple(i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task),
+        )
+        for task, part in partition(placed, task_of).items()
+    }
+    return parts, handles
+
+
+def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
+    """``part`` whose sends and receives know which life of the sender's task they are of."""
+
+    def with_life(node: Node) -> Node:
+        if node.op.effect is Effect.NESTED:
+            return with_functions(node, functools.partial(_with_lives, devices=devices))
+        if node.op is not send_op and node.op is not recv_op:
+            return node
+        life = devices[node.attrs["send_device"]]
+        signed = life - (1 << 64) if life >> 63 else life  # as an attribute has it
+        return node.replace(attrs={**node.attrs, "send_device_incarnation": signed})
+
+    return part.with_nodes([with_life(node) for node in part])
+
+
+@final
+class CompiledPart:
+    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object behind a stateful node."""
+
+    def __init__(
+        self,
+        part: Subgraph,
+        devices: Mapping[str, Device],
+        resource: Callable[[Device, Node], Any],
+        optimises: bool,
+    ) -> None:
+        self.keys = remote_keys(part)
+        """What it receives from other tasks in every step."""
+        make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
+        mode = jit_mode()
+        can_fuse = optimises and len(part.nodes) <= MAX_NODES
+        self._plan = make(mode is Jit.EAGER and can_fuse)
+        self._lock = threading.Lock()
+        self._runs_to_compile = RUNS_BEFORE_COMPILING if mode is Jit.BACKGROUND and can_fuse else 0
+        self._make, self._devices = make, list(devices.values())
+        self._is_closed = False
+
+    def run(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl,
+        recorder: StepRecorder | None,
+        rendezvous: LocalRendezvous,
+    ) -> list[Any]:
+        """One step: the fetches' values. Raises what ends it."""
+        if self._runs_to_compile:
+            self._count_run()
+        return self._plan.run(feeds, control, recorder, rendezvous)
+
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """Its partitions, by device."""
+        return self._plan.subgraphs
+
+    def close(self) -> None:
+        """Let go of its memory. Runs that have begun go on."""
+        with self._lock:
+            self._is_closed = True
+            self._plan.close()
+
+    def _count_run(self) -> None:
+        self._runs_to_compile = max(0, self._runs_to_compile - 1)
+        if not self._runs_to_compile:
+            compile_beside(self._take_loops)
+
+    def _take_loops(self) -> None:
+        """On the compiling thread: a plan with loops in the place of this one."""
+        if self._is_closed or not any(device.executor.compiles_loops() for device in self._devices):
+            return
+        try:
+            fused = self._make(True)
+        except OpError:
+            return  # the session was closed meanwhile, or there is no memory for a second plan
+        with self._lock:
+            if not fused.has_loops:
+                fused.close()
+                return
+            plan, self._plan = self._plan, fused
+        plan.close()

@@ -1,0 +1,243 @@
+"""`Peer`: the other end of a connection, which is asked and asks.
+
+    peer.ask(message, done) --Frame--> owner.asked(peer, request_id, message)
+    done(message, error)    <--Frame-- peer.answer(request_id, message)
+
+The first request of a connection is `Hello`, both ways: who speaks, in which life, in which version of the protocol.
+When the connection is lost, everything that was asked ends in the same error, and the owner is told.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, final
+
+import flowrt.version
+from flowrt.distribute.messages import PROTOCOL, Message, decode, encode, encode_error, lost
+from flowrt.errors import (
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+    copy_to_raise,
+)
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel import Bytes, Connection, Transport
+
+Done: TypeAlias = Callable[[Message | None, OpError | None], object]
+"""``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by who lost the peer."""
+
+
+class Owner(Protocol):
+    """What the peers of one task, or of one client, have in common. Called in reader threads."""
+
+    def hello(self) -> Any:
+        """What this end says of itself: a `pb.Hello`."""
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """The other end has said who it is. Raises what the connection is refused with."""
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None: ...
+
+    def lost(self, peer: Peer, error: OpError) -> None: ...
+
+
+@final
+class Reply:
+    """What comes back of a request, for a thread that waits for it."""
+
+    def __init__(self) -> None:
+        self.request_id = 0
+        self._arrived = threading.Event()
+        self._message: Message | None = None
+        self._error: OpError | None = None
+
+    def settle(self, message: Message | None, error: OpError | None) -> None:
+        """See `Done`."""
+        self._message, self._error = message, error
+        self._arrived.set()
+
+    def is_there(self, timeout_s: float) -> bool:
+        """Block until it is there, for at most ``timeout_s`` seconds."""
+        return self._arrived.wait(timeout_s)
+
+    def open(self) -> Message:
+        """What came. Raises the error that came instead."""
+        if self._message is None:
+            raise copy_to_raise(self._error or UnavailableError("no answer"))
+        return self._message
+
+
+@final
+class Peer:
+    """Any thread may call anything. ``name``: what the other end called itself, its address before."""
+
+    def __init__(self, connection: Connection, owner: Owner) -> None:
+        self.connection, self._owner = connection, owner
+        self.name, self.token = connection.peer, ""
+        """``token`` is the owner's: no two peers have one."""
+        self.incarnation = 0
+        self.heard_at = time.monotonic()
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, Done] = {}
+        self._error: OpError | None = None
+        self._is_known = False
+
+    # --- asking
+
+    def ask(self, message: Message, done: Done, request_id: int | None = None) -> None:
+        """Send a request, under a number of `next_id`."""
+        self._send(message, {request_id or self.next_id(): done})
+
+    def ask_all(self, message: Message, dones: Sequence[Done]) -> None:
+        """Send a request that has an answer for each of ``dones``, numbered on from the request."""
+        with self._lock:
+            ids = [next(self._ids) for _ in dones]
+        self._send(message, dict(zip(ids, dones, strict=True)))
+
+    def next_id(self) -> int:
+        """A number for a request."""
+        with self._lock:
+            return next(self._ids)
+
+    def _send(self, message: Message, dones: Mapping[int, Done]) -> None:
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._waiting.update(dones)
+        if error is not None:
+            for done in dones.values():
+                done(None, error)
+            return
+        try:
+            self.connection.send(*encode(next(iter(dones)), message))
+        except OpError as failure:
+            for number in dones:
+                self._settle(number, None, self._error or failure)
+
+    def wait_for(self, message: Message, timeout_s: float) -> Message:
+        """Ask, and block until the answer is there. Raises its error, `DeadlineExceededError` after ``timeout_s``
+        seconds.
+        """
+        reply = Reply()
+        self.ask(message, reply.settle)
+        if not reply.is_there(timeout_s):
+            raise DeadlineExceededError(f"{self.name}: no answer within {timeout_s:.1f} s")
+        return reply.open()
+
+    def greet(self, timeout_s: float) -> None:
+        """Say who this is, and hear who that is. Raises `FailedPreconditionError` for another protocol."""
+        answer = self.wait_for(Message(self._owner.hello()), timeout_s)
+        self._meet(answer.body)
+
+    # --- answering
+
+    def answer(
+        self, request_id: int, message: Message | None, error: OpError | None, sent: Callable[[], None] | None = None
+    ) -> None:
+        """``sent`` is called when the bytes of the message's tensors may be changed again. Nothing happens when
+        the peer is lost. Raises `UnimplementedError` for a tensor that cannot travel; nothing was sent then.
+        """
+        try:
+            if message is None:
+                frame = encode_error(request_id, error or UnavailableError("no answer"), "")
+            else:
+                frame = encode(request_id, message, is_answer=True)
+        except OpError:
+            if sent is not None:
+                sent()
+            raise
+        try:
+            self.connection.send(*frame, sent if frame.payload else None)
+        except OpError:
+            if sent is not None:
+                sent()
+            return
+        if sent is not None and not frame.payload:
+            sent()
+
+    # --- what the connection calls
+
+    def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
+        """See `flowrt.rendezvous.channel.Receiver`."""
+        self.heard_at = time.monotonic()
+        request_id, is_answer, message, error = decode(header, payload)
+        if is_answer:
+            self._settle(request_id, message, error)
+        elif message is None:
+            raise InvalidArgumentError("message: expected a request; got an error")
+        elif type(message.body) is pb.Hello:
+            self._answer_hello(request_id, message.body)
+        elif not self._is_known:
+            self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
+        else:
+            self._owner.asked(self, request_id, message)
+
+    def on_lost(self, connection: Connection, error: UnavailableError) -> None:
+        """See `flowrt.rendezvous.channel.Receiver`."""
+        self.fail(error.message)
+
+    def fail(self, reason: str) -> None:
+        """The peer is gone: end all that was asked of it, and tell the owner. Once."""
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error = lost(self.name, reason)
+            waiting, self._waiting = self._waiting, {}
+        for done in waiting.values():
+            done(None, error)
+        self._owner.lost(self, error)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._error is not None
+
+    def close(self, reason: str) -> None:
+        """End the connection from this side."""
+        self.connection.close()
+        self.fail(reason)
+
+    # ---
+
+    def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
+        with self._lock:
+            done = self._waiting.pop(request_id, None)
+        if done is not None:  # None: the answer came twice
+            done(message, error)
+
+    def _answer_hello(self, request_id: int, hello: Any) -> None:
+        try:
+            self._meet(hello)
+        except OpError as error:
+            self.answer(request_id, None, error)
+            return
+        self.answer(request_id, Message(self._owner.hello()), None)
+
+    def _meet(self, hello: Any) -> None:
+        if hello.protocol != PROTOCOL:
+            raise FailedPreconditionError(
+                f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); {hello.task or self.name} speaks "
+                f"protocol {hello.protocol} (flowrt {hello.version}). Install one version everywhere"
+            )
+        self.name, self.incarnation = hello.task or self.name, hello.incarnation
+        self._owner.greeted(self, hello)
+        self._is_known = True
+
+
+def dial(transport: Transport, address: str, owner: Owner, timeout_s: float) -> Peer:
+    """Connect to ``address`` and say hello. Raises `UnavailableError` with the reason."""
+    end = time.monotonic() + timeout_s
+    connection = transport.connect(address, timeout_s)
+    peer = Peer(connection, owner)
+    try:
+        connection.start(peer)
+        peer.greet(max(0.1, end - time.monotonic()))
+    except BaseException:
+        peer.close("it was refused")
+        raise
+    return peer

@@ -1,0 +1,49 @@
+"""``--cluster``, ``--job`` and ``--task``, and ``FLOWRT_CLUSTER`` and ``FLOWRT_TASK``, which say the same.
+
+A cluster is JSON, or the name of a file with it. ``FLOWRT_TASK`` is ``worker:0``, or ``0`` where there is
+one job.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from flowrt.distribute.cluster_spec import ClusterSpec, parse_cluster, shortened
+from flowrt.distribute.resolvers.source import Declaration, Environ, number
+from flowrt.errors import InvalidArgumentError
+
+CLUSTER, TASK = "FLOWRT_CLUSTER", "FLOWRT_TASK"
+VARIABLES = (CLUSTER, TASK)
+
+
+def from_flags(cluster: str | None, job: str | None, task: int | None) -> tuple[Declaration, ...]:
+    """What the command line says. Raises `InvalidArgumentError`."""
+    spec = read_cluster("--cluster", cluster) if cluster else None
+    return (
+        Declaration("--cluster", spec=spec),
+        Declaration("--job", job=job),
+        Declaration("--task", task=task),
+    )
+
+
+def from_variables(environ: Environ) -> tuple[Declaration, ...]:
+    """Raises `InvalidArgumentError`."""
+    text = environ.get(CLUSTER)
+    job, _, index = environ.get(TASK, "").strip().rpartition(":")
+    return (
+        Declaration(CLUSTER, spec=read_cluster(CLUSTER, text) if text else None),
+        Declaration(TASK, job=job or None, task=number({TASK: index}, TASK) if index or job else None),
+    )
+
+
+def read_cluster(source: str, value: str) -> ClusterSpec:
+    """The cluster that ``value``, JSON or the name of a file, says. Raises `InvalidArgumentError`."""
+    try:
+        text = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
+        return parse_cluster(text)
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(
+            f"{source}: expected JSON or a file with it; got {shortened(value)!r}: {error}"
+        ) from None
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{source}: {error}") from None

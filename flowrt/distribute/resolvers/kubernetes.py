@@ -1,0 +1,34 @@
+"""An indexed job of Kubernetes.
+
+Kubernetes sets JOB_COMPLETION_INDEX and calls pod i of a job ``<job>-i``. The pod's template has to say the
+rest: a headless service, whose name is also the pods' ``subdomain`` (FLOWRT_SUBDOMAIN), how many pods there
+are (FLOWRT_TASKS) and the port they listen at (FLOWRT_PORT). See examples/launch/kubernetes_job.yaml.
+"""
+
+from __future__ import annotations
+
+from flowrt.distribute.resolvers.ports import PORT, first_port
+from flowrt.distribute.resolvers.source import Environ, Launch, has, number, workers
+
+VARIABLES = ("JOB_COMPLETION_INDEX", "FLOWRT_TASKS")
+_NEEDED = ("FLOWRT_SUBDOMAIN", PORT, "HOSTNAME")
+
+
+def from_kubernetes(environ: Environ) -> Launch | None:
+    """None outside of an indexed job, or in one that does not say how many pods it has.
+
+    Raises `InvalidArgumentError`.
+    """
+    if not has(environ, *VARIABLES):
+        return None
+    size, rank = number(environ, "FLOWRT_TASKS"), number(environ, "JOB_COMPLETION_INDEX")
+    missing = [name for name in _NEEDED if not has(environ, name)]
+    job, _, index = environ.get("HOSTNAME", "").rpartition("-")
+    if not missing and index != str(rank):
+        missing = [f"a HOSTNAME that ends in -{rank}"]
+    if missing:
+        why = f"the pod's template has to set {', '.join(missing)} (docs/cluster.md has one)"
+        return Launch("Kubernetes", size, rank, why_no_spec=why)
+    port, subdomain = first_port(environ, ""), environ["FLOWRT_SUBDOMAIN"]
+    spec = workers((f"{job}-{pod}.{subdomain}", port) for pod in range(size))
+    return Launch("Kubernetes", size, rank, spec)

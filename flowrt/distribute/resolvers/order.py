@@ -1,0 +1,135 @@
+"""Which sources there are, in which order they are asked, and that they have to agree.
+
+The first source that says something is taken. No later one is ignored: one that says something else is an
+error, because a process that joins a cluster other than the one its user thinks of waits for peers that
+never come. A launcher that started one process only says nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NoReturn, TypeVar
+
+from flowrt.distribute.cluster_spec import ClusterSpec, shortened
+from flowrt.distribute.resolvers import (
+    flowrt_variables,
+    kubernetes,
+    open_mpi,
+    slurm,
+    tf_config,
+    torchrun,
+)
+from flowrt.distribute.resolvers.source import Declaration, Environ, Launch, ResolvedCluster, workers
+from flowrt.errors import InvalidArgumentError
+
+DECLARED: tuple[Callable[[Environ], tuple[Declaration, ...]], ...] = (
+    flowrt_variables.from_variables,
+    tf_config.from_tf_config,
+)
+LAUNCHED: tuple[Callable[[Environ], Launch | None], ...] = (
+    torchrun.from_torchrun,
+    slurm.from_slurm,
+    open_mpi.from_open_mpi,
+    kubernetes.from_kubernetes,
+)
+VARIABLES = tuple(
+    name
+    for source in (flowrt_variables, tf_config, torchrun, slurm, open_mpi, kubernetes)
+    for name in source.VARIABLES
+)
+"""A source whose variables are missing says nothing. Who starts processes of a cluster of its own removes
+them."""
+
+ALONE = ResolvedCluster(workers([("127.0.0.1", 0)]), "worker", 0, "the default, a single process")
+
+
+T = TypeVar("T")
+Said = tuple[str, T]
+"""What a source, by its name, says."""
+
+
+def resolve(
+    environ: Environ, cluster: str | None = None, job: str | None = None, task: int | None = None
+) -> ResolvedCluster:
+    """The cluster, and which of its tasks this process is.
+
+    ``environ`` are the variables of the process; ``cluster`` (JSON, or a file with it), ``job`` and ``task``
+    are the flags of the command line, which come first. Raises `InvalidArgumentError` for what cannot be
+    read, is missing, or contradicts another source, which is then named too.
+    """
+    declared = [*flowrt_variables.from_flags(cluster, job, task)]
+    declared += [each for read in DECLARED for each in read(environ)]
+    launches = [each for read in LAUNCHED if (each := read(environ)) is not None and each.size > 1]
+    said = _agreed("cluster", ((each.source, each.spec) for each in declared))
+    source, spec = said or _launched_cluster(launches) or (ALONE.source, ALONE.spec)
+    for launch in launches:
+        if launch.size != len(spec):
+            raise _conflict("cluster", (source, str(spec)), (launch.source, f"{launch.size} processes"))
+    return _own_task(source, spec, declared, launches)
+
+
+def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:
+    """The cluster of the first launcher that knows where its processes are; None without a launcher."""
+    for launch in launches:
+        if launch.spec is not None:
+            return launch.source, launch.spec
+    if not launches:
+        return None
+    source, size, why = launches[0].source, launches[0].size, launches[0].why_no_spec
+    raise InvalidArgumentError(
+        f"{source}: expected the addresses of {size} processes; {why}. Say them with FLOWRT_CLUSTER or --cluster"
+    )
+
+
+def _own_task(
+    source: str, spec: ClusterSpec, declared: Sequence[Declaration], launches: Sequence[Launch]
+) -> ResolvedCluster:
+    """Which task this is. A launcher's numbers count in a cluster of several jobs only if nobody says more:
+    who wrote the cluster down may have put the jobs in an order of his own.
+    """
+    jobs: list[Said[str | None]] = [(each.source, each.job) for each in declared]
+    tasks: list[Said[int | None]] = [(each.source, each.task) for each in declared]
+    if len(spec.jobs) == 1 or not any(value is not None for _, value in (*jobs, *tasks)):
+        places = list(spec.tasks())
+        jobs += [(each.source, places[each.rank][0]) for each in launches]
+        tasks += [(each.source, places[each.rank][1]) for each in launches]
+    if len(spec.jobs) == 1:
+        jobs.append((source, spec.jobs[0]))
+    _, job = _agreed("job", jobs) or _missing("job", "--job", source, spec)
+    if spec.jobs == [job] and len(spec) == 1:
+        tasks.append((source, spec.task_indices(job)[0]))
+    _, task = _agreed("task", tasks) or _missing("task", "--task", source, spec)
+    try:
+        spec.task_address(job, task)
+    except InvalidArgumentError as error:
+        raise InvalidArgumentError(f"{source} has {spec}: {error}") from None
+    return ResolvedCluster(spec, job, task, source)
+
+
+def _agreed(what: str, said: Iterable[Said[T | None]]) -> Said[T] | None:
+    """The first that is said, if all others are equal. Raises `InvalidArgumentError`."""
+    there = [(source, value) for source, value in said if value is not None]
+    for other in there[1:]:
+        if other[1] != there[0][1]:
+            raise _conflict(what, there[0], other)
+    return there[0] if there else None
+
+
+def _conflict(what: str, first: Said[object], other: Said[object]) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f"cluster: expected all sources to name one {what}; got {_short(first)} and {_short(other)}. Remove"
+        " one, or make them agree"
+    )
+
+
+def _short(said: Said[object]) -> str:
+    source, value = said
+    text = repr(value.as_dict()) if isinstance(value, ClusterSpec) else str(value)
+    return f"{shortened(text)} from {source}"
+
+
+def _missing(what: str, flag: str, source: str, spec: ClusterSpec) -> NoReturn:
+    raise InvalidArgumentError(
+        f"cluster: {source} has {spec}; expected to be told which {what} this process is. Give {flag}, or"
+        " FLOWRT_TASK=JOB:INDEX"
+    )

@@ -1,0 +1,92 @@
+"""What a source says about the cluster, and how its variables are read.
+
+There are two kinds. A *declaration* was written by somebody for this process; it may leave parts to other
+sources. A *launch* comes from the program that started this process as one of several: it counts them, and
+may know where they run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import final
+
+from flowrt.distribute.cluster_spec import MAX_TASKS, Address, ClusterSpec
+from flowrt.errors import InvalidArgumentError
+
+Environ = Mapping[str, str]
+
+WORKER = "worker"
+"""The job of processes that were only counted."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """``source`` names the variable or flag; None is what it does not say."""
+
+    source: str
+    spec: ClusterSpec | None = None
+    job: str | None = None
+    task: int | None = None
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """This process is number ``rank`` of ``size``. ``why_no_spec`` says what is missing where ``spec`` is
+    None.
+    """
+
+    source: str
+    size: int
+    rank: int
+    spec: ClusterSpec | None = None
+    why_no_spec: str = ""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.size <= MAX_TASKS or not 0 <= self.rank < self.size:
+            raise InvalidArgumentError(
+                f"{self.source}: expected 1 to {MAX_TASKS} processes, numbered from 0; got number {self.rank}"
+                f" of {self.size}"
+            )
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class ResolvedCluster:
+    """The cluster, which of its tasks this process is, and who said so. Prints as one line for the user."""
+
+    spec: ClusterSpec
+    job: str
+    task: int
+    source: str
+
+    @property
+    def address(self) -> str:
+        return self.spec.task_address(self.job, self.task)
+
+    def __str__(self) -> str:
+        return f"cluster: {self.spec} from {self.source}; I am {self.job} {self.task} at {self.address}"
+
+
+def workers(places: Iterable[tuple[str, int]]) -> ClusterSpec:
+    """A cluster of one job from hosts and ports."""
+    return ClusterSpec({WORKER: [str(Address(_bracketed(host), port)) for host, port in places]})
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host and not host.startswith("[") else host
+
+
+def number(environ: Environ, name: str) -> int:
+    """The variable ``name``, which must be there and below a million. Raises `InvalidArgumentError`."""
+    text = environ.get(name, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) <= 6):
+        raise InvalidArgumentError(f"{name}: expected a number; got {environ.get(name)!r}")
+    return int(text)
+
+
+def has(environ: Environ, *names: str) -> bool:
+    """Whether all of these variables say something."""
+    return all(environ.get(name) for name in names)

@@ -1,0 +1,150 @@
+"""When the processes of a job are stopped, and when they start again. Decisions only: `launcher` acts on
+them.
+
+  Rule 1: the first failure ends all; who ended well may stay away.   Rule 2: all start again, or none.
+  Rule 3: an interrupted job does not start again.   Rule 4: every stop has an end: `GraceOver` kills.
+"""
+
+from __future__ import annotations
+
+import enum
+import signal
+from typing import NamedTuple, TypeAlias, final
+
+CAUSED_BY_STOP = {0, -signal.SIGTERM, -signal.SIGKILL, 128 + signal.SIGTERM}
+"""How a process ends that was told to; anything else it did itself."""
+
+
+class Exited(NamedTuple):
+    """A process has ended: ``status`` is what it returned, or -n for signal n. ``follows`` says that its
+    error speaks of another process: a lost peer, an aborted step.
+    """
+
+    rank: int
+    status: int
+    follows: bool = False
+
+
+class Interrupted(NamedTuple):
+    """The user, or the scheduler, wants an end."""
+
+    signal: int
+
+
+class GraceOver(NamedTuple):
+    """The time that processes have to end after `Terminate` is over."""
+
+
+class Start(NamedTuple):
+    """Start all processes; ``attempt`` counts from 0."""
+
+    attempt: int
+
+
+class Terminate(NamedTuple):
+    """Ask these to end, and send `GraceOver` when they have had their time."""
+
+    ranks: tuple[int, ...]
+
+
+class Kill(NamedTuple):
+    ranks: tuple[int, ...]
+
+
+class Report(NamedTuple):
+    """Tell the user about the root cause of a failed attempt."""
+
+    cause: Exited
+    attempt: int
+
+
+class Finish(NamedTuple):
+    """All have ended. ``status`` is for the shell."""
+
+    status: int
+
+
+Event: TypeAlias = Exited | Interrupted | GraceOver
+Action: TypeAlias = Start | Terminate | Kill | Report | Finish
+
+
+class State(enum.Enum):
+    RUNNING, STOPPING, DONE = range(3)
+
+
+@final
+class Supervisor:
+    """``size`` processes, restarted up to ``max_restarts`` times."""
+
+    def __init__(self, size: int, max_restarts: int) -> None:
+        self._size, self._max_restarts = size, max_restarts
+        self._attempt = -1
+        self._state = State.DONE
+        self._alive: set[int] = set()
+        self._failures: list[Exited] = []
+        self._signal: int | None = None
+
+    def start(self) -> list[Action]:
+        """The first actions; again after a failed attempt."""
+        self._attempt += 1
+        self._state = State.RUNNING
+        self._alive = set(range(self._size))
+        self._failures = []
+        return [Start(self._attempt)]
+
+    def handle(self, event: Event) -> list[Action]:
+        """What ``event`` asks for. An event that comes too late asks for nothing."""
+        match event:
+            case Exited():
+                return self._exited(event)
+            case Interrupted():
+                return self._interrupted(event)
+            case GraceOver():
+                return [Kill(self._ranks())] if self._state is State.STOPPING else []
+
+    def check(self) -> None:
+        """Raise AssertionError where a rule of this file is broken."""
+        assert (self._state is State.DONE) == (not self._alive), (self._state, self._alive)
+        assert self._attempt <= self._max_restarts
+        assert self._state is not State.RUNNING or not self._failures
+
+    def _exited(self, event: Exited) -> list[Action]:
+        if event.rank not in self._alive:
+            return []
+        self._alive.discard(event.rank)
+        told = self._state is State.STOPPING and event.status in CAUSED_BY_STOP
+        if event.status != 0 and not told:
+            self._failures.append(event)
+        if not self._alive:
+            return self._conclude()
+        return self._stop() if self._failures and self._state is State.RUNNING else []
+
+    def _interrupted(self, event: Interrupted) -> list[Action]:
+        if self._state is State.DONE:
+            return []
+        self._signal = event.signal
+        return self._stop() if self._state is State.RUNNING else [Kill(self._ranks())]
+
+    def _stop(self) -> list[Action]:
+        self._state = State.STOPPING
+        return [Terminate(self._ranks())]
+
+    def _conclude(self) -> list[Action]:
+        self._state = State.DONE
+        if self._signal is not None:
+            return [Finish(128 + self._signal)]
+        if not self._failures:
+            return [Finish(0)]
+        cause = next((each for each in self._failures if not each.follows), self._failures[0])
+        report = Report(cause, self._attempt)
+        if self._attempt < self._max_restarts:
+            return [report, *self.start()]
+        return [report, Finish(shell_status(cause.status))]
+
+    def _ranks(self) -> tuple[int, ...]:
+        return tuple(sorted(self._alive))
+
+
+def shell_status(status: int) -> int:
+    """What a shell makes of a status: 128 + n for signal n."""
+    return status if status >= 0 else 128 - status

@@ -1,0 +1,63 @@
+"""`Threads`: threads for work that may wait, as many as there is such work at a time.
+
+A pool with a bound can deadlock here: a step waits for a tensor whose request would need a thread of the pool. An idle
+thread takes new work in about 30 us; starting one takes 80.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from queue import SimpleQueue
+from typing import final
+
+
+@final
+class Threads:
+    """``submit(work)`` runs it on a thread. What it raises goes to ``threading.excepthook``."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._idle: list[SimpleQueue[Callable[[], object] | None]] = []
+        self._all: set[threading.Thread] = set()
+        self._is_closed = False
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """After `close` nothing happens."""
+        with self._lock:
+            if self._is_closed:
+                return
+            if self._idle:
+                self._idle.pop().put(work)
+                return
+            mailbox: SimpleQueue[Callable[[], object] | None] = SimpleQueue()
+            mailbox.put(work)
+            thread = threading.Thread(target=self._run, args=(mailbox,), name=self._name, daemon=True)
+            self._all.add(thread)
+        thread.start()
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """End the idle threads, and those that work when they are done."""
+        with self._lock:
+            self._is_closed = True
+            idle, self._idle = self._idle, []
+            threads = list(self._all)
+        for mailbox in idle:
+            mailbox.put(None)
+        for thread in threads:
+            if thread is not threading.current_thread() and thread.ident is not None:
+                thread.join(timeout_s)
+
+    def _run(self, mailbox: SimpleQueue[Callable[[], object] | None]) -> None:
+        try:
+            while (work := mailbox.get()) is not None:
+                work()
+                del work  # what it holds is not this thread's to keep
+                with self._lock:
+                    if self._is_closed:
+                        return
+                    self._idle.append(mailbox)
+        finally:
+            with self._lock:
+                self._all.discard(threading.current_thread())

@@ -1,0 +1,457 @@
+"""`Worker`: what one task does of other tasks' steps, as a pure state machine.
+
+    handle(event) -> actions        events say what happened, actions what a shell (`flowrt.distribute.server`)
+                                    is to do; an action carries all that it needs
+
+The life of a step in a task: a request for one of its tensors may come before the step does, so whoever comes first
+makes its rendezvous. `RunGraph` starts its programs. It ends when they have ended and what they made for others has
+left, or with the first error; then its number is remembered, and late requests are refused instead of waiting for
+a step that will not come.
+
+Rules of this file:
+  1. A step's number starts it once; a step that was aborted before it came does not start.
+  2. What a peer began ends with the peer: its sessions, their graphs and steps.
+  3. A request for a life that this task has left behind is refused: `AbortedError`, which says so.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+from flowrt.distribute.messages import Message, decode_status, derived, restarted
+from flowrt.errors import (
+    AbortedError,
+    CancelledError,
+    InvalidArgumentError,
+    NotFoundError,
+    OpError,
+    UnavailableError,
+    UnimplementedError,
+)
+from flowrt.graph.node import Subgraph
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.remote import RemoteRendezvous
+
+MAX_REMEMBERED_STEPS = 100_000
+"""Numbers of steps that are over: a step as old as that has no messages on their way any more."""
+
+EARLY_S = 60.0
+"""How long requests wait for a step that this task has not heard of."""
+
+# --- events
+
+
+class Asked(NamedTuple):
+    """``peer`` sent a request. Peers are names: a task's, or one that the shell gave a client."""
+
+    peer: str
+    request_id: int
+    message: Message
+
+
+class GraphCompiled(NamedTuple):
+    """The end of `CompileGraph`. ``part`` is the shell's."""
+
+    graph: int
+    part: Any
+    error: OpError | None
+
+
+class StepEnded(NamedTuple):
+    """All programs of a step are done and what they made for others has left, or ``error`` has ended it."""
+
+    step: int
+    values: Sequence[Any]
+    error: OpError | None
+    step_stats: bytes = b""
+
+
+class PeerLost(NamedTuple):
+    peer: str
+    error: OpError
+
+
+class Ticked(NamedTuple):
+    """It is ``now``, in seconds of a clock that does not jump."""
+
+    now: float
+
+
+Event: TypeAlias = Asked | GraphCompiled | StepEnded | PeerLost | Ticked
+
+# --- actions
+
+
+class Answer(NamedTuple):
+    """Send the answer to a request: a message, or an error."""
+
+    peer: str
+    request_id: int
+    message: Message | None
+    error: OpError | None = None
+
+
+class CompileGraph(NamedTuple):
+    """Compile this task's part of a graph; `GraphCompiled` says the end."""
+
+    graph: int
+    session: str
+    subgraph: Subgraph
+    optimises: bool
+
+
+class StartStep(NamedTuple):
+    """Run ``part``; `StepEnded` says the end. ``timeout_ms`` of 0: it has no deadline."""
+
+    step: int
+    part: Any
+    feeds: Sequence[Any]
+    rendezvous: RemoteRendezvous
+    timeout_ms: int
+    trace_level: int
+
+
+class EndStep(NamedTuple):
+    """Make the step's programs end with ``error``, and all who wait for its tensors."""
+
+    step: int
+    rendezvous: RemoteRendezvous
+    error: OpError
+
+
+class ServeTensors(NamedTuple):
+    """Answer ``request_id + i`` with the value of ``keys[i]`` when it is there."""
+
+    step: int
+    rendezvous: RemoteRendezvous
+    peer: str
+    request_id: int
+    keys: Sequence[str]
+
+
+class OpenWorkerSession(NamedTuple):
+    session: str
+    is_isolated: bool
+
+
+class ForgetParts(NamedTuple):
+    """Let go of compiled graphs."""
+
+    parts: Sequence[Any]
+
+
+class CloseWorkerSession(NamedTuple):
+    """Let go of what is a session's own."""
+
+    session: str
+
+
+class ClearContainers(NamedTuple):
+    """Drop the shared variables in ``containers``; of all if there are none."""
+
+    containers: Sequence[str]
+
+
+class StartDraining(NamedTuple):
+    timeout_ms: int
+
+
+Action: TypeAlias = (
+    Answer | CompileGraph | StartStep | EndStep | ServeTensors | OpenWorkerSession | ForgetParts
+    | CloseWorkerSession | ClearContainers | StartDraining
+)  # fmt: skip
+
+
+# --- state
+
+
+class _Graph:
+    __slots__ = ("part", "peer", "request_id", "session")
+
+    def __init__(self, session: str, peer: str, request_id: int) -> None:
+        self.session, self.peer, self.request_id = session, peer, request_id
+        self.part: Any = None
+
+
+class _Step:
+    """``owner``: who asked to run it, (peer, request id); None as long as only tensors were asked for."""
+
+    __slots__ = ("error", "heard_at", "owner", "rendezvous", "session")
+
+    def __init__(self, rendezvous: RemoteRendezvous, now: float) -> None:
+        self.rendezvous, self.heard_at = rendezvous, now
+        self.owner: tuple[str, int] | None = None
+        self.session = ""
+        self.error: OpError | None = None
+
+
+@final
+class Worker:
+    """The state machine of ``task`` in its life ``incarnation``. ``new_rendezvous(step)`` makes a step's
+    rendezvous; ``devices`` describes the task's devices.
+    """
+
+    def __init__(
+        self,
+        task: str,
+        incarnation: int,
+        version: str,
+        devices: Sequence[Any],
+        new_rendezvous: Callable[[int], RemoteRendezvous],
+    ) -> None:
+        self.task, self.incarnation, self.version, self.devices = task, incarnation, version, devices
+        self.is_draining = False
+        self._new_rendezvous = new_rendezvous
+        self._now = 0.0
+        self._sessions: dict[str, str] = {}
+        """Each with the peer that it belongs to."""
+        self._graphs: dict[int, _Graph] = {}
+        self._last_graph = 0
+        self._steps: dict[int, _Step] = {}
+        self._over: OrderedDict[int, OpError | None] = OrderedDict()
+
+    def handle(self, event: Event) -> list[Action]:
+        match event:
+            case Asked(peer, request_id, message):
+                handler = _HANDLERS.get(type(message.body))
+                if handler is None:
+                    name = type(message.body).__name__
+                    return [Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))]
+                return handler(self, peer, request_id, message)
+            case StepEnded():
+                return self._end_step(event)
+            case GraphCompiled(number, part, error):
+                return self._keep_graph(number, part, error)
+            case PeerLost(peer, error):
+                return self._lose(peer, error)
+            case Ticked(now):
+                return self._tick(now)
+
+    @property
+    def num_running(self) -> int:
+        return sum(step.owner is not None for step in self._steps.values())
+
+    def rendezvous(self, step: int) -> RemoteRendezvous | None:
+        """Of a step that has not ended."""
+        found = self._steps.get(step)
+        return None if found is None else found.rendezvous
+
+    def running(self) -> list[tuple[int, RemoteRendezvous]]:
+        """The steps that run, for those who look for what they wait for."""
+        return [(number, step.rendezvous) for number, step in self._steps.items() if step.owner is not None]
+
+    # --- sessions and graphs
+
+    def _status(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        status = pb.TaskStatus(
+            task=self.task,
+            incarnation=self.incarnation,
+            version=self.version,
+            is_draining=self.is_draining,
+            sessions=len(self._sessions),
+            running_steps=self.num_running,
+            devices=self.devices,
+        )
+        return [Answer(peer, request_id, Message(status))]
+
+    def _beat(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        return [_done(peer, request_id)]
+
+    def _create_session(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        body = message.body
+        if self.is_draining:
+            return [Answer(peer, request_id, None, self._leaving())]
+        self._sessions[body.session] = peer
+        listed = Message(pb.DeviceList(devices=self.devices))
+        return [OpenWorkerSession(body.session, body.is_isolated), Answer(peer, request_id, listed)]
+
+    def _delete_session(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        reason = CancelledError("the session was closed while this step ran")
+        return [*self._close(message.body.session, reason), _done(peer, request_id)]
+
+    def _close(self, session: str, reason: OpError) -> list[Action]:
+        if self._sessions.pop(session, None) is None:
+            return []
+        actions: list[Action] = []
+        for number, step in list(self._steps.items()):
+            if step.session == session:
+                actions += self._abort(number, reason)
+        gone = [number for number, graph in self._graphs.items() if graph.session == session]
+        parts = [self._graphs.pop(number).part for number in gone]
+        return [*actions, ForgetParts([p for p in parts if p is not None]), CloseWorkerSession(session)]
+
+    def _register(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        body = message.body
+        if body.session not in self._sessions:
+            return [Answer(peer, request_id, None, self._unknown("session", body.session))]
+        if message.graph is None:
+            error = InvalidArgumentError("register_graph: expected a graph; got none")
+            return [Answer(peer, request_id, None, error)]
+        self._last_graph += 1
+        self._graphs[self._last_graph] = _Graph(body.session, peer, request_id)
+        return [CompileGraph(self._last_graph, body.session, message.graph, body.optimises)]
+
+    def _keep_graph(self, number: int, part: Any, error: OpError | None) -> list[Action]:
+        graph = self._graphs.get(number)
+        if graph is None:  # its session was closed meanwhile
+            return [] if part is None else [ForgetParts([part])]
+        if error is not None:
+            del self._graphs[number]
+            return [Answer(graph.peer, graph.request_id, None, error)]
+        graph.part = part
+        return [Answer(graph.peer, graph.request_id, Message(pb.GraphHandle(graph=number)))]
+
+    def _deregister(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        found = [self._graphs.pop(number, None) for number in message.body.graphs]
+        parts = [graph.part for graph in found if graph is not None and graph.part is not None]
+        return [ForgetParts(parts), _done(peer, request_id)]
+
+    def _reset(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        return [ClearContainers(list(message.body.containers)), _done(peer, request_id)]
+
+    def _drain(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        self.is_draining = True
+        return [StartDraining(message.body.timeout_ms), _done(peer, request_id)]
+
+    # --- steps
+
+    def _run(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        body = message.body
+        refusal = self._refusal(body)
+        if refusal is not None:
+            return [Answer(peer, request_id, None, refusal)]
+        step = self._step(body.step)
+        if step.owner is not None:
+            return []  # the same request again: its answer will come
+        graph = self._graphs[body.graph]
+        step.owner, step.session = (peer, request_id), graph.session
+        return [
+            StartStep(
+                body.step, graph.part, message.tensors, step.rendezvous, body.timeout_ms, body.trace_level
+            )
+        ]
+
+    def _refusal(self, body: Any) -> OpError | None:
+        if body.step in self._over:
+            return self._too_late(body.step)
+        graph = self._graphs.get(body.graph)
+        if graph is None or graph.part is None:
+            return self._unknown("graph", str(body.graph))
+        return self._leaving() if self.is_draining else None
+
+    def _serve(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        body = message.body
+        error: OpError | None = None
+        if body.step in self._over:
+            error = self._too_late(body.step)
+        elif (life := _life(body.keys)) not in (None, self.incarnation):
+            error = restarted(self.task, life or 0, self.incarnation)
+        if error is not None:
+            return [Answer(peer, request_id + i, None, error) for i in range(len(body.keys))]
+        return [ServeTensors(body.step, self._step(body.step).rendezvous, peer, request_id, list(body.keys))]
+
+    def _step(self, number: int) -> _Step:
+        step = self._steps.get(number)
+        if step is None:
+            step = self._steps[number] = _Step(self._new_rendezvous(number), self._now)
+        return step
+
+    def _end_step(self, ended: StepEnded) -> list[Action]:
+        step = self._steps.pop(ended.step, None)
+        if step is None or step.owner is None:
+            return []
+        error = step.error or ended.error
+        self._remember(ended.step, error)
+        peer, request_id = step.owner
+        if error is None:
+            body = pb.StepResult(step_stats=[ended.step_stats] if ended.step_stats else [])
+            return [Answer(peer, request_id, Message(body, ended.values))]
+        end = EndStep(ended.step, step.rendezvous, derived(error, self.task))
+        return [end, Answer(peer, request_id, None, error)]
+
+    def _abort_step(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        reason = decode_status(message.body.status)
+        return [*self._abort(message.body.step, reason), _done(peer, request_id)]
+
+    def _abort(self, number: int, error: OpError) -> list[Action]:
+        step = self._steps.get(number)
+        if step is None:
+            self._remember(number, error)
+            return []
+        if step.owner is None:
+            del self._steps[number]
+            self._remember(number, error)
+        step.error = step.error or error
+        return [EndStep(number, step.rendezvous, step.error)]
+
+    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        actions: list[Action] = []
+        for number in message.body.steps:
+            actions += self._abort(number, self._too_late(number))
+        return [*actions, _done(peer, request_id)]
+
+    def _remember(self, number: int, error: OpError | None) -> None:
+        self._over[number] = error
+        if len(self._over) > MAX_REMEMBERED_STEPS:
+            self._over.popitem(last=False)
+
+    # --- what may happen at any time
+
+    def _lose(self, peer: str, error: OpError) -> list[Action]:
+        actions: list[Action] = []
+        for session in [name for name, owner in self._sessions.items() if owner == peer]:
+            actions += self._close(session, error)
+        return actions
+
+    def _tick(self, now: float) -> list[Action]:
+        self._now = now
+        late = [n for n, s in self._steps.items() if s.owner is None and now - s.heard_at > EARLY_S]
+        actions: list[Action] = []
+        for number in late:
+            message = f"step {number:x}: {self.task} was asked for its tensors and never to run it"
+            actions += self._abort(number, UnavailableError(message))
+        return actions
+
+    # --- errors
+
+    def _too_late(self, number: int) -> OpError:
+        error = self._over.get(number)
+        return error if error is not None else AbortedError(f"step {number:x} is over in {self.task}")
+
+    def _leaving(self) -> OpError:
+        return UnavailableError(f"task {self.task} is draining: it takes no new work")
+
+    def _unknown(self, what: str, name: str) -> OpError:
+        if what == "session" or self._last_graph == 0:
+            return AbortedError(
+                f"task {self.task} knows no {what} {name}: it was restarted, or the session was closed. Make a "
+                "new Session"
+            )
+        return NotFoundError(f"task {self.task} knows no {what} {name}")
+
+
+def _done(peer: str, request_id: int) -> Answer:
+    return Answer(peer, request_id, Message(pb.Done()))
+
+
+def _life(keys: Sequence[str]) -> int | None:
+    """The producer's life that the keys of a request are of."""
+    return int(keys[0].split(";", 2)[1], 16) if keys else None
+
+
+_HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {
+    pb.GetStatus: Worker._status,
+    pb.Heartbeat: Worker._beat,
+    pb.CreateWorkerSession: Worker._create_session,
+    pb.DeleteWorkerSession: Worker._delete_session,
+    pb.RegisterGraph: Worker._register,
+    pb.DeregisterGraph: Worker._deregister,
+    pb.RunGraph: Worker._run,
+    pb.AbortStep: Worker._abort_step,
+    pb.CleanupGraph: Worker._cleanup,
+    pb.RecvTensor: Worker._serve,
+    pb.ResetContainers: Worker._reset,
+    pb.Drain: Worker._drain,
+}

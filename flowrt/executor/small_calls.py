@@ -1,0 +1,120 @@
+"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, cutting.
+
+Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
+stand in a loop that is (`flowrt.executor.compiled_body`).
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt.device.call_sequence import Call, Table, call_of, in_sequence, is_compiled
+from flowrt.device.llvm_product import Matrix, Product, llvm_product
+from flowrt.executor.arguments import Later
+from flowrt.executor.copies import copy_call, is_fit
+from flowrt.executor.loop_layout import compiled
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.shapes import is_static
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+MAX_SMALL = 1 << 12
+"""Elements of the outputs."""
+
+MAX_PRODUCT = 1 << 16
+"""Multiplications of a product: 2 us, here as there. One of 32x32 by 32x32 takes 1.0 us, and NumPy's 1.2; one
+of 8x16 by 16x16 0.13 and 0.8.
+"""
+
+NS_PER_PRODUCT = 0.03
+"""Of one multiplication."""
+
+
+def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
+    """A compiled call for ``node`` on ``arguments``, as its kernel takes them, and ``out``, its outputs; None
+    where there is none.
+    """
+    make = _CALLS.get(node.op.name)
+    if (
+        make is None
+        or sum(array.size for array in out) > MAX_SMALL
+        or any(isinstance(a, Later) for a in arguments)
+    ):
+        return None
+    attrs = {key: node.attrs[key] for key in node.op.kernel_attrs}
+    return make(*arguments, out=out, **attrs)
+
+
+def may_be_small(subgraph: Subgraph, node: Node) -> bool:
+    """Whether there may be one, by the node's shapes."""
+    if node.op.name not in _CALLS or not all(is_static(spec.shape) for spec in node.outputs):
+        return False
+    return all(is_static(subgraph.spec(ref).shape) for ref in node.inputs)
+
+
+def _product(
+    a: Array, b: Array, transpose_a: bool, transpose_b: bool, out: Sequence[Array], **_: Any
+) -> Call | None:
+    (c,) = out
+    a, b = a.T if transpose_a else a, b.T if transpose_b else b
+    (m, k), n = a.shape, b.shape[-1]
+    arrays, name = (a, b, c), c.dtype.name
+    is_right = k == b.shape[0] and (m, n) == c.shape and all(array.dtype == c.dtype for array in arrays)
+    if not is_right or not all(map(is_fit, arrays)) or name not in ("float32", "float64"):
+        return None
+    lies = [Matrix(*[stride // array.itemsize for stride in array.strides]) for array in arrays]
+    product = Product(name, m, n, k, *lies)
+    if not 0 < m * n * k <= MAX_PRODUCT or product.is_scattered:
+        return None
+    text = llvm_product(product)
+    table = Table.of([array.ctypes.data for array in arrays], NS_PER_PRODUCT * m * n * k, *arrays)
+    return call_of(compiled(text), table, 0, m)
+
+
+def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> Call | None:
+    (target,) = out
+    return _copies(zip(_parts(target, [value.shape[axis] for value in values], axis), values, strict=True))
+
+
+def _split(axis: int, value: Array, out: Sequence[Array], **_: Any) -> Call | None:
+    return _copies(zip(out, _parts(value, [part.shape[axis] for part in out], axis), strict=True))
+
+
+def _split_by_sizes(value: Array, _: Any, axis: int, out: Sequence[Array], **__: Any) -> Call | None:
+    return _split(axis, value, out)
+
+
+def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) -> Call | None:
+    moved = np.moveaxis(out[0], axis, 0)
+    return _copies([(moved[i, ...], value) for i, value in enumerate(values)])
+
+
+def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
+    """Views of ``array``, cut along ``axis``."""
+    before = (slice(None),) * (axis % array.ndim)
+    ends = itertools.accumulate(sizes)
+    return [array[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _copies(pairs: Iterable[tuple[Array, Array]]) -> Call | None:
+    """One call that copies to each target its source."""
+    pairs = [(target, source) for target, source in pairs if target.size]
+    if not pairs or not all(is_fit(a) and is_fit(b) and a.shape == b.shape for a, b in pairs):
+        return None
+    calls = [copy_call(target, source) for target, source in pairs]
+    return in_sequence(calls) if all(map(is_compiled, calls)) else None
+
+
+_CALLS: Mapping[str, Callable[..., Call | None]] = {
+    "MatMul": _product,
+    "ConcatV2": _concat,
+    "Split": _split,
+    "SplitV": _split_by_sizes,
+    "Pack": _pack,
+}
+"""By the operation's name: ``make(*arguments, out=outputs, **attrs)``."""

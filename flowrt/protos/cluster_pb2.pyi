@@ -1,0 +1,361 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Mapping, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Envelope(_message.Message):
+    __slots__ = ("request_id", "is_answer", "status", "tensors", "hello", "heartbeat", "get_status", "task_status", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "abort_step", "recv_tensor", "reset_containers", "cleanup_graph", "drain", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    TENSORS_FIELD_NUMBER: _ClassVar[int]
+    HELLO_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    GET_STATUS_FIELD_NUMBER: _ClassVar[int]
+    TASK_STATUS_FIELD_NUMBER: _ClassVar[int]
+    CREATE_WORKER_SESSION_FIELD_NUMBER: _ClassVar[int]
+    DELETE_WORKER_SESSION_FIELD_NUMBER: _ClassVar[int]
+    REGISTER_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    DEREGISTER_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    RUN_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    STEP_RESULT_FIELD_NUMBER: _ClassVar[int]
+    ABORT_STEP_FIELD_NUMBER: _ClassVar[int]
+    RECV_TENSOR_FIELD_NUMBER: _ClassVar[int]
+    RESET_CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    CLEANUP_GRAPH_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    CREATE_SESSION_FIELD_NUMBER: _ClassVar[int]
+    SESSION_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    CLOSE_SESSION_FIELD_NUMBER: _ClassVar[int]
+    MAKE_CALLABLE_FIELD_NUMBER: _ClassVar[int]
+    CALLABLE_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    RELEASE_CALLABLE_FIELD_NUMBER: _ClassVar[int]
+    RUN_STEP_FIELD_NUMBER: _ClassVar[int]
+    CANCEL_STEP_FIELD_NUMBER: _ClassVar[int]
+    LIST_DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_LIST_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    is_answer: bool
+    status: Status
+    tensors: _containers.RepeatedCompositeFieldContainer[TensorMeta]
+    hello: Hello
+    heartbeat: Heartbeat
+    get_status: GetStatus
+    task_status: TaskStatus
+    create_worker_session: CreateWorkerSession
+    delete_worker_session: DeleteWorkerSession
+    register_graph: RegisterGraph
+    graph_handle: GraphHandle
+    deregister_graph: DeregisterGraph
+    run_graph: RunGraph
+    step_result: StepResult
+    abort_step: AbortStep
+    recv_tensor: RecvTensor
+    reset_containers: ResetContainers
+    cleanup_graph: CleanupGraph
+    drain: Drain
+    create_session: CreateSession
+    session_handle: SessionHandle
+    close_session: CloseSession
+    make_callable: MakeCallable
+    callable_handle: CallableHandle
+    release_callable: ReleaseCallable
+    run_step: RunStep
+    cancel_step: CancelStep
+    list_devices: ListDevices
+    device_list: DeviceList
+    done: Done
+    reset: Reset
+    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., abort_step: _Optional[_Union[AbortStep, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ...) -> None: ...
+
+class Status(_message.Message):
+    __slots__ = ("code", "type", "message", "op", "op_type", "source", "task", "is_derived")
+    CODE_FIELD_NUMBER: _ClassVar[int]
+    TYPE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    OP_FIELD_NUMBER: _ClassVar[int]
+    OP_TYPE_FIELD_NUMBER: _ClassVar[int]
+    SOURCE_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    IS_DERIVED_FIELD_NUMBER: _ClassVar[int]
+    code: int
+    type: str
+    message: str
+    op: str
+    op_type: str
+    source: str
+    task: str
+    is_derived: bool
+    def __init__(self, code: _Optional[int] = ..., type: _Optional[str] = ..., message: _Optional[str] = ..., op: _Optional[str] = ..., op_type: _Optional[str] = ..., source: _Optional[str] = ..., task: _Optional[str] = ..., is_derived: bool = ...) -> None: ...
+
+class TensorMeta(_message.Message):
+    __slots__ = ("dtype", "shape", "content", "strings")
+    DTYPE_FIELD_NUMBER: _ClassVar[int]
+    SHAPE_FIELD_NUMBER: _ClassVar[int]
+    CONTENT_FIELD_NUMBER: _ClassVar[int]
+    STRINGS_FIELD_NUMBER: _ClassVar[int]
+    dtype: int
+    shape: _containers.RepeatedScalarFieldContainer[int]
+    content: bytes
+    strings: Strings
+    def __init__(self, dtype: _Optional[int] = ..., shape: _Optional[_Iterable[int]] = ..., content: _Optional[bytes] = ..., strings: _Optional[_Union[Strings, _Mapping]] = ...) -> None: ...
+
+class Strings(_message.Message):
+    __slots__ = ("value",)
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    value: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, value: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class Hello(_message.Message):
+    __slots__ = ("protocol", "version", "task", "incarnation", "cluster")
+    PROTOCOL_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_FIELD_NUMBER: _ClassVar[int]
+    protocol: int
+    version: str
+    task: str
+    incarnation: int
+    cluster: str
+    def __init__(self, protocol: _Optional[int] = ..., version: _Optional[str] = ..., task: _Optional[str] = ..., incarnation: _Optional[int] = ..., cluster: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class GetStatus(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class TaskStatus(_message.Message):
+    __slots__ = ("task", "incarnation", "version", "is_draining", "sessions", "running_steps", "devices")
+    TASK_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    IS_DRAINING_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_STEPS_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    task: str
+    incarnation: int
+    version: str
+    is_draining: bool
+    sessions: int
+    running_steps: int
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceAttributes]
+    def __init__(self, task: _Optional[str] = ..., incarnation: _Optional[int] = ..., version: _Optional[str] = ..., is_draining: bool = ..., sessions: _Optional[int] = ..., running_steps: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceAttributes, _Mapping]]] = ...) -> None: ...
+
+class DeviceAttributes(_message.Message):
+    __slots__ = ("name", "device_type", "memory_limit", "incarnation")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_TYPE_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    INCARNATION_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    device_type: str
+    memory_limit: int
+    incarnation: int
+    def __init__(self, name: _Optional[str] = ..., device_type: _Optional[str] = ..., memory_limit: _Optional[int] = ..., incarnation: _Optional[int] = ...) -> None: ...
+
+class Done(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class CreateWorkerSession(_message.Message):
+    __slots__ = ("session", "is_isolated")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    IS_ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    is_isolated: bool
+    def __init__(self, session: _Optional[str] = ..., is_isolated: bool = ...) -> None: ...
+
+class DeleteWorkerSession(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class GraphText(_message.Message):
+    __slots__ = ("text", "constants")
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    text: bytes
+    constants: int
+    def __init__(self, text: _Optional[bytes] = ..., constants: _Optional[int] = ...) -> None: ...
+
+class RegisterGraph(_message.Message):
+    __slots__ = ("session", "graph", "optimises")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    OPTIMISES_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    graph: GraphText
+    optimises: bool
+    def __init__(self, session: _Optional[str] = ..., graph: _Optional[_Union[GraphText, _Mapping]] = ..., optimises: bool = ...) -> None: ...
+
+class GraphHandle(_message.Message):
+    __slots__ = ("graph",)
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    graph: int
+    def __init__(self, graph: _Optional[int] = ...) -> None: ...
+
+class DeregisterGraph(_message.Message):
+    __slots__ = ("graphs",)
+    GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    graphs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, graphs: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class RunGraph(_message.Message):
+    __slots__ = ("graph", "step", "timeout_ms", "trace_level")
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    graph: int
+    step: int
+    timeout_ms: int
+    trace_level: int
+    def __init__(self, graph: _Optional[int] = ..., step: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., trace_level: _Optional[int] = ...) -> None: ...
+
+class StepResult(_message.Message):
+    __slots__ = ("step_stats",)
+    STEP_STATS_FIELD_NUMBER: _ClassVar[int]
+    step_stats: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, step_stats: _Optional[_Iterable[bytes]] = ...) -> None: ...
+
+class AbortStep(_message.Message):
+    __slots__ = ("step", "status")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    status: Status
+    def __init__(self, step: _Optional[int] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class RecvTensor(_message.Message):
+    __slots__ = ("step", "keys")
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    KEYS_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    keys: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, step: _Optional[int] = ..., keys: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ResetContainers(_message.Message):
+    __slots__ = ("containers",)
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, containers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CleanupGraph(_message.Message):
+    __slots__ = ("steps",)
+    STEPS_FIELD_NUMBER: _ClassVar[int]
+    steps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, steps: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class Drain(_message.Message):
+    __slots__ = ("timeout_ms",)
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    timeout_ms: int
+    def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
+
+class CreateSession(_message.Message):
+    __slots__ = ("is_isolated", "device_filters", "allow_soft_placement", "optimises", "log_device_placement")
+    IS_ISOLATED_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_FILTERS_FIELD_NUMBER: _ClassVar[int]
+    ALLOW_SOFT_PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    OPTIMISES_FIELD_NUMBER: _ClassVar[int]
+    LOG_DEVICE_PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    is_isolated: bool
+    device_filters: _containers.RepeatedScalarFieldContainer[str]
+    allow_soft_placement: bool
+    optimises: bool
+    log_device_placement: bool
+    def __init__(self, is_isolated: bool = ..., device_filters: _Optional[_Iterable[str]] = ..., allow_soft_placement: bool = ..., optimises: bool = ..., log_device_placement: bool = ...) -> None: ...
+
+class SessionHandle(_message.Message):
+    __slots__ = ("session", "devices")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceAttributes]
+    def __init__(self, session: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceAttributes, _Mapping]]] = ...) -> None: ...
+
+class CloseSession(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class MakeCallable(_message.Message):
+    __slots__ = ("session", "graph")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    graph: GraphText
+    def __init__(self, session: _Optional[str] = ..., graph: _Optional[_Union[GraphText, _Mapping]] = ...) -> None: ...
+
+class CallableHandle(_message.Message):
+    __slots__ = ("callable", "placement")
+    class PlacementEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    CALLABLE_FIELD_NUMBER: _ClassVar[int]
+    PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    callable: int
+    placement: _containers.ScalarMap[str, str]
+    def __init__(self, callable: _Optional[int] = ..., placement: _Optional[_Mapping[str, str]] = ...) -> None: ...
+
+class ReleaseCallable(_message.Message):
+    __slots__ = ("session", "callable")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CALLABLE_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    callable: int
+    def __init__(self, session: _Optional[str] = ..., callable: _Optional[int] = ...) -> None: ...
+
+class RunStep(_message.Message):
+    __slots__ = ("session", "callable", "timeout_ms", "trace_level")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    CALLABLE_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    TRACE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    callable: int
+    timeout_ms: int
+    trace_level: int
+    def __init__(self, session: _Optional[str] = ..., callable: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., trace_level: _Optional[int] = ...) -> None: ...
+
+class CancelStep(_message.Message):
+    __slots__ = ("request_id", "status")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    STATUS_FIELD_NUMBER: _ClassVar[int]
+    request_id: int
+    status: Status
+    def __init__(self, request_id: _Optional[int] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class ListDevices(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class Reset(_message.Message):
+    __slots__ = ("containers",)
+    CONTAINERS_FIELD_NUMBER: _ClassVar[int]
+    containers: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, containers: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class DeviceList(_message.Message):
+    __slots__ = ("devices",)
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceAttributes]
+    def __init__(self, devices: _Optional[_Iterable[_Union[DeviceAttributes, _Mapping]]] = ...) -> None: ...

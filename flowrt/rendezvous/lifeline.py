@@ -1,0 +1,103 @@
+"""`Lifeline`: whether a connection is open, lost or closed, and who is told.
+
+    OPEN --lose(reason)--> LOST      the first reason stays; the receiver is told it once, after all frames
+    OPEN --close()-------> CLOSED    the receiver is told nothing
+    LOST --close()-------> LOST      and the receiver, if it was not told yet, never is
+
+Every connection has one, by which its threads agree on what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
+from flowrt.rendezvous.channel import Connection, Receiver
+
+CLOSE_S = 1.0
+"""Seconds that closing a connection waits for what is queued, and then for a thread."""
+
+
+@final
+class Lifeline:
+    """The state of one connection. Any thread may call anything."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._reason = "closed by this task"
+        self._cause: BaseException | None = None
+        self._started = self._closed = False
+        self._is_open = True
+
+    @property
+    def wants_frames(self) -> bool:
+        """Whether this task has not closed the connection."""
+        return not self._closed
+
+    def check(self) -> None:
+        """Raises `UnavailableError` unless open, `FailedPreconditionError` in a forked child."""
+        self._check_process()
+        if not self._is_open:
+            raise self._error()
+
+    def start(self) -> None:
+        """The receiver is there. Raises `FailedPreconditionError` the second time."""
+        self._check_process()
+        with self._lock:
+            if self._started:
+                raise FailedPreconditionError(f"{self._what}: expected one call of start(); got another")
+            self._started = True
+
+    def lose(self, reason: str, cause: BaseException | None = None) -> None:
+        """The peer is gone."""
+        with self._lock:
+            if self._is_open:
+                self._is_open, self._reason, self._cause = False, reason, cause
+
+    def close(self) -> bool:
+        """This task wants no more. Returns False if it said so before."""
+        self._check_process()
+        with self._lock:
+            is_first, self._closed, self._is_open = not self._closed, True, False
+            return is_first
+
+    @contextmanager
+    def reading(
+        self, connection: Connection, receiver: Receiver, release: Callable[[], None]
+    ) -> Iterator[None]:
+        """What a reader thread does is done in here: whatever ends it ends the connection. Then ``release``
+        is called, and the receiver is told, unless this task closed the connection.
+        """
+        try:
+            yield
+            self.lose("the peer closed it")
+        except Exception as error:  # noqa: BLE001 (carried to the receiver)
+            self.lose(str(error) if isinstance(error, (OSError, OpError)) else repr(error), error)
+        release()
+        if not self._closed:
+            receiver.on_lost(connection, self._error())
+
+    def _error(self) -> UnavailableError:
+        error = UnavailableError(f"{self._what}: {self._reason}")
+        error.__cause__ = self._cause
+        return error
+
+    def _check_process(self) -> None:
+        """Threads do not live through a fork, and locks stay as they were: a child must touch nothing."""
+        if os.getpid() != self._pid:
+            raise FailedPreconditionError(
+                f"{self._what}: expected a call in process {self._pid}, which opened it; got one in its "
+                f"forked child {os.getpid()}. Start processes by spawn, or connect after the fork"
+            )
+
+
+def join(thread: threading.Thread | None, timeout_s: float) -> None:
+    """Wait for ``thread`` to end, unless it is this one."""
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(timeout_s)

@@ -1,0 +1,212 @@
+"""`RemoteRendezvous`: one step's rendezvous in one task of a cluster.
+
+It is recv-driven here too. A value stays with its producer; the consumer's task asks the producer's task for it
+with one request, and the producer's table parks the request as a waiter like any other:
+
+    task 0                                              task 1
+    send(key, value) -> stays in the table
+                                        RequestTensors  <- recv(key), or `ask` for all keys when the step starts
+    serve(key, answer) -> Deliver(answer, value)
+                          the transport takes the bytes -> arrived(key, value) -> Deliver(receive, value)
+    delivered(key)     -> the value's memory is free
+
+The table is pure like the local one, and what it decides comes back as actions. In addition to that one's rules:
+
+ - a value leaves its task only when it was asked for, and a key is asked for once;
+ - a step's part is over (`Drained`) when its programs have ended and all that it made for others has left:
+   until then the memory of its tensors is theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, Generic, NamedTuple, TypeVar, final
+
+from flowrt.errors import InternalError, OpError
+from flowrt.rendezvous.local import Done, LocalRendezvous, perform
+from flowrt.rendezvous.table import Action, Deliver, Pending, RendezvousTable
+
+W = TypeVar("W")
+
+
+class RequestTensors(NamedTuple):
+    """Ask ``task`` for the values of ``keys``."""
+
+    task: str
+    keys: tuple[str, ...]
+
+
+class Drained(NamedTuple):
+    """The step's part in this task is over."""
+
+
+class _Serving(NamedTuple, Generic[W]):
+    """The waiter of another task."""
+
+    waiter: W
+
+
+def source_task(key: str) -> str:
+    """The task that produces the value of ``key``."""
+    return key[: key.index("/device:")]
+
+
+@final
+class RemoteTable(Generic[W]):
+    """The channels of one step in ``task``, ``/job:a/replica:0/task:1``. See `RendezvousTable`; the methods
+    return its actions, `RequestTensors` and `Drained`.
+    """
+
+    __slots__ = ("_asked", "_end", "_is_over", "_leaving", "_prefix", "_table")
+
+    def __init__(self, task: str) -> None:
+        self._prefix = task + "/"
+        self._table: RendezvousTable[W | _Serving[W]] = RendezvousTable()
+        self._asked: set[str] = set()
+        """What was asked for and has not arrived."""
+        self._leaving = 0
+        """Values that a transport is still reading."""
+        self._is_over = self._end = False
+
+    # --- the programs of this task
+
+    def send(self, key: Any, value: Any) -> Sequence[Any]:
+        """Raises the abort's error, a copy of it."""
+        actions = self._table.send(key, value)
+        return self._counted(actions) if actions else actions
+
+    def recv(self, key: Any, waiter: W) -> Sequence[Any]:
+        actions: list[Any] = list(self._table.recv(key, waiter))
+        if not actions:
+            actions += self.ask((key,))
+        return actions
+
+    def ask(self, keys: Iterable[str]) -> Sequence[Any]:
+        """Request what of ``keys`` other tasks make, all of one task at once, and each key once."""
+        by_task: dict[str, list[str]] = {}
+        for key in keys:
+            if not key.startswith(self._prefix) and key not in self._asked:
+                self._asked.add(key)
+                by_task.setdefault(source_task(key), []).append(key)
+        return [RequestTensors(task, tuple(wanted)) for task, wanted in by_task.items()]
+
+    def take(self, key: Any, default: Any) -> Any:
+        return self._table.take(key, default)
+
+    def end(self) -> Sequence[Any]:
+        """The programs of this task have ended well. Raises `InternalError` if something waits for a value."""
+        if left := [p for p in self._table.pending() if p.waiters] or self._asked:
+            raise InternalError(f"rendezvous: expected no receive at the end of a step; got {left}")
+        self._end = True
+        return self._drained()
+
+    # --- other tasks
+
+    def serve(self, key: str, waiter: W) -> Sequence[Any]:
+        """Another task asks for ``key``."""
+        return self._counted(self._table.recv(key, _Serving(waiter)))
+
+    def delivered(self) -> Sequence[Any]:
+        """The bytes of a value have left for another task."""
+        self._leaving -= 1
+        return self._drained()
+
+    def arrived(self, key: str, value: Any) -> Sequence[Any]:
+        """Another task's answer. One that nobody asked for, or that came before, changes nothing."""
+        if key not in self._asked or self._table.is_aborted:
+            return ()
+        self._asked.remove(key)
+        return self._table.send(key, value)
+
+    # --- both
+
+    def cancel(self, key: Any, waiter: W) -> Sequence[Any]:
+        return self._table.cancel(key, waiter)
+
+    def abort(self, error: OpError) -> Sequence[Any]:
+        self._asked.clear()
+        return self._counted(self._table.abort(error))
+
+    @property
+    def is_empty(self) -> bool:
+        return self._table.is_empty and not self._asked and not self._leaving
+
+    def pending(self) -> list[Pending]:
+        return self._table.pending()
+
+    def check(self) -> None:
+        """Raises `InternalError` when a rule of this file is broken."""
+        self._table.check()
+        if self._leaving < 0:
+            raise InternalError(f"rendezvous: expected values to leave once; got {-self._leaving} more")
+
+    def _counted(self, actions: Sequence[Action[W | _Serving[W]]]) -> Sequence[Any]:
+        """``actions`` with the waiters of other tasks as they came; what these are given is leaving."""
+        if not any(type(action.waiter) is _Serving for action in actions):
+            return actions
+        own = []
+        for action in actions:
+            if type(action.waiter) is _Serving:
+                self._leaving += type(action) is Deliver
+                action = action._replace(waiter=action.waiter.waiter)
+            own.append(action)
+        return own
+
+    def _drained(self) -> Sequence[Any]:
+        if not self._end or self._is_over or not self.is_empty:
+            return ()
+        self._is_over = True
+        return (Drained(),)
+
+
+@final
+class RemoteRendezvous(LocalRendezvous):
+    """The table behind a lock. ``request(task, keys)`` has the values asked for, which come back by `arrived`.
+
+    Any thread may call anything; nothing is called while the lock is held.
+    """
+
+    __slots__ = ("_on_drained", "_request")
+
+    def __init__(self, task: str, request: Callable[[str, Sequence[str]], object]) -> None:
+        super().__init__(RemoteTable(task))
+        self._request = request
+        self._on_drained: Callable[[], object] | None = None
+
+    def ask(self, keys: Iterable[str]) -> None:
+        """Have the values of ``keys`` sent here, those of one task by one request."""
+        self._do("ask", keys)
+
+    def serve(self, key: str, done: Done) -> None:
+        """Have ``done`` called with the value of ``key`` for another task; `delivered` when it has left."""
+        self._do("serve", key, done)
+
+    def delivered(self) -> None:
+        self._do("delivered")
+
+    def arrived(self, key: str, value: Any) -> None:
+        self._do("arrived", key, value)
+
+    def end(self, drained: Callable[[], object]) -> None:
+        """The programs have ended; ``drained`` is called when all that they made for others has left."""
+        self._on_drained = drained
+        self._do("end")
+
+    def _do(self, what: str, *arguments: Any) -> None:
+        with self._lock:
+            actions = getattr(self._table, what)(*arguments)
+        if actions:
+            self._perform(actions)
+
+    def _perform(self, actions: Sequence[Any]) -> None:
+        matched = []
+        for action in actions:
+            match action:
+                case RequestTensors(task, keys):
+                    self._request(task, keys)
+                case Drained():
+                    assert self._on_drained is not None
+                    self._on_drained()
+                case _:
+                    matched.append(action)
+        perform(matched)

@@ -1,0 +1,45 @@
+"""TLS for a socket, with the same certificates as gRPC's."""
+
+from __future__ import annotations
+
+import os
+import ssl
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.rendezvous.security import Security
+
+
+def server_context(security: Security) -> ssl.SSLContext:
+    """Shows the certificate of ``security``, and with a CA asks the other end for one."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    _load(context, security)
+    if security.ca is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
+
+
+def client_context(security: Security) -> ssl.SSLContext:
+    """Checks the listener's certificate and that it names the host that was dialled."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    _load(context, security)
+    return context
+
+
+def _load(context: ssl.SSLContext, security: Security) -> None:
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    if security.ca is not None:
+        context.load_verify_locations(cadata=security.ca.decode("ascii"))
+    if security.cert is not None:
+        _load_certificate(context, security.cert, security.key or b"")
+
+
+def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
+    """OpenSSL wants a file; one in memory keeps the key off the disk."""
+    descriptor = os.memfd_create("flowrt", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, cert + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    except ssl.SSLError as error:
+        raise InvalidArgumentError(f"TLS: expected a certificate and its key as PEM; {error}") from error
+    finally:
+        os.close(descriptor)

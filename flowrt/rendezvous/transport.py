@@ -1,0 +1,76 @@
+"""`new_transport`: how the tasks of a cluster reach each other."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.frame_stream import FrameStream
+from flowrt.rendezvous.framing import Allocate, allocate_aligned
+from flowrt.rendezvous.grpc_channel import GrpcListener, dial
+from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.upgrade import KINDS, Terms, answer_handshake, request_handshake
+
+__all__ = ["Bytes", "Connection", "Listener", "Receiver", "Transport", "new_transport"]
+
+HANDSHAKE_S = 10.0
+"""Seconds that a listener gives to one who dialled it."""
+
+
+def new_transport(
+    security: Security | None = None, kind: str | None = None, allocate: Allocate = allocate_aligned
+) -> Transport:
+    """The transport that ``kind``, else the variable ``FLOWRT_TRANSPORT``, else "auto" names.
+
+    Every kind listens and dials by gRPC. Then, before the first frame, both ends agree on what carries them:
+
+     - "grpc": gRPC itself;
+     - "unix": a Unix socket, and shared memory for arrays of 64 KiB and more, between processes of one user
+       on one host;
+     - "tcp": a TCP socket, with TLS where ``security`` has it;
+     - "auto": the first of unix, tcp, grpc that can be had within a second each.
+
+    ``allocate(nbytes)`` gives the memory of arrays that do not arrive in shared memory, aligned to 64 bytes;
+    it is called in reader threads. Raises `InvalidArgumentError` for another kind.
+    """
+    chosen = kind or os.environ.get("FLOWRT_TRANSPORT") or "auto"
+    if chosen not in KINDS:
+        raise InvalidArgumentError(
+            f"transport: expected {', '.join(KINDS)} as kind or FLOWRT_TRANSPORT; got {chosen!r}"
+        )
+    return _GrpcTransport(security or Security(), KINDS[chosen], allocate)
+
+
+@final
+class _GrpcTransport(Transport):
+    def __init__(self, security: Security, kinds: tuple[str, ...], allocate: Allocate) -> None:
+        self._security = security
+        self._kinds = kinds
+        self._allocate = allocate
+
+    def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
+        terms = self._terms(address)
+
+        def accept_stream(stream: FrameStream) -> None:
+            with stream.deadline(HANDSHAKE_S):
+                connection = answer_handshake(stream, terms)
+            accept(connection)
+
+        return GrpcListener(address, self._security, self._allocate, accept_stream)
+
+    def connect(self, address: str, timeout_s: float) -> Connection:
+        terms = self._terms(address)
+        stream = dial(address, self._security, self._allocate)
+        try:
+            with stream.deadline(timeout_s):
+                return request_handshake(stream, terms)
+        except BaseException:
+            stream.cancel()
+            raise
+
+    def _terms(self, address: str) -> Terms:
+        host = address.rpartition(":")[0].strip("[]")
+        return Terms(host, self._kinds, self._security, self._allocate)

@@ -1,0 +1,3 @@
+"""The version of flowrt."""
+
+VERSION = "0.1.0"

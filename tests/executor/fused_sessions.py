@@ -1,0 +1,36 @@
+"""Sessions with compiled loops and without, for tests that compare them."""
+
+from __future__ import annotations
+
+import flowrt as tf
+
+
+def plans_of(session):
+    return [plan for request in session._requests.values() for plan in request.plans.values()]
+
+
+def fused_of(session):
+    """The groups of a session's plans, as the names of their members' ops."""
+    return [
+        [member.op.name for member in node.attrs["group"].members]
+        for plan in plans_of(session)
+        for part in plan.partitions.values()
+        for node in part.subgraph
+        if "group" in node.attrs
+    ]
+
+
+def both(monkeypatch, build, feeds, steps=1):
+    """The results of a plain session and of one with loops, and the groups of the latter."""
+    found = []
+    for mode in ("off", "eager"):
+        monkeypatch.setenv("FLOWRT_JIT", mode)
+        with tf.Graph().as_default():
+            tf.set_random_seed(1)
+            fetches, feed = build()
+            named = {feed[key]: value for key, value in feeds.items()}
+            with tf.Session() as session:
+                session.run(tf.global_variables_initializer())
+                found.append([session.run(fetches, named) for _ in range(steps)])
+                groups = fused_of(session)
+    return found[0], found[1], groups

@@ -1,0 +1,168 @@
+"""Loops over small tensors whose iterations are machine code give what the same calls give one by one."""
+
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.device import host_jit
+from flowrt.executor import bind_control
+from flowrt.executor.list_rows import FIRST_ROWS
+from tests.executor.fused_sessions import plans_of
+
+pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+
+
+@pytest.fixture(autouse=True)
+def eager(monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+
+
+def run(build, feeds, is_whole=True, steps=2):
+    """The fetches of the last of some steps. ``build()`` returns fetches and placeholders by name."""
+    graph = tf.Graph()
+    with graph.as_default():
+        fetches, names = build()
+    with tf.Session(graph=graph) as session:
+        for _ in range(steps):
+            found = session.run(fetches, {names[name]: value for name, value in feeds.items()})
+        assert all(is_compiled == is_whole for is_compiled in loops_of(session))
+        return found
+
+
+def loops_of(session):
+    """Of each loop of a session whether one call makes its iterations."""
+    segments = [s for plan in plans_of(session) for program in plan.programs for s in program.segments]
+    loops = [s.control for s in segments if s.control is not None]
+    assert loops
+    return [len(loop.body) == 1 and len(loop.body[0].stretch) == 1 for loop in loops]
+
+
+def both(monkeypatch, build, feeds):
+    """As machine code, and by calls of its loops."""
+    whole = run(build, feeds)
+    monkeypatch.setattr(bind_control, "may_be_compiled", lambda *_: False)
+    return whole, run(build, feeds, is_whole=False)
+
+
+def assert_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def recurrence(shape=(5,), dtype=tf.float32):
+    x, steps = tf.placeholder(dtype, shape), tf.placeholder(tf.int32, [])
+
+    def body(i, a, total):
+        b = tf.tanh(0.9 * a + x)
+        square = b * b
+        return i + 1, b - 0.1 * a, total + (tf.reduce_sum(square) if shape else square)
+
+    start = [tf.constant(0), tf.zeros(shape, dtype), tf.zeros([], dtype)]
+    _, a, total = tf.while_loop(lambda i, *_: i < steps, body, start)
+    return [a, total, tf.gradients(total, x)[0]], {"x": x, "steps": steps}
+
+
+@pytest.mark.parametrize("steps", [0, 1, FIRST_ROWS, FIRST_ROWS + 1, 5 * FIRST_ROWS])
+def test_what_a_loop_keeps_for_its_gradient(monkeypatch, steps):
+    x = np.linspace(-1, 1, 5).astype("f")
+    assert_equal(*both(monkeypatch, recurrence, {"x": x, "steps": steps}))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (3, 4), (2, 1, 3)])
+def test_shapes(monkeypatch, shape):
+    x = np.random.default_rng(0).normal(size=shape)
+    feeds = {"x": x, "steps": 7}
+    assert_equal(*both(monkeypatch, lambda: recurrence(shape, tf.float64), feeds))
+
+
+def test_the_gradient_is_that_of_the_kernels(monkeypatch):
+    feeds = {"x": np.linspace(-1, 1, 5), "steps": 20}
+    compiled = run(lambda: recurrence(dtype=tf.float64), feeds)
+    monkeypatch.setenv("FLOWRT_JIT", "off")
+    plain = run(lambda: recurrence(dtype=tf.float64), feeds, is_whole=False)
+    for one, other in zip(compiled, plain, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=4), st.integers(0, 9))
+def test_variables_change_at_once(order, sources, steps):
+    """Rotations, copies and sums of variables: each iteration reads what the one before has left."""
+
+    def build():
+        limit = tf.placeholder(tf.int32, [])
+        start = [tf.constant(np.arange(3) + 10 * k) for k in range(4)]
+
+        def body(i, *values):
+            return i + 1, *[values[k] + (values[s] if s else 0) for k, s in zip(order, sources, strict=True)]
+
+        return tf.while_loop(lambda i, *_: i < limit, body, [tf.constant(0), *start]), {"steps": limit}
+
+    values = [np.arange(3) + 10 * k for k in range(4)]
+    for _ in range(steps):
+        values = [values[k] + (values[s] if s else 0) for k, s in zip(order, sources, strict=True)]
+    assert_equal(run(build, {"steps": steps}, steps=1), [steps, *values])
+
+
+def test_a_loop_in_a_loop(monkeypatch):
+    def build():
+        x = tf.placeholder(tf.float32, [6])
+
+        def inner(j, a):
+            return j + 1, tf.sin(a) + x
+
+        def outer(i, a):
+            return i + 1, tf.while_loop(lambda j, _: j < 3, inner, [tf.constant(0), a])[1]
+
+        last = tf.while_loop(lambda i, _: i < 4, outer, [tf.constant(0), tf.zeros([6])])[1]
+        return [last, tf.gradients(last, x)[0]], {"x": x}
+
+    x = np.linspace(-2, 2, 6).astype("f")
+    compiled = run(build, {"x": x}, is_whole=False)
+    monkeypatch.setattr(bind_control, "may_be_compiled", lambda *_: False)
+    assert_equal(compiled, run(build, {"x": x}, is_whole=False))
+
+
+def test_a_body_that_turns_out_to_be_more_is_bound_anew(monkeypatch):
+    x, feeds = np.ones(5, "f"), {"steps": 70}
+    expected = run(recurrence, {"x": x, **feeds})
+    monkeypatch.setattr(bind_control, "compiled_body", lambda *_: None)
+    assert_equal(run(recurrence, {"x": x, **feeds}, is_whole=False), expected)
+
+
+def test_a_loop_without_end_is_ended():
+    def build():
+        x = tf.placeholder(tf.float32, [4])
+        return tf.while_loop(lambda a: a[0] < 2, lambda a: [tf.tanh(a) * 1.5], [x]), {"x": x}
+
+    graph = tf.Graph()
+    with graph.as_default():
+        fetches, names = build()
+    options = tf.RunOptions(timeout_in_ms=200)
+    with tf.Session(graph=graph) as session:
+        start = time.monotonic()
+        with pytest.raises(tf.errors.DeadlineExceededError):
+            session.run(fetches, {names["x"]: np.ones(4, "f")}, options=options)
+        assert time.monotonic() - start < 10
+
+
+def test_steps_that_fail_link_nothing_anew():
+    """Their instances are thrown away; the machine code is not."""
+    graph = tf.Graph()
+    with graph.as_default():
+        (_, total, gradient), names = recurrence()
+        checked = tf.check_numerics(total, "total")
+    with tf.Session(graph=graph) as session:
+        linked = []
+        for _ in range(6):
+            feeds = {names["x"]: np.full(5, np.nan, "f"), names["steps"]: 3}
+            with pytest.raises(tf.errors.InvalidArgumentError):
+                session.run([checked, gradient], feeds)
+            linked.append(next(host_jit._numbers))
+    assert np.diff(linked[1:]).tolist() == [1] * 4

@@ -1,0 +1,397 @@
+"""What becomes one group: whole layers, losses, their gradients, gathers, updates; and that it computes what
+the plain kernels do.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.device import host_jit
+from flowrt.executor import loop_layout, update_kernel
+from flowrt.executor.update_kernel import Updates
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.fuse import MIN_ALONE
+from tests.executor.fused_sessions import both, fused_of, plans_of
+
+pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+
+ROWS, COLUMNS = 6, 10
+
+
+def values(*shape, seed=0):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def kernels_of(session):
+    """The ops that a session's last plan calls one by one, products and updates not among them."""
+    return [
+        node.op.name
+        for part in plans_of(session)[-1].partitions.values()
+        for node in part.subgraph
+        if node.op.effect is Effect.PURE and not node.op.alias and "group" not in node.attrs
+        if node.op.name not in ("Const", "_Feed", "MatMul", "Conv2D", "NoOp")
+    ]
+
+
+@pytest.fixture
+def eager(monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+
+
+# --- one group each
+
+
+def with_gradients(y, *inputs):
+    """``y``, and the gradients of a sum over it in which every element counts differently."""
+    return [y, *tf.gradients(y, inputs, tf.constant(values(*y.shape.as_list(), seed=9)))]
+
+
+def logits():
+    return tf.placeholder(tf.float32, [ROWS, COLUMNS])
+
+
+def softmax():
+    x = logits()
+    return with_gradients(tf.nn.softmax(x * 2.0), x), {"x": x}
+
+
+def log_softmax():
+    x = logits()
+    return with_gradients(tf.nn.log_softmax(x + 1.0), x), {"x": x}
+
+
+def sparse_cross_entropy():
+    x, labels = logits(), tf.placeholder(tf.int64, [ROWS])
+    loss = tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=x))
+    return [loss, *tf.gradients(loss, x)], {"x": x, "labels": labels}
+
+
+def dense_cross_entropy():
+    x, y = logits(), logits()
+    loss = tf.reduce_mean(tf.nn.softmax_cross_entropy_with_logits(labels=y, logits=x))
+    return [loss, *tf.gradients(loss, x)], {"x": x, "y": y}
+
+
+def layer_norm():
+    x = logits()
+    gain, bias = tf.Variable(values(COLUMNS, seed=1)), tf.Variable(values(COLUMNS, seed=2))
+    mean, variance = tf.nn.moments(x, [-1], keepdims=True)
+    y = (x - mean) * tf.rsqrt(variance + 1e-5) * gain + bias
+    return with_gradients(y, x, gain, bias), {"x": x}
+
+
+def bias_and_activation_behind_a_product():
+    x, w = logits(), tf.Variable(values(COLUMNS, 7, seed=1))
+    return tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), tf.Variable(values(7, seed=2)))), {"x": x}
+
+
+def bias_and_activation_behind_a_convolution():
+    x, w = tf.placeholder(tf.float32, [2, 5, 5, 3]), tf.Variable(values(3, 3, 3, 4, seed=1))
+    y = tf.nn.conv2d(x, w, [1, 1, 1, 1], "SAME")
+    return tf.nn.relu(tf.nn.bias_add(y, tf.Variable(values(4, seed=2)))), {"images": x}
+
+
+def rows_of_an_embedding():
+    ids, table = tf.placeholder(tf.int64, [ROWS]), tf.placeholder(tf.float32, [50, COLUMNS])
+    x = logits()
+    return tf.gather(table, ids) * 4.0 + x, {"labels": ids, "table": table, "x": x}
+
+
+def rows_of_a_variable():
+    table, x = tf.Variable(values(50, COLUMNS, seed=4)), logits()
+    ids = tf.placeholder(tf.int64, [ROWS])
+    return tf.nn.embedding_lookup(table, ids) * 4.0 + x, {"labels": ids, "x": x}
+
+
+def casts():
+    ids, x = tf.placeholder(tf.int64, [ROWS, COLUMNS]), logits()
+    return tf.cast(tf.cast(ids, tf.float32) * x > 0.5, tf.float32) - x, {"ids": ids, "x": x}
+
+
+def broadcasts():
+    x, row = logits(), tf.placeholder(tf.float32, [COLUMNS])
+    column = tf.placeholder(tf.float32, [ROWS, 1])
+    return tf.reduce_sum(tf.broadcast_to(row, [ROWS, COLUMNS]) * x + tf.exp(x) * column), {
+        "x": x, "row": row, "column": column,
+    }  # fmt: skip
+
+
+FEEDS = {
+    "x": values(ROWS, COLUMNS),
+    "y": values(ROWS, COLUMNS, seed=1) ** 2,
+    "row": values(COLUMNS, seed=2),
+    "column": values(ROWS, 1, seed=3),
+    "table": values(50, COLUMNS, seed=4),
+    "images": values(2, 5, 5, 3),
+    "labels": np.array([3, 0, 9, 9, 1, 5]),
+    "ids": np.arange(ROWS * COLUMNS).reshape(ROWS, COLUMNS) - 30,
+}
+
+
+@pytest.mark.parametrize(
+    "build",
+    [
+        softmax, log_softmax, sparse_cross_entropy, dense_cross_entropy, layer_norm,
+        bias_and_activation_behind_a_product, bias_and_activation_behind_a_convolution,
+        rows_of_an_embedding, rows_of_a_variable, casts, broadcasts,
+    ],
+    ids=lambda build: build.__name__,
+)  # fmt: skip
+def test_is_one_group(monkeypatch, build):
+    with tf.Graph().as_default():
+        names = build()[1]
+    plain, compiled, groups = both(monkeypatch, build, {name: FEEDS[name] for name in names})
+    assert len(groups) == 1
+    for one, other in zip(*map(flat, (plain, compiled)), strict=True):
+        np.testing.assert_allclose(other, one, rtol=1e-5, atol=1e-5)
+    with tf.Graph().as_default(), tf.Session() as session:
+        fetches, feeds = build()
+        session.run(tf.global_variables_initializer())
+        session.run(fetches, {feeds[name]: FEEDS[name] for name in names})
+        assert kernels_of(session) == []
+
+
+def flat(steps):
+    """The arrays of a session's one step."""
+    (fetched,) = steps
+    return fetched if isinstance(fetched, list) else [fetched]
+
+
+# --- rows' values that are added up
+
+
+@pytest.mark.parametrize("keep", [True, False])
+@pytest.mark.parametrize("reduce", [tf.reduce_sum, tf.reduce_mean])
+def test_rows_values_are_added_up_once_each(monkeypatch, reduce, keep):
+    def build():
+        x = tf.placeholder(tf.float32, [2, 3, 5])
+        return reduce(tf.exp(tf.reduce_max(x * 2.0, -1, keepdims=keep))), {"x": x}
+
+    plain, compiled, groups = both(monkeypatch, build, {"x": values(2, 3, 5)})
+    np.testing.assert_allclose(compiled, plain, rtol=1e-6)
+    assert list(map(len, groups)) == [4]
+
+
+def test_totals_of_rows_are_the_same_on_any_number_of_threads(monkeypatch):
+    def build():
+        x = tf.placeholder(tf.float32, [40, 5])
+        return tf.reduce_mean(tf.reduce_sum(tf.exp(x), -1)), {"x": x}
+
+    monkeypatch.setattr(loop_layout, "PARALLEL_NS", 0)
+    plain, compiled, _ = both(monkeypatch, build, {"x": values(40, 5)})
+    np.testing.assert_allclose(compiled, plain, rtol=1e-6)
+
+
+# --- one operation of many elements
+
+
+@pytest.mark.parametrize(("size", "groups"), [(MIN_ALONE, [["Exp"]]), (MIN_ALONE - 1, [])])
+def test_a_lone_operation_of_many_elements_is_a_loop(eager, size, groups):
+    x = tf.placeholder(tf.float32, [size])
+    y = tf.exp(x)
+    with tf.Session() as session:
+        found = session.run(y, {x: np.full(size, 0.5)})
+        assert fused_of(session) == groups
+    np.testing.assert_allclose(found, np.exp(np.float32(0.5)), rtol=1e-6)
+
+
+def test_a_view_of_many_elements_stays_a_view(eager):
+    x = tf.placeholder(tf.float32, [MIN_ALONE])
+    with tf.Session() as session:
+        session.run(tf.reshape(x, [2, -1]), {x: np.zeros(MIN_ALONE)})
+        assert fused_of(session) == []
+
+
+def test_a_graph_of_convolutions_alone_has_compiled_loops(eager):
+    x = tf.placeholder(tf.float32, [1, 6, 6, 16])
+    y = tf.nn.conv2d(x, tf.Variable(values(3, 3, 16, 16)), [1, 1, 1, 1], "VALID")
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(y, {x: values(1, 6, 6, 16)})
+        assert plans_of(session)[-1].has_loops
+
+
+# --- rows that are gathered
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("shape", [(4,), (2, 3), (1, 1)])
+def test_rows_are_gathered_bit_for_bit(monkeypatch, shape, dtype):
+    def build():
+        table = tf.placeholder(tf.float32, [7, 5])
+        ids = tf.placeholder(dtype, shape)
+        position = tf.constant(values(*shape, 5, seed=1))
+        return tf.gather(table, ids) + position, {"table": table, "ids": ids}
+
+    ids = np.random.default_rng(0).integers(0, 7, shape)
+    plain, compiled, groups = both(monkeypatch, build, {"table": values(7, 5), "ids": ids})
+    assert groups == [["GatherV2", "AddV2"]]
+    assert np.array_equal(plain, compiled)
+
+
+def test_a_group_computes_the_numbers_of_rows_it_gathers(monkeypatch):
+    def build():
+        x, table = tf.placeholder(tf.int32, [6, 3]), tf.constant(values(4, 3))
+        return tf.gather(table, tf.reduce_max(tf.abs(x), -1)) * tf.cast(x, tf.float32), {"x": x}
+
+    x = [[0, 1, 3], [2, 0, 0], [1, 1, 1], [-1, 0, 0], [3, 3, 3], [0, 2, -3]]
+    plain, compiled, groups = both(monkeypatch, build, {"x": x})
+    assert len(groups) == 1
+    assert np.array_equal(plain, compiled)
+
+
+@pytest.mark.parametrize("bad", [-1, 7, 2**31 - 1])
+def test_a_row_that_is_not_there_is_the_kernels_error(eager, bad):
+    table, ids = tf.placeholder(tf.float32, [7, 5]), tf.placeholder(tf.int32, [3])
+    y = tf.gather(table, ids, name="rows") * 2.0
+    with tf.Session() as session:
+        good = {table: values(7, 5), ids: [6, 0, 3]}
+        before = session.run(y, good)
+        with pytest.raises(tf.errors.InvalidArgumentError, match="indices") as error:
+            session.run(y, {table: values(7, 5), ids: [6, bad, 3]})
+        assert str(bad) in error.value.message
+        assert np.array_equal(session.run(y, good), before)
+
+
+def test_rows_of_a_variable_are_those_before_the_write(eager):
+    """Though the variable is read where it lies."""
+    table, ids, two = tf.Variable(values(7, 5)), tf.constant([1, 6]), tf.constant(2.0)
+    with tf.control_dependencies([table.assign_add(tf.ones([7, 5]), read_value=False)]):
+        rows = tf.gather(table, ids, name="rows") * two
+    with tf.control_dependencies([rows]):
+        after = table.assign(tf.zeros([7, 5]), read_value=False)
+    with tf.Session() as session:
+        session.run(table.initializer)
+        for start in (values(7, 5), np.zeros((7, 5), np.float32)):
+            found, _ = session.run([rows, after])
+            assert np.array_equal(found, (start[[1, 6]] + 1) * 2)
+        assert fused_of(session) == [["GatherV2", "Mul"]]
+
+
+def test_rows_of_a_variable_without_a_value_are_refused(eager):
+    table = tf.Variable(values(7, 5))
+    rows = tf.gather(table, [1, 6]) * 2.0
+    with tf.Session() as session, pytest.raises(tf.errors.FailedPreconditionError, match="no value yet"):
+        session.run(rows)
+
+
+@pytest.mark.parametrize(
+    ("table", "ids", "options"),
+    [
+        ((4, 4), (4,), {"axis": 1}),
+        ((3, 4, 5), (2,), {}),
+        ((4, 4), (4, 1), {"batch_dims": 1}),
+        ((7,), (3, 4), {}),
+    ],
+)
+def test_other_gathers_keep_their_kernel(monkeypatch, table, ids, options):
+    def build():
+        x, numbers = tf.placeholder(tf.float32, table), tf.placeholder(tf.int32, ids)
+        return tf.exp(tf.gather(x, numbers, **options)) + 1.0, {"x": x, "ids": numbers}
+
+    feeds = {"x": values(*table), "ids": np.arange(np.prod(ids)).reshape(ids) % 3}
+    plain, compiled, groups = both(monkeypatch, build, feeds)
+    assert groups == [["Exp", "AddV2"]]
+    np.testing.assert_allclose(compiled, plain, rtol=1e-6)
+
+
+def test_rows_of_a_table_that_does_not_lie_in_c_order(monkeypatch):
+    def build():
+        table, ids = tf.placeholder(tf.float32, [300, 80]), tf.placeholder(tf.int32, [9])
+        return tf.gather(table, ids) - 1.0, {"table": table, "ids": ids}
+
+    table = np.asfortranarray(values(300, 80))  # read where it is: more than 64 KiB
+    plain, compiled, _ = both(monkeypatch, build, {"table": table, "ids": np.arange(9) * 30})
+    assert np.array_equal(plain, compiled)
+
+
+# --- updates
+
+
+SHAPES = [(30, 7), (7,), (), (7, 4), (3, 2, 2), (40, 40)]
+OPTIMIZERS = {
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
+    "adam": lambda: tf.train.AdamOptimizer(0.1),
+}
+
+
+def updates_of(session):
+    """How many updates each call of a session's last plan makes."""
+    (program,) = plans_of(session)[-1].programs
+    calls = [f for segment in program.segments for f, _ in segment.stretch if isinstance(f, Updates)]
+    return [len(call._updates) for call in calls]
+
+
+def train(optimizer):
+    variables = [tf.Variable(values(*shape, seed=i)) for i, shape in enumerate(SHAPES)]
+    loss = tf.add_n([tf.reduce_sum(tf.square(v - 0.3)) for v in variables])
+    return variables, optimizer.minimize(loss, var_list=variables)
+
+
+@pytest.mark.parametrize("parallel_ns", [0, 80e3], ids=["threads", "one thread"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_of_many_variables_are_one_call(monkeypatch, name, parallel_ns):
+    monkeypatch.setattr(update_kernel, "PARALLEL_NS", parallel_ns)
+    monkeypatch.setattr(loop_layout, "PARALLEL_NS", parallel_ns)
+    results = []
+    for mode in ("off", "eager"):
+        monkeypatch.setenv("FLOWRT_JIT", mode)
+        with tf.Graph().as_default(), tf.Session() as session:
+            variables, step = train(OPTIMIZERS[name]())
+            session.run(tf.global_variables_initializer())
+            for _ in range(5):
+                session.run(step)
+            if mode == "eager":
+                assert updates_of(session)[0] == len(SHAPES)
+            results.append(session.run(variables))
+    for plain, compiled in zip(*results, strict=True):
+        np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-6)
+
+
+def test_an_update_waits_for_what_it_reads(eager):
+    a, b = tf.Variable(np.zeros(8, np.float32)), tf.Variable(np.ones(8, np.float32))
+    first = a.assign_add(b, read_value=False)
+    with tf.control_dependencies([first]):
+        second = b.assign_add(a.read_value(), read_value=False)
+    with tf.control_dependencies([second]):
+        third = a.assign_add(tf.constant(np.ones(8, np.float32)), read_value=False)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(third)
+        assert updates_of(session) == [1, 1, 1]
+        assert [x.tolist() for x in session.run([a, b])] == [[2.0] * 8, [2.0] * 8]
+        session.run(third)
+        assert [x.tolist() for x in session.run([a, b])] == [[5.0] * 8, [6.0] * 8]
+
+
+def test_one_variable_without_a_value_is_named_and_nothing_is_written(eager):
+    *variables, last = [tf.Variable(values(3), name=f"v{i}") for i in range(4)]
+    with tf.control_dependencies([last.assign_sub(tf.ones([3]), read_value=False, name="subtract")]):
+        step = tf.group(*[v.assign_add(tf.ones([3]), read_value=False) for v in variables])
+    with tf.Session() as session:
+        session.run([v.initializer for v in variables])
+        before = session.run(variables)
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"v3.* no value yet") as error:
+            session.run(step)
+        assert updates_of(session) == [4]
+        assert error.value.op == "subtract"
+        assert np.array_equal(session.run(variables), before)
+        session.run(last.initializer)
+        session.run(step)
+        assert np.array_equal(session.run(variables), np.add(before, 1))
+
+
+# --- behind a product
+
+
+def test_bias_and_activation_are_in_place_behind_a_product(eager):
+    x, w, b = (tf.placeholder(tf.float32, shape) for shape in ([6, 10], [10, 7], [7]))
+    y = tf.matmul(tf.nn.relu(tf.nn.bias_add(tf.matmul(x, w), b)), tf.transpose(w))
+    with tf.Session() as session:
+        session.run(y, {x: values(6, 10), w: values(10, 7), b: values(7)})
+        (program,) = plans_of(session)[-1].programs
+    product, group, *_ = [line for line in program.lines if line.node.op.name in ("MatMul", "_Fused")]
+    assert group.operands[0] == group.result == product.result

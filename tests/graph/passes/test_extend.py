@@ -1,0 +1,213 @@
+"""What is added to a request that was optimised before goes through the passes by itself."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.graph.evaluate import evaluate
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes import optimise
+from flowrt.graph.passes.extend import MAX_REMEMBERED, Optimised, Recent, extend
+from flowrt.graph.passes.infer import infer_shapes
+from flowrt.graph.passes.lower import lower
+from flowrt.graph.passes.order_effects import order_effects
+from flowrt.graph.passes.verify import verify_subgraph
+from tests.graph.passes.cases import outcome, subgraph_of
+from tests.graph.passes.test_random_graphs import RandomGraph
+
+GRAPHS = 200
+
+
+def prepare(subgraph: Subgraph) -> Subgraph:
+    return infer_shapes(optimise(infer_shapes(order_effects(lower(subgraph)))))
+
+
+class Passes:
+    """`prepare`, which notes how many nodes it saw."""
+
+    def __init__(self) -> None:
+        self.seen: list[int] = []
+
+    def __call__(self, subgraph: Subgraph) -> Subgraph:
+        verify_subgraph(subgraph)
+        self.seen.append(len(subgraph))
+        return prepare(subgraph)
+
+
+def extended(part: Subgraph, whole: Subgraph) -> Subgraph | None:
+    return extend(Optimised(part, prepare(part)), whole, prepare)
+
+
+# --- what is visited
+
+
+def test_a_summary_of_a_training_step_is_all_that_is_visited():
+    x = tf.placeholder(tf.float32, [4, 3])
+    weights = tf.Variable(np.ones((3, 2), np.float32))
+    loss = tf.reduce_mean(tf.square(tf.tanh(tf.matmul(x, weights))))
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    recent, passes = Recent(), Passes()
+    recent.optimise(subgraph_of([loss], [train], [x]), passes)
+    whole = subgraph_of([loss, tf.summary.scalar("loss", loss)], [train], [x])
+    after = recent.optimise(whole, passes)
+    verify_subgraph(after)
+    assert passes.seen[0] > 20
+    assert passes.seen[1:] == [3]  # the loss as a feed, the tag, the summary
+    assert after.targets == (train.name,)
+    assert len(after.fetches) == 2
+
+
+def test_another_fetch_of_the_same_nodes_visits_none_of_them():
+    x = tf.placeholder(tf.float32, [3])
+    y = tf.tanh(x)
+    recent, passes = Recent(), Passes()
+    recent.optimise(subgraph_of([tf.exp(y)], [], [x]), passes)
+    recent.optimise(subgraph_of([tf.get_default_graph().get_tensor_by_name("Exp:0"), y], [], [x]), passes)
+    assert passes.seen == [3, 2]  # the two fetches, each as a feed
+
+
+def test_the_last_few_requests_are_remembered():
+    x = tf.placeholder(tf.float32, [3])
+    tensors = [tf.tanh(tf.exp(x + float(i))) for i in range(MAX_REMEMBERED + 1)]
+    recent, passes = Recent(), Passes()
+    for y in tensors:
+        recent.optimise(subgraph_of([y], [], [x]), passes)
+    for y in (tensors[1], tensors[0]):
+        recent.optimise(subgraph_of([y * 2.0], [], [x]), passes)
+    assert passes.seen[-2] < passes.seen[-1] == 7
+
+
+# --- what comes of it
+
+
+def test_random_graphs_give_the_same_bits_whether_extended_or_not():
+    count = 0
+    for seed in range(GRAPHS):
+        made = RandomGraph(seed)
+        with made.graph:
+            tensors = [made.graph.operations[n].outputs[i] for n, i in made.subgraph.fetches]
+            targets = [made.graph.operations[n] for n in made.subgraph.targets]
+            part = subgraph_of(tensors[:3], targets, made.fed)
+            more = [made.binary(), made.unary(), made.reshape(), *made.wide()]
+            whole = subgraph_of([*tensors, *more], targets, made.fed)
+        after = extended(part, whole)
+        if after is not None:
+            count += 1
+            verify_subgraph(after)
+            assert after.feeds == whole.feeds
+            assert outcome(after, made.feeds, made.initial) == outcome(
+                prepare(whole), made.feeds, made.initial
+            ), seed
+    assert count > GRAPHS // 10
+
+
+def test_a_node_that_the_passes_took_away_is_there_again():
+    x = tf.placeholder(tf.float32, [3])
+    same = tf.identity(x * 1.0)
+    part = subgraph_of([tf.exp(same)], [], [x])
+    after = extended(part, subgraph_of([tf.get_default_graph().get_tensor_by_name("Exp:0"), same], [], [x]))
+    assert after is not None
+    assert outcome(after, {"Placeholder": np.float32([1, 2, 3])})[1][2] == np.float32([1, 2, 3]).tobytes()
+
+
+def test_fetches_of_the_earlier_request_stay_where_the_passes_put_them():
+    n = tf.placeholder(tf.int32, [])
+    _, unused, total = tf.while_loop(
+        lambda i, *_: i < n, lambda i, a, b: (i + 1, a * 2.0, b + 1.0), [0, 1.0, 0.0]
+    )
+    part = subgraph_of([total], [], [n])
+    after = extended(part, subgraph_of([n * 2, total], [], [n]))
+    assert after is not None
+    assert len(after.nodes[after.fetches[1][0]].outputs) == 2  # `unused` is gone
+    assert [array.tolist() for array in evaluate(after, {"Placeholder": 3})] == [6, 3.0]
+
+
+def test_what_a_call_does_is_done():
+    variable = tf.Variable(1.0)
+
+    @tf.function
+    def count(x: Any) -> Any:
+        variable.assign_add(1.0)
+        return x + 1.0
+
+    x = tf.placeholder(tf.float32, [])
+    y = count(x)
+    after = extended(subgraph_of([y], [], [x]), subgraph_of([y, tf.exp(x)], [], [x]))
+    assert after is not None
+    assert "AssignAddVariableOp" in {node.op.name for node in after}
+
+
+# --- what is refused
+
+
+def _a_read(x: Any, variable: Any) -> Any:
+    return variable.read_value()
+
+
+def _one_that_waits(x: Any, variable: Any) -> Any:
+    with tf.control_dependencies([x]):
+        return tf.constant(1.0)
+
+
+def _one_with_another_feed(x: Any, variable: Any) -> Any:
+    return x + tf.placeholder(tf.float32, [3], name="other")
+
+
+def _one_that_may_be_added(x: Any, variable: Any) -> Any:
+    return tf.exp(x)
+
+
+@pytest.mark.parametrize("more", [_a_read, _one_that_waits, _one_with_another_feed, _one_that_may_be_added])
+def test_what_breaks_a_rule_goes_through_all_passes(more):
+    x = tf.placeholder(tf.float32, [3])
+    variable = tf.Variable(1.0)
+    square, assign = tf.square(x), variable.assign(2.0)
+    part = subgraph_of([square], [assign.op], [x])
+    fetches = [square, more(x, variable)]
+    feeds = [x, *(op.outputs[0] for op in tf.get_default_graph().get_operations() if op.name == "other")]
+    after = extended(part, subgraph_of(fetches, [assign.op], feeds))
+    assert (after is not None) == (more is _one_that_may_be_added)
+
+
+def test_a_request_without_the_effects_of_the_earlier_one_does_not_get_them():
+    variable = tf.Variable(1.0)
+    with tf.control_dependencies([variable.assign(2.0)]):
+        late = variable.read_value()
+    x = tf.placeholder(tf.float32, [])
+    y = tf.exp(x)
+    assert extended(subgraph_of([y, late], [], [x]), subgraph_of([y, y * 2.0], [], [x])) is None
+
+
+def test_outputs_of_a_loop_may_have_other_numbers_and_are_not_read_from_outside():
+    n = tf.placeholder(tf.int32, [])
+    _, unused, total = tf.while_loop(
+        lambda i, *_: i < n, lambda i, a, b: (i + 1, a * 2.0, b + 1.0), [0, 1.0, 0.0]
+    )
+    part = subgraph_of([total], [], [n])
+    assert extended(part, subgraph_of([total, unused * 1.5], [], [n])) is None
+    assert extended(part, subgraph_of([total, total * 2.0], [], [n])) is None  # what was fetched, too
+
+
+# --- a session
+
+
+def test_a_session_gives_the_same_with_more_fetches():
+    x = tf.placeholder(tf.float32, [3])
+    weights = tf.Variable(np.float32([1, 2, 3]))
+    loss = tf.reduce_sum(tf.square(weights * x))
+    train = tf.train.GradientDescentOptimizer(0.01).minimize(loss)
+    feed = {x: np.float32([1, 1, 2])}
+
+    def losses(fetches: Any) -> list[Any]:
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run([train, loss], feed)
+            return [np.asarray(session.run(fetches, feed)[1]), session.run(weights)]
+
+    expected = losses([train, loss])
+    found = losses([train, loss, loss * 2.0, tf.summary.scalar("loss", loss)])
+    assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
