@@ -19,7 +19,9 @@ UNIMPLEMENTED, INTERNAL, UNAVAILABLE, DATA_LOSS, UNAUTHENTICATED = range(12, 17)
 
 
 class Origin(NamedTuple):
-    """The task of a cluster where an error began, and whether the error is only the consequence of another."""
+    """The task of a cluster where an error began, and whether the error is only the consequence of
+    another.
+    """
 
     task: str
     is_derived: bool
@@ -29,8 +31,8 @@ class OpError(Exception):
     """Base of all flowrt errors.
 
     Attributes: ``message`` (the full text), ``op`` (the operation's name or None), ``op_type`` (its type or
-    None), ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int), ``origin``
-    (the `Origin` of an error of a cluster, else None).
+    None), ``source`` (the user's ``file:line`` or None), ``error_code`` (the canonical code, an int),
+    ``origin`` (the `Origin` of an error of a cluster, else None).
     """
 
     error_code = UNKNOWN

@@ -34,8 +34,8 @@ BIN_COUNT = 21
 """Bin b has the free chunks of 256 * 2**b bytes up to twice that; the last all from 256 MiB up."""
 
 FIRST_REGION = 1 << 18
-"""Bytes, and no region has less. A net of 4 MiB should not take a fifth more because of it: regions of 1 MiB
-make a small CNN without a plan reserve 1.23 times what lives, these 1.11, and 4 MiB are there after 13 of them.
+"""Bytes, or less if requests do not fit evenly. With 1 MiB a small CNN that has no plan reserves 1.23 times
+the 4 MiB that live at its peak, in 5 regions; so 1.11, in 13.
 """
 
 AHEAD = 8
@@ -243,8 +243,9 @@ class BFCAllocator:
         """What to do so that ``nbytes`` fit into a new region, or None when the limit forbids it.
 
         A region brings the reserved bytes to 9/8 of the most that was ever in use, but at most doubles them,
-        and is at least 1/32 of them, in whole multiples of the request, so that no tail is left over. Where
-        the request alone exceeds those 9/8, free regions go first, the smallest before the others.
+        and is at least `FIRST_REGION` and 1/32 of them, all in whole multiples of the request, so that no
+        tail is left over. Where the request alone exceeds those 9/8, free regions go first, the smallest
+        before the others.
 
         At the peak of training steps of one shape, at most 1.13 times the live bytes are reserved, 1.18 where
         batches vary in size, and 1.51 where they do and a single tensor is a third of all memory. Growing to
@@ -261,8 +262,8 @@ class BFCAllocator:
             left -= region.nbytes
         if left + size > self._limit:
             return None
-        ahead = max(left // LEAST_GROWTH, min(left, aim - left)) // size * size
-        return Growth(give_back, min(self._limit - left, max(size, ahead, FIRST_REGION)))
+        ahead = max(FIRST_REGION, left // LEAST_GROWTH, min(left, aim - left)) // size * size
+        return Growth(give_back, min(self._limit - left, max(size, ahead)))
 
     def add_region(self, address: int, nbytes: int) -> None:
         """One more region, free.

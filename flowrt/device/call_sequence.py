@@ -8,6 +8,7 @@ another one.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import cache
 from typing import Any, TypeAlias, final
@@ -142,6 +143,15 @@ def is_compiled(call: Call) -> bool:
 def in_sequence(calls: Sequence[Call]) -> Call:
     """Compiled ``calls``, at least one, as one."""
     return call_of(_functions()["sequence"], _table(calls, None), 0, 1)
+
+
+def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
+    """``calls``, those that are compiled and stand side by side as one."""
+    found: list[Call] = []
+    for are_compiled, run in itertools.groupby(calls, is_compiled):
+        several = list(run)
+        found += [in_sequence(several)] if are_compiled and len(several) > 1 else several
+    return tuple(found)
 
 
 def shared(calls: Sequence[Call]) -> Call:

@@ -2,8 +2,8 @@
 
     Session.run -> ClusterStep.run -> master: RunStep -> fetches
 
-A session compiles nothing itself. It sends what a request needs, once for each way of asking, and then one small
-message a step. The master of a server in this process is asked by calls, any other by a connection.
+A session compiles nothing itself. It sends what a request needs, once for each way of asking, and then one
+small message a step. The master of a server in this process is asked by calls, any other by a connection.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ from typing import Any, Protocol, final
 
 import flowrt.version
 from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.links import CONNECT_S, LOST_S, RETRY_S
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, Reply, dial
-from flowrt.distribute.server import CONNECT_S, LOST_S, Server, server_of
+from flowrt.distribute.server import Server, server_of
 from flowrt.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.runner import StepControl
@@ -25,9 +26,6 @@ from flowrt.executor.step_stats import StepRecorder
 from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.transport import new_transport
-
-RETRY_S = 0.2
-"""Between two attempts to reach a master that is not up yet."""
 
 
 class MasterLink(Protocol):
@@ -40,7 +38,9 @@ class MasterLink(Protocol):
         """Send a request whose answer settles ``reply``."""
 
     def is_silent(self) -> bool:
-        """Whether the master has said nothing for so long that it must be gone; all replies are settled then."""
+        """Whether the master has said nothing for so long that it must be gone; all replies are settled
+        then.
+        """
 
     def close(self) -> None: ...
 
@@ -112,8 +112,9 @@ class _There:
 
 @final
 class ClusterRuntime:
-    """A session of the master at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form
-    of target, and `UnavailableError`, naming who is missing and why, when there is no master or no cluster.
+    """A session of the master at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another
+    form of target, and `UnavailableError`, naming who is missing and why, when there is no master or no
+    cluster.
     """
 
     def __init__(self, target: str, config: ConfigProto) -> None:
@@ -180,7 +181,9 @@ class ClusterRuntime:
 
 @final
 class ClusterStep:
-    """A request that the master knows as ``callable``: a session uses it like a `flowrt.executor.plan.Plan`."""
+    """A request that the master knows as ``callable``: a session uses it like a
+    `flowrt.executor.plan.Plan`.
+    """
 
     is_straight = False
     runs_to_compile = 0

@@ -1,8 +1,8 @@
 """The resources of one task: what its sessions share, and what is each one's own.
 
-A variable belongs to a container, not to a session: two sessions that name it alike, on the same device, have the same
-variable. That is how the workers of between-graph replication share their parameters. A session that is
-isolated has containers of its own. What a random op draws is a session's own in any case.
+A variable belongs to a container, not to a session: two sessions that name it alike, on the same device, have
+the same variable. That is how the workers of between-graph replication share their parameters. A session that
+is isolated has containers of its own. What a random op draws is a session's own in any case.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ class Containers:
         _close(gone)
 
     def of(self, session: str) -> Callable[[Device, Node], Any]:
-        """``resource(device, node)`` of a session: the object behind a stateful node, made when first asked for.
-        It raises `ResourceExhaustedError`, and `InvalidArgumentError` for a variable that another session made
-        with another shape or dtype.
+        """``resource(device, node)`` of a session: the object behind a stateful node, made when first asked
+        for. It raises `ResourceExhaustedError`, and `InvalidArgumentError` for a variable that another
+        session made with another shape or dtype.
         """
         return functools.partial(self._resource, session)
 

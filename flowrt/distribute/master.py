@@ -1,16 +1,16 @@
 """`Master`: what a task does for its clients, as a pure state machine.
 
     client                     master                                       workers
-    CreateSession      -> CreateWorkerSession                        ->     every task that the filters let through
-    MakeCallable       -> CutGraph: place, cut by task; RegisterGraph ->    the tasks that have a part
+    CreateSession      -> CreateWorkerSession                        ->     every task that the filters let
+    through MakeCallable       -> CutGraph: place, cut by task; RegisterGraph ->    the tasks that have a part
     RunStep            -> RunGraph with the part's feeds, one a task  ->    the same; fetches come back
     CloseSession       -> DeleteWorkerSession                        ->     every task of the session
 
     handle(event) -> actions, as in `flowrt.distribute.worker`
 
-All of these ask several tasks and wait for all their answers: a `_Round`. A step's round ends in its fetches, or
-in one error, the root cause: the first that is not the consequence of another. The other parts are aborted and
-waited for, so that when the client hears of it no part of the step is running any more.
+All of these ask several tasks and wait for all their answers: a `_Round`. A step's round ends in its fetches,
+or in one error, the root cause: the first that is not the consequence of another. The other parts are aborted
+and waited for, so that when the client hears of it no part of the step is running any more.
 
 Rules of this file:
   1. A step is sent once. What fails is never sent again: its updates may have been made.
@@ -57,7 +57,9 @@ class Answered(NamedTuple):
 
 
 class Part(NamedTuple):
-    """What one task does of a callable: which of the callable's feeds it takes, and which fetches it makes."""
+    """What one task does of a callable: which of the callable's feeds it takes, and which fetches it
+    makes.
+    """
 
     subgraph: Subgraph
     feeds: tuple[int, ...]
@@ -79,8 +81,8 @@ Event: TypeAlias = Asked | Answered | GraphCut | PeerLost | Ticked
 
 
 class Ask(NamedTuple):
-    """Send ``message`` to ``task``; `Answered` says what comes back. ``connects``: the task may not be up yet, it
-    is waited for as long as a cluster has to form.
+    """Send ``message`` to ``task``; `Answered` says what comes back. ``connects``: the task may not be up
+    yet, it is waited for as long as a cluster has to form.
     """
 
     task: str
@@ -132,7 +134,9 @@ class _Session:
 class _Round:
     """Requests to several tasks whose answers belong together, for ``client``'s request."""
 
-    def __init__(self, client: str, request_id: int, session: str, end: Callable[[_Round], list[Action]]) -> None:
+    def __init__(
+        self, client: str, request_id: int, session: str, end: Callable[[_Round], list[Action]]
+    ) -> None:
         self.client, self.request_id, self.session, self.end = client, request_id, session, end
         self.waiting: dict[int, str] = {}
         """The task that each token's answer comes from."""
@@ -153,8 +157,8 @@ class _Round:
 
 @final
 class Master:
-    """The state machine of the master in ``task``. ``tasks`` are all of the cluster, ``rng`` draws the numbers
-    of sessions and steps.
+    """The state machine of the master in ``task``. ``tasks`` are all of the cluster, ``rng`` draws the
+    numbers of sessions and steps.
     """
 
     def __init__(self, task: str, tasks: Sequence[str], rng: random.Random) -> None:
@@ -172,7 +176,9 @@ class Master:
                 handler = _HANDLERS.get(type(message.body))
                 if handler is None:
                     name = type(message.body).__name__
-                    return [Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))]
+                    return [
+                        Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))
+                    ]
                 return handler(self, peer, request_id, message)
             case Answered(token, message, error):
                 return self._take(token, message, error)
@@ -214,7 +220,9 @@ class Master:
     def _find(self, name: str) -> _Session:
         session = self._sessions.get(name)
         if session is None:
-            message = f"master {self.task} knows no session {name!r}: it was closed, or the master was restarted"
+            message = (
+                f"master {self.task} knows no session {name!r}: it was closed, or the master was restarted"
+            )
             raise AbortedError(f"{message}. Make a new Session")
         return session
 
@@ -422,15 +430,16 @@ class Master:
 
 
 def _filtered(tasks: Sequence[str], filters: Sequence[str], own: str) -> list[str]:
-    """The tasks that a session with these device filters sees: its master's, and those that one of them names."""
+    """The tasks that a session with these device filters sees: its master's, and those that one of them
+    names.
+    """
     if not filters:
         return list(tasks)
     patterns = [text.replace("/replica:0", "") for text in filters]
     return [
         task
         for task in tasks
-        if task == own
-        or any(_is_within(task.replace("/replica:0", ""), pattern) for pattern in patterns)
+        if task == own or any(_is_within(task.replace("/replica:0", ""), pattern) for pattern in patterns)
     ]
 
 

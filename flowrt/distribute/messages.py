@@ -1,11 +1,11 @@
 """The messages of a cluster as values, and as frames of a transport.
 
 A `Message` is one body of ``flowrt/protos/cluster.proto`` with what travels beside it: tensors, and at most
-one graph. Between two objects of one process it goes as it is. Between processes `encode` makes a frame of it, a
-header (an `Envelope`) and the tensors' bytes, and `decode` the same message again.
+one graph. Between two objects of one process it goes as it is. Between processes `encode` makes a frame of
+it, a header (an `Envelope`) and the tensors' bytes, and `decode` the same message again.
 
-Rule of this file: decoding trusts nothing. What is not well formed is an `InvalidArgumentError` that says what
-was expected, and nothing was taken for it.
+Rule of this file: decoding trusts nothing. What is not well formed is an `InvalidArgumentError` that says
+what was expected, and nothing was taken for it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,9 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     try:
         envelope.ParseFromString(header)
     except DecodeError as error:
-        raise InvalidArgumentError(f"message: expected an Envelope; got {len(header)} bytes: {error}") from None
+        raise InvalidArgumentError(
+            f"message: expected an Envelope; got {len(header)} bytes: {error}"
+        ) from None
     if envelope.HasField("status"):
         return Envelope(envelope.request_id, True, None, decode_status(envelope.status))
     kind = envelope.WhichOneof("body")
@@ -170,8 +172,8 @@ def _encode_strings(meta: Any, array: Array) -> None:
     if not all(isinstance(item, bytes | str) for item in flat):
         kind = next(type(item).__name__ for item in flat if not isinstance(item, bytes | str))
         raise UnimplementedError(
-            f"a value of Python's {kind} cannot travel to another task. Keep lists, datasets and resources on "
-            "the task where they are made"
+            f"a value of Python's {kind} cannot travel to another task. Keep lists and resources on the task "
+            "where they are made"
         )
     meta.dtype = string.number
     meta.shape.extend(array.shape)
@@ -203,9 +205,7 @@ def _decode_tensor(meta: Any, parts: Any) -> Array:
 # --- errors
 
 _BY_TYPE = {
-    name: kind
-    for name, kind in vars(errors).items()
-    if isinstance(kind, type) and issubclass(kind, OpError)
+    name: kind for name, kind in vars(errors).items() if isinstance(kind, type) and issubclass(kind, OpError)
 }
 _BY_CODE = {kind.error_code: kind for kind in reversed(_BY_TYPE.values()) if kind.__name__ in _BY_TYPE}
 

@@ -1,6 +1,6 @@
 """`CompiledPart`: one task's part of a callable, ready to run; and the cut that makes the parts.
 
-    subgraph --cut_by_task--> a part a task --(register_graph)--> CompiledPart: cut by device, bound, run
+subgraph --cut_by_task--> a part a task --(register_graph)--> CompiledPart: cut by device, bound, run
 """
 
 from __future__ import annotations
@@ -48,7 +48,9 @@ def cut_by_task(
         task: Part(
             _with_lives(part, devices),
             tuple(placed.feeds.index(name) for name in part.feeds),
-            tuple(i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task),
+            tuple(
+                i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task
+            ),
         )
         for task, part in partition(placed, task_of).items()
     }
@@ -72,7 +74,9 @@ def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
 
 @final
 class CompiledPart:
-    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object behind a stateful node."""
+    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object behind a stateful
+    node.
+    """
 
     def __init__(
         self,

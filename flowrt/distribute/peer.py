@@ -3,8 +3,9 @@
     peer.ask(message, done) --Frame--> owner.asked(peer, request_id, message)
     done(message, error)    <--Frame-- peer.answer(request_id, message)
 
-The first request of a connection is `Hello`, both ways: who speaks, in which life, in which version of the protocol.
-When the connection is lost, everything that was asked ends in the same error, and the owner is told.
+The first request of a connection is `Hello`, both ways: who speaks, in which life, in which version of the
+protocol. When the connection is lost, everything that was asked ends in the same error, and the owner is
+told.
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Bytes, Connection, Transport
 
 Done: TypeAlias = Callable[[Message | None, OpError | None], object]
-"""``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by who lost the peer."""
+"""``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by who lost the
+peer.
+"""
 
 
 class Owner(Protocol):
@@ -121,8 +124,8 @@ class Peer:
                 self._settle(number, None, self._error or failure)
 
     def wait_for(self, message: Message, timeout_s: float) -> Message:
-        """Ask, and block until the answer is there. Raises its error, `DeadlineExceededError` after ``timeout_s``
-        seconds.
+        """Ask, and block until the answer is there. Raises its error, `DeadlineExceededError` after
+        ``timeout_s`` seconds.
         """
         reply = Reply()
         self.ask(message, reply.settle)
@@ -138,10 +141,15 @@ class Peer:
     # --- answering
 
     def answer(
-        self, request_id: int, message: Message | None, error: OpError | None, sent: Callable[[], None] | None = None
+        self,
+        request_id: int,
+        message: Message | None,
+        error: OpError | None,
+        sent: Callable[[], None] | None = None,
     ) -> None:
-        """``sent`` is called when the bytes of the message's tensors may be changed again. Nothing happens when
-        the peer is lost. Raises `UnimplementedError` for a tensor that cannot travel; nothing was sent then.
+        """``sent`` is called when the bytes of the message's tensors may be changed again. Nothing happens
+        when the peer is lost. Raises `UnimplementedError` for a tensor that cannot travel; nothing was sent
+        then.
         """
         try:
             if message is None:
@@ -221,8 +229,8 @@ class Peer:
     def _meet(self, hello: Any) -> None:
         if hello.protocol != PROTOCOL:
             raise FailedPreconditionError(
-                f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); {hello.task or self.name} speaks "
-                f"protocol {hello.protocol} (flowrt {hello.version}). Install one version everywhere"
+                f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); got {hello.protocol} (flowrt "
+                f"{hello.version}) from {hello.task or self.name}. Install one version everywhere"
             )
         self.name, self.incarnation = hello.task or self.name, hello.incarnation
         self._owner.greeted(self, hello)

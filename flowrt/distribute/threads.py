@@ -1,7 +1,7 @@
 """`Threads`: threads for work that may wait, as many as there is such work at a time.
 
-A pool with a bound can deadlock here: a step waits for a tensor whose request would need a thread of the pool. An idle
-thread takes new work in about 30 us; starting one takes 80.
+A pool with a bound can deadlock here: a step waits for a tensor whose request would need a thread of the
+pool. An idle thread takes new work in about 30 us; starting one takes 80.
 """
 
 from __future__ import annotations

@@ -1,12 +1,13 @@
 """`Worker`: what one task does of other tasks' steps, as a pure state machine.
 
-    handle(event) -> actions        events say what happened, actions what a shell (`flowrt.distribute.server`)
+    handle(event) -> actions        events say what happened, actions what a shell
+    (`flowrt.distribute.server`)
                                     is to do; an action carries all that it needs
 
-The life of a step in a task: a request for one of its tensors may come before the step does, so whoever comes first
-makes its rendezvous. `RunGraph` starts its programs. It ends when they have ended and what they made for others has
-left, or with the first error; then its number is remembered, and late requests are refused instead of waiting for
-a step that will not come.
+The life of a step in a task: a request for one of its tensors may come before the step does, so whoever comes
+first makes its rendezvous. `RunGraph` starts its programs. It ends when they have ended and what they made
+for others has left, or with the first error; then its number is remembered, and late requests are refused
+instead of waiting for a step that will not come.
 
 Rules of this file:
   1. A step's number starts it once; a step that was aborted before it came does not start.
@@ -218,7 +219,9 @@ class Worker:
                 handler = _HANDLERS.get(type(message.body))
                 if handler is None:
                     name = type(message.body).__name__
-                    return [Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))]
+                    return [
+                        Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))
+                    ]
                 return handler(self, peer, request_id, message)
             case StepEnded():
                 return self._end_step(event)
@@ -426,8 +429,8 @@ class Worker:
     def _unknown(self, what: str, name: str) -> OpError:
         if what == "session" or self._last_graph == 0:
             return AbortedError(
-                f"task {self.task} knows no {what} {name}: it was restarted, or the session was closed. Make a "
-                "new Session"
+                f"task {self.task} knows no {what} {name}: it was restarted, or the session was closed. "
+                "Make a new Session"
             )
         return NotFoundError(f"task {self.task} knows no {what} {name}")
 

@@ -25,10 +25,10 @@ from flowrt.executor.compiled_body import compiled_body, may_be_compiled
 from flowrt.executor.control import Branches, Frame, Loop
 from flowrt.executor.cost import CALL_SECONDS
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
-from flowrt.executor.list_rows import RowList
+from flowrt.executor.list_rows import row_list
 from flowrt.executor.loop_layout import compiled
 from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
-from flowrt.executor.program import Segment
+from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
@@ -104,7 +104,7 @@ def _bind_iterated(
     def iterate(_: Any = (arrays, table)) -> None:  # which have to stay as long as this does
         call(address, 0, COMPILED_ITERATIONS)
 
-    segment = Segment(((iterate, ()),), (node,), None, 0)
+    segment = segment_of([(iterate, ())], [node])
     strand.cut(None, 0, Loop(node, mover.reader(pred), predicate.item, (segment,), Frame(None, node.name), 1))
 
 
@@ -142,35 +142,39 @@ def _bind_loop(
     strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
     mover.move(strand, initial, outputs, [False] * len(outputs))
     lists = open_lists(node, {k: o.slot for k, o in enumerate(outputs) if o.slot is not None})
-    for opened in lists.values():
-        strand.emit(node, opened.open(mover.registers))
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
     bind = functools.partial(functions[0], [*outputs, *invariant], outputs, own_frame)
     body = _compiled_body(node, mover, strand, outputs, bind, lists) if compiles else None
     if body is None:
-        body = _body(mover, outputs, bind(lists))
-    segments, again, iterations = body
-    loop = Loop(node, mover.reader(pred), mover.reader(again), segments, own_frame, iterations)
-    strand.cut(None, 0, loop)
-    for opened in lists.values():
+        body = _body(mover, outputs, bind(lists), list(lists.values()))
+    for opened in body.lists:
+        strand.emit(node, opened.open(mover.registers))
+    readers = mover.reader(pred), mover.reader(body.predicate)
+    strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations))
+    for opened in body.lists:
         strand.emit(node, opened.close(mover.registers))
 
 
 class _Body(NamedTuple):
-    """A loop's body, bound: where its predicate is, and how often it runs between two pauses."""
+    """A loop's body, bound: where its predicate is, the lists that are open, and how often it runs between
+    two pauses.
+    """
 
     segments: tuple[Segment, ...]
     predicate: Operand
+    lists: Sequence[ListBinder]
     iterations: int
 
 
-def _body(mover: _Mover, outputs: Sequence[Operand], function: BoundFunction) -> _Body:
+def _body(
+    mover: _Mover, outputs: Sequence[Operand], function: BoundFunction, lists: Sequence[ListBinder]
+) -> _Body:
     strand, (again, *results) = function.strand, function.results
     mover.move(strand, results, outputs, function.is_read[1:])
     cost = max(strand.total_cost, 1.0)
     strand.cut(None, 0)
     iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
-    return _Body(tuple(strand.segments), again, iterations)
+    return _Body(tuple(strand.segments), again, lists, iterations)
 
 
 def _compiled_body(
@@ -184,14 +188,14 @@ def _compiled_body(
     """The body that makes all iterations in machine code; None if it is more than that."""
     if not may_be_compiled(node.attrs["body"], lists):
         return None
-    rows = {name: RowList(opened, mover.device, mover.registers) for name, opened in lists.items()}
+    rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}
     n_lines = len(strand.lines)
-    body = _body(mover, outputs, bind(rows))
+    body = _body(mover, outputs, bind(rows), list(rows.values()))
     segment = compiled_body(node, body.segments, body.predicate, list(rows.values()))
     if segment is None:
         del strand.lines[n_lines:]  # it is bound anew
         return None
-    return _Body((segment,), body.predicate, 1)
+    return _Body((segment,), body.predicate, body.lists, 1)
 
 
 class _Mover:
@@ -205,13 +209,12 @@ class _Mover:
         """A function that reads a scalar for the host: where the host has it already, from there. That saves
         a wait for the device, and all devices go the same way though one of them only pretends.
         """
-        registers, slot = self.registers, operand.slot
         if operand.host_value is not None:
             return operand.host_value.item  # type: ignore[no-any-return]
-        if operand.host_slot is not None:
-            slot = operand.host_slot
-            return lambda: registers[slot].item()
+        registers, slot = self.registers, operand.slot
         to_host = self.device.to_host if self.device.is_remote and not operand.is_host else np.asarray
+        if operand.host_slot is not None:
+            slot, to_host = operand.host_slot, np.asarray
         if slot is not None:
             return lambda: to_host(registers[slot]).item()
         value = operand.value

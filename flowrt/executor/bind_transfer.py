@@ -25,8 +25,9 @@ from flowrt.graph.node import Node
 Send: TypeAlias = Callable[[str, Any], None]
 
 MAX_KEPT_BYTES = 65536
-"""What another task is sent may be read after the step: up to here it lies in a buffer of the plan, larger tensors
-are memory of their own, or a variable's, which a step does not change before what it has sent is away.
+"""What another task is sent may be read after the step: up to here it lies in a buffer of the plan, larger
+tensors are memory of their own, or a variable's, which a step does not change before what it has sent is
+away.
 """
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]

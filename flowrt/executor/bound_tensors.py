@@ -127,10 +127,10 @@ class BoundTensors:
             self.place(node, index, operand)
             return operand.value
         offset = self._base + self._memory.offsets[ref]
-        operand = self._buffers.get((offset, spec))
-        if operand is None:
-            operand = self._buffers[offset, spec] = self._buffer_at(offset, spec)
-        self._operands[ref] = operand
+        key = offset, spec
+        if key not in self._buffers:
+            self._buffers[key] = self._buffer_at(offset, spec)
+        operand = self._operands[ref] = self._buffers[key]
         return operand.value
 
     def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:

@@ -15,7 +15,7 @@ from flowrt.executor.copies import compiled_form
 from flowrt.executor.list_rows import RowList
 from flowrt.executor.open_lists import OpenList
 from flowrt.executor.places import nbytes_of
-from flowrt.executor.program import Segment
+from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.small_calls import may_be_small
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.shapes import is_static
@@ -58,7 +58,7 @@ def compiled_body(
     call = repeated([c for c in calls if c is not None], predicate.value, COMPILED_NS)
     if lists:
         call = _with_rows(call, lists), ()
-    return Segment((call,), (node,), None, 0)
+    return segment_of([call], [node])
 
 
 def _with_rows(call: Call, lists: Sequence[RowList]) -> Callable[[], None]:

@@ -9,7 +9,7 @@ import numpy as np
 from flowrt.device.call_sequence import Call, is_compiled
 from flowrt.device.loops import DTYPES, LoopBuilder
 from flowrt.executor.loop_layout import call_on, layout_of, strides_in
-from flowrt.graph.passes.fuse import Level
+from flowrt.graph.passes.group import Level
 
 Array = np.ndarray[Any, Any]
 

@@ -20,9 +20,15 @@ from flowrt.executor.arguments import Later
 from flowrt.executor.bound_tensors import owner_of
 from flowrt.executor.fused_program import fused_program
 from flowrt.executor.loop_layout import coalesced, has_rows
-from flowrt.executor.loop_operands import arrays_of, merged, shared_operands, strides_of
+from flowrt.executor.loop_operands import (
+    are_matrices_whole,
+    arrays_of,
+    merged,
+    shared_operands,
+    strides_of,
+)
 from flowrt.graph.node import Node, static_shape
-from flowrt.graph.passes.fuse import Group, Level, plain_kernel
+from flowrt.graph.passes.group import Group, plain_kernel
 
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
@@ -75,16 +81,10 @@ class CudaKernel:
             self._loop(arrays, range(len(arrays)))
 
     def _loop(self, arrays: Sequence[Any], addresses: Sequence[int]) -> BoundLoop | None:
-        if not all(
-            array.flags.c_contiguous
-            for (*_, level), array in zip(self._operands, arrays, strict=True)
-            if level is Level.MATRIX
-        ):
-            return None
         domain = self._group.domain
         strides = strides_of(self._operands, arrays, domain)
         shared = shared_operands(self._operands, addresses, strides)
-        if shared is None:
+        if shared is None or not are_matrices_whole(self._operands, arrays):
             return None
         key = (*strides, *shared.items())
         if key not in self._loops:

@@ -17,7 +17,7 @@ from flowrt.executor.cuda_kernel import bound_loop
 from flowrt.executor.loop_layout import strides_in
 from flowrt.executor.update_kernel import update_program
 from flowrt.graph.node import Node
-from flowrt.graph.passes.fuse import Level
+from flowrt.graph.passes.group import Level
 from flowrt.graph.resources import VariableResource
 
 

@@ -13,13 +13,20 @@ from typing import Any, final
 import numpy as np
 
 from flowrt.device.call_sequence import Call, Table, in_sequence, is_compiled
-from flowrt.device.loops import LoopProgram
 from flowrt.executor.arguments import Later
 from flowrt.executor.copies import clear_call, copy_call
 from flowrt.executor.fused_program import OperandOf, fused_program
-from flowrt.executor.loop_layout import Layout, call_on, expanded, layout_of, strides_in
+from flowrt.executor.loop_layout import Layout, call_on, expanded, layout_of
+from flowrt.executor.loop_operands import (
+    SUMS,
+    are_matrices_whole,
+    arrays_of,
+    merged,
+    shared_operands,
+    strides_of,
+)
 from flowrt.graph.node import Node, static_shape
-from flowrt.graph.passes.fuse import Group, Level, plain_kernel
+from flowrt.graph.passes.group import Group, Level, plain_kernel
 
 Array = np.ndarray[Any, Any]
 
@@ -63,12 +70,10 @@ class FusedKernel:
         sums = {
             position: self._partial_sums(operand, results, layout)
             for position, operand in enumerate(self._operands)
-            if operand.level in (Level.COLUMN_SUM, Level.TOTAL)
+            if operand.level in SUMS
         }
-        arrays = [
-            sums[position] if position in sums else self._array(operand, inputs, results)
-            for position, operand in enumerate(self._operands)
-        ]
+        arrays = arrays_of(self._operands, inputs, results)
+        arrays = [sums.get(position, array) for position, array in enumerate(arrays)]
         call = call_on(layout, arrays)
         if not is_compiled(call):
             return (self._call_with_sums, (*call, sums, inputs, results)) if sums else call, None
@@ -165,10 +170,6 @@ class FusedKernel:
 
     # --- memory
 
-    def _array(self, operand: OperandOf, inputs: Sequence[Array], results: Sequence[Array]) -> Array:
-        assert operand.number is not None
-        return inputs[operand.number] if operand.is_input else results[operand.number]
-
     def _partial_sums(self, operand: OperandOf, results: Sequence[Array], layout: Layout) -> Array:
         if operand.number is None:
             return np.zeros(1, np.int64)
@@ -180,55 +181,17 @@ class FusedKernel:
     def _layout(self, inputs: Sequence[Array], results: Sequence[Array]) -> Layout | None:
         if self._program is None:
             return None
-        shared = self._shared(inputs, results)
+        arrays = arrays_of(self._operands, inputs, results)
+        strides = strides_of(self._operands, arrays, self._group.domain)
+        addresses = [0 if array is None else array.ctypes.data for array in arrays]
+        shared = shared_operands(self._operands, addresses, strides)
         if shared is None or not all(array.flags.aligned for array in (*inputs, *results)):
             return None
-        matrices = [o.number for o in self._operands if o.level is Level.MATRIX and o.number is not None]
-        if not all(inputs[number].flags.c_contiguous for number in matrices):
+        if not are_matrices_whole(self._operands, arrays):
             return None
-        key = (*[a.strides for a in inputs], *[a.strides for a in results], tuple(shared.items()))
+        key = (*strides, *shared.items())
         layout = self._layouts.get(key)
         if layout is None:
-            layout = self._layouts[key] = self._new_layout(inputs, results, shared)
+            program = merged(self._program, shared)
+            layout = self._layouts[key] = layout_of(program, self._group.domain, strides)
         return layout
-
-    def _shared(self, inputs: Sequence[Array], results: Sequence[Array]) -> dict[int, int] | None:
-        """Which operands are one with an earlier one: an input whose memory a result takes. None where they
-        would not be read and written in step.
-        """
-        shared: dict[int, int] = {}
-        places: dict[int, tuple[int, tuple[int, ...]]] = {}
-        for position, operand in enumerate(self._operands):
-            if operand.level in (Level.COLUMN_SUM, Level.TOTAL):
-                continue
-            array = self._array(operand, inputs, results)
-            address, strides = array.ctypes.data, strides_in(array, operand.level, self._group.domain)
-            if operand.is_input:
-                places.setdefault(address, (position, strides))
-            elif address in places:
-                other, lies = places[address]
-                if lies != strides or self._operands[other].level is not operand.level:
-                    return None
-                shared[position] = other
-        return shared
-
-    def _new_layout(
-        self, inputs: Sequence[Array], results: Sequence[Array], shared: dict[int, int]
-    ) -> Layout:
-        assert self._program is not None
-        domain = self._group.domain
-        strides = []
-        for operand in self._operands:
-            if operand.level in (Level.COLUMN_SUM, Level.TOTAL):
-                column = 1 if operand.level is Level.COLUMN_SUM else 0
-                strides.append((0,) * (len(domain) - 1) + (column,) * bool(domain))
-            else:
-                strides.append(strides_in(self._array(operand, inputs, results), operand.level, domain))
-        program = _merged(self._program, shared)
-        return layout_of(program, domain, strides)
-
-
-def _merged(program: LoopProgram, shared: dict[int, int]) -> LoopProgram:
-    """``program`` with results put into the operands that they share memory with."""
-    outputs = [o._replace(operand=shared.get(o.operand, o.operand)) for o in program.outputs]
-    return program._replace(outputs=tuple(outputs))

@@ -14,7 +14,7 @@ from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, static_shape
 from flowrt.graph.op_def import LoopPattern
 from flowrt.graph.partial_value import as_host_value
-from flowrt.graph.passes.fuse import Group, Level, Support
+from flowrt.graph.passes.group import Group, Level, Support
 
 STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
 

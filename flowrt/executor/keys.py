@@ -1,4 +1,6 @@
-"""The keys of what programs send: tensors to other devices, of this task or another, events to other streams."""
+"""The keys of what programs send: tensors to other devices, of this task or another, events to other
+streams.
+"""
 
 from __future__ import annotations
 

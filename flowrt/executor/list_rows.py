@@ -1,92 +1,199 @@
-"""Lists of a loop that is machine code: their elements as rows of memory, along which the loop goes.
+"""Lists of a loop that is machine code: their elements are rows of memory, along which the loop goes.
 
-A list that a loop only pushes onto, or only takes from, lies open while the loop runs (`open_lists`). A loop
-that pushes writes into new rows, which are the list's elements afterwards; one that takes elements reads rows
-to which they were copied, the last first. There are rows for a part of the iterations, and between two parts
-the list is a list.
+A list that a loop only pushes onto, or only takes from, changes in place (`open_lists`). A loop that pushes
+writes into new rows, one behind the other; one that takes elements reads them backwards. No row is an array
+of its own unless somebody asks for one. There are rows for a part of the iterations at a time.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable
 from typing import Any, final
 
 import numpy as np
 
-from flowrt.device.call_sequence import Call, advancing, in_sequence
+from flowrt.device.call_sequence import advancing, in_sequence
 from flowrt.device.device import Device
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.copies import copy_call
 from flowrt.executor.open_lists import SLAB_BYTES, OpenList
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import static_shape
+from flowrt.graph.shapes import format_shape
+from flowrt.graph.tensor_list import TensorList
 
 Array = np.ndarray[Any, Any]
 
 FIRST_ROWS = 64
-"""Rows for a list that is pushed onto, at first: there are twice as many where they were not enough."""
+"""Rows that a list has at first; where they are not enough there are twice as many the next time."""
+
+
+def row_list(opened: OpenList, device: Device) -> RowList:
+    """The list, to be bound as ``opened`` would be."""
+    return (PushedRows if opened.is_pushed else TakenRows)(opened, device)
+
+
+class RowList(ABC):
+    """An open list whose elements, all of one static shape, are rows while the loop runs."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        self._opened, self._device = opened, device
+        self._like: Array = np.empty(0)
+        """A row's like."""
+        self._words: Array = np.empty(1, np.int64)
+        """The table of the copy from or to a row; the first says where the row is."""
+
+    @property
+    def _place(self) -> int:
+        """Where the loop is in the rows."""
+        return int(self._words[0])
+
+    @abstractmethod
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        """Emit the copy from or to a row, as the loop's body has it."""
+
+    @abstractmethod
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        """Before the loop: take the list that is in the register."""
+
+    @abstractmethod
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        """Behind it: put it there."""
+
+    @abstractmethod
+    def room(self, limit: int) -> int:
+        """For how many iterations, of ``limit``, there can be rows."""
+
+    @abstractmethod
+    def begin(self, count: int) -> None:
+        """Have rows for ``count`` iterations."""
+
+    @abstractmethod
+    def end(self) -> None:
+        """Note how many of them there were."""
 
 
 @final
-class RowList:
-    """An open list whose elements are rows of one shape while the loop runs. Bind it as an `OpenList`."""
+class PushedRows(RowList):
+    """A list that is pushed onto."""
 
-    def __init__(self, opened: OpenList, device: Device, registers: list[Any]) -> None:
-        self._opened, self._device, self._registers = opened, device, registers
-        self._rows = FIRST_ROWS
-        self._words = self._row = self._taken = np.empty(0, np.int64)
-        """The table that says where the next row is, first in it; a row's like; and the rows."""
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self._most = 1
+        self._parts: list[Array] = []
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
-        """The instruction in the loop's body: a copy to the next row, or from it."""
-        node, operands = self._opened.node, [tensors[ref] for ref in self._opened.node.inputs[:2]]
+        node = self._opened.node
+        operands = [tensors[ref] for ref in node.inputs[:2]]
         tensors.place(node, 0, operands[0])
-        if self._opened.is_pushed:
-            element, text = operands[1].value, operands[0].text
-        else:
-            spec = node.outputs[1]
-            element, text = np.empty(static_shape(spec), spec.dtype.np), f"{operands[0].text}[-1]"
-            tensors.place(node, 1, Operand(element, None, text))
-        strand.emit_line(node, *self._along_rows(element), operands, text)
-
-    def _along_rows(self, element: Array) -> Call:
-        self._row = np.empty_like(element, order="C")
-        is_pushed = self._opened.is_pushed
-        copy = copy_call(self._row, element) if is_pushed else copy_call(element, self._row)
+        self._like = np.empty_like(operands[1].value, order="C")
+        copy = copy_call(self._like, operands[1].value)
         table = copy[1][0]
-        self._words = table.words[int(is_pushed) :]
-        return in_sequence([copy, advancing(table, int(is_pushed), self._row.nbytes)])
+        self._words = table.words[1:]
+        self._most = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
+        call = in_sequence([copy, advancing(table, 1, self._like.nbytes)])
+        strand.emit_line(node, *call, operands, operands[0].text)
 
-    # --- a part of the iterations
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        return self._parts.clear
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        slot, spec = self._opened.slot, self._opened.spec
+
+        def close() -> None:
+            if not self._parts:
+                return
+            rows = self._parts[0] if len(self._parts) == 1 else np.concatenate(self._parts)
+            pushed, before = TensorList.of_rows(spec, rows), registers[slot]
+            is_first = not before.length
+            registers[slot] = pushed if is_first else TensorList(spec, [*before.kept(), *pushed.kept()])
+            self._parts.clear()
+
+        return close
 
     def room(self, limit: int) -> int:
-        """For how many iterations, of ``limit``, there can be rows."""
-        if self._opened.is_pushed:
-            return min(limit, self._rows)
-        return min(limit, len(self._elements))
+        return min(limit, self._most)
 
     def begin(self, count: int) -> None:
-        """Have rows for ``count`` iterations."""
-        row = self._row
-        self._taken = self._device.empty((count, *row.shape), row.dtype)
-        if not self._opened.is_pushed:
-            zeros = np.zeros(row.shape, row.dtype)  # what is not set counts as
-            last = [zeros if e is None else e for e in self._elements[: -count - 1 : -1]]
-            np.stack(last, out=self._taken)
-        self._words[0] = self._taken.ctypes.data
+        self._parts.append(self._device.empty((count, *self._like.shape), self._like.dtype))
+        self._words[0] = self._parts[-1].ctypes.data
 
     def end(self) -> None:
-        """After some iterations: the list as they leave it."""
-        taken, elements = self._taken, self._elements
-        count = (int(self._words[0]) - taken.ctypes.data) // self._row.nbytes
-        if not self._opened.is_pushed:
-            del elements[len(elements) - count :]
-            return
-        elements += [taken[i, ...] for i in range(count)]
-        if count == self._rows and 2 * taken.nbytes <= SLAB_BYTES:
-            self._rows *= 2
+        rows = self._parts[-1]
+        count = (self._place - rows.ctypes.data) // self._like.nbytes
+        self._parts[-1] = rows[:count]
+        if count == self._most and 2 * rows.nbytes <= SLAB_BYTES:
+            self._most *= 2
+
+
+@final
+class TakenRows(RowList):
+    """A list from which the last element is taken again and again."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self._rows: Array = np.empty(0)
+        self._left = 0
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        node, spec = self._opened.node, self._opened.node.outputs[1]
+        handle = tensors[node.inputs[0]]
+        self._like = element = np.empty(static_shape(spec), spec.dtype.np)
+        tensors.place(node, 0, handle)
+        tensors.place(node, 1, Operand(element, None, f"{handle.text}[-1]"))
+        copy = copy_call(element, np.empty_like(element))
+        table = copy[1][0]
+        self._words = table.words
+        call = in_sequence([copy, advancing(table, 0, -element.nbytes)])
+        strand.emit_line(node, *call, [handle], f"{handle.text}[-1]")
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        slot = self._opened.slot
+
+        def open() -> None:
+            value = registers[slot]
+            self._left = value.length
+            if value.length:
+                self._rows = self._checked(value)
+
+        return open
+
+    def _checked(self, value: TensorList) -> Array:
+        """The elements of ``value`` as rows."""
+        rows = value.rows
+        if rows is None:
+            zeros = np.zeros_like(self._like)  # what is not set counts as
+            elements = [zeros if e is None else e for e in value.elements()]
+            wrong = next((e for e in elements if e.shape != zeros.shape), None)
+            rows = np.stack(elements) if wrong is None else wrong[None]
+        if rows.shape[1:] != self._like.shape:
+            expected, got = format_shape(self._like.shape), format_shape(rows.shape[1:])
+            raise InvalidArgumentError(f"expected elements of shape {expected}; got {got}")
+        return np.ascontiguousarray(rows)
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        slot, spec = self._opened.slot, self._opened.spec
+
+        def close() -> None:
+            left = self._rows[: self._left]
+            registers[slot] = TensorList.of_rows(spec, left) if self._left else TensorList(spec)
+            self._rows = left[:0]
+
+        return close
+
+    def room(self, limit: int) -> int:
+        return min(limit, self._left)
+
+    def begin(self, count: int) -> None:
+        self._words[0] = self._last
+
+    def end(self) -> None:
+        self._left -= (self._last - self._place) // self._like.nbytes
 
     @property
-    def _elements(self) -> list[Any]:
-        elements: list[Any] = self._registers[self._opened.slot]
-        return elements
+    def _last(self) -> int:
+        """Where the last row that is left is."""
+        return self._rows.ctypes.data + (self._left - 1) * self._like.nbytes

@@ -18,7 +18,7 @@ from flowrt.device.host_pool import run_in_parallel
 from flowrt.device.llvm_loops import llvm_function
 from flowrt.device.loop_math import expand_functions
 from flowrt.device.loops import LoopProgram, Store
-from flowrt.graph.passes.fuse import Level
+from flowrt.graph.passes.group import Level
 
 Array = np.ndarray[Any, Any]
 

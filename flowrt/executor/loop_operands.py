@@ -8,7 +8,7 @@ from typing import Any
 from flowrt.device.loops import LoopProgram
 from flowrt.executor.fused_program import OperandOf
 from flowrt.executor.loop_layout import strides_in
-from flowrt.graph.passes.fuse import Level
+from flowrt.graph.passes.group import Level
 
 SUMS = (Level.COLUMN_SUM, Level.TOTAL)
 """What has parts of its own before it is a result."""
@@ -34,13 +34,22 @@ def strides_of(
     ]
 
 
+def are_matrices_whole(operands: Sequence[OperandOf], arrays: Sequence[Any]) -> bool:
+    """Whether those whose rows members find by number lie as they have to, in C order."""
+    return all(
+        array.flags.c_contiguous
+        for (_, _, level), array in zip(operands, arrays, strict=True)
+        if level is Level.MATRIX
+    )
+
+
 def shared_operands(
     operands: Sequence[OperandOf],
     addresses: Sequence[int],
     strides: Sequence[tuple[int, ...]],
 ) -> dict[int, int] | None:
-    """Which operands are one with an earlier one: an input whose memory a result takes. None where they would
-    not be read and written in step.
+    """Which operands are one with an earlier one, whose memory a result takes. None where they would not be
+    read and written in step.
     """
     shared: dict[int, int] = {}
     places: dict[int, int] = {}

@@ -28,10 +28,16 @@ from flowrt.graph.tensor_list import ListSpec, TensorList
 
 
 class ListBinder(Protocol):
-    """Binds the operation that changes a list, in the body of a loop."""
+    """A list that is open while a loop runs, in place of the list value in a register."""
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
-        """Emit its instruction, and say where its outputs are."""
+        """Emit the instruction of the operation that changes it, and say where its outputs are."""
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        """Open it, in front of the loop."""
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        """Make it a list value again, behind it."""
 
 
 class OpenList(NamedTuple):
@@ -51,11 +57,11 @@ class OpenList(NamedTuple):
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         """Make it a list value again."""
-        slot, spec = self.slot, self._spec
+        slot, spec = self.slot, self.spec
         return lambda: registers.__setitem__(slot, TensorList(spec, registers[slot]))
 
     @property
-    def _spec(self) -> ListSpec:
+    def spec(self) -> ListSpec:
         return ListSpec(self.node.attrs["element_dtype"], self.node.outputs[0].shape)
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:

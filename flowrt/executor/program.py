@@ -13,6 +13,7 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any, NamedTuple, TypeAlias, final
 
+from flowrt.device.call_sequence import joined
 from flowrt.device.device import Device
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import OpError
@@ -40,7 +41,20 @@ class Segment(NamedTuple):
     nodes: tuple[Node, ...]
     key: str | Callable[[], str] | None
     slot: int
-    control: Control | None = None
+    control: Control | None
+    calls: tuple[Instruction, ...]
+    """The stretch as it runs where nobody looks between its instructions."""
+
+
+def segment_of(
+    instructions: Sequence[Instruction],
+    nodes: Sequence[Node],
+    key: str | Callable[[], str] | None = None,
+    slot: int = 0,
+    control: Control | None = None,
+) -> Segment:
+    """A segment, with its machine code joined."""
+    return Segment(tuple(instructions), tuple(nodes), key, slot, control, joined(instructions))
 
 
 class Line(NamedTuple):
@@ -112,7 +126,7 @@ class Program:
         """`run` for a program without waits."""
         segment = self.segments[0]
         try:
-            for function, arguments in segment.stretch:
+            for function, arguments in segment.calls:
                 function(*arguments)
         except Exception as error:  # noqa: BLE001 (raised with a type)
             raise blame(segment, function, arguments, error) from cause(error)
@@ -135,10 +149,10 @@ class Program:
     def _run_block(self, block: Block) -> Generator[str, Any, None]:
         registers, take, enter = self.registers, self.take, self._enter
         for segment in block:
-            stretch, _, key, slot, control = segment
+            _, _, key, slot, control, calls = segment
             try:
                 with enter():
-                    for function, arguments in stretch:
+                    for function, arguments in calls:
                         function(*arguments)
             except Exception as error:  # noqa: BLE001 (raised with a type)
                 raise blame(segment, function, arguments, error) from cause(error)
@@ -163,7 +177,7 @@ class Program:
         """A segment without a wait."""
         try:
             with self._enter():
-                for function, arguments in segment.stretch:
+                for function, arguments in segment.calls:
                     function(*arguments)
         except Exception as error:  # noqa: BLE001 (raised with a type)
             raise blame(segment, function, arguments, error) from cause(error)

@@ -64,7 +64,9 @@ MAX_SHAPES = 32
 
 
 CLUSTERS: dict[str, Callable[[str, ConfigProto], Any]] = {}
-"""By the protocol of a target, what connects a session with a cluster (`flowrt.distribute.cluster_runtime`)."""
+"""By the protocol of a target, what connects a session with a cluster
+(`flowrt.distribute.cluster_runtime`).
+"""
 
 FEEDING = DeviceRequest(gpus=0)
 """What a session has here whose work is done elsewhere: where feeds are prepared."""
@@ -79,8 +81,8 @@ class DeviceAttributes(NamedTuple):
 
 
 def connect(target: str, config: ConfigProto) -> Any:
-    """The cluster at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form, and what
-    keeps the cluster from answering.
+    """The cluster at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form, and
+    what keeps the cluster from answering.
     """
     protocol, separator, _ = target.partition("://")
     if not separator or protocol not in CLUSTERS:
@@ -431,9 +433,11 @@ class BaseSession:
         return "" if self._cluster is None else str(self._cluster.target)
 
     @staticmethod
-    def reset(target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None) -> None:
-        """Drop the variables that the sessions of the cluster at ``target`` share, in ``containers`` or in all.
-        Raises as `Session`.
+    def reset(
+        target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None
+    ) -> None:
+        """Drop the variables that the sessions of the cluster at ``target`` share, in ``containers`` or in
+        all. Raises as `Session`.
         """
         cluster = connect(target, config or ConfigProto())
         try:

@@ -7,7 +7,6 @@ stand in a loop that is (`flowrt.executor.compiled_body`).
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 

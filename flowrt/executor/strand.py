@@ -8,7 +8,7 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.arguments import Operand
 from flowrt.executor.control import PAUSE, Control
-from flowrt.executor.program import MAX_STRETCH, Instruction, Line, Segment
+from flowrt.executor.program import MAX_STRETCH, Instruction, Line, Segment, segment_of
 from flowrt.graph.node import Node
 
 MAX_STRETCH_COST = 1e7
@@ -69,6 +69,6 @@ class Strand:
 
     def cut(self, key: str | Callable[[], str] | None, slot: int, control: Control | None = None) -> None:
         """End the stretch, and wait for ``key`` or enter ``control``."""
-        self.segments.append(Segment(tuple(self._instructions), tuple(self._nodes), key, slot, control))
+        self.segments.append(segment_of(self._instructions, self._nodes, key, slot, control))
         self._instructions, self._nodes, self._cost = [], [], 0.0
         self.stream = 0  # every stretch begins on the first

@@ -7,7 +7,7 @@ locked meanwhile, in one order, and all must have a value.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple, final
 
@@ -18,7 +18,7 @@ from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram
 from flowrt.executor.loop_layout import PARALLEL_NS, expanded, layout_of, parts_on, strides_in
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
-from flowrt.graph.passes.fuse import Level
+from flowrt.graph.passes.group import Level
 from flowrt.graph.resources import VariableResource
 
 Array = np.ndarray[Any, Any]

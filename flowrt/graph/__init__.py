@@ -9,7 +9,7 @@ The data path, from a user's call to what the executor gets:
     scopes, defaults           what colours new operations; a thread's default graphs and sessions
     shapes, partial_value      the shape lattice, and small values that shapes are made of
     gradients, forward_mode, jvp, custom_gradient, indexed_slices    derivatives as more graph
-    node          `Node`, `Subgraph`: the immutable form; edges are names
+    node          `Node`, `Subgraph`: the immutable form; edges are names; `topology` sorts them
     passes/       pure functions from Subgraph to Subgraph: prune, order, infer, optimise, place, partition
     evaluate      the reference interpreter, node by node
     text, graph_def, import_graph_def                   the same as text, as GraphDef, and back

@@ -2,8 +2,8 @@
 
     detach_constants(subgraph) -> (subgraph', arrays)      attach_constants(subgraph', arrays) -> subgraph
 
-A constant whose value is apart is a ``_Feed`` that its subgraph does not list among its feeds. The arrays come in
-the order of the nodes, those of a function where the node is that owns it.
+A constant whose value is apart is a ``_Feed`` that its subgraph does not list among its feeds. The arrays
+come in the order of the nodes, those of a function where the node is that owns it.
 """
 
 from __future__ import annotations

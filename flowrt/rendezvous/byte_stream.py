@@ -67,7 +67,8 @@ class ByteStream(ABC):
 
     def limit_reads(self, timeout_s: float) -> None:
         """From now on `read` raises `TimeoutError` after ``timeout_s`` seconds without a byte."""
-        self._socket.settimeout(timeout_s)
+        with contextlib.suppress(OSError):  # closed
+            self._socket.settimeout(timeout_s)
 
     def close(self) -> None:
         """Idempotent. No other thread may be reading or writing."""

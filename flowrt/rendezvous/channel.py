@@ -66,6 +66,10 @@ class Connection(ABC):
     def close(self) -> None:
         """Write what is queued, for at most 1 s, and end the connection and its threads. Idempotent."""
 
+    @abstractmethod
+    def abort(self) -> None:
+        """`close` at once: what is queued is dropped, also the rest of a frame that is half written."""
+
 
 class Listener(ABC):
     """A bound address at which connections are accepted."""
@@ -75,7 +79,9 @@ class Listener(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Accept no more, and close what was accepted. Idempotent."""
+        """Accept no more, and cut the connections that were accepted and are still open: close those first
+        whose frames matter. Idempotent.
+        """
 
 
 class Transport(ABC):

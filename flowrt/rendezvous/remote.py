@@ -1,16 +1,18 @@
 """`RemoteRendezvous`: one step's rendezvous in one task of a cluster.
 
-It is recv-driven here too. A value stays with its producer; the consumer's task asks the producer's task for it
-with one request, and the producer's table parks the request as a waiter like any other:
+It is recv-driven here too. A value stays with its producer; the consumer's task asks the producer's task for
+it with one request, and the producer's table parks the request as a waiter like any other:
 
     task 0                                              task 1
     send(key, value) -> stays in the table
-                                        RequestTensors  <- recv(key), or `ask` for all keys when the step starts
+                                        RequestTensors  <- recv(key), or `ask` for all keys when the step
+                                        starts
     serve(key, answer) -> Deliver(answer, value)
                           the transport takes the bytes -> arrived(key, value) -> Deliver(receive, value)
     delivered(key)     -> the value's memory is free
 
-The table is pure like the local one, and what it decides comes back as actions. In addition to that one's rules:
+The table is pure like the local one, and what it decides comes back as actions. In addition to that one's
+rules:
 
  - a value leaves its task only when it was asked for, and a key is asked for once;
  - a step's part is over (`Drained`) when its programs have ended and all that it made for others has left:
@@ -94,7 +96,9 @@ class RemoteTable(Generic[W]):
         return self._table.take(key, default)
 
     def end(self) -> Sequence[Any]:
-        """The programs of this task have ended well. Raises `InternalError` if something waits for a value."""
+        """The programs of this task have ended well. Raises `InternalError` if something waits for a
+        value.
+        """
         if left := [p for p in self._table.pending() if p.waiters] or self._asked:
             raise InternalError(f"rendezvous: expected no receive at the end of a step; got {left}")
         self._end = True
@@ -161,7 +165,8 @@ class RemoteTable(Generic[W]):
 
 @final
 class RemoteRendezvous(LocalRendezvous):
-    """The table behind a lock. ``request(task, keys)`` has the values asked for, which come back by `arrived`.
+    """The table behind a lock. ``request(task, keys)`` has the values asked for, which come back by
+    `arrived`.
 
     Any thread may call anything; nothing is called while the lock is held.
     """

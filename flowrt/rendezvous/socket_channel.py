@@ -70,6 +70,12 @@ class SocketConnection(Connection):
         self._socket.end()
         join(self._reader, CLOSE_S)
 
+    def abort(self) -> None:
+        if self._life.close() and self._reader is None:
+            self._release()
+        self._socket.end()
+        join(self._reader, CLOSE_S)
+
     # --- the reader thread
 
     def _read(self, receiver: Receiver) -> None:

@@ -42,6 +42,11 @@ class StreamConnection(Connection):
             self._stream.close()
         join(self._reader, CLOSE_S)
 
+    def abort(self) -> None:
+        self._life.close()
+        self._stream.cancel()
+        join(self._reader, CLOSE_S)
+
     def _read(self, receiver: Receiver) -> None:
         # It finishes the stream when it ends: to a peer that closes, there is no more to come from here.
         with self._life.reading(self, receiver, self._stream.finish):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from flowrt.device.bfc import FIRST_REGION
 from flowrt.device.memory_pool import LiveTensor, MemoryPool, Owner
 from flowrt.device.stream_executor import DeviceMemory, EventStatus, Stream
 from flowrt.errors import (
@@ -245,6 +247,7 @@ def test_the_refusal_of_a_plan_lists_its_tensors_and_nothing_that_is_empty():
 
 def test_the_refusal_says_what_may_help():
     pool = MemoryPool(FakeExecutor(refuses=lambda number, nbytes: number > 1), 2 * MIB)
+    pool.allocate(MIB, OP)  # one region, free again
     held = [pool.allocate(MIB // 4, OP) for _ in range(4)]
     del held[::2]
     for nbytes, hint in (
@@ -259,6 +262,7 @@ def test_the_refusal_says_what_may_help():
 
 def test_the_refusal_says_that_memory_is_in_pieces(executor):
     pool = MemoryPool(executor, MIB)
+    pool.allocate(MIB, OP)  # one region, free again
     held = [pool.allocate(MIB // 4, OP) for _ in range(4)]
     del held[::2]
     with pytest.raises(ResourceExhaustedError, match=r"512\.0 KiB are free, but not in one piece"):

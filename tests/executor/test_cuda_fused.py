@@ -4,6 +4,7 @@ loops.
 
 from __future__ import annotations
 
+import time
 from contextlib import closing
 
 import numpy as np
@@ -19,6 +20,8 @@ from tests.executor.test_remote_device import config, plug_in
 pytestmark = pytest.mark.skipif(
     cuda_on_host.why_no_compiler() is not None, reason=str(cuda_on_host.why_no_compiler())
 )
+
+WAIT_S = 30.0
 
 
 def both(monkeypatch, build, feeds, steps=1, device="/gpu:0", **experimental):
@@ -128,6 +131,40 @@ def test_a_step_with_groups_is_captured(monkeypatch):
             launches.append(cupy.launches)
     assert launched == [False, False, True, True, True]
     assert launches[0] < launches[1] < launches[2] == launches[3] == launches[4], "one replay does them all"
+
+
+@pytest.mark.parametrize("is_host", [True, False])
+def test_inputs_that_are_new_in_every_step(monkeypatch, is_host):
+    """What a kernel without ``out`` gives is in a register; a shape that only the step knows is on the host."""
+
+    def build():
+        x = tf.placeholder(tf.float32, [3, 40])
+        if is_host:
+            y = tf.cast(tf.shape(tf.boolean_mask(x, x[:, 0] > 0.0)), tf.float32)
+            return [y * y + 1.0], {"x": x}
+        y = tf.roll(x, 1, 0)
+        return [tf.tanh(y) * x + 1.0, tf.reduce_sum(tf.tanh(y) * x, 0)], {"x": x}
+
+    value = np.random.default_rng(0).normal(size=(3, 40))
+    plain, compiled, groups, launches = both(monkeypatch, build, {"x": value}, steps=4)
+    for one, other in zip(compiled, plain, strict=True):
+        assert_close(one, other)
+    assert groups
+    assert launches
+
+
+def test_loops_are_taken_in_between_two_steps(monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    plug_in(monkeypatch, 0)
+    with tf.device("/gpu:0"):
+        x = tf.placeholder(tf.float32, [8])
+        y = tf.exp(x) * 2.0 + 1.0
+    with tf.Session(config=config()) as session:
+        deadline = time.monotonic() + WAIT_S
+        while not fused_of(session) and time.monotonic() < deadline:
+            assert np.allclose(session.run(y, {x: np.ones(8)}), 2 * np.e + 1)
+        assert fused_of(session) == [["Exp", "Mul", "AddV2"]]
+        assert np.allclose(session.run(y, {x: np.ones(8)}), 2 * np.e + 1)
 
 
 def test_a_label_that_is_no_class_makes_its_row_nan(monkeypatch):

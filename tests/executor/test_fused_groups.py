@@ -102,7 +102,13 @@ def rows_of_an_embedding():
 def rows_of_a_variable():
     table, x = tf.Variable(values(50, COLUMNS, seed=4)), logits()
     ids = tf.placeholder(tf.int64, [ROWS])
-    return tf.nn.embedding_lookup(table, ids) * 4.0 + x, {"labels": ids, "x": x}
+    return tf.nn.embedding_lookup(table, ids) + tf.sqrt(tf.abs(x)), {"labels": ids, "x": x}
+
+
+def a_sum_of_products_that_share_nothing():
+    a, b, z, row = logits(), logits(), logits(), tf.placeholder(tf.float32, [COLUMNS])
+    y = a * row + tf.sqrt(tf.abs(b)) * z
+    return y, {"x": a, "y": b, "z": z, "row": row}
 
 
 def casts():
@@ -121,6 +127,7 @@ def broadcasts():
 FEEDS = {
     "x": values(ROWS, COLUMNS),
     "y": values(ROWS, COLUMNS, seed=1) ** 2,
+    "z": values(ROWS, COLUMNS, seed=5),
     "row": values(COLUMNS, seed=2),
     "column": values(ROWS, 1, seed=3),
     "table": values(50, COLUMNS, seed=4),
@@ -135,7 +142,7 @@ FEEDS = {
     [
         softmax, log_softmax, sparse_cross_entropy, dense_cross_entropy, layer_norm,
         bias_and_activation_behind_a_product, bias_and_activation_behind_a_convolution,
-        rows_of_an_embedding, rows_of_a_variable, casts, broadcasts,
+        rows_of_an_embedding, rows_of_a_variable, casts, a_sum_of_products_that_share_nothing, broadcasts,
     ],
     ids=lambda build: build.__name__,
 )  # fmt: skip

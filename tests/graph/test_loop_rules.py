@@ -339,7 +339,7 @@ def test_a_gather_reads_rows_by_number(rows: list[int], failed: int) -> None:
     b.put(loop.build(b, matrix, number, 0, batch_dims=0), b.operand("float32"))
     status, found = evaluate_loops(b.build(), [table, numbers[:, None]], (3, 2))
     assert int(status) == failed
-    assert found.tolist() == [table[n if 0 <= n < 3 else 0].tolist() for n in rows]
+    assert found.tolist() == [table[n].tolist() if 0 <= n < 3 else [0, 0] for n in rows]
     assert loop.build(b, matrix, number, 0, batch_dims=1) is None
 
 

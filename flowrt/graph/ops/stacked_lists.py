@@ -76,6 +76,10 @@ def _stack_all(
 ) -> Any:
     if num_elements not in (-1, handle.length):
         raise InvalidArgumentError(f"expected a list of {num_elements} elements; got {handle.length}")
+    if handle.rows is not None:
+        check_dtype(handle, element_dtype)
+        merge(handle.rows.shape[1:], as_element_shape(element_shape))
+        return xp.array(handle.rows)
     return _stack(xp, handle, handle.elements(), element_shape, element_dtype)
 
 
@@ -243,6 +247,10 @@ def _concat(
     check_dtype(handle, element_dtype)
     shape = merge(handle.spec.shape, as_element_shape(element_shape))
     rows, first = rows_of(shape), _first(shape)
+    if handle.rows is not None and handle.rows.ndim > 1:
+        count, length, *others = handle.rows.shape
+        merge(rows, others)
+        return xp.array(handle.rows).reshape(count * length, *others), np.full(count, length)
     elements = handle.elements()
     for known in {e.shape for e in elements if e is not None}:
         rows = merge(rows, rows_of(known))

@@ -11,6 +11,7 @@ _Send and _Recv.
       -> order_effects                 Subgraph                 each resource's, in the order of creation
       -> infer_shapes                  Subgraph                 again, now that the feeds' shapes are known
       -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
+         extend                        Subgraph                 the same, of what is new in a request
       -> place                         Subgraph                 every node has one full device name
       -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
       -> read_rows_in_place            Subgraph                 rows of variables are gathered where they lie

@@ -24,7 +24,6 @@ from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.passes.prune import prune, redirect
 from flowrt.graph.topology import sort_topologically
 
-
 MAX_REMEMBERED = 4
 """An initializer, a training step, the same with summaries, an evaluation. Each is two dictionaries of nodes
 that are mostly the graph's or a plan's.

@@ -22,14 +22,13 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from enum import Enum
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from flowrt import dtypes
-from flowrt.graph.evaluate import evaluate_node
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, LoopPattern, OpDef, define_op
+from flowrt.graph.node import Node, Ref, Subgraph, static_shape
+from flowrt.graph.op_def import Effect, LoopPattern
 from flowrt.graph.partial_value import as_host_value
+from flowrt.graph.passes.group import Group, Level, Support, fused_op, fused_rows_op
 from flowrt.graph.shapes import is_static
 
 MAX_MEMBERS = 64
@@ -38,96 +37,15 @@ MAX_MEMBERS = 64
 MAX_TENSORS = 24
 """Inputs of a group: each is an address that the loop holds in a register, or nearly so."""
 
+MAX_CLIMB = 3
+"""How far from an operation that a group could go on with it looks for what that waits for."""
+
 MIN_ALONE = 1 << 18
 """Elements from which one operation is worth a loop of its own, which threads share. LeNet's step takes 0.97
 of TensorFlow's time so, and 1.10 where its relus and their gradients are NumPy's.
 """
 
 FUSED_DTYPES = frozenset({dtypes.bool_, dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64})
-
-
-class Level(Enum):
-    """How a tensor of a group lies in its domain."""
-
-    ELEMENT = "element"
-    """It has a value for each element, or one that is broadcast to it."""
-    ROW = "row"
-    """It has one value a row; its shape is the domain's with 1 as the last dimension."""
-    DROPPED = "dropped"
-    """The same, without the last dimension."""
-    MATRIX = "matrix"
-    """It comes from outside, and members read rows of it by number."""
-    COLUMN_SUM = "column_sum"
-    """It is a sum over everything but the last dimension."""
-    TOTAL = "total"
-    """It is a sum over everything."""
-
-
-class Support(Enum):
-    """What loops can do with an operation."""
-
-    NONE = "none"
-    FULL = "full"
-    CHECKED = "checked"
-    """The loop may find that it cannot: then the operation's own kernel needs the inputs as they were."""
-
-
-class Group(NamedTuple):
-    """``members`` in topological order, which read ``inputs`` and each other; ``constants`` are small ones
-    that they have copies of.
-    """
-
-    domain: tuple[int, ...]
-    members: tuple[Node, ...]
-    constants: Mapping[Ref, Any]
-    inputs: Mapping[Ref, TensorSpec]
-    outputs: tuple[Ref, ...]
-    levels: dict[Ref, Level]
-    """Of what members make."""
-    is_checked: bool
-    """Whether the members' own kernels may be needed after the loop: it may not write over its inputs."""
-
-    def __str__(self) -> str:
-        return ", ".join(f"{member.op.name} {member.name}" for member in self.members)
-
-    @property
-    def output_specs(self) -> tuple[TensorSpec, ...]:
-        specs = {(m.name, i): spec for m in self.members for i, spec in enumerate(m.outputs)}
-        return tuple([specs[ref] for ref in self.outputs])
-
-
-def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
-    """The members' own kernels, one after the other: what a compiled loop is compared with."""
-    values = {**group.constants, **dict(zip(group.inputs, inputs, strict=True))}
-    for member in group.members:
-        results = evaluate_node(member, [values[ref] for ref in member.inputs], None, xp)
-        values.update({(member.name, i): result for i, result in enumerate(results)})
-    found = tuple([values[ref] for ref in group.outputs])
-    if out is not None:
-        for target, value in zip(out, found, strict=True):
-            xp.copyto(target, value)
-    return found
-
-
-def _define(name: str, elementwise: bool) -> OpDef:
-    return define_op(
-        name,
-        "inputs: *Tin -> *Tout",
-        types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
-        attrs={"group": Attr("func")},
-        shape=lambda s: [spec.shape for spec in s.attrs["group"].output_specs],
-        kernel=plain_kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
-        elementwise=elementwise,
-        doc="A group of operations that one loop computes; made by the fusion pass only.",
-    )
-
-
-fused_op = _define("_Fused", elementwise=True)
-"""All members are elementwise, so a result may take the place of an input."""
-fused_rows_op = _define("_FusedRows", elementwise=False)
 
 
 def fuse(subgraph: Subgraph, supports: Callable[[Group], Support], each: bool = False) -> Subgraph:
@@ -233,9 +151,10 @@ class _Fuser:
         """The group that ``node`` opens, or one of it alone."""
         group = _Open(self._domain_of(node), self._each)
         levels = self._levels(group, node) if self._may_be_member(node) else None
-        near = self._add(group, node, levels or {})
+        names = self._add(group, node, levels or {})
         if levels is None:
             return group
+        near = list(self._near(node, names))
         heapq.heapify(near)
         while near and len(group.members) < MAX_MEMBERS and len(group.inputs) < MAX_TENSORS:
             other = self._nodes[heapq.heappop(near)]
@@ -243,13 +162,13 @@ class _Fuser:
                 continue
             levels = self._levels(group, other)
             if levels is not None:
-                for position in self._add(group, other, levels):
+                for position in self._near(other, self._add(group, other, levels)):
                     heapq.heappush(near, position)
         return group
 
-    def _add(self, group: _Open, node: Node, levels: Mapping[Ref, Level]) -> list[int]:
-        """Add a member. Returns the nodes that are near by now: who reads what it makes, or what it is the
-        first to read.
+    def _add(self, group: _Open, node: Node, levels: Mapping[Ref, Level]) -> set[str]:
+        """Add a member. Returns those whose tensors are of the group by now: it, and what it is the first to
+        read.
         """
         inputs = self._data_inputs(node)
         names = {node.name, *[ref[0] for ref in inputs if ref not in group.inputs]}
@@ -260,7 +179,25 @@ class _Fuser:
             self._missing[name] -= 1
             if not self._missing[name]:
                 heapq.heappush(self._ready, self._position[name])
-        return [self._position[user] for name in names for user in self._consumers[name]]
+        return names
+
+    def _near(self, member: Node, names: Collection[str]) -> Iterator[int]:
+        """Who reads tensors of ``names``, and what those who read ``member`` wait for: a * b + c * d is one
+        group, though its products share nothing.
+        """
+        for name in names:
+            for user in self._consumers[name]:
+                yield from self._ready_for(user, MAX_CLIMB if name == member.name else 0)
+
+    def _ready_for(self, name: str, climb: int) -> Iterator[int]:
+        """The node itself if it is ready, else what is of all that it waits for, ``climb`` steps up."""
+        if name in self._placed:
+            return
+        if not self._missing[name]:
+            yield self._position[name]
+        elif climb and self._may_be_member(node := self._subgraph.nodes[name]):
+            for producer, _ in node.inputs:
+                yield from self._ready_for(producer, climb - 1)
 
     # --- what a node is
 

@@ -29,7 +29,10 @@ def infer_shapes(subgraph: Subgraph) -> Subgraph:
 
 
 def _is_known(node: Node) -> bool:
-    return all([is_static(spec[1]) for spec in node.outputs])
+    for spec in node.outputs:  # noqa: SIM110 (half the time of all())
+        if not is_static(spec[1]):
+            return False
+    return True
 
 
 def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:

@@ -1,0 +1,225 @@
+"""`Links`: the peers of one task. Those that it has dialled, and those that have dialled it.
+
+A task is asked by one link, whoever dialled: the first that is there. Tasks that dial each other at once have
+two for a while, and each answers where it was asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, final
+
+import flowrt.version
+from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.messages import PROTOCOL, Message
+from flowrt.distribute.peer import Done, Peer, dial
+from flowrt.distribute.threads import Threads
+from flowrt.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    OpError,
+    UnavailableError,
+)
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel import Connection, Transport
+
+LOGGER = logging.getLogger(__name__)
+
+HEARTBEAT_S = 2.0
+LOST_S = 10.0
+"""A peer that has said nothing for so long is gone."""
+
+CONNECT_S = 60.0
+"""How long a new session waits for the tasks of its cluster."""
+REPORT_S = 5.0
+"""How often it says for whom it waits."""
+DIAL_S = 5.0
+"""How long a task that was there before is dialled again."""
+RETRY_S = 0.2
+
+
+class Handler(Protocol):
+    """Whom the links tell. Called in reader threads."""
+
+    def asked(self, token: str, request_id: int, message: Message) -> None: ...
+
+    def lost(self, token: str, name: str, error: OpError) -> None: ...
+
+
+@final
+class Links:
+    """Any thread may call anything. ``addresses`` are those of all tasks, this one's too."""
+
+    def __init__(
+        self,
+        task: str,
+        incarnation: int,
+        cluster: ClusterSpec,
+        addresses: Mapping[str, str],
+        transport: Transport,
+        threads: Threads,
+        handler: Handler,
+    ) -> None:
+        self._task, self._addresses, self._transport = task, addresses, transport
+        self._threads, self._handler = threads, handler
+        self._hello = pb.Hello(
+            protocol=PROTOCOL,
+            version=flowrt.version.VERSION,
+            task=task,
+            incarnation=incarnation,
+            cluster=fingerprint(cluster),
+        )
+        self._lock = threading.Lock()
+        self._serial = itertools.count(1)
+        self._peers: dict[str, Peer] = {}
+        """By the token that each was given."""
+        self._links: dict[str, Peer] = {}
+        """The peer that each task is asked by."""
+        self._dialing = {name: threading.Lock() for name in addresses}
+        self._closed = threading.Event()
+        self._next_beat = 0.0
+
+    # --- asking
+
+    def ask(self, task: str, message: Message, dones: Sequence[Done], connects: bool = False) -> None:
+        """Send ``task`` a request with one answer, or several. Where there is no link yet, one is made on
+        another thread; ``connects``: the task may not be up yet.
+        """
+        link = self._links.get(task)
+        if link is not None:
+            _ask(link, message, dones)
+        elif task not in self._addresses:
+            _fail(dones, UnavailableError(f"{task} is not a task of this cluster"))
+        else:
+            self._threads.submit(lambda: self._connect_and_ask(task, message, dones, connects))
+
+    def tell(self, task: str, message: Message) -> None:
+        """Send ``task`` what needs no answer; a task that is gone needs not know it."""
+        link = self._links.get(task)
+        if link is not None:
+            _ask(link, message, (ignore,))
+
+    def find(self, token: str) -> Peer | None:
+        return self._peers.get(token)
+
+    def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], connects: bool) -> None:
+        try:
+            link = self._connect(task, connects)
+        except OpError as error:
+            _fail(dones, error)
+        else:
+            _ask(link, message, dones)
+
+    def _connect(self, task: str, connects: bool) -> Peer:
+        with self._dialing[task]:
+            link = self._links.get(task)
+            if link is None:
+                link = self._dial(task, time.monotonic() + (CONNECT_S if connects else DIAL_S))
+                with self._lock:
+                    self._links[task] = link
+        return link
+
+    def _dial(self, task: str, end: float) -> Peer:
+        address, report = self._addresses[task], time.monotonic() + REPORT_S
+        while True:
+            try:
+                peer = dial(self._transport, address, self, max(0.1, min(end - time.monotonic(), DIAL_S)))
+            except (UnavailableError, DeadlineExceededError) as error:
+                if time.monotonic() + RETRY_S > end or self._closed.wait(RETRY_S):
+                    message = f"{task} at {address} did not answer: {error.message}"
+                    raise UnavailableError(message) from error
+                if time.monotonic() > report:
+                    report += REPORT_S
+                    LOGGER.warning("still waiting for %s at %s: %s", task, address, error.message)
+                continue
+            if peer.name != task:
+                peer.close("it is another task")
+                raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
+            return peer
+
+    # --- peers
+
+    def accept(self, connection: Connection) -> None:
+        """Of a listener."""
+        connection.start(Peer(connection, self))
+
+    def hello(self) -> Any:
+        """See `flowrt.distribute.peer.Owner`."""
+        return self._hello
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """See `flowrt.distribute.peer.Owner`."""
+        if hello.task and hello.cluster != self._hello.cluster:
+            raise FailedPreconditionError(
+                f"{self._task} and {hello.task} know different clusters. Start all tasks with one spec"
+            )
+        if hello.task == self._task:
+            raise AlreadyExistsError(f"two tasks call themselves {self._task}: expected one of each")
+        with self._lock:
+            peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
+            self._peers[peer.token] = peer
+            if hello.task in self._addresses:
+                self._links.setdefault(hello.task, peer)
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None:
+        """See `flowrt.distribute.peer.Owner`."""
+        self._handler.asked(peer.token, request_id, message)
+
+    def lost(self, peer: Peer, error: OpError) -> None:
+        """See `flowrt.distribute.peer.Owner`."""
+        with self._lock:
+            was_known = self._peers.pop(peer.token, None) is not None
+            if self._links.get(peer.name) is peer:
+                del self._links[peer.name]
+        peer.connection.close()
+        if was_known:
+            self._handler.lost(peer.token, peer.name, error)
+
+    # --- time
+
+    def beat(self, now: float) -> None:
+        """Ask who has not been asked for a while whether he is alive, and give up who did not answer."""
+        if now < self._next_beat:
+            return
+        self._next_beat = now + HEARTBEAT_S
+        for peer in list(self._peers.values()):
+            if now - peer.heard_at > LOST_S:
+                peer.fail(f"nothing was heard of it for {LOST_S:.0f} s")
+            else:
+                peer.ask(Message(pb.Heartbeat()), ignore)
+
+    def close(self, reason: str) -> None:
+        """End all connections."""
+        self._closed.set()
+        for peer in list(self._peers.values()):
+            peer.close(reason)
+
+
+def fingerprint(cluster: ClusterSpec) -> str:
+    """Equal for equal jobs and numbers of tasks. Addresses are not a part of it: a task may be reached at
+    different ones.
+    """
+    tasks = sorted(f"{job}:{index}" for job, index, _ in cluster.tasks())
+    return hashlib.sha256(" ".join(tasks).encode()).hexdigest()[:16]
+
+
+def ignore(message: Message | None, error: OpError | None) -> None:
+    """The answer that nobody needs."""
+
+
+def _ask(link: Peer, message: Message, dones: Sequence[Done]) -> None:
+    try:
+        link.ask_all(message, dones)
+    except OpError as error:  # what cannot travel
+        _fail(dones, error)
+
+
+def _fail(dones: Sequence[Done], error: OpError) -> None:
+    for done in dones:
+        done(None, error)

@@ -1,0 +1,122 @@
+"""`Steps`: the steps that run in one task, and the tensors that they have of other tasks and give to them."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, final
+
+from flowrt.device.deadline import deadline
+from flowrt.distribute.links import Links
+from flowrt.distribute.messages import Message, derived
+from flowrt.distribute.peer import Peer
+from flowrt.distribute.worker import EndStep, ServeTensors, StartStep, StepEnded
+from flowrt.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
+from flowrt.executor.config import RunOptions
+from flowrt.executor.runner import StepControl
+from flowrt.executor.step_stats import StepRecorder
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.protos.step_stats_pb2 import StepStats
+from flowrt.rendezvous.remote import RemoteRendezvous
+
+
+@final
+class Steps:
+    """``ended`` hears of every step's end. Any thread may call anything."""
+
+    def __init__(self, task: str, links: Links, ended: Callable[[StepEnded], object]) -> None:
+        self._task, self._links, self._ended = task, links, ended
+        self._controls: dict[int, StepControl] = {}
+
+    def new_rendezvous(self, step: int) -> RemoteRendezvous:
+        rendezvous: RemoteRendezvous
+
+        def request(task: str, keys: Sequence[str]) -> None:
+            dones = [functools.partial(_arrived, rendezvous, key) for key in keys]
+            self._links.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
+
+        rendezvous = RemoteRendezvous(self._task, request)
+        return rendezvous
+
+    # --- running
+
+    def prepare(self, start: StartStep) -> Callable[[], None]:
+        """What runs the step. It can be ended from now on."""
+        self._controls[start.step] = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
+        return functools.partial(self._run, start)
+
+    def _run(self, start: StartStep) -> None:
+        step, rendezvous, control = start.step, start.rendezvous, self._controls[start.step]
+        recorder = StepRecorder() if start.trace_level != RunOptions.NO_TRACE else None
+        try:
+            rendezvous.ask(start.part.keys)
+            with deadline(control.remaining_s()):
+                values = start.part.run(start.feeds, control, recorder, rendezvous)
+            stats = b"" if recorder is None else _stats(recorder)
+            rendezvous.end(functools.partial(self._end, StepEnded(step, values, None, stats)))
+        except BaseException as failure:
+            error = as_op_error(failure)
+            if control.cancelled is not None and isinstance(failure, OpError):
+                error = control.cancelled
+            self._end(StepEnded(step, (), error))
+            if not isinstance(failure, Exception):
+                raise
+
+    def _end(self, ended: StepEnded) -> None:
+        self._controls.pop(ended.step, None)
+        self._ended(ended)
+
+    def end(self, action: EndStep) -> None:
+        """Make the step end with an error."""
+        control = self._controls.get(action.step)
+        if control is not None:
+            control.cancel(action.error)
+        action.rendezvous.abort(action.error)
+
+    # --- tensors for others
+
+    def serve(self, serve: ServeTensors) -> None:
+        """Answer with each tensor when it is there."""
+        for i, key in enumerate(serve.keys):
+            serve.rendezvous.serve(key, functools.partial(self._send, serve, serve.request_id + i))
+
+    def _send(self, serve: ServeTensors, request_id: int, value: Any, error: OpError | None) -> None:
+        peer, delivered = self._links.find(serve.peer), serve.rendezvous.delivered
+        if error is not None:
+            if peer is not None:
+                peer.answer(request_id, None, derived(error, self._task))
+        elif peer is None:
+            delivered()
+        else:
+            self._send_value(peer, serve, request_id, value)
+
+    def _send_value(self, peer: Peer, serve: ServeTensors, request_id: int, value: Any) -> None:
+        try:
+            peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
+        except OpError as failure:  # it cannot travel
+            self.end(EndStep(serve.step, serve.rendezvous, failure))
+            peer.answer(request_id, None, derived(failure, self._task))
+
+
+def _arrived(rendezvous: RemoteRendezvous, key: str, message: Message | None, error: OpError | None) -> None:
+    if message is None or len(message.tensors) != 1:
+        rendezvous.abort(error or InvalidArgumentError(f"{key}: expected one tensor as the answer"))
+        return
+    with suppress(OpError):  # the step has ended meanwhile
+        rendezvous.arrived(key, message.tensors[0])
+
+
+def as_op_error(error: BaseException) -> OpError:
+    """``error`` as one that has a code."""
+    if isinstance(error, OpError):
+        return error
+    if isinstance(error, KeyboardInterrupt | SystemExit):
+        return CancelledError(f"the step was interrupted by {type(error).__name__}")
+    return UnknownError(f"{type(error).__name__}: {error}")
+
+
+def _stats(recorder: StepRecorder) -> bytes:
+    stats = StepStats()
+    recorder.fill(stats)
+    return stats.SerializeToString()
