@@ -40,6 +40,7 @@ from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
 from flowrt.executor.default_session import get_default_session
 from flowrt.executor.fetches import IndexedSlicesValue
+from flowrt.executor.session import CLUSTERS as _CLUSTERS
 from flowrt.executor.session import InteractiveSession, Session
 from flowrt.function import function
 from flowrt.functional_ops import foldl, foldr, map_fn, scan
@@ -360,7 +361,7 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
 _LAZY_MODULES = (
-    "app", "compat", "config", "contrib", "data", "flags", "gfile", "graph_util", "initializers", "io",
+    "app", "compat", "config", "contrib", "data", "distribute", "flags", "gfile", "graph_util", "initializers", "io",
     "layers", "logging", "losses", "metrics", "nest", "summary", "test", "train", "viz",
 )  # fmt: skip
 _LAZY_MESSAGES = {
@@ -380,6 +381,14 @@ def __getattr__(name: str) -> _Any:
     raise _missing_name(
         "", name, (*globals(), *_LAZY_MODULES, *(n for ns in _LAZY_MESSAGES.values() for n in ns))
     )
+
+
+def _cluster(target: str, config: _Any) -> _Any:
+    """What a session of a cluster needs, which a session of this process need not pay for."""
+    return _importlib.import_module("flowrt.distribute").ClusterRuntime(target, config)
+
+
+_CLUSTERS["grpc"] = _cluster
 
 
 def __dir__() -> list[str]:

@@ -381,7 +381,7 @@ def test_functions_call_converted_functions_and_methods():
 
 
 def test_a_trace_alone_has_only_what_python_did():
-    """A condition keeps one branch, where it is a tensor with a warning; if only a run knows, it is an error."""
+    """A condition keeps one branch, with a warning if it is a tensor; what only a run knows is an error."""
 
     def f(x, double):
         if double:

@@ -18,7 +18,8 @@ import flowrt.version
 from flowrt.distribute.messages import PROTOCOL
 from flowrt.distribute.peer import Peer, dial
 from flowrt.distribute.resolvers import ResolvedCluster
-from flowrt.distribute.server import fingerprint, task_name
+from flowrt.distribute.links import fingerprint
+from flowrt.distribute.server import task_name
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Connection, Transport

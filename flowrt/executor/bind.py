@@ -194,9 +194,9 @@ class Binder:
         self._tensors.place(node, 0, Operand(value, None, _text(array), host_value=array))
 
     def _bind_view(self, node: Node) -> None:
-        """Make the view now."""
+        """Make the views now."""
         operands = self._tensors.inputs(node)
-        source = operands[0]
+        source = operands[node.op.aliased]
         if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
             self._tensors.place(node, 0, source)
             return
@@ -209,6 +209,10 @@ class Binder:
         function, arguments = bound_kernel(self._xp, node, operands)
         with np.errstate(all="ignore"):
             array = function(*arguments)
+        if isinstance(array, list):
+            for index, part in enumerate(array):
+                self._tensors.place(node, index, Operand(part, None, f"{node.op.name}({source.text})[{index}]"))
+            return
         text = source.text if array is source.value else f"{node.op.name}({source.text})"
         host = source.host_value if array is source.value else None
         self._tensors.place(node, 0, Operand(array, None, text, host_value=host))

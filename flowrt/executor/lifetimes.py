@@ -44,7 +44,8 @@ class Lifetimes:
                 if writes:
                     self._writes.setdefault(self.root(handle), []).append(position)
             if op.alias and op.effect is not Effect.READ and node.inputs:
-                self._roots[node.name, 0] = self.root(node.inputs[0])
+                root = self.root(node.inputs[op.aliased])
+                self._roots.update({(node.name, index): root for index in range(len(node.outputs))})
             for index in range(len(node.outputs)):
                 self._last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:

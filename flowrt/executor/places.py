@@ -245,8 +245,9 @@ class _Assigner:
     # --- views
 
     def _try_view(self, node: Node, position: int) -> bool:
-        """Whether the output can be a view that is made when the program is bound."""
-        source = self._operand(node.inputs[0])
+        """Whether the outputs can be views that are made when the program is bound."""
+        viewed = node.inputs[node.op.aliased]
+        source = self._operand(viewed)
         if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
             return False
         ref = (node.name, 0)
@@ -266,10 +267,11 @@ class _Assigner:
                 array = function(*arguments)
         except Exception as error:
             raise located(node, error) from error
-        if not (isinstance(array, np.ndarray) and np.may_share_memory(array, source.value)):
+        views = array if isinstance(array, list) else [array]
+        if not all(isinstance(v, np.ndarray) and np.may_share_memory(v, source.value) for v in views):
             return False
-        self._stand_ins[ref] = array
-        if array is source.value and node.inputs[0] in self._exact:
+        self._stand_ins.update({(node.name, index): view for index, view in enumerate(views)})
+        if array is source.value and viewed in self._exact:
             self._exact.add(ref)
         return True
 

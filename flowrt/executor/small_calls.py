@@ -1,4 +1,4 @@
-"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, cutting.
+"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining.
 
 Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
 stand in a loop that is (`flowrt.executor.compiled_body`).
@@ -80,14 +80,6 @@ def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> Call | 
     return _copies(zip(_parts(target, [value.shape[axis] for value in values], axis), values, strict=True))
 
 
-def _split(axis: int, value: Array, out: Sequence[Array], **_: Any) -> Call | None:
-    return _copies(zip(out, _parts(value, [part.shape[axis] for part in out], axis), strict=True))
-
-
-def _split_by_sizes(value: Array, _: Any, axis: int, out: Sequence[Array], **__: Any) -> Call | None:
-    return _split(axis, value, out)
-
-
 def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) -> Call | None:
     moved = np.moveaxis(out[0], axis, 0)
     return _copies([(moved[i, ...], value) for i, value in enumerate(values)])
@@ -112,8 +104,6 @@ def _copies(pairs: Iterable[tuple[Array, Array]]) -> Call | None:
 _CALLS: Mapping[str, Callable[..., Call | None]] = {
     "MatMul": _product,
     "ConcatV2": _concat,
-    "Split": _split,
-    "SplitV": _split_by_sizes,
     "Pack": _pack,
 }
 """By the operation's name: ``make(*arguments, out=outputs, **attrs)``."""

@@ -157,7 +157,9 @@ def _add_write_after_read(order: Sequence[Node], dependencies: dict[str, list[st
             if ref in handle_of:
                 users.setdefault(handle_of[ref], []).append(node.name)
         if node.op.alias and node.inputs:
-            handle_of[node.name, 0] = handle_of.get(node.inputs[0], node.inputs[0])
+            source = node.inputs[node.op.aliased]
+            source = handle_of.get(source, source)
+            handle_of.update({(node.name, index): source for index in range(len(node.outputs))})
         written = [touch.handle for touch in touches(node) if touch.writes]
         if written:
             readers = [user for ref in written for user in users.get(handle_of.get(ref, ref), ())]

@@ -1,8 +1,8 @@
 """The compiled loops of operations that change variables: an optimizer's updates in one pass over memory.
 
-Updates that stand side by side, as an optimizer's do, are one call: `Updates`. The variables' memory stays for
-the session's life, so the loops are bound to it once. As with the operations' own kernels all variables are
-locked meanwhile, in one order, and all must have a value.
+Updates that stand side by side, as an optimizer's do, are one call: `Updates`. The variables' memory stays
+for the session's life, so the loops are bound to it once. As with the operations' own kernels all variables
+are locked meanwhile, in one order, and all must have a value.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from flowrt.device.call_sequence import Call, in_sequence, shared
 from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram
+from flowrt.errors import FailedPreconditionError
 from flowrt.executor.loop_layout import PARALLEL_NS, expanded, layout_of, parts_on, strides_in
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
@@ -113,24 +114,24 @@ class Updates:
         for node, variable in self._unsure:
             try:
                 variable.read()
-            except Exception as error:
+            except FailedPreconditionError as error:
                 raise located(node, error) from None
         self._unsure = []
 
 
 # --- where arrays are
 
-Extents = np.ndarray[Any, Any]
+_Extents = np.ndarray[Any, Any]
 """[n, 2]: the addresses at which arrays begin and end."""
 
 _NOWHERE = np.empty((0, 2), np.int64)
 
 
-def _extents(arrays: Sequence[Array]) -> Extents:
+def _extents(arrays: Sequence[Array]) -> _Extents:
     return np.array([np.lib.array_utils.byte_bounds(array) for array in arrays], np.int64).reshape(-1, 2)
 
 
-def _overlap(some: Extents, others: Extents) -> bool:
+def _overlap(some: _Extents, others: _Extents) -> bool:
     return bool(((some[:, None, 0] < others[:, 1]) & (others[:, 0] < some[:, None, 1])).any())
 
 

@@ -301,7 +301,9 @@ class OpDef:
     samples: Callable[[np.random.Generator], Iterable[Sample]]
     effect: Effect
     alias: bool
-    """Whether the output is a view of input 0's memory, so that a plan can make it once."""
+    """Whether the outputs are views of the memory of the first input that is not the host's, so that a plan
+    can make them once.
+    """
     elementwise: bool
     """Whether output element i depends on the (broadcast) input elements i only."""
     commutative: bool
@@ -328,6 +330,11 @@ class OpDef:
     loop_attrs: tuple[str, ...]
     """The attrs that ``loop.build`` takes."""
     takes_out: bool
+
+    @property
+    def aliased(self) -> int:
+        """The number of the input whose memory an alias shares."""
+        return next(i for i, argument in enumerate(self.inputs) if not argument.on_host)
 
     @property
     def is_pure(self) -> bool:

@@ -75,7 +75,7 @@ def dial(address: str, security: Security, allocate: Allocate) -> FrameStream:
     else:
         channel = grpc.insecure_channel(address, _CLIENT_OPTIONS)
     stream = FrameStream(address, allocate)
-    stream.on_end(channel.close)
+    stream.on_end(lambda: _close(channel))
     call = channel.stream_stream(METHOD)(stream.messages(), metadata=_authorization(security))
     stream.attach(_translate_errors(call, address), call.cancel)
 
@@ -86,6 +86,13 @@ def dial(address: str, security: Security, allocate: Allocate) -> FrameStream:
     if not call.add_callback(end):
         stream.end()
     return stream
+
+
+def _close(channel: Any) -> None:
+    """In a thread of its own: the end of a stream is told by gRPC's thread for the channel, which `close` waits
+    for.
+    """
+    threading.Thread(target=channel.close, name="flowrt grpc close", daemon=True).start()
 
 
 def _authorization(security: Security) -> list[tuple[str, str]]:

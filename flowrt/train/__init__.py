@@ -11,6 +11,8 @@ graph_files                 a graph as a file
 
 from typing import Any
 
+from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.server import Server
 from flowrt.missing_names import missing_name
 from flowrt.summary.event_file import read_events as summary_iterator
 from flowrt.train.checkpoint import CheckpointReader as NewCheckpointReader

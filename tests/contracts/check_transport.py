@@ -200,7 +200,7 @@ class TransportContract:
         array = random_bytes(1 << 20)
         for i in range(40):
             pair.dialled.send(b"", [array], lambda i=i: calls.append(i))
-        pair.dialled.close()
+        pair.dialled.abort()
         wait_until(lambda: len(calls) == 40, "sent is called for each frame")
         assert sorted(calls) == list(range(40))
 
@@ -261,6 +261,7 @@ class TransportContract:
         assert inbox.wait(1) == [(b"y", [])]
 
     def test_start_is_called_once(self, pair: Pair) -> None:
+        pair.accepted.start(Inbox())
         pair.dialled.start(Inbox())
         with pytest.raises(FailedPreconditionError, match="one call"):
             pair.dialled.start(Inbox())

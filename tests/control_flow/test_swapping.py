@@ -1,5 +1,5 @@
-"""``swap_memory``, and lists in loops of a device of its own memory: a pretended GPU, which is as late as it may
-be, and whose freed memory may be anybody's.
+"""``swap_memory``, and lists in loops of a device of its own memory: a pretended GPU, as late as it may be,
+whose freed memory may be anybody's.
 """
 
 from __future__ import annotations

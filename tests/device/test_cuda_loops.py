@@ -184,6 +184,18 @@ def test_a_result_may_take_the_place_of_an_operand():
     assert np.allclose(run(b.build(), [values, other])[0], values * 2 + other)
 
 
+def test_a_row_value_is_written_over_when_all_threads_of_its_lane_have_read_it():
+    b = LoopBuilder()
+    x, y, product = b.operand("float32"), b.operand("float32"), b.operand("float32")
+    row = b.load(x, is_row=True)
+    b.put(b.spread(row) * b.load(y), product)
+    b.put(row + 1.0, x)
+    values, other = random(5, 1), random(5, 900, seed=1)
+    found = run(b.build(), [values, other, None])
+    assert np.array_equal(found[0], values * other)
+    assert np.array_equal(found[1], values + 1)
+
+
 def test_rows_of_a_matrix_are_found_by_their_numbers():
     b = LoopBuilder()
     matrix, numbers, result = b.operand("float32"), b.operand("int64"), b.operand("float32")

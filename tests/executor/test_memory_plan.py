@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from benchmarks.devices import MAX_PLAN_RATIO
-from benchmarks.nets import NETS
+from benchmarks.allocator import MAX_RATIO
+from benchmarks.devices import MAX_PLAN_RATIO, measure, measure_unplanned
+from benchmarks.nets import NETS, digits_cnn
 from flowrt.executor import memory_plan, streams
 from flowrt.executor.memory_plan import GRAIN, ArenaPlanner
 from flowrt.executor.places import Storage, nbytes_of
@@ -235,7 +236,7 @@ class InUse:
         node = self.nodes[ref[0]]
         is_view = node.op.alias and node.op.effect is not Effect.READ and node.inputs
         if is_view and self.part.places.storage[node.name] is not Storage.BUFFER:
-            return self.memory_of(node.inputs[0])
+            return self.memory_of(node.inputs[node.op.aliased])
         return ref
 
     def check(self):
@@ -318,6 +319,11 @@ def test_a_training_step_takes_little_more_than_its_largest_moment(net, device):
     plan = max((part.places.memory for part in found), key=lambda plan: plan.lower_bound)
     assert plan.lower_bound > 100_000
     assert plan.nbytes <= MAX_PLAN_RATIO * plan.lower_bound
+
+
+@pytest.mark.parametrize("run", [measure, measure_unplanned])
+def test_a_recorded_training_step_reserves_little_more_than_lives(run):
+    assert 1.0 <= run(lambda: digits_cnn(None), "/cpu:0").reserved <= MAX_RATIO
 
 
 @pytest.mark.parametrize("net", [name for name in NETS if name != "MLP of 1,000 layers"])

@@ -218,6 +218,17 @@ def test_depthwise_is_a_convolution_with_one_group_a_channel() -> None:
         assert z.op.name == "separable_conv2d"
 
 
+def test_depthwise_gradients_do_not_depend_on_the_blocks_of_images(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Graph():
+        x, f = constant(drawn(3, 5, 6, 2)), constant(drawn(3, 2, 2, 3, seed=1))
+        y = depthwise_conv2d(x, f, [1, 2, 2, 1], "SAME")
+        found = gradients(y, [x, f], [constant(drawn(3, 3, 3, 6, seed=2))])
+        at_once = [value_of(g) for g in found]
+        monkeypatch.setattr(windows, "WORKSPACE", 1)
+        for one_by_one, expected in zip(map(value_of, found), at_once, strict=True):
+            np.testing.assert_allclose(one_by_one, expected, atol=1e-12)
+
+
 def test_gradients_by_name_are_those_of_gradients() -> None:
     x, f = constant_pair = drawn(1, 5, 5, 2), drawn(3, 3, 2, 2, seed=1)
     dy = drawn(1, 5, 5, 2, seed=2)

@@ -160,16 +160,16 @@ def equal_part(dim: int | None, count: int) -> int | None:
     return None if dim is None else dim // count
 
 
-def _split(xp: Any, split_dim: int, value: Any, num_split: int, out: Any = None) -> Any:
+def _split(xp: Any, split_dim: int, value: Any, num_split: int) -> list[Any]:
     size = equal_part(value.shape[split_dim], num_split)
-    return _parts(xp, value, [size] * num_split, split_dim, out)
+    return _parts(value, [size] * num_split, split_dim)
 
 
-def _parts(xp: Any, value: Any, sizes: Sequence[Any], axis: int, out: Any) -> list[Any]:
+def _parts(value: Any, sizes: Sequence[Any], axis: int) -> list[Any]:
+    """Views of ``value``."""
     before = (slice(None),) * (axis % value.ndim)
     ends = list(itertools.accumulate(sizes))
-    parts = [value[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
-    return _copied(parts, out)
+    return [value[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
 
 
 def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
@@ -192,6 +192,7 @@ split_op: OpDef = define_op(
         sample(np.int32(0), rng.integers(0, 9, (2,)), num_split=1),
         sample(np.int32(0), np.zeros((0, 2), np.complex64), num_split=2),
     ),
+    alias=True,
     doc="The value cut into ``num_split`` equal parts along ``split_dim``.",
 )
 
@@ -224,8 +225,8 @@ def _sizes(dim: int | None, sizes: Sequence[int]) -> list[int | None]:
     return [size if size != -1 else None if dim is None else dim - total for size in sizes]
 
 
-def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int, out: Any = None) -> Any:
-    return _parts(xp, value, _sizes(value.shape[split_dim], size_splits), split_dim, out)
+def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int) -> list[Any]:
+    return _parts(value, _sizes(value.shape[split_dim], size_splits), split_dim)
 
 
 split_v: OpDef = define_op(
@@ -242,6 +243,7 @@ split_v: OpDef = define_op(
         sample(rng.standard_normal((3, 2)), np.array([3, 0], np.int64), np.int32(-2), num_split=2),
         sample(np.array([b"a", b"b"], object), np.array([1, 1], np.int32), np.int32(0), num_split=2),
     ),
+    alias=True,
     doc="The value cut into parts of ``size_splits`` along ``split_dim``; one size may be -1: what is left.",
 )
 
