@@ -25,13 +25,14 @@ ROOT = Path(__file__).resolve().parent.parent
 # all of these and other front ends. `protos` is generated messages only: beside the order, not in it.
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
+    "version": (),
     "protos": (),
     "dtypes": ("errors",),
     "device": ("errors", "dtypes"),
     "graph": ("errors", "dtypes", "protos", "device.spec"),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
     "executor": ("errors", "dtypes", "protos", "device", "graph", "rendezvous"),
-    "distribute": ("errors", "dtypes", "protos", "device", "graph", "rendezvous", "executor"),
+    "distribute": ("errors", "version", "dtypes", "protos", "device", "graph", "rendezvous", "executor"),
 }
 
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
@@ -39,7 +40,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "cupy": ("flowrt.device.cuda",),
     "cupy_backends": ("flowrt.device.cuda",),
     "cupyx": ("flowrt.device.cuda",),
-    "grpc": ("flowrt.rendezvous.grpc_channel", "flowrt.distribute.grpc_services"),
+    "grpc": ("flowrt.rendezvous.grpc_channel",),
     "llvmlite": ("flowrt.device.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
     "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),

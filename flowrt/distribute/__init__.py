@@ -1,7 +1,8 @@
 """distribute knows machines: one graph over several processes and hosts.
 
-A cluster has jobs, a job has tasks. Each task runs a `Server`, which is a *master* for the sessions that connect to it
-and a *worker* for the masters of all tasks. The way of ``Session("grpc://host:port").run(...)``:
+A cluster has jobs, a job has tasks. Each task runs a `Server`, which is a *master* for the sessions that
+connect to it and a *worker* for the masters of all tasks. The way of
+``Session("grpc://host:port").run(...)``:
 
     session      extract: what the fetches need                                cluster_runtime.py
        | MakeCallable once, then RunStep
@@ -15,19 +16,20 @@ Modules, from pure to thread-safe:
 
     cluster_spec, resolvers/     which tasks there are, and which of them this is
     messages                     `Message`: a body of cluster.proto with its tensors; message <-> frame
-    worker, master               the state machines: ``handle(event) -> actions``; no thread, no clock, no socket
-    part                         `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
-    containers                   the variables that the sessions of a task share, and what is each one's own
-    steps                        the steps that run here; tensors for others and from others
-    peer, links                  one connection's requests and answers; the peers of a task, dialling, heartbeats
-    server                       `Server`: puts them together and does what the state machines decide
-    cluster_runtime              what a session of a cluster has in the place of plans
+    worker, master               the state machines: ``handle(event) -> actions``; no thread, no clock, no
+    socket part                         `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready
+    to run containers                   the variables that the sessions of a task share, and what is each
+    one's own steps                        the steps that run here; tensors for others and from others
+    peer, links                  one connection's requests and answers; the peers of a task, dialling,
+    heartbeats server                       `Server`: puts them together and does what the state machines
+    decide cluster_runtime              what a session of a cluster has in the place of plans
 
 What always holds:
 
  - A step is sent once. What fails is never sent again, so an update is made once or not at all.
  - All survivors of a step that failed raise the same error: the root cause, with the task where it began.
- - A task that was started again has another incarnation, which is part of every key: what is meant for the life
+ - A task that was started again has another incarnation, which is part of every key: what is meant for the
+ life
    before is refused.
  - No wait is without an end: connecting, steps and peers have deadlines, and the errors say who is missing.
  - Nothing that arrives is executed: graphs are of registered operations, all else is data.

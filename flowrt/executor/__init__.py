@@ -11,6 +11,7 @@ The way of a step, in the order of the modules:
     streams       one device's subgraph -> which stream runs each node, and who waits for whom
     lifetimes, places, memory_plan   who reads a tensor last; where it is; where in the arena
     fused_program, fused_kernel, update_kernel   a group's, an update's compiled loop, bound to its arrays
+    cuda_kernel, cuda_update  the same on a GPU; loop_layout, loop_operands: how the arrays of both lie
     host_kernels              operations that the host has its own kernels for: by oneDNN (onednn_kernels), by
                               compiled loops (conv_kernels, pool_kernels)
     bind          -> `Program`: each instruction gets its arguments; bound_tensors takes the arena

@@ -209,11 +209,12 @@ class Binder:
         function, arguments = bound_kernel(self._xp, node, operands)
         with np.errstate(all="ignore"):
             array = function(*arguments)
+        viewed = f"{node.op.name}({source.text})"
         if isinstance(array, list):
             for index, part in enumerate(array):
-                self._tensors.place(node, index, Operand(part, None, f"{node.op.name}({source.text})[{index}]"))
+                self._tensors.place(node, index, Operand(part, None, f"{viewed}[{index}]"))
             return
-        text = source.text if array is source.value else f"{node.op.name}({source.text})"
+        text = source.text if array is source.value else viewed
         host = source.host_value if array is source.value else None
         self._tensors.place(node, 0, Operand(array, None, text, host_value=host))
 

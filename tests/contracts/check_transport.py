@@ -58,7 +58,9 @@ class Inbox:
         self.errors.append(error)
 
     def wait(self, count: int) -> list[tuple[bytes, list[Bytes]]]:
-        wait_until(lambda: len(self.frames) >= count or self.errors, f"{count} frames, {len(self.frames)} came")
+        wait_until(
+            lambda: len(self.frames) >= count or self.errors, f"{count} frames, {len(self.frames)} came"
+        )
         assert len(self.frames) == count, self.errors
         return self.frames
 
@@ -74,16 +76,9 @@ class Pair(NamedTuple):
     accepted: Connection
 
 
-class Descriptors(NamedTuple):
-    """What a connection must not leave behind."""
-
-    files: int
-    threads: int
-
-    @classmethod
-    def now(cls) -> Descriptors:
-        gc.collect()
-        return cls(len(os.listdir("/proc/self/fd")), threading.active_count())
+def open_files() -> int:
+    gc.collect()
+    return len(os.listdir("/proc/self/fd"))
 
 
 class TransportContract:
@@ -110,7 +105,10 @@ class TransportContract:
     def test_frames_arrive_whole_and_in_order_in_both_directions(self, pair: Pair) -> None:
         random = Random(0)
         frames = [
-            (str(i).encode() * random.choice((0, 1, 5000)), [random_bytes(s, i) for s in random.choices(SIZES, k=i % 5)])
+            (
+                str(i).encode() * random.choice((0, 1, 5000)),
+                [random_bytes(s, i) for s in random.choices(SIZES, k=i % 5)],
+            )
             for i in range(60)
         ]
         inboxes = [Inbox(), Inbox()]
@@ -266,7 +264,9 @@ class TransportContract:
         with pytest.raises(FailedPreconditionError, match="one call"):
             pair.dialled.start(Inbox())
 
-    def test_nothing_is_left(self, transport: Transport, listener: Listener, accepted: list[Connection]) -> None:
+    def test_nothing_is_left(
+        self, transport: Transport, listener: Listener, accepted: list[Connection]
+    ) -> None:
         def talk(finish: Callable[[Connection, Connection], None]) -> None:
             dialled = transport.connect(listener.address, CONNECT_S)
             wait_until(lambda: accepted, "accept is called")
@@ -285,19 +285,19 @@ class TransportContract:
         def close_one(dialled: Connection, accepted: Connection) -> None:
             accepted.close()  # the other end lets go of everything by itself
 
+        threads = threading.active_count()
+
+        def is_quiet() -> bool:
+            return threading.active_count() <= threads
+
         for finish in (close_both, close_one):
             talk(finish)
-        before: list[Descriptors] = []
-
-        def is_as_before() -> bool:
-            before.append(Descriptors.now())
-            return before[-1] == min(before)
-
-        wait_until(is_as_before, "quiet")
-        base = min(before)
-        for finish in (close_both, close_one, close_both):
+        wait_until(is_quiet, f"threads end: {threading.enumerate()}")
+        files = open_files()
+        for finish in (close_both, close_one) * 3:
             talk(finish)
-        wait_until(lambda: Descriptors.now() <= base, f"{base}: {threading.enumerate()}, {Descriptors.now()}")
+        wait_until(is_quiet, "threads end")
+        wait_until(lambda: open_files() <= files, f"{files} open files")
 
     def test_nobody_listens(self, transport: Transport) -> None:
         listener = transport.listen("127.0.0.1:0", lambda connection: None)

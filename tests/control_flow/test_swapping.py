@@ -20,6 +20,12 @@ ELEMENT = 4 * 256 * 8
 """Bytes of what a program keeps of an iteration, one tensor or two."""
 
 
+@pytest.fixture(autouse=True)
+def own_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On both devices, so that results are equal bit for bit."""
+    monkeypatch.setenv("FLOWRT_JIT", "off")
+
+
 def start() -> Any:
     return tf.constant(np.random.default_rng(0).standard_normal((4, 256)))
 

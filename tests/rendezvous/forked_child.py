@@ -38,7 +38,9 @@ if __name__ == "__main__":
     accepted: list[Connection] = []
     is_there = threading.Event()
     transport = new_transport(kind=sys.argv[1])
-    listener = transport.listen("127.0.0.1:0", lambda connection: (accepted.append(connection), is_there.set()))
+    listener = transport.listen(
+        "127.0.0.1:0", lambda connection: (accepted.append(connection), is_there.set())
+    )
     dialled = transport.connect(listener.address, 10)
     assert is_there.wait(10)
     inbox = Inbox()

@@ -1,11 +1,46 @@
-"""The transports: the contract for each kind, and what is the business of one."""
+"""The transports: the contract for each kind, security, and peers that die."""
 
 from __future__ import annotations
 
+import logging
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import pytest
 
-from flowrt.rendezvous.transport import Transport, new_transport
-from tests.contracts.check_transport import TransportContract
+from flowrt.errors import (
+    DataLossError,
+    InvalidArgumentError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+from flowrt.rendezvous import upgrade
+from flowrt.rendezvous.byte_stream import ByteStream, PlainStream
+from flowrt.rendezvous.faulty import FaultyTransport
+from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.transport import Connection, Transport, new_transport
+from tests.contracts.check_transport import (
+    CONNECT_S,
+    SOON_S,
+    Inbox,
+    TransportContract,
+    assert_same,
+    random_bytes,
+    wait_until,
+)
+
+HERE = Path(__file__).parent
+KILLED_S = 2.0  # within which the death of a peer on this host is noticed
+TOKEN = "a token of the test"
+every_kind = pytest.mark.parametrize("kind", ["grpc", "unix", "tcp"])
 
 
 class TestGrpc(TransportContract):
@@ -24,3 +59,316 @@ class TestTcp(TransportContract):
     @pytest.fixture
     def transport(self) -> Transport:
         return new_transport(kind="tcp")
+
+
+class TestGrpcWithTlsAndToken(TransportContract):
+    @pytest.fixture
+    def transport(self, tls: Security) -> Transport:
+        return new_transport(tls, "grpc")
+
+
+class TestTcpWithTlsAndToken(TransportContract):
+    @pytest.fixture
+    def transport(self, tls: Security) -> Transport:
+        return new_transport(tls, "tcp")
+
+
+class TestFaultyWithoutFaults(TransportContract):
+    @pytest.fixture
+    def transport(self) -> Transport:
+        return FaultyTransport(new_transport(kind="unix"), (), 0, lambda header: "")
+
+
+# --- which kind
+
+
+def connect(server: Transport, client: Transport) -> Connection:
+    """Both ends are closed by the fixture's transports' listener."""
+    listener = server.listen("127.0.0.1:0", lambda connection: None)
+    try:
+        connection = client.connect(listener.address, CONNECT_S)
+        connection.close()
+        return connection
+    finally:
+        listener.close()
+
+
+@pytest.mark.parametrize(
+    ("listens", "dials", "expected"),
+    [("auto", "auto", "unix"), ("auto", "tcp", "tcp"), ("grpc", "auto", "grpc"), ("tcp", "auto", "tcp")],
+)
+def test_the_best_kind_that_both_ends_allow(listens: str, dials: str, expected: str) -> None:
+    assert connect(new_transport(kind=listens), new_transport(kind=dials)).kind == expected
+
+
+def test_ends_that_allow_no_common_kind_say_so() -> None:
+    with pytest.raises(UnavailableError, match="expected unix; the listener offers none"):
+        connect(new_transport(kind="tcp"), new_transport(kind="unix"))
+
+
+def test_other_hosts_use_tcp(monkeypatch: pytest.MonkeyPatch) -> None:
+    boot_ids = iter(("here", "there"))
+    monkeypatch.setattr(upgrade, "boot_id", lambda: next(boot_ids))
+    assert connect(new_transport(), new_transport()).kind == "tcp"
+
+
+def test_a_socket_that_cannot_be_reached_is_passed_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> socket.socket:
+        raise ConnectionRefusedError("a firewall")
+
+    monkeypatch.setattr(upgrade, "_dial_unix", refuse)
+    assert connect(new_transport(), new_transport()).kind == "tcp"
+    monkeypatch.setattr(upgrade, "_dial_tcp", refuse)
+    assert connect(new_transport(), new_transport()).kind == "grpc"
+    with pytest.raises(UnavailableError, match="tcp: a firewall"):
+        connect(new_transport(), new_transport(kind="tcp"))
+
+
+@every_kind
+def test_a_stranger_at_the_socket_gets_nothing(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever finds the address but not the secret is turned away, and the owner still gets in."""
+    strangers = []
+
+    def after_a_stranger(dial: Callable[..., socket.socket]) -> Callable[..., socket.socket]:
+        def dial_twice(*address: object) -> socket.socket:
+            strangers.append(dial(*address))
+            strangers[0].sendall(bytes(upgrade.SECRET_BYTES))
+            return dial(*address)
+
+        return dial_twice
+
+    monkeypatch.setattr(upgrade, "_dial_unix", after_a_stranger(upgrade._dial_unix))
+    monkeypatch.setattr(upgrade, "_dial_tcp", after_a_stranger(upgrade._dial_tcp))
+    assert connect(new_transport(kind=kind), new_transport(kind=kind)).kind == kind
+    for stranger in strangers:
+        stranger.settimeout(SOON_S)
+        assert stranger.recv(1) == b""
+        stranger.close()
+
+
+def test_the_variable_chooses_where_the_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_TRANSPORT", "tcp")
+    assert connect(new_transport(), new_transport()).kind == "tcp"
+    monkeypatch.setenv("FLOWRT_TRANSPORT", "carrier pigeon")
+    with pytest.raises(InvalidArgumentError, match=r"auto, grpc, unix, tcp.*carrier pigeon"):
+        new_transport()
+
+
+# --- peers that die
+
+
+@contextmanager
+def peer_process(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    command = [sys.executable, str(HERE / "transport_peer.py"), kind]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            yield process, process.stdout.readline().strip()
+        finally:
+            process.kill()
+
+
+@every_kind
+def test_a_killed_peer_is_noticed_and_leaves_nothing(kind: str) -> None:
+    """Also while it holds shared memory, and while both directions are full."""
+    shm = sorted(os.listdir("/dev/shm"))
+    inbox = Inbox()
+    array = random_bytes(1 << 20)
+    with peer_process(kind) as (process, address):
+        connection = new_transport(kind=kind).connect(address, CONNECT_S)
+        connection.start(inbox)
+        connection.send(b"x", [array])
+        assert_same(inbox.wait(1)[0][1], [array])
+        os.kill(process.pid, signal.SIGSTOP)
+        calls: list[int] = []
+        for _ in range(20):
+            connection.send(b"x", [array], lambda: calls.append(1))
+        os.kill(process.pid, signal.SIGKILL)
+        error = inbox.wait_lost(KILLED_S)
+    assert address in error.message
+    assert "closed it" not in error.message
+    wait_until(lambda: len(calls) == 20, "sent is called for each frame")
+    with pytest.raises(UnavailableError, match=address):
+        connection.send(b"x")
+    connection.close()
+    assert_same(inbox.frames[0][1], [array])  # what has arrived stays
+    inbox.frames.clear()
+    del connection
+    wait_until(lambda: "memfd:flowrt" not in Path("/proc/self/maps").read_text(), "segments are unmapped")
+    assert sorted(os.listdir("/dev/shm")) == shm
+    assert "@flowrt-" not in Path("/proc/net/unix").read_text()
+
+
+@every_kind
+def test_the_peer_notices_too(kind: str) -> None:
+    with peer_process(kind) as (process, address):
+        connection = new_transport(kind=kind).connect(address, CONNECT_S)
+        connection.send(b"x", [random_bytes(1 << 20)])
+        connection.abort()
+        assert process.stdout is not None
+        assert "connection to 127.0.0.1:" in process.stdout.readline()
+
+
+def test_a_connection_that_is_cut_in_the_middle_of_a_frame() -> None:
+    """Nothing of the frame is seen."""
+    accepted: list[Connection] = []
+    transport = new_transport(kind="tcp")
+    listener = transport.listen("127.0.0.1:0", accepted.append)
+    dialled = transport.connect(listener.address, CONNECT_S)
+    wait_until(lambda: accepted, "accept is called")
+    inbox = Inbox()
+    dialled.send(b"whole")
+    dialled.send(b"half", [random_bytes(64 << 20)])  # more than the kernel buffers
+    dialled.abort()
+    accepted[0].start(inbox)
+    assert "in the middle of a frame" in inbox.wait_lost().message
+    assert inbox.frames == [(b"whole", [])]
+    listener.close()
+
+
+@pytest.mark.parametrize("kind", ["grpc", "unix"])
+def test_a_forked_child_gets_one_clear_error(kind: str) -> None:
+    command = [sys.executable, str(HERE / "forked_child.py"), kind]
+    printed = subprocess.check_output(command, text=True, timeout=60, stderr=subprocess.DEVNULL)
+    assert printed.splitlines()[:5] == [
+        *[f"{call} in the forked child" for call in ("send", "start", "close", "abort")],
+        "parent True",
+    ]
+
+
+def test_who_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A port that accepts and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        with pytest.raises(UnavailableError, match=rf"{address}.*within 0.3 s"):
+            new_transport().connect(address, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"), [("no-such-host.invalid:1", "name not found"), ("127.0.0.1:1", "refused")]
+)
+def test_the_reason_why_a_peer_cannot_be_reached(address: str, reason: str) -> None:
+    with pytest.raises(UnavailableError, match=f"{address}: {reason}"):
+        new_transport().connect(address, CONNECT_S)
+
+
+@pytest.mark.parametrize("address", ["192.0.2.1:0", "localhost", "127.0.0.1:http:"])
+def test_an_address_that_cannot_be_bound(address: str) -> None:
+    with pytest.raises(UnavailableError, match=address):
+        new_transport().listen(address, lambda connection: None)
+
+
+# --- security
+
+
+@pytest.fixture(scope="session")
+def authorities(tmp_path_factory: pytest.TempPathFactory) -> tuple[Security, Security]:
+    """Certificates for 127.0.0.1 by two authorities, which do not know each other."""
+    if shutil.which("openssl") is None:
+        pytest.skip("needs the openssl command, to make certificates")
+    return tuple(_certify(tmp_path_factory.mktemp("ca")) for _ in range(2))  # type: ignore[return-value]
+
+
+@pytest.fixture
+def tls(authorities: tuple[Security, Security]) -> Security:
+    return authorities[0]
+
+
+def _certify(folder: Path) -> Security:
+    def openssl(*arguments: str) -> None:
+        subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
+
+    new_key = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+    openssl(
+        "req", "-x509", *new_key, "-keyout", "ca.key", "-out", "ca.pem", "-subj", "/CN=test CA", "-days", "2"
+    )
+    openssl("req", *new_key, "-keyout", "key.pem", "-out", "request.pem", "-subj", "/CN=task")
+    (folder / "names").write_text("subjectAltName=IP:127.0.0.1,DNS:localhost")
+    by_ca = ("-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial", "-extfile", "names", "-days", "2")
+    openssl("x509", "-req", "-in", "request.pem", *by_ca, "-out", "cert.pem")
+    ca, cert, key = ((folder / name).read_bytes() for name in ("ca.pem", "cert.pem", "key.pem"))
+    return Security(TOKEN, ca, cert, key)
+
+
+@pytest.mark.parametrize("token", [None, "", "another", TOKEN + "x"])
+def test_a_wrong_token_is_refused_before_anything(
+    token: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    with pytest.raises(UnauthenticatedError, match="auth refused") as raised:
+        connect(new_transport(Security(TOKEN)), new_transport(Security(token)))
+    assert TOKEN not in raised.value.message + caplog.text + repr(Security(TOKEN))
+    assert connect(new_transport(Security(TOKEN)), new_transport(Security(TOKEN))).kind == "unix"
+
+
+def test_another_authority_and_plain_text_are_refused(authorities: tuple[Security, Security]) -> None:
+    ours, theirs = authorities
+    with pytest.raises(UnavailableError, match="TLS"):
+        connect(new_transport(ours), new_transport(theirs))
+    with pytest.raises(UnavailableError):
+        connect(new_transport(ours), new_transport(Security(TOKEN)))
+    with pytest.raises(UnavailableError):
+        connect(new_transport(Security(TOKEN)), new_transport(ours))
+
+
+def test_tls_on_the_tcp_socket_hides_what_is_sent(tls: Security, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eavesdropper is put between the TCP sockets of both ends."""
+    heard: list[bytes] = []
+    monkeypatch.setattr(
+        upgrade, "_dial_tcp", lambda host, port: _tap(socket.create_connection((host, port)), heard)
+    )
+    accepted: list[Connection] = []
+    transport = new_transport(tls, "tcp")
+    listener = transport.listen("127.0.0.1:0", accepted.append)
+    dialled = transport.connect(listener.address, CONNECT_S)
+    wait_until(lambda: accepted, "accept is called")
+    inbox = Inbox()
+    accepted[0].start(inbox)
+    dialled.send(b"in secret")
+    assert inbox.wait(1) == [(b"in secret", [])]
+    dialled.close()
+    listener.close()
+    assert sum(map(len, heard)) > 100
+    assert b"in secret" not in b"".join(heard)
+
+
+def _tap(far: socket.socket, heard: list[bytes]) -> socket.socket:
+    """A socket to ``far``; what goes through is ``heard``."""
+    near, ours = socket.socketpair()
+
+    def forward(source: socket.socket, target: socket.socket) -> None:
+        while data := source.recv(1 << 16):
+            heard.append(data)
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+    for pair in ((near, far), (far, near)):
+        threading.Thread(target=forward, args=pair, daemon=True).start()
+    return ours
+
+
+# --- damage on the wire
+
+
+@every_kind
+def test_bytes_that_are_no_frame_lose_the_connection_only(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "grpc":
+        pytest.skip("its own checksums are TCP's and HTTP/2's; test_framing has the decoder's part")
+    streams: list[ByteStream] = []
+    monkeypatch.setattr(upgrade, "_as_stream", lambda sock: streams.append(PlainStream(sock)) or streams[-1])
+    accepted: list[Connection] = []
+    transport = new_transport(kind=kind)
+    listener = transport.listen("127.0.0.1:0", accepted.append)
+    first, second = (transport.connect(listener.address, CONNECT_S) for _ in range(2))
+    wait_until(lambda: len(accepted) == 2, "accept is called")
+    inboxes = Inbox(), Inbox()
+    for connection, inbox in zip(accepted, inboxes, strict=True):
+        connection.start(inbox)
+    first._socket.write([b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"], (), wait=True)  # type: ignore[attr-defined]
+    error = inboxes[0].wait_lost()
+    assert isinstance(error.__cause__, DataLossError)
+    second.send(b"still there")
+    assert inboxes[1].wait(1) == [(b"still there", [])]
+    for connection in (first, second, *accepted):
+        connection.close()
+    listener.close()

@@ -20,7 +20,9 @@ class Echo:
 
 
 if __name__ == "__main__":
-    listener = new_transport(kind=sys.argv[1]).listen("127.0.0.1:0", lambda connection: connection.start(Echo()))
+    listener = new_transport(kind=sys.argv[1]).listen(
+        "127.0.0.1:0", lambda connection: connection.start(Echo())
+    )
     print(listener.address, flush=True)
     sys.stdin.read()
     listener.close()

@@ -45,12 +45,15 @@ MAX_ROUNDS = 2
 
 
 def optimise(subgraph: Subgraph, passes: tuple[Pass, ...] = OPTIMISATIONS) -> Subgraph:
-    """Apply ``passes`` in order, and again until nothing changes or `MAX_ROUNDS` is reached."""
-    for _ in range(MAX_ROUNDS):
-        before = subgraph
-        for apply in passes:
-            subgraph = apply(subgraph)
-        subgraph = optimise_functions(subgraph, partial(optimise, passes=passes))
-        if subgraph is before:
+    """Apply ``passes`` in turn until nothing changes, each `MAX_ROUNDS` times at most. What a pass has just
+    changed it would find nothing in.
+    """
+    in_functions = partial(optimise_functions, optimise=partial(optimise, passes=passes))
+    every = (*passes, in_functions)
+    content = 0
+    for apply in every * MAX_ROUNDS:
+        before, subgraph = subgraph, apply(subgraph)
+        content = content + 1 if subgraph is before else 1
+        if content == len(every):
             break
     return subgraph

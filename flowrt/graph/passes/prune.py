@@ -46,8 +46,10 @@ def extract(
         if done and node.controls:
             node = node.replace(controls=tuple([c for c in node.controls if c not in done]))
         found[name] = node
-        stack += [ref[0] for ref in node.inputs if ref[0] not in found]
-        stack += [control for control in node.controls if control not in found]
+        for producer, _ in node.inputs:
+            if producer not in found:
+                stack.append(producer)
+        stack += node.controls
     # list(): one step under the interpreter lock, while other threads may add operations
     ordered = {name: found[name] for name in list(operations) if name in found}
     aliases = {node.name: node for node in fed.values() if node.name not in operations}

@@ -1,0 +1,128 @@
+"""``flowrt-worker``: one task of a cluster, until its job has ended or it is told to end."""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import os
+import queue
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+from flowrt.cli.options import new_parser, not_negative, spellings
+from flowrt.distribute.check import PeerCheck, check_cluster
+from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, exit_code
+from flowrt.distribute.resolvers import ResolvedCluster, resolve
+from flowrt.distribute.server import Server
+from flowrt.errors import AlreadyExistsError, OpError, UnauthenticatedError, UnavailableError
+from flowrt.rendezvous.transport import new_transport
+
+COMMAND = "flowrt-worker"
+DESCRIPTION = (
+    "Be one task of a cluster. The cluster and the task come from the first of: these options, FLOWRT_CLUSTER and"
+    " FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed job of Kubernetes."
+)
+DRAIN_S = 5.0
+"""How long running steps may take when the worker is told to end."""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run what ``argv`` (None: the process's own arguments) asks for; the exit status.
+
+    0 where the worker ended because its job did, or was told to; otherwise see
+    `flowrt.distribute.exit_codes`.
+    """
+    arguments = _parser().parse_args(argv)
+    try:
+        cluster = resolve(os.environ, arguments.cluster, arguments.job, arguments.task)
+        print(cluster, flush=True)
+        if arguments.log_dir is not None:
+            _log_to(arguments.log_dir / f"{cluster.job}_{cluster.task}.log")
+        return _check(cluster, arguments) if arguments.check else _serve(cluster, arguments)
+    except (AlreadyExistsError, UnavailableError) as error:  # where it listens; lost peers are steps' errors
+        return _complain(error, NOT_FORMED)
+    except OpError as error:
+        return _complain(error, exit_code(error))
+    except OSError as error:
+        return _complain(error, 1)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = new_parser(COMMAND, DESCRIPTION)
+    add = parser.add_argument
+    add("--cluster", metavar="FILE|JSON", help='for instance {"worker": ["a:2222", "b:2222"]}')
+    add("--job", metavar="NAME", help="the job of this task, where the cluster has several")
+    add("--task", type=not_negative, metavar="N", help="the index of this task in its job")
+    add("--bind", metavar="HOST:PORT", help="where to listen, if not at the task's address in the cluster")
+    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="also log to DIR/JOB_TASK.log")
+    add(
+        *spellings("--exit-with-job"), action=argparse.BooleanOptionalAction, default=True,
+        dest="exit_with_job", help="end when the last program that had sessions here is gone",
+    )  # fmt: skip
+    add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
+    return parser
+
+
+def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
+    """One line a peer; status 6 where one refuses who we are, 3 where one cannot be worked with."""
+    checks: list[PeerCheck] = []
+
+    def seen(check: PeerCheck) -> None:
+        checks.append(check)
+        print(check, flush=True)
+
+    check_cluster(cluster, new_transport(), arguments.bind, seen)
+    errors = [check.error for check in checks if check.error is not None]
+    if any(isinstance(error, UnauthenticatedError) for error in errors):
+        return AUTH_REFUSED
+    return NOT_FORMED if errors else OK
+
+
+def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
+    """Serve until there is a reason to end, then let the running steps end. A second signal ends at once."""
+    reasons: queue.SimpleQueue[str] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
+    server = Server(cluster.spec, cluster.job, cluster.task, bind=arguments.bind, start=False)
+    if arguments.exit_with_job:
+        server.on_job_end = lambda name: reasons.put(f"the job of {name} has ended")
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: reasons.put(f"got {signal.Signals(number).name}"))
+    server.start()
+    threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()
+    _say(f"{cluster.job} {cluster.task} listens at {server.address}")
+    reason = reasons.get()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_DFL)
+    is_idle = server.drain(DRAIN_S)
+    _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
+    return OK
+
+
+def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[str]) -> None:
+    server.join()
+    reasons.put("it was drained")
+
+
+def _log_to(path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    handler = logging.FileHandler(path, encoding="utf-8")
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
+    logger = logging.getLogger("flowrt")
+    logger.addHandler(handler)
+    logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
+
+
+def _say(text: str) -> None:
+    logging.getLogger(__name__).info(text)
+    print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
+
+
+def _complain(error: Exception, status: int) -> int:
+    print(f"{COMMAND}: error: {error}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())
