@@ -385,7 +385,7 @@ def __getattr__(name: str) -> _Any:
 
 def _cluster(target: str, config: _Any) -> _Any:
     """What a session of a cluster needs, which a session of this process need not pay for."""
-    return _importlib.import_module("flowrt.distribute").ClusterRuntime(target, config)
+    return __getattr__("distribute").ClusterRuntime(target, config)
 
 
 _CLUSTERS["grpc"] = _cluster

@@ -78,8 +78,8 @@ def _run(arguments: argparse.Namespace) -> int:
     nodes = ALONE if arguments.standalone else resolve(os.environ)
     if arguments.nnodes not in (None, len(nodes.spec)):
         raise UnavailableError(
-            f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. docs/cluster.md says"
-            " what describes them"
+            f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. docs/cluster.md"
+            " says what describes them"
         )
     with ExitStack() as stack:
         if len(nodes.spec) == 1:

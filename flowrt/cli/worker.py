@@ -22,8 +22,8 @@ from flowrt.rendezvous.transport import new_transport
 
 COMMAND = "flowrt-worker"
 DESCRIPTION = (
-    "Be one task of a cluster. The cluster and the task come from the first of: these options, FLOWRT_CLUSTER and"
-    " FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed job of Kubernetes."
+    "Be one task of a cluster. The cluster and the task come from the first of: these options, FLOWRT_CLUSTER"
+    " and FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed job of Kubernetes."
 )
 DRAIN_S = 5.0
 """How long running steps may take when the worker is told to end."""
@@ -57,10 +57,14 @@ def _parser() -> argparse.ArgumentParser:
     add("--job", metavar="NAME", help="the job of this task, where the cluster has several")
     add("--task", type=not_negative, metavar="N", help="the index of this task in its job")
     add("--bind", metavar="HOST:PORT", help="where to listen, if not at the task's address in the cluster")
-    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="also log to DIR/JOB_TASK.log")
+    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="log to DIR/JOB_TASK.log too")
     add(
-        *spellings("--exit-with-job"), action=argparse.BooleanOptionalAction, default=True,
-        dest="exit_with_job", help="end when the last program that had sessions here is gone",
+        *spellings("--exit-with-job"), action="store_true", default=True, dest="exit_with_job",
+        help="end when the last program that had sessions here is gone (the default)",
+    )  # fmt: skip
+    add(
+        *spellings("--no-exit-with-job"), action="store_false", dest="exit_with_job",
+        help="go on for the next program",
     )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
     return parser

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import flowrt.version
+from flowrt.distribute.links import fingerprint
 from flowrt.distribute.messages import PROTOCOL
 from flowrt.distribute.peer import Peer, dial
 from flowrt.distribute.resolvers import ResolvedCluster
-from flowrt.distribute.links import fingerprint
 from flowrt.distribute.server import task_name
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
@@ -32,7 +32,7 @@ RETRY_S, LINGER_S = 0.1, 0.5
 @final
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What a task that answers says of itself; ``kind`` is what carries its frames: "grpc", "unix" or "tcp"."""
+    """What a task that answers says of itself; ``kind`` is what carries frames: "grpc", "unix" or "tcp"."""
 
     task: str
     version: str

@@ -156,6 +156,10 @@ class Server:
     def server_def(self) -> dict[str, Any]:
         return {"cluster": self.cluster.as_dict(), "job_name": self.job_name, "task_index": self.task_index}
 
+    @property
+    def num_running_steps(self) -> int:
+        return self._worker.num_running
+
     def join(self, timeout_s: float | None = None) -> bool:
         """Block until the server was stopped; False if ``timeout_s`` seconds came first."""
         return self._ended.wait(timeout_s)

@@ -312,7 +312,12 @@ class Worker:
         return [ForgetParts(parts), _done(peer, request_id)]
 
     def _reset(self, peer: str, request_id: int, message: Message) -> list[Action]:
-        return [ClearContainers(list(message.body.containers)), _done(peer, request_id)]
+        """What is compiled is bound to the variables, so all sessions end."""
+        reason = AbortedError(f"the containers of {self.task} were reset")
+        actions: list[Action] = []
+        for session in list(self._sessions):
+            actions += self._close(session, reason)
+        return [*actions, ClearContainers(list(message.body.containers)), _done(peer, request_id)]
 
     def _drain(self, peer: str, request_id: int, message: Message) -> list[Action]:
         self.is_draining = True
@@ -429,8 +434,8 @@ class Worker:
     def _unknown(self, what: str, name: str) -> OpError:
         if what == "session" or self._last_graph == 0:
             return AbortedError(
-                f"task {self.task} knows no {what} {name}: it was restarted, or the session was closed. "
-                "Make a new Session"
+                f"task {self.task} knows no {what} {name}: it was restarted or reset, or the session was "
+                "closed. Make a new Session"
             )
         return NotFoundError(f"task {self.task} knows no {what} {name}")
 

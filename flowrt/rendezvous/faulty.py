@@ -2,7 +2,7 @@
 
     FLOWRT_FAULTS="RecvTensor:drop_reply=0.1,delay=0.05;*:duplicate=0.01;seed=7"
 
-A rule is ``message:fault=probability``; ``*`` is every message, and ``fault_reply`` means the message's answer,
+A rule is ``message:fault=probability``; ``*`` is every message, and ``fault_reply`` is for the answer to it,
 ``<message>Reply``. The faults:
 
     drop        it never leaves

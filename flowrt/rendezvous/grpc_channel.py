@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hmac
+import re
 import socket
 import threading
 from collections.abc import Callable, Iterator
@@ -89,9 +90,7 @@ def dial(address: str, security: Security, allocate: Allocate) -> FrameStream:
 
 
 def _close(channel: Any) -> None:
-    """In a thread of its own: the end of a stream is told by gRPC's thread for the channel, which `close` waits
-    for.
-    """
+    """In a thread of its own: the end of a stream is told in gRPC's thread, for which `channel.close` waits."""
     threading.Thread(target=channel.close, name="flowrt grpc close", daemon=True).start()
 
 
@@ -130,6 +129,7 @@ _REASONS = {
     "No route to host": "no route",
     "Network is unreachable": "no route",
     "Name or service not known": "name not found",
+    "lookup failed": "name not found",
     "DNS": "name not found",
     "handshake": "TLS",
     "CERTIFICATE": "TLS",
@@ -161,6 +161,8 @@ class GrpcListener(Listener):
     def __init__(
         self, address: str, security: Security, allocate: Allocate, accept: Callable[[FrameStream], None]
     ) -> None:
+        if not re.fullmatch(r".+:\d+", address):
+            raise UnavailableError(f"listen {address}: expected host:port; port 0 takes a free one")
         grpc = load_grpc()
         self._server = grpc.server(
             _ThreadPerCall(), options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_STREAMS
@@ -200,8 +202,6 @@ def _why_not_bound(address: str) -> OpError:
                 f"listen {address}: expected a free port; another process has it. Port 0 takes a free one"
             )
         return UnavailableError(f"listen {address}: expected an address of this host; {error}")
-    except ValueError:
-        return UnavailableError(f"listen {address}: expected host:port")
     return UnavailableError(f"listen {address}: gRPC could not bind it, and did not say why")
 
 

@@ -32,7 +32,7 @@ class Lifeline:
         self._lock = threading.Lock()
         self._reason = "closed by this task"
         self._cause: BaseException | None = None
-        self._started = self._closed = False
+        self._is_read = self._closed = False
         self._is_open = True
 
     @property
@@ -49,10 +49,14 @@ class Lifeline:
     def start(self) -> None:
         """The receiver is there. Raises `FailedPreconditionError` the second time."""
         self._check_process()
+        if not self.claim_reading():
+            raise FailedPreconditionError(f"{self._what}: expected one call of start(), before close()")
+
+    def claim_reading(self) -> bool:
+        """Whether nobody reads yet; the caller does now."""
         with self._lock:
-            if self._started:
-                raise FailedPreconditionError(f"{self._what}: expected one call of start(); got another")
-            self._started = True
+            is_first, self._is_read = not self._is_read, True
+            return is_first
 
     def lose(self, reason: str, cause: BaseException | None = None) -> None:
         """The peer is gone."""
@@ -69,7 +73,7 @@ class Lifeline:
 
     @contextmanager
     def reading(
-        self, connection: Connection, receiver: Receiver, release: Callable[[], None]
+        self, connection: Connection, receiver: Receiver | None, release: Callable[[], None]
     ) -> Iterator[None]:
         """What a reader thread does is done in here: whatever ends it ends the connection. Then ``release``
         is called, and the receiver is told, unless this task closed the connection.
@@ -80,7 +84,7 @@ class Lifeline:
         except Exception as error:  # noqa: BLE001 (carried to the receiver)
             self.lose(str(error) if isinstance(error, (OSError, OpError)) else repr(error), error)
         release()
-        if not self._closed:
+        if receiver is not None and not self._closed:
             receiver.on_lost(connection, self._error())
 
     def _error(self) -> UnavailableError:

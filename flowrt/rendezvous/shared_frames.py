@@ -86,6 +86,11 @@ class SharedFrames:
             self._retired.extend(retired)
             self._poke()
 
+    def close(self) -> None:
+        """Let go of all segments; arrays that were received stay."""
+        self._pool.close()
+        self._map.close()
+
     def _place(self, array: Bytes) -> Placement | None:
         if array.nbytes < SHARED:
             return None

@@ -136,6 +136,13 @@ class SegmentPool:
                 self._free.append(segment)
             return self._trim()
 
+    def close(self) -> None:
+        """Unmap all."""
+        with self._lock:
+            self._mappings.clear()
+            self._free.clear()
+            self._used.clear()
+
     def _add(self, descriptor: int, capacity: int) -> int:
         try:
             mapping = Mapping(descriptor, capacity)
@@ -195,6 +202,10 @@ class SegmentMap:
         """The sender uses ``segments`` no more."""
         for segment in segments:
             self._mappings.pop(segment, None)
+
+    def close(self) -> None:
+        """Unmap all in which no array is left, and the others when theirs dies."""
+        self._mappings.clear()
 
 
 def _capacity(nbytes: int) -> int:

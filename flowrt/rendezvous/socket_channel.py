@@ -53,17 +53,16 @@ class SocketConnection(Connection):
 
     def start(self, receiver: Receiver) -> None:
         self._life.start()
-        self._reader = threading.Thread(
-            target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True
-        )
-        self._reader.start()
+        self._start_reader(receiver)
 
     def close(self) -> None:
         if self._life.close():
             self._writer.close(Outgoing(encode(Kind.GOODBYE, b"")), CLOSE_S)
             self._socket.end_writing()
-            if self._reader is None:
-                self._release()
+            if self._life.claim_reading():
+                # Of a TCP socket that is closed with something unread, the kernel drops what the peer has not
+                # read either.
+                self._start_reader(None)
         if self._reader is threading.current_thread():
             self._socket.limit_reads(CLOSE_S)  # it still waits for the peer's end
         join(self._reader, CLOSE_S)
@@ -71,14 +70,20 @@ class SocketConnection(Connection):
         join(self._reader, CLOSE_S)
 
     def abort(self) -> None:
-        if self._life.close() and self._reader is None:
+        if self._life.close() and self._life.claim_reading():
             self._release()
         self._socket.end()
         join(self._reader, CLOSE_S)
 
     # --- the reader thread
 
-    def _read(self, receiver: Receiver) -> None:
+    def _start_reader(self, receiver: Receiver | None) -> None:
+        self._reader = threading.Thread(
+            target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True
+        )
+        self._reader.start()
+
+    def _read(self, receiver: Receiver | None) -> None:
         with self._life.reading(self, receiver, self._release):
             for frame in self._frames():
                 self._handle(frame, receiver)
@@ -101,7 +106,7 @@ class SocketConnection(Connection):
                     return
                 yield frame
 
-    def _handle(self, frame: Frame, receiver: Receiver) -> None:
+    def _handle(self, frame: Frame, receiver: Receiver | None) -> None:
         match frame.kind:
             case Kind.DATA:
                 header, payload = frame.header, frame.payload
@@ -112,7 +117,7 @@ class SocketConnection(Connection):
                 return
             case _:
                 raise UnavailableError(f"expected a kind of frame that {self.kind} has; got {frame.kind}")
-        if self._life.wants_frames:
+        if receiver is not None and self._life.wants_frames:
             receiver.on_frame(self, header, payload)
 
     def _why_it_ended(self) -> str:
@@ -125,6 +130,8 @@ class SocketConnection(Connection):
         self._writer.abandon(CLOSE_S)
         self._stream.cancel()
         self._socket.close()
+        if self._shared is not None:
+            self._shared.close()
 
     # --- shared memory
 

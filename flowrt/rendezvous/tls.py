@@ -12,6 +12,7 @@ from flowrt.rendezvous.security import Security
 def server_context(security: Security) -> ssl.SSLContext:
     """Shows the certificate of ``security``, and with a CA asks the other end for one."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.num_tickets = 0  # no session is taken up again
     _load(context, security)
     if security.ca is not None:
         context.verify_mode = ssl.CERT_REQUIRED

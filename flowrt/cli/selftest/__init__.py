@@ -9,6 +9,7 @@ import argparse
 import time
 from collections.abc import Callable
 
+from flowrt.cli.selftest.loops import check_loops
 from flowrt.cli.selftest.memory import check_memory
 from flowrt.cli.selftest.ops import check_ops
 from flowrt.cli.selftest.steps import check_steps
@@ -22,6 +23,7 @@ from flowrt.graph.op_def import nearest
 HELP = "check on one device that flowrt computes rightly, and measure it"
 SECTIONS: dict[str, Callable[[Target], Result]] = {
     "ops": check_ops,
+    "loops": check_loops,
     "memory": check_memory,
     "streams": check_streams,
     "transfer": check_transfer,

@@ -77,7 +77,8 @@ def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:
         return None
     source, size, why = launches[0].source, launches[0].size, launches[0].why_no_spec
     raise InvalidArgumentError(
-        f"{source}: expected the addresses of {size} processes; {why}. Say them with FLOWRT_CLUSTER or --cluster"
+        f"{source}: expected the addresses of {size} processes; {why}. Say them with FLOWRT_CLUSTER or"
+        " --cluster"
     )
 
 

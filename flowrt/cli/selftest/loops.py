@@ -1,0 +1,70 @@
+"""Section ``loops``: every op that loops can compute, as a compiled loop of the device, against the reference
+interpreter on NumPy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.cli.selftest.ops import Call, build_calls, difference, reference
+from flowrt.cli.selftest.target import Result, Target, describe_error
+from flowrt.executor.cuda_kernel import CudaKernel
+from flowrt.executor.fused_kernel import FusedKernel
+from flowrt.executor.fused_program import supports
+from flowrt.graph.graph import Graph
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.passes.fuse import fuse
+
+
+def check_loops(target: Target) -> Result:
+    """Compile and run, of each op, the first sample that is a loop."""
+    if not target.device.executor.compiles_loops():
+        return Result("left out: nothing is compiled for this device")
+    checked: set[str] = set()
+    failures = []
+    with Graph():
+        for call in build_calls(target):
+            name = call.operation.node.op.name
+            loop = None if name in checked else loop_of(call)
+            if loop is not None:
+                checked.add(name)
+                wrong = check_loop(target, call, loop)
+                if wrong is not None:
+                    failures.append(f"{name}: {wrong}")
+    return Result(f"{len(checked)} ops, {len(failures)} failed", tuple(failures))
+
+
+def loop_of(call: Call) -> Node | None:
+    """The operation as a group of its own; None where it is none."""
+    operations = [*(tensor.op for tensor in call.operation.inputs), call.operation]
+    nodes = {operation.name: operation.node for operation in operations}
+    subgraph = Subgraph(nodes, fetches=tuple([tensor.ref for tensor in call.operation.outputs]))
+    return next((node for node in fuse(subgraph, supports, each=True) if "group" in node.attrs), None)
+
+
+def check_loop(target: Target, call: Call, loop: Node) -> str | None:
+    """What is wrong with what ``loop`` gives, or None."""
+    try:
+        found = run_loop(target, loop, [np.asarray(v) for v in inputs_of(call, loop)])
+    except Exception as error:  # noqa: BLE001 (the other loops are worth running)
+        return describe_error(error)
+    expected = reference(call, call.operation.outputs)
+    pairs = zip(found, expected, strict=True)
+    return next((wrong for got, wanted in pairs if (wrong := difference(got, wanted, True))), None)
+
+
+def inputs_of(call: Call, loop: Node) -> list[Any]:
+    values = {tensor.ref: value for tensor, value in call.feeds.items()}
+    return [values[ref] for ref in loop.attrs["group"].inputs]
+
+
+def run_loop(target: Target, loop: Node, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
+    """The results of ``loop`` on the device, as arrays of the host."""
+    device = target.device
+    kernel = CudaKernel(loop, device) if device.is_remote else FusedKernel(loop)
+    with device.activate():
+        results = kernel(tuple([device.to_device(array) for array in inputs]))
+    return [device.to_host(result) for result in results]
