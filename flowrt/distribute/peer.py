@@ -153,7 +153,9 @@ class Peer:
         """
         try:
             if message is None:
-                frame = encode_error(request_id, error or UnavailableError("no answer"), "")
+                frame = encode_error(
+                    request_id, error or UnavailableError("no answer"), self._owner.hello().task
+                )
             else:
                 frame = encode(request_id, message, is_answer=True)
         except OpError:

@@ -26,8 +26,8 @@ from flowrt.errors import (
     AbortedError,
     CancelledError,
     InvalidArgumentError,
-    NotFoundError,
     OpError,
+    Origin,
     UnavailableError,
     UnimplementedError,
 )
@@ -373,6 +373,8 @@ class Worker:
         error = step.error or ended.error
         self._remember(ended.step, error)
         peer, request_id = step.owner
+        if error is not None and error.origin is None:
+            error.origin = Origin(self.task, False)
         if error is None:
             body = pb.StepResult(step_stats=[ended.step_stats] if ended.step_stats else [])
             return [Answer(peer, request_id, Message(body, ended.values))]
@@ -432,12 +434,10 @@ class Worker:
         return UnavailableError(f"task {self.task} is draining: it takes no new work")
 
     def _unknown(self, what: str, name: str) -> OpError:
-        if what == "session" or self._last_graph == 0:
-            return AbortedError(
-                f"task {self.task} knows no {what} {name}: it was restarted or reset, or the session was "
-                "closed. Make a new Session"
-            )
-        return NotFoundError(f"task {self.task} knows no {what} {name}")
+        return AbortedError(
+            f"task {self.task} knows no {what} {name}: it was restarted or reset, or the session was closed. "
+            "Make a new Session"
+        )
 
 
 def _done(peer: str, request_id: int) -> Answer:

@@ -11,14 +11,17 @@ import pytest
 
 from flowrt.cli import selftest
 from flowrt.cli.main import main
-from flowrt.cli.selftest import memory, ops, steps, streams, transfer
+from flowrt.cli.selftest import loops, memory, ops, steps, streams, transfer
 from flowrt.cli.selftest.target import Result, Target, open_target
+from flowrt.device import host_jit
 from flowrt.device.bfc import BFCAllocator
 from flowrt.device.host import HostExecutor, InlineStream
 from flowrt.device.memory_pool import MemoryPool
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InternalError
 from flowrt.graph.op_def import op_def, registered_ops
+from tests.device import cuda_on_host
+from tests.executor.test_remote_device import plug_in
 
 
 @pytest.fixture
@@ -32,6 +35,12 @@ def few_ops(monkeypatch: pytest.MonkeyPatch) -> None:
     some = {
         name: op_def(name) for name in ("AddV2", "MatMul", "Split", "StringJoin", "RandomUniform", "NoOp")
     }
+    monkeypatch.setattr(ops, "registered_ops", lambda: some)
+
+
+@pytest.fixture
+def looped_ops(monkeypatch: pytest.MonkeyPatch) -> None:
+    some = {name: op_def(name) for name in ("AddV2", "MatMul", "Softmax")}
     monkeypatch.setattr(ops, "registered_ops", lambda: some)
 
 
@@ -165,6 +174,25 @@ def test_a_training_that_does_not_learn_is_found(cpu: Target, monkeypatch: pytes
     monkeypatch.setattr(steps, "time_training", lambda target, captures: (1.0, 1.0, 2.0, 2.0))
     (failure,) = steps.check_steps(cpu).failures
     assert failure == "expected a training that lowers the loss; got 2, then 2"
+
+
+@pytest.mark.usefixtures("looped_ops")
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+def test_a_loop_that_is_wrong_is_found(cpu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert loops.check_loops(cpu) == Result("2 ops, 0 failed")
+    run = loops.run_loop
+    monkeypatch.setattr(loops, "run_loop", lambda *given: [result + 1 for result in run(*given)])
+    result = loops.check_loops(cpu)
+    assert result.summary == "2 ops, 2 failed"
+    assert "AddV2: largest difference 1" in result.failures[0]
+
+
+@pytest.mark.usefixtures("looped_ops")
+@pytest.mark.skipif(cuda_on_host.why_no_compiler() is not None, reason=str(cuda_on_host.why_no_compiler()))
+def test_loops_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    plug_in(monkeypatch, 0)
+    with open_target(DeviceSpec(device_type="GPU", device_index=0)) as target:
+        assert loops.check_loops(target) == Result("2 ops, 0 failed")
 
 
 @pytest.mark.usefixtures("small_network")

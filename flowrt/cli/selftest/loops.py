@@ -51,7 +51,7 @@ def check_loop(target: Target, call: Call, loop: Node) -> str | None:
         found = run_loop(target, loop, [np.asarray(v) for v in inputs_of(call, loop)])
     except Exception as error:  # noqa: BLE001 (the other loops are worth running)
         return describe_error(error)
-    expected = reference(call, call.operation.outputs)
+    expected = reference(call, list(call.operation.outputs))
     pairs = zip(found, expected, strict=True)
     return next((wrong for got, wanted in pairs if (wrong := difference(got, wanted, True))), None)
 
