@@ -34,7 +34,7 @@ from flowrt.graph.ops.comparison import less, less_equal
 from flowrt.graph.ops.division import floor_div
 from flowrt.graph.ops.gathering import tensor_scatter_add, tensor_scatter_sub, tensor_scatter_update
 from flowrt.graph.ops.reductions import reduce_all
-from flowrt.graph.ops.script import no_op
+from flowrt.graph.ops.script import group, no_op
 from flowrt.graph.ops.shaping import matrix_transpose, reshape, shape
 from flowrt.graph.ops.state import (
     resource_count_up_to,
@@ -47,7 +47,7 @@ from flowrt.graph.ops.statistics import argmax, argmin
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.tensor_proto import decode_tensor, encode_tensor
 from flowrt.nn.activations import log_sigmoid
-from flowrt.variables import Variable
+from flowrt.variables import GraphKeys, Variable
 from flowrt.variables import global_variables as all_variables
 from flowrt.variables import global_variables_initializer as initialize_all_variables
 from flowrt.variables import local_variables_initializer as initialize_local_variables
@@ -208,8 +208,11 @@ def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def tables_initializer(name: str = "init_all_tables") -> Operation:
-    """There are no lookup tables: nothing to do."""
-    return no_op(name=name)  # type: ignore[no-any-return]
+    """Runs the initializers that the script has put into the collection TABLE_INITIALIZERS (those of iterators,
+    most often: there are no lookup tables).
+    """
+    initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
+    return group(*initializers, name=name) if initializers else no_op(name=name)  # type: ignore[no-any-return]
 
 
 initialize_all_tables = tables_initializer

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any
 
@@ -59,8 +59,10 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 
 def container(container_name: str) -> AbstractContextManager[None]:
-    """Accepted: a session in one process has one container."""
-    return nullcontext()
+    """See `Graph.container`. `Session.reset` empties containers; a session that has no target owns its variables
+    whatever their container.
+    """
+    return get_default_graph().container(container_name)
 
 
 def add_to_collection(name: Any, value: Any) -> None:

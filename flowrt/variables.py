@@ -123,7 +123,7 @@ class Variable:
             raise InvalidArgumentError(
                 "Variable: expected trainable=False with synchronization ON_READ; got True"
             )
-        graph = get_default_graph().root
+        graph, container = get_default_graph().root, get_default_graph().get_container_scope()
         self.synchronization, self.aggregation = synchronization, aggregation
         self.trainable = (
             synchronization is not VariableSynchronization.ON_READ if trainable is None else bool(trainable)
@@ -149,7 +149,7 @@ class Variable:
             handle_shape = known if validate_shape else None
             self._dtype = self._initial_value.dtype
             self.handle: Tensor = state.var_handle_op(
-                dtype=self._dtype, shape=handle_shape, shared_name=full_name, name=scope
+                dtype=self._dtype, shape=handle_shape, container=container, shared_name=full_name, name=scope
             )
             with self._beside():
                 self._initializer: Operation = state.assign_variable_op(

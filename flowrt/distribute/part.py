@@ -16,6 +16,7 @@ from flowrt.device.spec import parse_device
 from flowrt.distribute.master import Part
 from flowrt.errors import OpError
 from flowrt.executor.compile_step import compile_subgraph
+from flowrt.executor.cost import may_block, total_cost
 from flowrt.executor.keys import remote_keys
 from flowrt.executor.plan import Plan
 from flowrt.executor.runner import StepControl
@@ -72,6 +73,18 @@ def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
     return part.with_nodes([with_life(node) for node in part])
 
 
+QUICK_COST = 1e5
+"""Elements or floating-point operations of a part that is run where its request arrives: a hand-over to another
+thread takes about 50 us.
+"""
+
+
+def _is_quick(part: Subgraph) -> bool:
+    nests = any(node.op.effect is Effect.NESTED for node in part)  # a loop may not end
+    waits = any(node.op is recv_op or may_block(node) for node in part)
+    return not nests and not waits and total_cost(part) < QUICK_COST
+
+
 @final
 class CompiledPart:
     """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object behind a stateful
@@ -87,6 +100,8 @@ class CompiledPart:
     ) -> None:
         self.keys = remote_keys(part)
         """What it receives from other tasks in every step."""
+        self.is_quick = _is_quick(part)
+        """Whether it waits for nothing and takes less than handing it to another thread."""
         make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
         mode = jit_mode()
         can_fuse = optimises and len(part.nodes) <= MAX_NODES

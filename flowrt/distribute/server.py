@@ -251,6 +251,13 @@ class Server:
     def _perform(self, action: m.Action | w.Action) -> None:
         _PERFORM[type(action)](self, action)
 
+    def _start_step(self, start: w.StartStep) -> None:
+        run = self._steps.prepare(start)
+        if start.part.is_quick:
+            run()
+        else:
+            self._work(run)
+
     def _ask_for(self, ask: m.Ask) -> None:
         self._ask(ask.task, ask.message, functools.partial(self._answered, ask.token), ask.connects)
 
@@ -334,7 +341,7 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     m.Tell: Server._tell,
     m.CutGraph: lambda server, cut: server._work(functools.partial(server._cut, cut)),
     w.CompileGraph: lambda server, graph: server._work(functools.partial(server._compile, graph)),
-    w.StartStep: lambda server, start: server._work(server._steps.prepare(start)),
+    w.StartStep: lambda server, start: server._start_step(start),
     w.EndStep: lambda server, end: server._steps.end(end),
     w.ServeTensors: lambda server, serve: server._steps.serve(serve),
     w.OpenWorkerSession: lambda server, opened: server._containers.open(*opened),

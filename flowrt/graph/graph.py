@@ -273,6 +273,10 @@ class Graph:
         """Refuse further operations."""
         self._finalized = True
 
+    def unfinalize(self) -> None:
+        """Allow further operations again."""
+        self._finalized = False
+
     @property
     def finalized(self) -> bool:
         return self._finalized
@@ -358,7 +362,24 @@ class Graph:
     def get_name_scope(self) -> str:
         return self._scopes.name
 
-    # --- devices, order, place
+    # --- containers, devices, order, place
+
+    @contextmanager
+    def container(self, container_name: str) -> Iterator[None]:
+        """Variables made in it belong to this container of their task; ``""`` is the default one. Raises
+        `InvalidArgumentError` for anything but a string.
+        """
+        if not isinstance(container_name, str):
+            raise InvalidArgumentError(f"container: expected a name; got {container_name!r}")
+        scopes = self._scopes
+        old, scopes.container = scopes.container, container_name
+        try:
+            yield
+        finally:
+            scopes.container = old
+
+    def get_container_scope(self) -> str:
+        return self._scopes.container
 
     @contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:

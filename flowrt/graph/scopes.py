@@ -1,4 +1,4 @@
-"""What colours new operations: a thread's name, device, control and colocation scopes on one graph."""
+"""What colours new operations: a thread's name, container, device, control and colocation scopes."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ class Scopes(threading.local):
 
     def __init__(self) -> None:
         self.name = ""
+        self.container = ""
         self.device: str = ""
         self.device_functions: tuple[
             DeviceFunction | str, ...
@@ -37,20 +38,23 @@ class Scopes(threading.local):
 
     def inherit(self, outer: Scopes) -> None:
         """Begin a function inside a graph with these scopes. It waits for nothing of them: its owner does."""
-        self.name, self.device, self.device_functions = outer.name, outer.device, outer.device_functions
+        self.name, self.container = outer.name, outer.container
+        self.device, self.device_functions = outer.device, outer.device_functions
         self.gradient_overrides = outer.gradient_overrides
 
 
 def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
-    """The device that ``scopes``, the outermost first, give ``op``. Raises `DTypeError` for a function that
-    returns no device, `InvalidArgumentError` for a name that does not parse.
+    """The device that ``scopes``, the outermost first, give ``op``. A function finds in ``op.device`` what the
+    scopes inside it ask for. Raises `DTypeError` for a function that returns no device,
+    `InvalidArgumentError` for a name that does not parse.
     """
     device = ""
-    for scope in scopes:
+    for scope in reversed(scopes):
+        op.node = op.node.replace(device=device)
         chosen = scope(op) if callable(scope) else scope
         if not isinstance(chosen, str | DeviceSpec | None):
             raise op.error(
                 DTypeError, f"device function: expected a device's name, a DeviceSpec or None; got {chosen!r}"
             )
-        device = merge_device_names(device, str(chosen or ""))
+        device = merge_device_names(str(chosen or ""), device)
     return device

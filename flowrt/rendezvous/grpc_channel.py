@@ -90,7 +90,7 @@ def dial(address: str, security: Security, allocate: Allocate) -> FrameStream:
 
 
 def _close(channel: Any) -> None:
-    """In a thread of its own: the end of a stream is told in gRPC's thread, for which `channel.close` waits."""
+    """In a thread of its own: a stream's end is told in gRPC's thread, for which `channel.close` waits."""
     threading.Thread(target=channel.close, name="flowrt grpc close", daemon=True).start()
 
 

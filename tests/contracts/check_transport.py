@@ -151,7 +151,7 @@ class TransportContract:
         assert np.array_equal(view, first[100:].view(np.uint32))
 
     def test_large_payloads_in_both_directions_at_once(self, pair: Pair) -> None:
-        """Each end sends from its reader thread too: if `send` waited for the peer, both would wait forever."""
+        """Each end sends from its reader thread too: if `send` waited for the peer, both would for ever."""
         large = random_bytes(12 << 20)
 
         def answer(connection: Connection, header: bytes, payload: list[Bytes]) -> None:

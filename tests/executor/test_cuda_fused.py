@@ -135,7 +135,7 @@ def test_a_step_with_groups_is_captured(monkeypatch):
 
 @pytest.mark.parametrize("is_host", [True, False])
 def test_inputs_that_are_new_in_every_step(monkeypatch, is_host):
-    """What a kernel without ``out`` gives is in a register; a shape that only the step knows is on the host."""
+    """What a kernel without ``out`` gives is in a register; a shape that only the step knows, on the host."""
 
     def build():
         x = tf.placeholder(tf.float32, [3, 40])

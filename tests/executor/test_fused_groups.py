@@ -6,13 +6,18 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device import host_jit
+from flowrt.device.call_sequence import in_sequence
 from flowrt.executor import loop_layout, update_kernel
-from flowrt.executor.update_kernel import Updates
-from flowrt.graph.op_def import Effect
+from flowrt.executor.update_kernel import Updates, update_of
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.passes.fuse import MIN_ALONE
+from flowrt.graph.resources import VariableResource
 from tests.executor.fused_sessions import both, fused_of, plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -372,6 +377,46 @@ def test_an_update_waits_for_what_it_reads(eager):
         assert [x.tolist() for x in session.run([a, b])] == [[2.0] * 8, [2.0] * 8]
         session.run(third)
         assert [x.tolist() for x in session.run([a, b])] == [[5.0] * 8, [6.0] * 8]
+
+
+ASSIGNMENTS = ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
+
+
+def rows_and_variables():
+    """Five rows of memory, of which four are variables'."""
+    memory = np.arange(40, dtype=np.float32).reshape(5, 8)
+    variables = [VariableResource(f"v{i}", tf.float32, (8,)) for i in range(4)]
+    for variable, row in zip(variables, memory, strict=False):
+        variable.array, variable.is_initialized = row, True
+    return memory, variables
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.sampled_from(ASSIGNMENTS), st.integers(0, 3), st.integers(0, 4), st.sampled_from([1, -1])
+        ).filter(lambda drawn: drawn[1] != drawn[2]),
+        max_size=8,
+    )
+)
+def test_updates_in_calls_do_what_they_do_one_by_one(wanted):
+    """Each changes a variable by a row, which may be another variable, read in either order. Those of one
+    call are made backwards: no order of them may matter.
+    """
+    (found, variables), (expected, plain) = rows_and_variables(), rows_and_variables()
+    calls = []
+    for name, target, source, step in wanted:
+        node = Node(name, op_def(name), (), (), {}, "", None, ())
+        node.op.kernel(np, plain[target], expected[source, ::step].copy())
+        update = update_of(node, [variables[target], found[source, ::step]])
+        if not (calls and calls[-1].add(update)):
+            calls.append(Updates())
+            assert calls[-1].add(update)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(update_kernel, "in_sequence", lambda calls: in_sequence(calls[::-1]))
+        for call in calls:
+            call()
+    assert np.array_equal(found, expected)
 
 
 def test_one_variable_without_a_value_is_named_and_nothing_is_written(eager):

@@ -49,7 +49,7 @@ def optimise(subgraph: Subgraph, passes: tuple[Pass, ...] = OPTIMISATIONS) -> Su
     changed it would find nothing in.
     """
     in_functions = partial(optimise_functions, optimise=partial(optimise, passes=passes))
-    every = (*passes, in_functions)
+    every: tuple[Pass, ...] = (*passes, in_functions)
     content = 0
     for apply in every * MAX_ROUNDS:
         before, subgraph = subgraph, apply(subgraph)

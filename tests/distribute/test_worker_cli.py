@@ -1,0 +1,225 @@
+"""``flowrt-worker``: what it prints, when it ends and with which status; ``--check``."""
+
+from __future__ import annotations
+
+import json
+import signal
+import socket
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import flowrt as tf
+from flowrt.cli.worker import main
+from flowrt.distribute import check
+from flowrt.distribute.exit_codes import exit_code
+from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.resolvers import VARIABLES
+from flowrt.distribute.server import Server
+from flowrt.errors import (
+    AbortedError,
+    DataLossError,
+    InternalError,
+    InvalidArgumentError,
+    OpError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+    UnavailableError,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 20.0
+
+
+@pytest.fixture(autouse=True)
+def no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(check, "CHECK_S", 0.5)
+
+
+@pytest.fixture
+def addresses() -> Iterator[list[str]]:
+    with ReservedPorts(2) as reserved:
+        yield [f"127.0.0.1:{port}" for port in reserved.ports]
+
+
+def worker(task: int, addresses: list[str], *words: str) -> list[str]:
+    return ["--cluster", json.dumps({"worker": addresses}), "--task", str(task), *words]
+
+
+def start(*words: str) -> subprocess.Popen[str]:
+    """A worker that listens."""
+    command = [sys.executable, "-m", "flowrt.cli.worker", *words]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stderr is not None
+    assert "listens at" in process.stderr.readline()
+    return process
+
+
+def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    out, err = process.communicate(timeout=DEADLINE_S)
+    return process.returncode, out, err
+
+
+# --- a worker's life
+
+
+def test_it_ends_with_the_job(addresses: list[str], tmp_path: Path) -> None:
+    process = start(*worker(0, addresses[:1], "--log_dir", str(tmp_path)))
+    with tf.Session(f"grpc://{addresses[0]}") as session:
+        assert session.run(tf.constant(2.0) * 3.0) == 6.0
+    status, out, err = end_of(process)
+    assert status == 0
+    assert out == f"cluster: 1 worker from --cluster; I am worker 0 at {addresses[0]}\n"
+    assert "ended: the job of" in err
+    assert "listens at" in (tmp_path / "worker_0.log").read_text()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(addresses: list[str], number: signal.Signals) -> None:
+    process = start(*worker(0, addresses[:1], "--no-exit-with-job"))
+    if number == signal.SIGTERM:
+        with tf.Session(f"grpc://{addresses[0]}") as session:
+            session.run(tf.constant(1))
+        with pytest.raises(subprocess.TimeoutExpired):  # the job has ended, the worker has not
+            process.wait(0.3)
+    process.send_signal(number)
+    status, _, err = end_of(process)
+    assert (status, err.splitlines()[-1]) == (0, f"flowrt-worker: ended: got {number.name}")
+    assert "Traceback" not in err
+
+
+def test_a_taken_port(addresses: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as other:
+        other.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        host, port = addresses[0].split(":")
+        other.bind((host, int(port)))
+        other.listen()
+        assert main(worker(0, addresses)) == 3
+        assert main(worker(0, addresses, "--check")) == 3
+    assert f"listen {addresses[0]}: expected a free port" in capsys.readouterr().err
+
+
+# --- --check
+
+
+def test_check_is_content_with_a_worker(addresses: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    server = Server({"worker": addresses}, "worker", 1)
+    try:
+        started = time.monotonic()
+        assert main(worker(0, addresses, "--check")) == 0
+        assert time.monotonic() - started < 5
+    finally:
+        server.stop()
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"worker 1 at {addresses[1]}: ok, flowrt {tf.__version__}, by ")
+
+
+def test_checks_find_each_other(addresses: list[str]) -> None:
+    command = [sys.executable, "-m", "flowrt.cli.worker"]
+    other = subprocess.Popen(
+        [*command, *worker(1, addresses, "--check")], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(check, "CHECK_S", DEADLINE_S)
+        assert main(worker(0, addresses, "--check")) == 0
+    status, out, err = end_of(other)
+    assert (status, err) == (0, "")
+    assert "worker 0 at" in out
+
+
+@pytest.mark.parametrize(
+    ("address", "reason"),
+    [(None, "refused"), ("no-such-host.invalid:1", "no-such-host.invalid")],
+)
+def test_check_says_who_is_missing_and_why(
+    addresses: list[str], address: str | None, reason: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    peer = address or addresses[1]
+    assert main(worker(0, [addresses[0], peer], "--check")) == 3
+    _, line = capsys.readouterr().out.splitlines()
+    assert line.startswith(f"worker 1 at {peer}: ")
+    assert reason in line
+
+
+def test_check_compares_versions_clusters_and_tasks(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def line(words: list[str]) -> str:
+        assert main(words) == 3
+        return capsys.readouterr().out.splitlines()[1]
+
+    server = Server({"worker": addresses}, "worker", 1)
+    try:
+        other_cluster = [
+            "--cluster",
+            json.dumps({"worker": [*addresses, "127.0.0.1:1"]}),
+            "--task",
+            "0",
+            "--check",
+        ]
+        assert "it knows another cluster" in line(other_cluster)
+        swapped = worker(0, ["127.0.0.1:0", "127.0.0.1:1"], "--check")
+        swapped[1] = json.dumps({"chief": ["127.0.0.1:0"], "worker": {"0": addresses[1]}})
+        assert "expected /job:worker/replica:0/task:0; got /job:worker/replica:0/task:1" in line(
+            [*swapped, "--job", "chief"]
+        )
+        monkeypatch.setattr(check, "PROTOCOL", check.PROTOCOL + 1)
+        assert "Install one version everywhere" in line(worker(0, addresses, "--check"))
+    finally:
+        server.stop()
+
+
+# --- the command line
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--cluster", "{"], "--cluster: cluster: expected JSON"),
+        (["--cluster", '{"worker": ["a:1", "b:1"]}'], "expected to be told which task"),
+        (["--task", "1"], "1 from --task"),
+        (["--task", "x"], "argument --task: invalid"),
+        (["--task", "-1"], "expected a number of at least 0"),
+        (["--nope"], "unrecognized arguments: --nope"),
+    ],
+)
+def test_mistakes(words: list[str], said: str, capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        status: object = main(words)
+    except SystemExit as ended:
+        status = ended.code
+    assert status == 2
+    assert said in capsys.readouterr().err
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--version"])
+    assert capsys.readouterr().out == f"flowrt-worker {tf.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    ("kind", "status"),
+    [
+        (InvalidArgumentError, 2), (UnavailableError, 4), (AbortedError, 5), (UnauthenticatedError, 6),
+        (PermissionDeniedError, 6), (DataLossError, 7), (InternalError, 1),
+    ],
+)  # fmt: skip
+def test_the_statuses_of_errors(kind: type[OpError], status: int) -> None:
+    assert exit_code(kind("x")) == status
+
+
+def test_the_installed_command_is_this_one() -> None:
+    scripts: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
+        "scripts"
+    ]
+    assert scripts["flowrt-worker"] == f"{main.__module__}:{main.__name__}"
