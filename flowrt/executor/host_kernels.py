@@ -47,7 +47,9 @@ def _is_small(subgraph: Subgraph, node: Node) -> bool:
     """Whether it is a product that stays with BLAS: then nothing else is even loaded. A multiplication and an
     addition cost 2.
     """
-    is_known = node.op.name in PRODUCTS and all(is_static(subgraph.spec(ref).shape) for ref in node.inputs)
+    if node.op.name not in PRODUCTS or not is_static(node.outputs[0].shape):
+        return False
+    is_known = all(is_static(subgraph.spec(ref).shape) for ref in node.inputs)
     return is_known and node_cost(subgraph, node) <= 2 * MIN_PRODUCT
 
 

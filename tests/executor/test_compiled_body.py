@@ -110,6 +110,28 @@ def test_variables_change_at_once(order, sources, steps):
     assert_equal(run(build, {"steps": steps}, steps=1), [steps, *values])
 
 
+def network():
+    """A recurrent network on small matrices, with the gradients of its weights."""
+    x, steps = tf.placeholder(tf.float32, [3, 4]), tf.placeholder(tf.int32, [])
+    weights = tf.constant(np.random.default_rng(1).normal(size=(10, 12)).astype("f"))
+    bias = tf.constant(np.linspace(-1, 1, 12).astype("f"))
+
+    def body(i, h, total):
+        gate, add = tf.split(tf.matmul(tf.concat([x, h], 1), weights) + bias, 2, 1)
+        h = tf.sigmoid(gate) * h + tf.tanh(add)
+        return i + 1, h, total + tf.reduce_sum(tf.stack([h, -2.0 * h]))
+
+    start = [tf.constant(0), tf.zeros([3, 6]), tf.constant(0.0)]
+    _, h, total = tf.while_loop(lambda i, *_: i < steps, body, start)
+    return [h, total, *tf.gradients(total, [weights, bias, x])], {"x": x, "steps": steps}
+
+
+@pytest.mark.parametrize("steps", [0, 9, 3 * FIRST_ROWS])
+def test_products_and_joins(monkeypatch, steps):
+    x = np.random.default_rng(2).normal(size=(3, 4)).astype("f")
+    assert_equal(*both(monkeypatch, network, {"x": x, "steps": steps}))
+
+
 def test_a_loop_in_a_loop(monkeypatch):
     def build():
         x = tf.placeholder(tf.float32, [6])

@@ -97,6 +97,15 @@ def test_small_products_are_blass(name: str, monkeypatch: pytest.MonkeyPatch) ->
     assert host_kernel(NO_SUBGRAPH, node_of(name), has_loops=True) is not None  # it may turn out to be large
 
 
+def test_a_product_of_unknown_depth_may_turn_out_to_be_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    """OpenBLAS's threads, which spin for 25 ms after it, would cost all else the cores."""
+    monkeypatch.setattr(onednn, "is_available", lambda: True)
+    a, b = tf.placeholder(tf.float32, [None, 64]), tf.placeholder(tf.float32, [None, 64])
+    c = tf.matmul(a, b, transpose_a=True)
+    subgraph = extract(tf.get_default_graph(), [c], [], {x: x.spec.shape for x in (a, b)}, ())
+    assert host_kernel(subgraph, subgraph.nodes[c.op.name], has_loops=False) is not None
+
+
 def test_a_kernel_of_static_shapes_has_run_once_when_it_is_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
     """So its loops are compiled before the step."""
     seen: list[Any] = []

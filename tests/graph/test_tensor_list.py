@@ -43,6 +43,10 @@ class ListMachine(RuleBasedStateMachine):
         arrays = [None if n is None else element(n) for n in numbers]
         return TensorList(FLOATS, arrays), tuple(numbers)
 
+    @rule(target=versions, numbers=st.lists(st.integers(0, 9).map(float), max_size=5))
+    def make_of_rows(self, numbers: list[float]) -> Version:
+        return TensorList.of_rows(FLOATS, np.array(numbers)), tuple(numbers)
+
     @rule(target=versions, version=versions, number=st.none() | st.floats(0, 9), data=st.data())
     def set(self, version: Version, number: float | None, data: st.DataObject) -> Any:
         handle, model = version
@@ -288,3 +292,20 @@ def test_a_list_is_no_array_and_copies_to_itself() -> None:
     assert repr(handle) == "<TensorList float64<unknown> length=1>"
     with pytest.raises(InvalidArgumentError, match="length of at least 0; got -1"):
         handle.resized(-1)
+
+
+def test_rows_are_those_of_the_list_that_was_made_of_them() -> None:
+    rows = np.arange(6.0).reshape(3, 2)
+    made = TensorList.of_rows(FLOATS, rows)
+    changed = made.set(1, np.zeros(2))
+    assert made.rows is rows
+    assert changed.rows is None
+    assert [e.tolist() for e in changed.elements()] == [[0, 1], [0, 0], [4, 5]]
+    assert [e.tolist() for e in made.elements()] == rows.tolist()
+
+
+def test_rows_fit_the_list() -> None:
+    with pytest.raises(DTypeError):
+        TensorList.of_rows(FLOATS, np.zeros(2, np.float32))
+    with pytest.raises(InvalidArgumentError):
+        TensorList.of_rows(ListSpec(dtypes.float64, (3,)), np.zeros((2, 4)))

@@ -4,8 +4,8 @@
                                               rows = GatherV2(rows/Read, ids, 0)
 
 This comes when controls say in which order the operations of a resource run. The gather keeps the name, so a
-write that waits for the rows still does, and the read is no copy. It is without the variable's lock, as a read of
-the whole is; so what no loop reads stays as it is.
+write that waits for the rows still does, and the read is no copy. It is without the variable's lock, as a
+read of the whole is; so what no loop reads stays as it is.
 """
 
 from __future__ import annotations

@@ -1,0 +1,134 @@
+"""Small products and joins as compiled calls, compared with NumPy's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.device import host_jit
+from flowrt.device.call_sequence import in_sequence, is_compiled, joined
+from flowrt.executor.arguments import Later
+from flowrt.executor.small_calls import MAX_SMALL, small_call
+from tests.executor.fused_sessions import plans_of
+
+pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+
+
+def node_of(build):
+    with tf.Graph().as_default():
+        return build().op.node
+
+
+def matrix(rng, rows, columns, dtype, lies):
+    """Of normal numbers: in C order, in Fortran's, every second element of a larger one, or a row again."""
+    array = rng.normal(size=(2 * rows, 2 * columns)).astype(dtype)
+    return {
+        "C": lambda: array[:rows, :columns].copy(),
+        "F": lambda: np.asfortranarray(array[:rows, :columns]),
+        "apart": lambda: array[::2, ::2],
+        "again": lambda: np.broadcast_to(array[0, :columns], (rows, columns)),
+    }[lies]()
+
+
+sizes = st.integers(1, 9)
+lies = st.sampled_from(["C", "F", "apart", "again"])
+dtypes = st.sampled_from(["float32", "float64"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(sizes, sizes, sizes, lies, lies, st.booleans(), st.booleans(), dtypes)
+def test_products(m, n, k, lies_a, lies_b, transpose_a, transpose_b, dtype):
+    """A sum of k terms is off by at most k roundings of the sum of their sizes."""
+    rng = np.random.default_rng(0)
+    a = matrix(rng, *((k, m) if transpose_a else (m, k)), dtype, lies_a)
+    b = matrix(rng, *((n, k) if transpose_b else (k, n)), dtype, lies_b)
+    node = node_of(lambda: tf.matmul(a, b, transpose_a, transpose_b))
+    out = np.full((m, n), np.nan, dtype)
+    call = small_call(node, (a, b), (out,))
+    if call is None:  # there are vectors in neither way
+        assert not (lies_a == lies_b == "C" and not transpose_a)
+        return
+    function, arguments = call
+    function(*arguments)
+    left, right = (a.T if transpose_a else a).astype(float), (b.T if transpose_b else b).astype(float)
+    bound = (k + 1) * np.finfo(dtype).eps * (abs(left) @ abs(right))
+    assert (abs(out - left @ right) <= bound).all()
+
+
+def test_products_of_what_is_not_finite():
+    a, b = np.array([[np.inf, 0, 1]], "f"), np.array([[1, 0], [np.nan, 1], [1, -np.inf]], "f")
+    out = np.empty((1, 2), "f")
+    function, arguments = small_call(node_of(lambda: tf.matmul(a, b)), (a, b), (out,))
+    function(*arguments)
+    np.testing.assert_array_equal(out, [[np.nan, np.nan]])
+
+
+@pytest.mark.parametrize("axis", [0, 1, -1])
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool"])
+def test_joins(axis, dtype):
+    rng = np.random.default_rng(0)
+    values = tuple([(rng.normal(size=(3, 3)) > 0).astype(dtype) for _ in range(3)])
+    for build, join in ((tf.concat, np.concatenate), (tf.stack, np.stack)):
+        expected = join(values, axis=axis)
+        out = np.empty_like(expected)
+        arguments = (values,) if join is np.stack else (values, axis)
+        function, bound = small_call(node_of(lambda build=build: build(values, axis)), arguments, (out,))
+        function(*bound)
+        np.testing.assert_array_equal(out, expected)
+
+
+def test_what_there_is_no_call_for():
+    half = np.ones((2, 2), np.float16)
+    assert (
+        small_call(node_of(lambda: tf.concat([half, half], 0)), ((half, half), 0), (np.ones((4, 2)),)) is None
+    )
+    large = np.ones((MAX_SMALL, 1), "f")
+    out = np.empty((MAX_SMALL, 2), "f")
+    assert small_call(node_of(lambda: tf.concat([large, large], 1)), ((large, large), 1), (out,)) is None
+    a, later = np.ones((2, 2), "f"), Later((), False)
+    assert small_call(node_of(lambda: tf.matmul(a, a)), (a, later), (np.ones((2, 2), "f"),)) is None
+
+
+def test_calls_that_stand_side_by_side_are_one():
+    a, out = np.ones((2, 2), "f"), [np.empty((2, 2), "f") for _ in range(3)]
+    node = node_of(lambda: tf.matmul(a, a))
+    one, two, three = [small_call(node, (a, array), (array,)) for array in (a, *out[:2])]
+    one, two, three = [small_call(node, arguments, (array,)) for arguments, array in zip(
+        ((a, a), (a, out[0]), (a, out[1])), out, strict=True
+    )]  # fmt: skip
+    seen = []
+    python = seen.append, (1,)
+    calls = joined([one, two, python, three])
+    assert [is_compiled(call) for call in calls] == [True, False, True]
+    assert calls[1:] == (python, three)
+    for function, arguments in calls:
+        function(*arguments)
+    assert seen == [1]
+    assert [array[0, 0] for array in out] == [2, 4, 8]
+    function, arguments = in_sequence([in_sequence([one, two]), three])
+    out[2][:] = 0
+    function(*arguments)
+    assert out[2][0, 0] == 8
+
+
+def test_parts_of_a_tensor_are_views(monkeypatch):
+    """They cost nothing, and what reads them reads the tensor."""
+    monkeypatch.setenv("FLOWRT_JIT", "off")
+    x = tf.placeholder(tf.float32, [4, 6])
+    y = x * 2.0
+    a, b, c = tf.split(y, 3, 1)
+    d, e = tf.split(y, [1, -1], 0)
+    with tf.Session() as session:
+        value = np.arange(24, dtype="f").reshape(4, 6)
+        found = session.run([a * b + c, d - 1.0, tf.matmul(e, e, transpose_b=True), b], {x: value})
+        (plan,) = plans_of(session)
+        names = [n.op.name for p in plan.programs for s in p.segments for n in s.nodes]
+    assert not {"Split", "SplitV"} & set(names)
+    twice = 2 * value
+    parts = np.split(twice, 3, 1)
+    expected = [parts[0] * parts[1] + parts[2], twice[:1] - 1, twice[1:] @ twice[1:].T, parts[1]]
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(one, other)
