@@ -212,7 +212,7 @@ def tables_initializer(name: str = "init_all_tables") -> Operation:
     most often: there are no lookup tables).
     """
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
-    return group(*initializers, name=name) if initializers else no_op(name=name)  # type: ignore[no-any-return]
+    return group(*initializers, name=name) if initializers else no_op(name=name)
 
 
 initialize_all_tables = tables_initializer

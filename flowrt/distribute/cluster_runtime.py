@@ -15,11 +15,11 @@ from typing import Any, Protocol, final
 
 import flowrt.version
 from flowrt.distribute.cluster_spec import parse_address
-from flowrt.distribute.links import CONNECT_S, LOST_S, RETRY_S
+from flowrt.distribute.links import LOST_S, connect_timeout_s, keep_dialling
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
-from flowrt.errors import CancelledError, DeadlineExceededError, OpError, UnavailableError
+from flowrt.errors import CancelledError, OpError
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
@@ -64,19 +64,12 @@ class _Here:
 class _There:
     """A master in another process."""
 
-    def __init__(self, address: str) -> None:
-        self._transport = new_transport()
-        self._peer = self._connect(address)
+    def __init__(self, address: str, timeout_s: float) -> None:
+        def connect(left_s: float) -> Peer:
+            return dial(self._transport, address, self, left_s)
 
-    def _connect(self, address: str) -> Peer:
-        end = time.monotonic() + CONNECT_S
-        while True:
-            try:
-                return dial(self._transport, address, self, max(0.1, end - time.monotonic()))
-            except (UnavailableError, DeadlineExceededError) as error:
-                if time.monotonic() + RETRY_S > end:
-                    raise UnavailableError(f"no master at {address}: {error.message}") from error
-                threading.Event().wait(RETRY_S)
+        self._transport = new_transport()
+        self._peer = keep_dialling(connect, f"a master at {address}", timeout_s, threading.Event())
 
     def hello(self) -> Any:
         """See `flowrt.distribute.peer.Owner`."""
@@ -121,7 +114,8 @@ class ClusterRuntime:
         self.target, self._config = target, config
         address = str(parse_address(target.removeprefix("grpc://")))
         server = server_of(target)
-        self._link: MasterLink = _There(address) if server is None else _Here(server)
+        timeout_s = config.operation_timeout_in_ms / 1000 or connect_timeout_s()
+        self._link: MasterLink = _There(address, timeout_s) if server is None else _Here(server)
         self._lock = threading.Lock()
         self._session = ""
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import flowrt.version
@@ -23,6 +24,7 @@ from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
     FailedPreconditionError,
+    InvalidArgumentError,
     OpError,
     UnavailableError,
 )
@@ -36,7 +38,6 @@ LOST_S = 10.0
 """A peer that has said nothing for so long is gone."""
 
 CONNECT_S = 60.0
-"""How long a new session waits for the tasks of its cluster."""
 REPORT_S = 5.0
 """How often it says for whom it waits."""
 DIAL_S = 5.0
@@ -120,28 +121,22 @@ class Links:
         with self._dialing[task]:
             link = self._links.get(task)
             if link is None:
-                link = self._dial(task, time.monotonic() + (CONNECT_S if connects else DIAL_S))
+                link = self._dial(task, connect_timeout_s() if connects else DIAL_S)
                 with self._lock:
                     self._links[task] = link
         return link
 
-    def _dial(self, task: str, end: float) -> Peer:
-        address, report = self._addresses[task], time.monotonic() + REPORT_S
-        while True:
-            try:
-                peer = dial(self._transport, address, self, max(0.1, min(end - time.monotonic(), DIAL_S)))
-            except (UnavailableError, DeadlineExceededError) as error:
-                if time.monotonic() + RETRY_S > end or self._closed.wait(RETRY_S):
-                    message = f"{task} at {address} did not answer: {error.message}"
-                    raise UnavailableError(message) from error
-                if time.monotonic() > report:
-                    report += REPORT_S
-                    LOGGER.warning("still waiting for %s at %s: %s", task, address, error.message)
-                continue
-            if peer.name != task:
-                peer.close("it is another task")
-                raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
-            return peer
+    def _dial(self, task: str, timeout_s: float) -> Peer:
+        address = self._addresses[task]
+
+        def connect(left_s: float) -> Peer:
+            return dial(self._transport, address, self, min(left_s, DIAL_S))
+
+        peer = keep_dialling(connect, f"{task} at {address}", timeout_s, self._closed)
+        if peer.name != task:
+            peer.close("it is another task")
+            raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
+        return peer
 
     # --- peers
 
@@ -199,6 +194,36 @@ class Links:
         self._closed.set()
         for peer in list(self._peers.values()):
             peer.close(reason)
+
+
+def connect_timeout_s() -> float:
+    """How long a new session waits for the tasks of its cluster: ``FLOWRT_CONNECT_TIMEOUT``, seconds. Raises
+    `InvalidArgumentError`.
+    """
+    text = os.environ.get("FLOWRT_CONNECT_TIMEOUT") or str(CONNECT_S)
+    try:
+        return max(0.1, float(text))
+    except ValueError:
+        raise InvalidArgumentError(f"FLOWRT_CONNECT_TIMEOUT: expected seconds; got {text!r}") from None
+
+
+def keep_dialling(
+    connect: Callable[[float], Peer], whom: str, timeout_s: float, closed: threading.Event
+) -> Peer:
+    """What ``connect(seconds left)`` returns, as soon as it does: who is not up yet is waited for, and named
+    every `REPORT_S` seconds. Raises `UnavailableError` after ``timeout_s`` seconds, or when ``closed`` is
+    set, and what else ``connect`` raises.
+    """
+    end, report = time.monotonic() + timeout_s, time.monotonic() + REPORT_S
+    while True:
+        try:
+            return connect(max(0.1, end - time.monotonic()))
+        except (UnavailableError, DeadlineExceededError) as error:
+            if time.monotonic() + RETRY_S > end or closed.wait(RETRY_S):
+                raise UnavailableError(f"{whom} did not answer: {error.message}") from error
+            if time.monotonic() > report:
+                report += REPORT_S
+                LOGGER.warning("still waiting for %s: %s", whom, error.message)
 
 
 def fingerprint(cluster: ClusterSpec) -> str:

@@ -124,6 +124,11 @@ class CompiledPart:
         return self._plan.run(feeds, control, recorder, rendezvous)
 
     @property
+    def plan(self) -> Plan:
+        """What runs its next step."""
+        return self._plan
+
+    @property
     def subgraphs(self) -> list[Subgraph]:
         """Its partitions, by device."""
         return self._plan.subgraphs

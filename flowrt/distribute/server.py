@@ -281,7 +281,7 @@ class Server:
             if done is not None:
                 done(message, error)
         elif (found := self._links.find(peer)) is not None:
-            if message is not None and type(message.body) is pb.DeviceList:
+            if message is not None and type(message.body) in (pb.DeviceList, pb.SessionHandle):
                 self._masters.add(peer)
             try:
                 found.answer(request_id, message, error)

@@ -43,25 +43,39 @@ class Steps:
 
     def prepare(self, start: StartStep) -> Callable[[], None]:
         """What runs the step. It can be ended from now on."""
-        self._controls[start.step] = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
-        return functools.partial(self._run, start)
+        return functools.partial(self._run, start, self.begin(start))
 
-    def _run(self, start: StartStep) -> None:
-        step, rendezvous, control = start.step, start.rendezvous, self._controls[start.step]
+    def _run(self, start: StartStep, control: StepControl) -> None:
         recorder = StepRecorder() if start.trace_level != RunOptions.NO_TRACE else None
         try:
-            rendezvous.ask(start.part.keys)
+            start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
-                values = start.part.run(start.feeds, control, recorder, rendezvous)
-            stats = b"" if recorder is None else _stats(recorder)
-            rendezvous.end(functools.partial(self._end, StepEnded(step, values, None, stats)))
+                values = start.part.run(start.feeds, control, recorder, start.rendezvous)
+            self.finish(start, values, b"" if recorder is None else _stats(recorder))
         except BaseException as failure:
-            error = as_op_error(failure)
-            if control.cancelled is not None and isinstance(failure, OpError):
-                error = control.cancelled
-            self._end(StepEnded(step, (), error))
+            self.fail(start, control, failure)
             if not isinstance(failure, Exception):
                 raise
+
+    def begin(self, start: StartStep) -> StepControl:
+        """What ends the step from outside, from now on. Who drives its programs says the end, by `finish` or
+        `fail`.
+        """
+        control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
+        self._controls[start.step] = control
+        return control
+
+    def finish(self, start: StartStep, values: Sequence[Any], stats: bytes = b"") -> None:
+        """The step's programs have ended well; it ends when what they made for others has left."""
+        ended = StepEnded(start.step, values, None, stats)
+        start.rendezvous.end(functools.partial(self._end, ended))
+
+    def fail(self, start: StartStep, control: StepControl, failure: BaseException) -> None:
+        """The step's programs have ended with ``failure``, or with what it was ended with from outside."""
+        error = as_op_error(failure)
+        if control.cancelled is not None and isinstance(failure, OpError):
+            error = control.cancelled
+        self._end(StepEnded(start.step, (), error))
 
     def _end(self, ended: StepEnded) -> None:
         self._controls.pop(ended.step, None)

@@ -23,6 +23,7 @@ The way of a step, in the order of the modules:
     runner        drives the programs: in turn, a thread a device, or in a seeded order
     step_stats    what a traced step records
     tiers         when loops are compiled, and by whom
+    collector     Python's garbage collector, paused while a plan is compiled
     partial_run, config        a step in several calls; ConfigProto and RunOptions
 
 Invariants: on the cached way nothing is decided an op at a time; a program runs one step at a time and an

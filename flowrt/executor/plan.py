@@ -154,7 +154,7 @@ class Plan:
                 instance = self._new_instance()
             self._put(instance, feeds)
             instance.run_straight()
-            return self._take(instance)
+            return self.finish(instance)
         except ResourceExhaustedError as error:
             instance = None  # the error keeps this frame
             raise _without_frames(error) from error.__cause__
@@ -166,10 +166,18 @@ class Plan:
         recorder: StepRecorder | None,
         rendezvous: LocalRendezvous | None,
     ) -> list[Any]:
+        instance = self.begin(feeds, rendezvous)
+        instance.run(control or StepControl(), recorder, self._seed)
+        return self.finish(instance)
+
+    def begin(self, feeds: Sequence[Any], rendezvous: LocalRendezvous | None = None) -> Instance:
+        """One step's programs with its values in them, for who drives them. He gives them to `finish` when all
+        have ended well, and to nobody when one has failed.
+        """
         instance = self._take_instance()
         self._put(instance, feeds)
-        instance.run(control or StepControl(), recorder, self._seed, rendezvous)
-        return self._take(instance)
+        instance.meet(rendezvous)
+        return instance
 
     def _put(self, instance: Instance, feeds: Sequence[Any]) -> None:
         try:
@@ -178,7 +186,7 @@ class Plan:
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(node, error) from cause(error)
 
-    def _take(self, instance: Instance) -> list[Any]:
+    def finish(self, instance: Instance) -> list[Any]:
         """The fetches of a step that has ended well, after which others may use its instance."""
         values: list[Any] = []
         try:
@@ -317,18 +325,15 @@ class Instance:
         with np.errstate(all="ignore"):
             self.programs[0].run_straight()
 
-    def run(
-        self,
-        control: StepControl,
-        recorder: StepRecorder | None,
-        seed: int | None,
-        shared: LocalRendezvous | None = None,
-    ) -> None:
-        """One step, driven as its size asks for. ``shared``: the rendezvous of a step that other tasks have
-        parts of. Raises what ends the step; the instance must then be thrown away.
-        """
+    def meet(self, shared: LocalRendezvous | None) -> None:
+        """Take part in a step that other tasks have parts of: ``shared`` is its rendezvous."""
         if isinstance(self._rendezvous, StepRendezvous):
             self._rendezvous.current = shared
+
+    def run(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
+        """One step, driven as its size asks for. Raises what ends the step; the instance must then be thrown
+        away.
+        """
         with np.errstate(all="ignore"), step_scope(control):  # as in TensorFlow: 0/0 is nan, without a word
             self._drive(control, recorder, seed)
         if not isinstance(self._rendezvous, StepRendezvous):

@@ -29,6 +29,7 @@ from flowrt.errors import (
     OpError,
     ResourceExhaustedError,
 )
+from flowrt.executor.collector import paused_collector
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
@@ -262,6 +263,7 @@ class BaseSession:
                     plan = request.plans[shapes] = self._compile(request, shapes)
         return plan
 
+    @paused_collector()
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
         """A `Plan`, or what a cluster has in its place."""
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]

@@ -37,6 +37,7 @@ MAX_STREAMS = 4096
 _OPTIONS = (
     ("grpc.max_send_message_length", 2 * MESSAGE_BYTES),
     ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
+    ("grpc.http2.max_frame_size", MESSAGE_BYTES),  # 16 KiB by default: 256 headers to parse for a message
     # A peer that answers no ping for 5 s is lost: at most 15 s after its host or network died. One that is
     # killed is noticed at once, since the kernel closes its sockets.
     ("grpc.keepalive_time_ms", 10_000),

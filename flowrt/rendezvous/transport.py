@@ -9,8 +9,9 @@ from typing import final
 from flowrt.errors import InvalidArgumentError
 from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
 from flowrt.rendezvous.frame_stream import FrameStream
-from flowrt.rendezvous.framing import Allocate, allocate_aligned
+from flowrt.rendezvous.framing import Allocate
 from flowrt.rendezvous.grpc_channel import GrpcListener, dial
+from flowrt.rendezvous.receive_memory import ReceiveMemory
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.upgrade import KINDS, Terms, answer_handshake, request_handshake
 
@@ -21,7 +22,7 @@ HANDSHAKE_S = 10.0
 
 
 def new_transport(
-    security: Security | None = None, kind: str | None = None, allocate: Allocate = allocate_aligned
+    security: Security | None = None, kind: str | None = None, allocate: Allocate | None = None
 ) -> Transport:
     """The transport that ``kind``, else the variable ``FLOWRT_TRANSPORT``, else "auto" names.
 
@@ -34,14 +35,16 @@ def new_transport(
      - "auto": the first of unix, tcp, grpc that can be had within a second each.
 
     ``allocate(nbytes)`` gives the memory of arrays that do not arrive in shared memory, aligned to 64 bytes;
-    it is called in reader threads. Raises `InvalidArgumentError` for another kind.
+    it is called in reader threads. `ReceiveMemory` is the default.
+
+    Raises `InvalidArgumentError` for another kind.
     """
     chosen = kind or os.environ.get("FLOWRT_TRANSPORT") or "auto"
     if chosen not in KINDS:
         raise InvalidArgumentError(
             f"transport: expected {', '.join(KINDS)} as kind or FLOWRT_TRANSPORT; got {chosen!r}"
         )
-    return _GrpcTransport(security or Security(), KINDS[chosen], allocate)
+    return _GrpcTransport(security or Security(), KINDS[chosen], allocate or ReceiveMemory().allocate)
 
 
 @final

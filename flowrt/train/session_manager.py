@@ -17,7 +17,7 @@ from flowrt.errors import DeadlineExceededError, FailedPreconditionError, Invali
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.train.checkpoint_state import get_checkpoint_state
+from flowrt.train.checkpoint_state import CheckpointState, get_checkpoint_state
 
 LOGGER = logging.getLogger(__name__)
 
@@ -165,19 +165,21 @@ class SessionManager:
             )
         if saver is None or not (directory or prefix):
             return None
-        if directory:
-            end = time.monotonic() + max_wait_s
-            state = get_checkpoint_state(directory)
-            while state is None and waits and time.monotonic() < end:
-                time.sleep(self._recovery_wait_s)
-                state = get_checkpoint_state(directory)
-            if state is None:
-                return None
-            prefix = state.model_checkpoint_path
-            saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
-        saver.restore(session, prefix)
-        LOGGER.info("restored %s", prefix)
-        return prefix
+        if not directory:
+            saver.restore(session, prefix)
+            return prefix
+        state = self._wait_for_checkpoint(directory, max_wait_s if waits else 0.0)
+        if state is None:
+            return None
+        saver.restore(session, state.model_checkpoint_path)
+        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+        return state.model_checkpoint_path
+
+    def _wait_for_checkpoint(self, directory: str, max_wait_s: float) -> CheckpointState | None:
+        end = time.monotonic() + max_wait_s
+        while (state := get_checkpoint_state(directory)) is None and time.monotonic() < end:
+            time.sleep(self._recovery_wait_s)
+        return state
 
     def _initialize(
         self,

@@ -50,7 +50,7 @@ def test_wrong_kinds_of_arguments_are_type_errors():
     with pytest.raises(TypeError, match="ConfigProto"):
         tf.Session(config={"device_count": {"CPU": 2}})
     with pytest.raises(ValueError, match="target"):
-        tf.Session("grpc://localhost:1")
+        tf.Session("localhost:1")
     with tf.Session() as session:
         with pytest.raises(TypeError, match="RunOptions"):
             session.run(tf.no_op(), options={"trace_level": 3})

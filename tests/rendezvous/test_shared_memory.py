@@ -66,7 +66,7 @@ def filled(nbytes: int, value: int) -> Bytes:
 
 
 class SharedMemoryMachine(RuleBasedStateMachine):
-    """Arrays are sent and die in any order: each keeps its bytes as long as it lives, and all is given back."""
+    """Arrays are sent and die in any order: each keeps its bytes while it lives, and all is given back."""
 
     arrays = Bundle("arrays")
     sizes = st.lists(st.sampled_from((0, 100, SHARED, SHARED + 1, 5 * SHARED)), max_size=4)

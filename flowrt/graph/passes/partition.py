@@ -147,6 +147,7 @@ class Partitioner:
             "tensor_name": f"{producer.name}:{index}",
             "send_device": producer.device,
             "recv_device": device,
+            "send_device_incarnation": 0,
         }
         send = Node(
             f"{producer.name}/_send_{index}/{tag(device)}",

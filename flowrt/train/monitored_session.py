@@ -1,0 +1,478 @@
+"""`MonitoredTrainingSession`: a session that begins ready, runs hooks, and is made anew when a task is lost.
+
+    MonitoredSession      what the loop holds: recovers
+        _Attempt          one session from its making to its failure: hooks, coordinator
+            Session       made by a SessionCreator: the chief's restores or initializes, the others' waits
+
+Rules of this file:
+  1. A session that fails with `AbortedError` or `UnavailableError` (a task is gone, or was started again) is
+     closed and made anew, and the run is repeated with it. The chief restores the newest checkpoint, so what
+     the failed run may have done to variables is gone, and nothing is counted twice.
+  2. Recovery ends: when no run has succeeded for ``max_wait_secs`` the error is raised.
+  3. Any other error is the loop's.
+"""
+
+from __future__ import annotations
+
+import inspect
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Protocol, TypeVar, final
+
+from flowrt.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+    UnavailableError,
+)
+from flowrt.executor.config import ConfigProto, RunOptions
+from flowrt.executor.session import Session
+from flowrt.graph.graph import Graph, get_default_graph
+from flowrt.protos.step_stats_pb2 import RunMetadata
+from flowrt.train.coordinator import GRACE_S, Coordinator
+from flowrt.train.queue_runner import start_queue_runners
+from flowrt.train.recording_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
+from flowrt.train.scaffold import Scaffold
+from flowrt.train.session_manager import MAX_WAIT_S, SessionManager
+from flowrt.train.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+    check_hooks,
+)
+
+LOGGER = logging.getLogger(__name__)
+Result = TypeVar("Result")
+
+RETRY_S = 0.5
+"""Between two attempts to make a session anew."""
+
+USE_DEFAULT = object()
+
+# --- who makes sessions
+
+
+class SessionCreator(Protocol):
+    """Makes sessions whose variables are ready."""
+
+    def create_session(self) -> Session: ...
+
+
+@final
+class ChiefSessionCreator:
+    """Restores the newest checkpoint of ``checkpoint_dir`` (or that at ``checkpoint_filename_with_path``),
+    else initializes as ``scaffold`` says.
+    """
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
+        self._checkpoint_dir, self._checkpoint_path = checkpoint_dir, checkpoint_filename_with_path
+        self._manager: SessionManager | None = None
+
+    def create_session(self) -> Session:
+        """Raises as `SessionManager.prepare_session`."""
+        self._manager = self._manager or _manager_of(self._scaffold)
+        return self._manager.prepare_session(
+            self._master,
+            saver=self._scaffold.saver,
+            checkpoint_dir=self._checkpoint_dir,
+            checkpoint_filename_with_path=self._checkpoint_path,
+            config=self._config,
+            init_op=self._scaffold.init_op,
+            init_feed_dict=self._scaffold.init_feed_dict,
+            init_fn=self._scaffold.init_fn,
+        )
+
+
+@final
+class WorkerSessionCreator:
+    """Waits until the chief has done its part, ``max_wait_secs`` at most."""
+
+    def __init__(
+        self,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        max_wait_secs: float = 30 * 60,
+    ) -> None:
+        self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
+        self._max_wait_s = max_wait_secs
+        self._manager: SessionManager | None = None
+
+    def create_session(self) -> Session:
+        """Raises as `SessionManager.wait_for_session`."""
+        self._manager = self._manager or _manager_of(self._scaffold)
+        return self._manager.wait_for_session(self._master, self._config, self._max_wait_s)
+
+
+def _manager_of(scaffold: Scaffold) -> SessionManager:
+    """Freezes the graph."""
+    scaffold.finalize()
+    return SessionManager(
+        local_init_op=scaffold.local_init_op,
+        local_init_feed_dict=scaffold.local_init_feed_dict,
+        ready_op=scaffold.ready_op,
+        ready_for_local_init_op=scaffold.ready_for_local_init_op,
+    )
+
+
+# --- one session
+
+
+@final
+class StepContext:
+    """What a step function of `MonitoredSession.run_step_fn` gets: the bare ``session``, and
+    `run_with_hooks`.
+    """
+
+    def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
+        self.session, self.run_with_hooks = session, run_with_hooks
+
+    def request_stop(self) -> None:
+        """Leave the step function and the loop: raises StopIteration, which the ``with`` block of the
+        session takes as its end.
+        """
+        raise StopIteration("the step function has requested to stop")
+
+
+@final
+class _Attempt:
+    """One session, its hooks and its coordinator."""
+
+    def __init__(self, session: Session, hooks: Sequence[SessionRunHook], grace_s: float) -> None:
+        self.session, self._hooks, self._grace_s = session, hooks, grace_s
+        self._coordinator = Coordinator(clean_stop_exception_types=())
+        self._stop_requested = False
+        try:
+            start_queue_runners(session, self._coordinator)
+            for hook in hooks:
+                hook.after_create_session(session, self._coordinator)
+        except BaseException:
+            self.close()
+            raise
+
+    def should_stop(self) -> bool:
+        """Raises the error that a thread has reported to the coordinator."""
+        self._coordinator.raise_requested_exception()
+        return self._stop_requested or self._coordinator.should_stop()
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """`Session.run` with the hooks around it."""
+        if self.should_stop():
+            raise FailedPreconditionError("run: the session was asked to stop. Ask should_stop() first")
+        context = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self.session)
+        asked = [(hook, hook.before_run(context)) for hook in self._hooks]
+        wanted = [(hook, args) for hook, args in asked if args is not None]
+        options = _merged_options([options, *(args.options for _, args in wanted)])
+        if options is not None and run_metadata is None:
+            run_metadata = RunMetadata()
+        requests = {hook: args.fetches for hook, args in wanted if args.fetches is not None}
+        feeds = _merged_feeds(feed_dict, [args.feed_dict for _, args in wanted])
+        result, *found = self._run([fetches, *requests.values()], feeds, options, run_metadata)
+        results = dict(zip(requests, found, strict=True))
+        for hook in self._hooks:
+            hook.after_run(context, SessionRunValues(results.get(hook), options, run_metadata))
+        self._stop_requested = self._stop_requested or context.stop_requested
+        return result
+
+    def _run(self, fetches: list[Any], feeds: Any, options: RunOptions | None, run_metadata: Any) -> Any:
+        try:
+            return self.session.run(fetches, feeds, options, run_metadata)
+        except (AbortedError, UnavailableError):
+            raise
+        except Exception:
+            self._coordinator.raise_requested_exception()  # what a thread has reported is the cause
+            raise
+
+    def close(self) -> None:
+        """Stop the threads of hooks and close the session. Raises what a thread has reported."""
+        self._coordinator.request_stop()
+        try:
+            self._coordinator.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
+        finally:
+            self.session.close()
+
+
+def _merged_options(given: Sequence[RunOptions | None]) -> RunOptions | None:
+    """The highest trace level, the longest deadline, and what any asks for; None if nobody asks."""
+    asked = [options for options in given if options is not None]
+    if len(asked) < 2:
+        return asked[0] if asked else None
+    fields = (
+        "trace_level",
+        "timeout_in_ms",
+        "output_partition_graphs",
+        "report_tensor_allocations_upon_oom",
+    )
+    return RunOptions(**{name: max(getattr(options, name) for options in asked) for name in fields})
+
+
+def _merged_feeds(
+    feed_dict: Mapping[Any, Any] | None, others: Sequence[Mapping[Any, Any] | None]
+) -> Mapping[Any, Any] | None:
+    """Raises `InvalidArgumentError` for a tensor that two of them feed."""
+    feeds = feed_dict
+    for more in others:
+        if not more:
+            continue
+        twice = [key for key in more if feeds and key in feeds]
+        if twice:
+            raise InvalidArgumentError(
+                f"run: expected each tensor to be fed once, by the loop or one hook; got {twice[0]!r} twice"
+            )
+        feeds = {**(feeds or {}), **more}
+    return feeds
+
+
+# --- the session of a loop
+
+
+class _MonitoredSession:
+    """``session_creator`` makes the sessions, by default a `ChiefSessionCreator`. ``hooks`` are called
+    around each run, in this order. Threads that hooks have started get ``stop_grace_period_secs`` to end.
+    """
+
+    _recovers: bool
+
+    def __init__(
+        self,
+        session_creator: SessionCreator | None = None,
+        hooks: Sequence[SessionRunHook] | None = None,
+        stop_grace_period_secs: float = GRACE_S,
+        *,
+        max_wait_secs: float = MAX_WAIT_S,
+    ) -> None:
+        self._hooks, self._grace_s = check_hooks(hooks), stop_grace_period_secs
+        self._max_wait_s = max_wait_secs
+        self._graph = get_default_graph()
+        self._was_finalized = self._graph.finalized
+        self._first_failure: float | None = None
+        self._attempt: _Attempt | None = None
+        self._is_closed = False
+        for hook in self._hooks:
+            hook.begin()
+        self._creator = session_creator if session_creator is not None else ChiefSessionCreator()
+        self._recovering(lambda attempt: None)
+
+    @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """`Session.run`, with the hooks around it. Raises as it, and `FailedPreconditionError` after a stop
+        was requested.
+        """
+        return self._recovering(lambda attempt: attempt.run(fetches, feed_dict, options, run_metadata))
+
+    def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
+        """Call ``step_fn(step_context)``, which may run operations with and without hooks; its result. It is
+        called again when the session fails meanwhile. Raises `InvalidArgumentError` for a function that
+        takes something else.
+        """
+        expected = ["step_context"]
+        names = [name for name in inspect.signature(step_fn).parameters if name != "self"]
+        if names != expected:
+            raise InvalidArgumentError(f"step_fn: expected a function of step_context; got one of {names}")
+        return self._recovering(lambda attempt: step_fn(StepContext(attempt.session, attempt.run)))
+
+    def should_stop(self) -> bool:
+        """Whether the loop shall end: a hook or a thread has asked for it, or the session is closed."""
+        if self._attempt is None:
+            return True
+        try:
+            return self._attempt.should_stop()
+        except (AbortedError, UnavailableError) as error:
+            self._give_up(error)
+            return False  # the next run makes a session anew
+        except Exception:  # noqa: BLE001 - closing raises it
+            return True
+
+    def close(self) -> None:
+        """End the hooks and close the session."""
+        self._close(None)
+
+    def __enter__(self) -> Any:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool:
+        """The end of data (`OutOfRangeError`) and StopIteration are the end of the loop, not errors."""
+        is_end = kind is None or issubclass(kind, OutOfRangeError | StopIteration)
+        self._close(None if is_end else error)
+        return is_end
+
+    # --- recovery
+
+    def _recovering(self, work: Callable[[_Attempt], Result]) -> Result:
+        """``work`` with a session; with another one when that is lost."""
+        if self._is_closed:
+            raise FailedPreconditionError("run: the monitored session is closed")
+        while True:
+            try:
+                if self._attempt is None:
+                    self._attempt = _Attempt(self._creator.create_session(), self._hooks, self._grace_s)
+                result = work(self._attempt)
+            except (AbortedError, UnavailableError) as error:
+                if not self._recovers:
+                    raise
+                self._give_up(error)
+                self._wait_to_retry(error)
+            else:
+                self._first_failure = None
+                return result
+
+    def _give_up(self, error: OpError) -> None:
+        LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            _close_quietly(attempt)
+
+    def _wait_to_retry(self, error: OpError) -> None:
+        now = time.monotonic()
+        if self._first_failure is None:
+            self._first_failure = now
+        elif now - self._first_failure > self._max_wait_s:
+            raise DeadlineExceededError(
+                f"no run has succeeded for {self._max_wait_s:g} s, whatever session was made: {error.message}"
+            ) from error
+        time.sleep(RETRY_S)
+
+    def _close(self, error: BaseException | None) -> None:
+        if self._is_closed:
+            return
+        self._is_closed = True
+        attempt, self._attempt = self._attempt, None
+        try:
+            if error is None and attempt is not None:
+                for hook in self._hooks:
+                    hook.end(attempt.session)
+        finally:
+            if not self._was_finalized:
+                self._graph.unfinalize()
+            if attempt is not None:
+                attempt.close()
+
+
+def _close_quietly(attempt: _Attempt) -> None:
+    """What is lost need not close well."""
+    try:
+        attempt.close()
+    except Exception as error:  # noqa: BLE001 - the error that made it useless is being handled
+        LOGGER.info("closing the lost session: %s", error)
+
+
+@final
+class MonitoredSession(_MonitoredSession):
+    """A session for a loop: ``while not session.should_stop(): session.run(train_op)``. See
+    `_MonitoredSession`.
+
+    A session that is lost, because a task of the cluster is gone or was started again, is made anew and the
+    run repeated; when no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised.
+    """
+
+    StepContext = StepContext
+    _recovers = True
+
+
+@final
+class SingularMonitoredSession(_MonitoredSession):
+    """A session with hooks that is not made anew; `raw_session` gives the `Session`."""
+
+    _recovers = False
+
+    def __init__(
+        self,
+        hooks: Sequence[SessionRunHook] | None = None,
+        scaffold: Scaffold | None = None,
+        master: str = "",
+        config: ConfigProto | None = None,
+        checkpoint_dir: str | None = None,
+        stop_grace_period_secs: float = GRACE_S,
+        checkpoint_filename_with_path: str | None = None,
+    ) -> None:
+        creator = ChiefSessionCreator(scaffold, master, config, checkpoint_dir, checkpoint_filename_with_path)
+        super().__init__(creator, hooks, stop_grace_period_secs)
+
+    def raw_session(self) -> Session:
+        """Raises `FailedPreconditionError` after `close`."""
+        if self._attempt is None:
+            raise FailedPreconditionError("raw_session: the monitored session is closed")
+        return self._attempt.session
+
+
+def MonitoredTrainingSession(  # noqa: N802 - a function that TensorFlow names like a class
+    master: str = "",
+    is_chief: bool = True,
+    checkpoint_dir: str | None = None,
+    scaffold: Scaffold | None = None,
+    hooks: Sequence[SessionRunHook] | None = None,
+    chief_only_hooks: Sequence[SessionRunHook] | None = None,
+    save_checkpoint_secs: Any = USE_DEFAULT,
+    save_summaries_steps: Any = USE_DEFAULT,
+    save_summaries_secs: Any = USE_DEFAULT,
+    config: ConfigProto | None = None,
+    stop_grace_period_secs: float = GRACE_S,
+    log_step_count_steps: int | None = 100,
+    max_wait_secs: float = MAX_WAIT_S,
+    save_checkpoint_steps: Any = USE_DEFAULT,
+    summary_dir: str | None = None,
+) -> MonitoredSession:
+    """A `MonitoredSession` for training: the chief restores or initializes, saves checkpoints to
+    ``checkpoint_dir`` (each 600 s) and summaries to ``summary_dir`` (each 100 steps; by default to
+    ``checkpoint_dir``), and logs steps a second; the others wait for it, ``max_wait_secs`` at most.
+
+    0 or None for an interval switches that off. Where only one of ``..._secs`` and ``..._steps`` is given,
+    the other is off.
+    """
+    scaffold = scaffold or Scaffold()
+    if not is_chief:
+        worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
+        return MonitoredSession(worker, hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
+    all_hooks = check_hooks(chief_only_hooks)
+    summary_dir = summary_dir or checkpoint_dir
+    if summary_dir:
+        if log_step_count_steps:
+            all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir))
+        steps, secs = _interval(save_summaries_steps, save_summaries_secs, (100, None))
+        if steps or secs:
+            all_hooks.append(SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold))
+    if checkpoint_dir:
+        steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
+        if steps or secs:
+            all_hooks.append(CheckpointSaverHook(checkpoint_dir, secs, steps, scaffold=scaffold))
+    chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+    all_hooks += check_hooks(hooks)
+    return MonitoredSession(chief, all_hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
+
+
+def _interval(steps: Any, secs: Any, default: tuple[int | None, int | None]) -> tuple[Any, Any]:
+    """(steps, seconds), each None where it is off."""
+    if steps is USE_DEFAULT and secs is USE_DEFAULT:
+        return default
+    return tuple(None if given is USE_DEFAULT or not given else given for given in (steps, secs))  # type: ignore[return-value]

@@ -1,0 +1,46 @@
+"""The garbage collector stands still while a plan is compiled, and goes on as it was before."""
+
+from __future__ import annotations
+
+import gc
+
+import pytest
+
+import flowrt as tf
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.collector import paused_collector
+
+
+@pytest.fixture(autouse=True)
+def collector():
+    gc.enable()
+    yield
+    gc.enable()
+
+
+def test_no_collection_begins_in_the_context_and_later_ones_do():
+    began: list[str] = []
+    gc.callbacks.append(lambda phase, _: began.append(phase))
+    try:
+        with paused_collector():
+            kept = [[] for _ in range(10_000)]
+        assert began == []
+        kept += [[] for _ in range(10_000)]
+        assert began
+    finally:
+        gc.callbacks.pop()
+
+
+def test_the_collector_is_as_it_was_after_a_compile_that_failed():
+    with tf.Graph().as_default(), tf.Session() as session:
+        x = tf.placeholder(tf.float32, [])
+        with pytest.raises(InvalidArgumentError):
+            session.run(x + 1.0)
+    assert gc.isenabled()
+
+
+def test_who_switched_it_off_finds_it_off():
+    gc.disable()
+    with tf.Graph().as_default(), tf.Session() as session:
+        session.run(tf.constant(1.0) + 1.0)
+    assert not gc.isenabled()
