@@ -208,8 +208,8 @@ def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def tables_initializer(name: str = "init_all_tables") -> Operation:
-    """Runs the initializers that the script has put into the collection TABLE_INITIALIZERS (those of iterators,
-    most often: there are no lookup tables).
+    """Runs what the script has put into the collection TABLE_INITIALIZERS: initializers of iterators, most
+    often, for there are no lookup tables.
     """
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return group(*initializers, name=name) if initializers else no_op(name=name)

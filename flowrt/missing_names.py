@@ -19,7 +19,6 @@ _KERAS = "there is no Keras. Nearest: flowrt.layers"
 _ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"
 _QUEUES = "there are no queues. Nearest: flowrt.data.Dataset"
 _SPARSE = "there are no sparse tensors. Nearest: gather and IndexedSlices, or dense tensors"
-_MONITORED = "there are no monitored sessions. Nearest: Session with train.Saver and summary.FileWriter"
 _TABLES = "there are no lookup tables. Nearest: a dict through flowrt.data.Dataset.map or py_func"
 _PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_generator"
 _IMAGES = "there are no image operations. Nearest: py_func, or the map of a flowrt.data.Dataset"
@@ -53,20 +52,6 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
     "train": dict.fromkeys(
         (
-            "MonitoredTrainingSession",
-            "MonitoredSession",
-            "SingularMonitoredSession",
-            "Supervisor",
-            "Scaffold",
-        ),
-        _MONITORED,
-    )
-    | dict.fromkeys(
-        ("SessionRunHook", "StopAtStepHook", "LoggingTensorHook", "CheckpointSaverHook", "NanTensorHook"),
-        _MONITORED,
-    )
-    | dict.fromkeys(
-        (
             "batch",
             "shuffle_batch",
             "string_input_producer",
@@ -78,11 +63,10 @@ _REASONS: dict[str, dict[str, str]] = {
     )
     | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
-    | dict.fromkeys(("Server", "ClusterSpec", "ClusterDef", "replica_device_setter"), _DISTRIBUTED)
     | dict.fromkeys(("SyncReplicasOptimizer",), _DISTRIBUTED),
     "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
     | dict.fromkeys(("cudnn_rnn",), _CELLS)
-    | dict.fromkeys(("learn", "estimator", "training"), _ESTIMATOR)
+    | dict.fromkeys(("learn", "estimator"), _ESTIMATOR)
     | dict.fromkeys(("eager",), _EAGER)
     | dict.fromkeys(("distribute",), _DISTRIBUTED)
     | dict.fromkeys(("lookup",), _TABLES),

@@ -59,7 +59,7 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 
 def container(container_name: str) -> AbstractContextManager[None]:
-    """See `Graph.container`. `Session.reset` empties containers; a session that has no target owns its variables
+    """See `Graph.container`. `Session.reset` empties containers; a session without a target owns its variables
     whatever their container.
     """
     return get_default_graph().container(container_name)

@@ -41,7 +41,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 where all tasks ended well, otherwise that of the task which failed first, 128 + n for signal n; 2 for a
     mistake on the command line or in the description of the cluster, 3 where the cluster cannot be formed.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = new_run_parser().parse_args(argv)
     try:
         return _run(arguments)
     except InvalidArgumentError as error:
@@ -52,7 +52,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, FAILURE)
 
 
-def _parser() -> argparse.ArgumentParser:
+def new_run_parser() -> argparse.ArgumentParser:
     parser = new_parser(COMMAND, DESCRIPTION)
     add = parser.add_argument
     add("--standalone", action="store_true", help="a cluster on this host, whatever the environment says")

@@ -20,6 +20,7 @@ from flowrt.distribute.server import Server
 from flowrt.errors import AlreadyExistsError, OpError, UnauthenticatedError, UnavailableError
 from flowrt.rendezvous.transport import new_transport
 
+LOGGER = logging.getLogger("flowrt")
 COMMAND = "flowrt-worker"
 DESCRIPTION = (
     "Be one task of a cluster. The cluster and the task come from the first of: these options, FLOWRT_CLUSTER"
@@ -35,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     0 where the worker ended because its job did, or was told to; otherwise see
     `flowrt.distribute.exit_codes`.
     """
-    arguments = _parser().parse_args(argv)
+    arguments = new_worker_parser().parse_args(argv)
     try:
         cluster = resolve(os.environ, arguments.cluster, arguments.job, arguments.task)
         print(cluster, flush=True)
@@ -50,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, 1)
 
 
-def _parser() -> argparse.ArgumentParser:
+def new_worker_parser() -> argparse.ArgumentParser:
     parser = new_parser(COMMAND, DESCRIPTION)
     add = parser.add_argument
     add("--cluster", metavar="FILE|JSON", help='for instance {"worker": ["a:2222", "b:2222"]}')
@@ -113,13 +114,12 @@ def _log_to(path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
-    logger = logging.getLogger("flowrt")
-    logger.addHandler(handler)
-    logger.setLevel(min(logger.level or logging.INFO, logging.INFO))
+    LOGGER.addHandler(handler)
+    LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
 
 
 def _say(text: str) -> None:
-    logging.getLogger(__name__).info(text)
+    LOGGER.info(text)
     print(f"{COMMAND}: {text}", file=sys.stderr, flush=True)
 
 

@@ -4,15 +4,16 @@ layers      layers with variables called weights and biases, initializers, regul
 framework   arg_scope, the global step, nest
 rnn         recurrent cells and networks
 slim        the same, gathered under the name that model zoos import
+training    how variables are spread over parameter servers
 tpu         infeed and outfeed: queues between a host thread and running steps, on any device
 """
 
 from typing import Any
 
-from flowrt.contrib import framework, layers, rnn, slim, tpu
+from flowrt.contrib import framework, layers, rnn, slim, tpu, training
 from flowrt.missing_names import missing_name
 
-__all__ = ["framework", "layers", "rnn", "slim", "tpu"]
+__all__ = ["framework", "layers", "rnn", "slim", "tpu", "training"]
 
 
 def __getattr__(name: str) -> Any:

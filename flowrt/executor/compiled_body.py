@@ -20,6 +20,9 @@ from flowrt.executor.small_calls import may_be_small
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.shapes import is_static
 
+MAX_ROW_BYTES = 32768
+"""Of an element of a list: to copy it takes 1 us."""
+
 COMPILED_NS = 2e6
 """Estimated time between two pauses."""
 
@@ -39,9 +42,9 @@ def _may_be_call(body: Subgraph, node: Node) -> bool:
 
 
 def _has_rows(body: Subgraph, opened: OpenList) -> bool:
-    """Whether the elements are of a shape that is known, and can be copied by loops."""
+    """Whether the elements are of a shape that is known, small, and can be copied by loops."""
     spec = body.spec(opened.node.inputs[1]) if opened.is_pushed else opened.node.outputs[1]
-    return is_static(spec.shape) and spec.dtype.name in DTYPES and nbytes_of(spec) > 0
+    return is_static(spec.shape) and spec.dtype.name in DTYPES and 0 < nbytes_of(spec) <= MAX_ROW_BYTES
 
 
 def compiled_body(

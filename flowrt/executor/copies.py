@@ -16,12 +16,10 @@ Array = np.ndarray[Any, Any]
 
 def compiled_form(call: Call) -> Call | None:
     """``call`` as machine code; None where it is more than that, and more than a copy."""
-    if is_compiled(call):
-        return call
     function, arguments = call
     if function is np.copyto and all(map(is_fit, arguments)) and arguments[0].shape == arguments[1].shape:
-        return copy_call(*arguments)
-    return None
+        call = copy_call(*arguments)
+    return call if is_compiled(call) else None
 
 
 def copy_call(target: Array, source: Array) -> Call:

@@ -50,14 +50,19 @@ class Lifetimes:
                 self._last.setdefault(self.root((node.name, index)), position)
         for ref in subgraph.fetches:
             self._last[self.root(ref)] = NEVER
-        self._ending: dict[float, list[Ref]] = {}
-        for root, last in self._last.items():
-            if root not in self._sent:
-                self._ending.setdefault(last, []).append(root)
+        self._ending = self._by_end()
         if schedule.count > 1:
             for node in schedule.order:
                 for ref in (*node.inputs, *[(node.name, i) for i in range(len(node.outputs))]):
                     self._users.setdefault(self.root(ref), []).append(node.name)
+
+    def _by_end(self) -> dict[float, list[Ref]]:
+        """For each position the roots that nobody reads after it."""
+        ending: dict[float, list[Ref]] = {}
+        for root, last in self._last.items():
+            if root not in self._sent:
+                ending.setdefault(last, []).append(root)
+        return ending
 
     def root(self, ref: Ref) -> Ref:
         return self._roots.get(ref, ref)

@@ -44,8 +44,8 @@ class Scopes(threading.local):
 
 
 def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:
-    """The device that ``scopes``, the outermost first, give ``op``. A function finds in ``op.device`` what the
-    scopes inside it ask for. Raises `DTypeError` for a function that returns no device,
+    """The device that ``scopes``, the outermost first, give ``op``. A function finds in ``op.device`` what
+    the scopes inside it ask for. Raises `DTypeError` for a function that returns no device,
     `InvalidArgumentError` for a name that does not parse.
     """
     device = ""

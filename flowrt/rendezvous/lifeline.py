@@ -104,4 +104,4 @@ class Lifeline:
 def join(thread: threading.Thread | None, timeout_s: float) -> None:
     """Wait for ``thread`` to end, unless it is this one."""
     if thread is not None and thread is not threading.current_thread():
-        thread.join(timeout_s)
+        thread.join(max(timeout_s, 0))

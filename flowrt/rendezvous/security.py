@@ -1,8 +1,20 @@
-"""`Security`: what a task shows to others and asks of them."""
+"""`Security`: what a task shows to others and asks of them, and where that is kept."""
 
 from __future__ import annotations
 
+import os
+import re
+import stat
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
+
+from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+
+TOKEN_FILE = Path(".flowrt", "token")
+"""Below the home directory."""
+
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")  # what a Bearer header may carry; 32 of base64 are 192 bits
 
 
 @dataclass(frozen=True)
@@ -20,3 +32,73 @@ class Security:
     @property
     def uses_tls(self) -> bool:
         return self.ca is not None or self.cert is not None
+
+    @property
+    def is_mutual(self) -> bool:
+        """Whether both ends show certificates of one authority."""
+        return self.ca is not None and self.cert is not None
+
+    @property
+    def protects(self) -> bool:
+        """Whether only those who belong to the cluster get in, and nobody on the way can read or change it."""
+        return self.is_mutual or (self.cert is not None and self.token is not None)
+
+
+def load_security(environ: Mapping[str, str], home: Path) -> Security:
+    """What the environment says, a token else from ``home/.flowrt/token`` if there is one.
+
+    ``FLOWRT_TOKEN`` is the token, ``FLOWRT_TOKEN_PATH`` a file with it; ``FLOWRT_TLS_CA``,
+    ``FLOWRT_TLS_CERT`` and ``FLOWRT_TLS_KEY`` are PEM files. Raises `NotFoundError` for a file that is not
+    there, `PermissionDeniedError` for a secret that others than its owner can read, and
+    `InvalidArgumentError` for a token that cannot be one and a certificate without its key. No message has a
+    secret in it.
+    """
+    cert, key = _pem(environ, "FLOWRT_TLS_CERT"), _pem(environ, "FLOWRT_TLS_KEY", is_secret=True)
+    if (cert is None) != (key is None):
+        raise InvalidArgumentError("expected FLOWRT_TLS_CERT and FLOWRT_TLS_KEY together; got one of them")
+    return Security(_load_token(environ, home), _pem(environ, "FLOWRT_TLS_CA"), cert, key)
+
+
+def _load_token(environ: Mapping[str, str], home: Path) -> str | None:
+    if token := environ.get("FLOWRT_TOKEN"):
+        return _checked_token(token, "FLOWRT_TOKEN")
+    named = environ.get("FLOWRT_TOKEN_PATH")
+    path = Path(named) if named else home / TOKEN_FILE
+    if not named and not path.exists():
+        return None
+    text = _read(path, "FLOWRT_TOKEN_PATH" if named else "token", is_secret=True)
+    return _checked_token(text.decode("ascii", "replace").strip(), str(path))
+
+
+def _checked_token(token: str, where: str) -> str:
+    if not _TOKEN.fullmatch(token):
+        raise InvalidArgumentError(
+            f"{where}: expected a token of 32 to 512 characters of base64; got {len(token)} characters, or "
+            "others. Make one with `flowrt token new`"
+        )
+    return token
+
+
+def _pem(environ: Mapping[str, str], variable: str, is_secret: bool = False) -> bytes | None:
+    named = environ.get(variable)
+    if not named:
+        return None
+    text = _read(Path(named), variable, is_secret)
+    if b"-----BEGIN " not in text:
+        raise InvalidArgumentError(f"{variable}: expected a PEM file; got {named}, which has no -----BEGIN")
+    return text
+
+
+def _read(path: Path, what: str, is_secret: bool) -> bytes:
+    """The content. Looked at when it is open, so that the file which is judged is the one that is read."""
+    try:
+        with path.open("rb") as file:
+            mode = os.fstat(file.fileno()).st_mode
+            if is_secret and mode & (stat.S_IRWXG | stat.S_IRWXO):
+                raise PermissionDeniedError(
+                    f"{what}: expected {path} to be its owner's alone; got mode {stat.S_IMODE(mode):04o}. "
+                    f"Run: chmod 600 {path}"
+                )
+            return file.read()
+    except OSError as error:
+        raise NotFoundError(f"{what}: expected to read {path}; {error.strerror}") from error

@@ -7,6 +7,7 @@ socket would not. The loss of either is the loss of the connection.
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import final
 
@@ -56,6 +57,7 @@ class SocketConnection(Connection):
         self._start_reader(receiver)
 
     def close(self) -> None:
+        end = time.monotonic() + CLOSE_S
         if self._life.close():
             self._writer.close(Outgoing(encode(Kind.GOODBYE, b"")), CLOSE_S)
             self._socket.end_writing()
@@ -65,7 +67,7 @@ class SocketConnection(Connection):
                 self._start_reader(None)
         if self._reader is threading.current_thread():
             self._socket.limit_reads(CLOSE_S)  # it still waits for the peer's end
-        join(self._reader, CLOSE_S)
+        join(self._reader, end - time.monotonic())
         self._socket.end()
         join(self._reader, CLOSE_S)
 

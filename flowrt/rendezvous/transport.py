@@ -60,7 +60,11 @@ class _GrpcTransport(Transport):
         def accept_stream(stream: FrameStream) -> None:
             with stream.deadline(HANDSHAKE_S):
                 connection = answer_handshake(stream, terms)
-            accept(connection)
+            try:
+                accept(connection)
+            except BaseException:
+                connection.abort()
+                raise
 
         return GrpcListener(address, self._security, self._allocate, accept_stream)
 

@@ -7,6 +7,10 @@ saver                       variables to checkpoints and back
 checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
 coordinator, queue_runner   threads that stop together
 graph_files                 a graph as a file
+scaffold, session_manager   sessions whose variables have their values: restored, initialized or waited for
+monitored_session           the session of a training loop: `session_creator` makes it, `hooked_session` runs hooks
+*_hooks                     the hooks; session_run_hook says when they are called
+device_setter               between-graph replication: variables on parameter servers
 """
 
 from typing import Any
@@ -15,6 +19,16 @@ from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.server import Server
 from flowrt.missing_names import missing_name
 from flowrt.summary.event_file import read_events as summary_iterator
+from flowrt.train.basic_session_run_hooks import (
+    FeedFnHook,
+    FinalOpsHook,
+    GlobalStepWaiterHook,
+    LoggingTensorHook,
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    SecondOrStepTimer,
+    StopAtStepHook,
+)
 from flowrt.train.checkpoint import CheckpointReader as NewCheckpointReader
 from flowrt.train.checkpoint import checkpoint_exists, remove_checkpoint
 from flowrt.train.checkpoint_state import (
@@ -27,6 +41,7 @@ from flowrt.train.checkpoint_state import (
     update_checkpoint_state,
 )
 from flowrt.train.coordinator import Coordinator
+from flowrt.train.device_setter import replica_device_setter
 from flowrt.train.global_step import (
     assert_global_step,
     create_global_step,
@@ -35,6 +50,11 @@ from flowrt.train.global_step import (
 )
 from flowrt.train.global_step import global_step as global_step  # the function, over the module of this name
 from flowrt.train.graph_files import write_graph
+from flowrt.train.monitored_session import (
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SingularMonitoredSession,
+)
 from flowrt.train.moving_averages import ExponentialMovingAverage
 from flowrt.train.optimizer import Optimizer
 from flowrt.train.optimizers import (
@@ -50,7 +70,15 @@ from flowrt.train.optimizers import (
     RMSPropOptimizer,
 )
 from flowrt.train.queue_runner import start_queue_runners
+from flowrt.train.recording_hooks import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    ProfilerHook,
+    StepCounterHook,
+    SummarySaverHook,
+)
 from flowrt.train.saver import Saver
+from flowrt.train.scaffold import Scaffold
 from flowrt.train.schedules import (
     cosine_decay,
     cosine_decay_restarts,
@@ -60,6 +88,14 @@ from flowrt.train.schedules import (
     natural_exp_decay,
     piecewise_constant,
     polynomial_decay,
+)
+from flowrt.train.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from flowrt.train.session_manager import SessionManager
+from flowrt.train.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
 )
 
 piecewise_constant_decay = piecewise_constant

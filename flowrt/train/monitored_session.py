@@ -1,13 +1,14 @@
 """`MonitoredTrainingSession`: a session that begins ready, runs hooks, and is made anew when a task is lost.
 
     MonitoredSession      what the loop holds: recovers
-        _Attempt          one session from its making to its failure: hooks, coordinator
+        HookedSession     one session, from its making to its failure: hooks, coordinator
             Session       made by a SessionCreator: the chief's restores or initializes, the others' waits
 
 Rules of this file:
   1. A session that fails with `AbortedError` or `UnavailableError` (a task is gone, or was started again) is
      closed and made anew, and the run is repeated with it. The chief restores the newest checkpoint, so what
-     the failed run may have done to variables is gone, and nothing is counted twice.
+     the failed run may have done to variables is gone, and nothing is counted twice. A worker that lost only
+     its own way to the variables repeats a run that may have counted: one more step for all.
   2. Recovery ends: when no run has succeeded for ``max_wait_secs`` the error is raised.
   3. Any other error is the loop's.
 """
@@ -19,7 +20,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Protocol, TypeVar, final
+from typing import Any, TypeVar, final
 
 from flowrt.errors import (
     AbortedError,
@@ -33,19 +34,13 @@ from flowrt.errors import (
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.protos.step_stats_pb2 import RunMetadata
-from flowrt.train.coordinator import GRACE_S, Coordinator
-from flowrt.train.queue_runner import start_queue_runners
+from flowrt.train.coordinator import GRACE_S
+from flowrt.train.hooked_session import HookedSession, StepContext
 from flowrt.train.recording_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
 from flowrt.train.scaffold import Scaffold
-from flowrt.train.session_manager import MAX_WAIT_S, SessionManager
-from flowrt.train.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-    check_hooks,
-)
+from flowrt.train.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from flowrt.train.session_manager import MAX_WAIT_S
+from flowrt.train.session_run_hook import SessionRunHook, check_hooks
 
 LOGGER = logging.getLogger(__name__)
 Result = TypeVar("Result")
@@ -54,196 +49,6 @@ RETRY_S = 0.5
 """Between two attempts to make a session anew."""
 
 USE_DEFAULT = object()
-
-# --- who makes sessions
-
-
-class SessionCreator(Protocol):
-    """Makes sessions whose variables are ready."""
-
-    def create_session(self) -> Session: ...
-
-
-@final
-class ChiefSessionCreator:
-    """Restores the newest checkpoint of ``checkpoint_dir`` (or that at ``checkpoint_filename_with_path``),
-    else initializes as ``scaffold`` says.
-    """
-
-    def __init__(
-        self,
-        scaffold: Scaffold | None = None,
-        master: str = "",
-        config: ConfigProto | None = None,
-        checkpoint_dir: str | None = None,
-        checkpoint_filename_with_path: str | None = None,
-    ) -> None:
-        self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
-        self._checkpoint_dir, self._checkpoint_path = checkpoint_dir, checkpoint_filename_with_path
-        self._manager: SessionManager | None = None
-
-    def create_session(self) -> Session:
-        """Raises as `SessionManager.prepare_session`."""
-        self._manager = self._manager or _manager_of(self._scaffold)
-        return self._manager.prepare_session(
-            self._master,
-            saver=self._scaffold.saver,
-            checkpoint_dir=self._checkpoint_dir,
-            checkpoint_filename_with_path=self._checkpoint_path,
-            config=self._config,
-            init_op=self._scaffold.init_op,
-            init_feed_dict=self._scaffold.init_feed_dict,
-            init_fn=self._scaffold.init_fn,
-        )
-
-
-@final
-class WorkerSessionCreator:
-    """Waits until the chief has done its part, ``max_wait_secs`` at most."""
-
-    def __init__(
-        self,
-        scaffold: Scaffold | None = None,
-        master: str = "",
-        config: ConfigProto | None = None,
-        max_wait_secs: float = 30 * 60,
-    ) -> None:
-        self._scaffold, self._master, self._config = scaffold or Scaffold(), master, config
-        self._max_wait_s = max_wait_secs
-        self._manager: SessionManager | None = None
-
-    def create_session(self) -> Session:
-        """Raises as `SessionManager.wait_for_session`."""
-        self._manager = self._manager or _manager_of(self._scaffold)
-        return self._manager.wait_for_session(self._master, self._config, self._max_wait_s)
-
-
-def _manager_of(scaffold: Scaffold) -> SessionManager:
-    """Freezes the graph."""
-    scaffold.finalize()
-    return SessionManager(
-        local_init_op=scaffold.local_init_op,
-        local_init_feed_dict=scaffold.local_init_feed_dict,
-        ready_op=scaffold.ready_op,
-        ready_for_local_init_op=scaffold.ready_for_local_init_op,
-    )
-
-
-# --- one session
-
-
-@final
-class StepContext:
-    """What a step function of `MonitoredSession.run_step_fn` gets: the bare ``session``, and
-    `run_with_hooks`.
-    """
-
-    def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
-        self.session, self.run_with_hooks = session, run_with_hooks
-
-    def request_stop(self) -> None:
-        """Leave the step function and the loop: raises StopIteration, which the ``with`` block of the
-        session takes as its end.
-        """
-        raise StopIteration("the step function has requested to stop")
-
-
-@final
-class _Attempt:
-    """One session, its hooks and its coordinator."""
-
-    def __init__(self, session: Session, hooks: Sequence[SessionRunHook], grace_s: float) -> None:
-        self.session, self._hooks, self._grace_s = session, hooks, grace_s
-        self._coordinator = Coordinator(clean_stop_exception_types=())
-        self._stop_requested = False
-        try:
-            start_queue_runners(session, self._coordinator)
-            for hook in hooks:
-                hook.after_create_session(session, self._coordinator)
-        except BaseException:
-            self.close()
-            raise
-
-    def should_stop(self) -> bool:
-        """Raises the error that a thread has reported to the coordinator."""
-        self._coordinator.raise_requested_exception()
-        return self._stop_requested or self._coordinator.should_stop()
-
-    def run(
-        self,
-        fetches: Any,
-        feed_dict: Mapping[Any, Any] | None = None,
-        options: RunOptions | None = None,
-        run_metadata: Any = None,
-    ) -> Any:
-        """`Session.run` with the hooks around it."""
-        if self.should_stop():
-            raise FailedPreconditionError("run: the session was asked to stop. Ask should_stop() first")
-        context = SessionRunContext(SessionRunArgs(fetches, feed_dict, options), self.session)
-        asked = [(hook, hook.before_run(context)) for hook in self._hooks]
-        wanted = [(hook, args) for hook, args in asked if args is not None]
-        options = _merged_options([options, *(args.options for _, args in wanted)])
-        if options is not None and run_metadata is None:
-            run_metadata = RunMetadata()
-        requests = {hook: args.fetches for hook, args in wanted if args.fetches is not None}
-        feeds = _merged_feeds(feed_dict, [args.feed_dict for _, args in wanted])
-        result, *found = self._run([fetches, *requests.values()], feeds, options, run_metadata)
-        results = dict(zip(requests, found, strict=True))
-        for hook in self._hooks:
-            hook.after_run(context, SessionRunValues(results.get(hook), options, run_metadata))
-        self._stop_requested = self._stop_requested or context.stop_requested
-        return result
-
-    def _run(self, fetches: list[Any], feeds: Any, options: RunOptions | None, run_metadata: Any) -> Any:
-        try:
-            return self.session.run(fetches, feeds, options, run_metadata)
-        except (AbortedError, UnavailableError):
-            raise
-        except Exception:
-            self._coordinator.raise_requested_exception()  # what a thread has reported is the cause
-            raise
-
-    def close(self) -> None:
-        """Stop the threads of hooks and close the session. Raises what a thread has reported."""
-        self._coordinator.request_stop()
-        try:
-            self._coordinator.join(stop_grace_period_secs=self._grace_s, ignore_live_threads=True)
-        finally:
-            self.session.close()
-
-
-def _merged_options(given: Sequence[RunOptions | None]) -> RunOptions | None:
-    """The highest trace level, the longest deadline, and what any asks for; None if nobody asks."""
-    asked = [options for options in given if options is not None]
-    if len(asked) < 2:
-        return asked[0] if asked else None
-    fields = (
-        "trace_level",
-        "timeout_in_ms",
-        "output_partition_graphs",
-        "report_tensor_allocations_upon_oom",
-    )
-    return RunOptions(**{name: max(getattr(options, name) for options in asked) for name in fields})
-
-
-def _merged_feeds(
-    feed_dict: Mapping[Any, Any] | None, others: Sequence[Mapping[Any, Any] | None]
-) -> Mapping[Any, Any] | None:
-    """Raises `InvalidArgumentError` for a tensor that two of them feed."""
-    feeds = feed_dict
-    for more in others:
-        if not more:
-            continue
-        twice = [key for key in more if feeds and key in feeds]
-        if twice:
-            raise InvalidArgumentError(
-                f"run: expected each tensor to be fed once, by the loop or one hook; got {twice[0]!r} twice"
-            )
-        feeds = {**(feeds or {}), **more}
-    return feeds
-
-
-# --- the session of a loop
 
 
 class _MonitoredSession:
@@ -266,12 +71,16 @@ class _MonitoredSession:
         self._graph = get_default_graph()
         self._was_finalized = self._graph.finalized
         self._first_failure: float | None = None
-        self._attempt: _Attempt | None = None
+        self._current: HookedSession | None = None
         self._is_closed = False
         for hook in self._hooks:
             hook.begin()
         self._creator = session_creator if session_creator is not None else ChiefSessionCreator()
-        self._recovering(lambda attempt: None)
+        try:
+            self._recovering(lambda session: None)
+        except BaseException as error:
+            self._close(error)
+            raise
 
     @property
     def graph(self) -> Graph:
@@ -287,7 +96,7 @@ class _MonitoredSession:
         """`Session.run`, with the hooks around it. Raises as it, and `FailedPreconditionError` after a stop
         was requested.
         """
-        return self._recovering(lambda attempt: attempt.run(fetches, feed_dict, options, run_metadata))
+        return self._recovering(lambda session: session.run(fetches, feed_dict, options, run_metadata))
 
     def run_step_fn(self, step_fn: Callable[[StepContext], Any]) -> Any:
         """Call ``step_fn(step_context)``, which may run operations with and without hooks; its result. It is
@@ -298,17 +107,18 @@ class _MonitoredSession:
         names = [name for name in inspect.signature(step_fn).parameters if name != "self"]
         if names != expected:
             raise InvalidArgumentError(f"step_fn: expected a function of step_context; got one of {names}")
-        return self._recovering(lambda attempt: step_fn(StepContext(attempt.session, attempt.run)))
+        return self._recovering(lambda session: step_fn(StepContext(session.session, session.run)))
 
     def should_stop(self) -> bool:
         """Whether the loop shall end: a hook or a thread has asked for it, or the session is closed."""
-        if self._attempt is None:
+        if self._current is None:
             return True
         try:
-            return self._attempt.should_stop()
+            return self._current.should_stop()
         except (AbortedError, UnavailableError) as error:
-            self._give_up(error)
-            return False  # the next run makes a session anew
+            if self._recovers:
+                self._give_up(error)  # the next run makes a session anew
+            return not self._recovers
         except Exception:  # noqa: BLE001 - closing raises it
             return True
 
@@ -329,18 +139,24 @@ class _MonitoredSession:
 
     # --- recovery
 
-    def _recovering(self, work: Callable[[_Attempt], Result]) -> Result:
+    def _recovering(self, work: Callable[[HookedSession], Result]) -> Result:
         """``work`` with a session; with another one when that is lost."""
         if self._is_closed:
             raise FailedPreconditionError("run: the monitored session is closed")
+        was_lost = False
         while True:
             try:
-                if self._attempt is None:
-                    self._attempt = _Attempt(self._creator.create_session(), self._hooks, self._grace_s)
-                result = work(self._attempt)
+                if self._current is None:
+                    self._current = HookedSession(self._creator.create_session(), self._hooks, self._grace_s)
+                if was_lost and self._current.should_stop():
+                    raise OutOfRangeError(
+                        "the session was lost after the last step and restored: training has ended"
+                    )
+                result = work(self._current)
             except (AbortedError, UnavailableError) as error:
                 if not self._recovers:
                     raise
+                was_lost = True
                 self._give_up(error)
                 self._wait_to_retry(error)
             else:
@@ -349,9 +165,9 @@ class _MonitoredSession:
 
     def _give_up(self, error: OpError) -> None:
         LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
-        attempt, self._attempt = self._attempt, None
-        if attempt is not None:
-            _close_quietly(attempt)
+        session, self._current = self._current, None
+        if session is not None:
+            _close_quietly(session)
 
     def _wait_to_retry(self, error: OpError) -> None:
         now = time.monotonic()
@@ -367,22 +183,22 @@ class _MonitoredSession:
         if self._is_closed:
             return
         self._is_closed = True
-        attempt, self._attempt = self._attempt, None
+        session, self._current = self._current, None
         try:
-            if error is None and attempt is not None:
+            if error is None and session is not None:
                 for hook in self._hooks:
-                    hook.end(attempt.session)
+                    hook.end(session.session)
         finally:
             if not self._was_finalized:
                 self._graph.unfinalize()
-            if attempt is not None:
-                attempt.close()
+            if session is not None:
+                session.close()
 
 
-def _close_quietly(attempt: _Attempt) -> None:
+def _close_quietly(session: HookedSession) -> None:
     """What is lost need not close well."""
     try:
-        attempt.close()
+        session.close()
     except Exception as error:  # noqa: BLE001 - the error that made it useless is being handled
         LOGGER.info("closing the lost session: %s", error)
 
@@ -421,12 +237,12 @@ class SingularMonitoredSession(_MonitoredSession):
 
     def raw_session(self) -> Session:
         """Raises `FailedPreconditionError` after `close`."""
-        if self._attempt is None:
+        if self._current is None:
             raise FailedPreconditionError("raw_session: the monitored session is closed")
-        return self._attempt.session
+        return self._current.session
 
 
-def MonitoredTrainingSession(  # noqa: N802 - a function that TensorFlow names like a class
+def MonitoredTrainingSession(
     master: str = "",
     is_chief: bool = True,
     checkpoint_dir: str | None = None,

@@ -77,9 +77,7 @@ class Scaffold:
                 "ready_for_local_init_op", keys.READY_FOR_LOCAL_INIT_OP, _uninitialized_global_variables
             )
         if self.local_init_op is None:
-            self.local_init_op = choose(
-                "local_init_op", keys.LOCAL_INIT_OP, Scaffold.default_local_init_op
-            )
+            self.local_init_op = choose("local_init_op", keys.LOCAL_INIT_OP, Scaffold.default_local_init_op)
         if self.summary_op is None:
             self.summary_op = choose("summary_op", keys.SUMMARY_OP, merge_all)
         if self.saver is None:

@@ -1,7 +1,7 @@
 """`SessionManager`: sessions whose variables have their values.
 
-    chief        prepare_session: restore the newest checkpoint, or initialize; then the local initializers
-    the others   wait_for_session: until the chief has done so; then the local initializers
+chief        prepare_session: restore the newest checkpoint, or initialize; then the local initializers
+the others   wait_for_session: until the chief has done so; then the local initializers
 """
 
 from __future__ import annotations
@@ -78,7 +78,12 @@ class SessionManager:
         session = self._new_session(master, config)
         try:
             found = self._restore(
-                session, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
+                session,
+                saver,
+                checkpoint_dir,
+                checkpoint_filename_with_path,
+                wait_for_checkpoint,
+                max_wait_secs,
             )
             if found is None:
                 self._initialize(session, init_op, init_feed_dict, init_fn)
@@ -104,7 +109,12 @@ class SessionManager:
         session = self._new_session(master, config)
         try:
             found = self._restore(
-                session, saver, checkpoint_dir, checkpoint_filename_with_path, wait_for_checkpoint, max_wait_secs
+                session,
+                saver,
+                checkpoint_dir,
+                checkpoint_filename_with_path,
+                wait_for_checkpoint,
+                max_wait_secs,
             )
             missing = self._missing(session)
         except BaseException:
@@ -136,8 +146,8 @@ class SessionManager:
             names = ", ".join(missing)
             if time.monotonic() + self._recovery_wait_s > end:
                 raise DeadlineExceededError(
-                    f"session of {master!r}: expected variables with values within {max_wait_secs:g} s; got none"
-                    f" for {names}. Does the chief run?"
+                    f"session of {master!r}: expected variables with values within {max_wait_secs:g} s; "
+                    f"got none for {names}. Does the chief run?"
                 )
             LOGGER.info("waiting for the chief to initialize %s", names)
             time.sleep(self._recovery_wait_s)
@@ -160,9 +170,7 @@ class SessionManager:
         none.
         """
         if directory and prefix:
-            raise InvalidArgumentError(
-                "expected checkpoint_dir or checkpoint_filename_with_path; got both"
-            )
+            raise InvalidArgumentError("expected checkpoint_dir or checkpoint_filename_with_path; got both")
         if saver is None or not (directory or prefix):
             return None
         if not directory:

@@ -1,9 +1,9 @@
 """`SessionRunHook`: what is done around the runs of a monitored session.
 
-    begin                   once, before the graph is finalized: operations may be added
-    after_create_session    for every session that is made; after a failure there is a new one
-    before_run, after_run   around every run
-    end                     once, when the loop ends without an error
+begin                   once, before the graph is finalized: operations may be added
+after_create_session    for every session that is made; after a failure there is a new one
+before_run, after_run   around every run
+end                     once, when the loop ends without an error
 """
 
 from __future__ import annotations

@@ -230,8 +230,10 @@ def test_a_nodelist_is_expanded(text: str, hosts: list[str]) -> None:
     assert expand_nodelist(text) == hosts
 
 
-@pytest.mark.parametrize("text", ["", ",", "n[", "n]", "n[]", "n[a]", "n[3-1]", "n[1-3", "n[1-999999999]", "[1[2]]",
-                                  "a[0-9999]b[0-9999]"])  # fmt: skip
+@pytest.mark.parametrize(
+    "text",
+    ["", ",", "n[", "n]", "n[]", "n[a]", "n[3-1]", "n[1-3", "n[1-999999999]", "[1[2]]", "a[0-9999]b[0-9999]"],
+)
 def test_a_bad_nodelist_is_refused(text: str) -> None:
     with pytest.raises(InvalidArgumentError, match="SLURM_STEP_NODELIST: expected host names"):
         expand_nodelist(text)

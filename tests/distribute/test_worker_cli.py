@@ -54,28 +54,41 @@ def worker(task: int, addresses: list[str], *words: str) -> list[str]:
     return ["--cluster", json.dumps({"worker": addresses}), "--task", str(task), *words]
 
 
-def start(*words: str) -> subprocess.Popen[str]:
-    """A worker that listens."""
-    command = [sys.executable, "-m", "flowrt.cli.worker", *words]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    assert process.stderr is not None
-    assert "listens at" in process.stderr.readline()
-    return process
+class Worker:
+    """A process that is killed at the end of the block, if it has not ended."""
 
+    def __init__(self, *words: str) -> None:
+        command = [sys.executable, "-m", "flowrt.cli.worker", *words]
+        self.process = subprocess.Popen(
+            command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        )
 
-def end_of(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    out, err = process.communicate(timeout=DEADLINE_S)
-    return process.returncode, out, err
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def wait_until_it_listens(self) -> None:
+        assert self.process.stderr is not None
+        assert "listens at" in self.process.stderr.readline()
+
+    def end(self) -> tuple[int, str, str]:
+        """Status, output and errors."""
+        out, err = self.process.communicate(timeout=DEADLINE_S)
+        return self.process.returncode, out, err
 
 
 # --- a worker's life
 
 
 def test_it_ends_with_the_job(addresses: list[str], tmp_path: Path) -> None:
-    process = start(*worker(0, addresses[:1], "--log_dir", str(tmp_path)))
-    with tf.Session(f"grpc://{addresses[0]}") as session:
-        assert session.run(tf.constant(2.0) * 3.0) == 6.0
-    status, out, err = end_of(process)
+    with Worker(*worker(0, addresses[:1], "--log_dir", str(tmp_path))) as process:
+        process.wait_until_it_listens()
+        with tf.Session(f"grpc://{addresses[0]}") as session:
+            assert session.run(tf.constant(2.0) * 3.0) == 6.0
+        status, out, err = process.end()
     assert status == 0
     assert out == f"cluster: 1 worker from --cluster; I am worker 0 at {addresses[0]}\n"
     assert "ended: the job of" in err
@@ -84,14 +97,14 @@ def test_it_ends_with_the_job(addresses: list[str], tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(addresses: list[str], number: signal.Signals) -> None:
-    process = start(*worker(0, addresses[:1], "--no-exit-with-job"))
-    if number == signal.SIGTERM:
-        with tf.Session(f"grpc://{addresses[0]}") as session:
-            session.run(tf.constant(1))
-        with pytest.raises(subprocess.TimeoutExpired):  # the job has ended, the worker has not
-            process.wait(0.3)
-    process.send_signal(number)
-    status, _, err = end_of(process)
+    with Worker(*worker(0, addresses[:1], "--no-exit-with-job")) as process:
+        process.wait_until_it_listens()
+        if number == signal.SIGTERM:
+            for _ in range(2):  # the job ends, the worker does not
+                with tf.Session(f"grpc://{addresses[0]}") as session:
+                    session.run(tf.constant(1))
+        process.process.send_signal(number)
+        status, _, err = process.end()
     assert (status, err.splitlines()[-1]) == (0, f"flowrt-worker: ended: got {number.name}")
     assert "Traceback" not in err
 
@@ -123,15 +136,10 @@ def test_check_is_content_with_a_worker(addresses: list[str], capsys: pytest.Cap
 
 
 def test_checks_find_each_other(addresses: list[str]) -> None:
-    command = [sys.executable, "-m", "flowrt.cli.worker"]
-    other = subprocess.Popen(
-        [*command, *worker(1, addresses, "--check")], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        text=True,
-    )  # fmt: skip
-    with pytest.MonkeyPatch.context() as patch:
+    with Worker(*worker(1, addresses, "--check")) as other, pytest.MonkeyPatch.context() as patch:
         patch.setattr(check, "CHECK_S", DEADLINE_S)
         assert main(worker(0, addresses, "--check")) == 0
-    status, out, err = end_of(other)
+        status, out, err = other.end()
     assert (status, err) == (0, "")
     assert "worker 0 at" in out
 
@@ -159,19 +167,9 @@ def test_check_compares_versions_clusters_and_tasks(
 
     server = Server({"worker": addresses}, "worker", 1)
     try:
-        other_cluster = [
-            "--cluster",
-            json.dumps({"worker": [*addresses, "127.0.0.1:1"]}),
-            "--task",
-            "0",
-            "--check",
-        ]
-        assert "it knows another cluster" in line(other_cluster)
-        swapped = worker(0, ["127.0.0.1:0", "127.0.0.1:1"], "--check")
-        swapped[1] = json.dumps({"chief": ["127.0.0.1:0"], "worker": {"0": addresses[1]}})
-        assert "expected /job:worker/replica:0/task:0; got /job:worker/replica:0/task:1" in line(
-            [*swapped, "--job", "chief"]
-        )
+        assert "it knows another cluster" in line(worker(0, [*addresses, "127.0.0.1:1"], "--check"))
+        swapped = worker(1, addresses[::-1], "--check", "--bind", "127.0.0.1:0")
+        assert "worker/replica:0/task:0; got /job:worker/replica:0/task:1" in line(swapped)
         monkeypatch.setattr(check, "PROTOCOL", check.PROTOCOL + 1)
         assert "Install one version everywhere" in line(worker(0, addresses, "--check"))
     finally:

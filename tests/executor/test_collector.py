@@ -24,7 +24,7 @@ def test_no_collection_begins_in_the_context_and_later_ones_do():
     try:
         with paused_collector():
             kept = [[] for _ in range(10_000)]
-        assert began == []
+            assert began == []
         kept += [[] for _ in range(10_000)]
         assert began
     finally:

@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device import host_jit
-from flowrt.executor import bind_control
+from flowrt.executor import bind_control, list_rows
 from flowrt.executor.list_rows import FIRST_ROWS
+from flowrt.graph.ops import stacked_lists
+from flowrt.graph.ops import tensor_lists as lists
 from tests.executor.fused_sessions import plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -132,6 +134,34 @@ def test_products_and_joins(monkeypatch, steps):
     assert_equal(*both(monkeypatch, network, {"x": x, "steps": steps}))
 
 
+def taken(n_elements):
+    """What remains of a list of pairs, of which one is not set, and the weighted sum of what a loop took."""
+    limit = tf.placeholder(tf.int32, [])
+    handle = lists.tensor_list_reserve([2], n_elements, element_dtype=tf.float32)
+    for i in range(n_elements):
+        if i != 1:
+            handle = lists.tensor_list_set_item(handle, i, tf.constant([i, -1.0]))
+
+    def body(i, handle, total):
+        handle, pair = lists.tensor_list_pop_back(handle, [2], element_dtype=tf.float32)
+        return i + 1, handle, 2.0 * total + pair
+
+    start = [tf.constant(0), handle, tf.zeros([2])]
+    _, handle, total = tf.while_loop(lambda i, *_: i < limit, body, start)
+    left = stacked_lists.tensor_list_stack(handle, [2], element_dtype=tf.float32)
+    return [left, total], {"limit": limit}
+
+
+@pytest.mark.parametrize("limit", [0, 3, 5])
+def test_elements_that_are_not_set(monkeypatch, limit):
+    assert_equal(*both(monkeypatch, lambda: taken(5), {"limit": limit}))
+
+
+def test_an_empty_list_has_nothing_to_take():
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a list with elements"):
+        run(lambda: taken(3), {"limit": 4})
+
+
 def test_a_loop_in_a_loop(monkeypatch):
     def build():
         x = tf.placeholder(tf.float32, [6])
@@ -188,3 +218,11 @@ def test_steps_that_fail_link_nothing_anew():
                 session.run([checked, gradient], feeds)
             linked.append(next(host_jit._numbers))
     assert np.diff(linked[1:]).tolist() == [1] * 4
+
+
+def test_rows_of_several_pieces(monkeypatch):
+    """Joined, or, where they are many bytes, left where they are."""
+    feeds = {"x": np.linspace(-1, 1, 5).astype("f"), "steps": 5 * FIRST_ROWS}
+    expected = run(recurrence, feeds, steps=1)
+    monkeypatch.setattr(list_rows, "MAX_JOINED", 100)
+    assert_equal(run(recurrence, feeds, steps=1), expected)

@@ -15,6 +15,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
+import grpc
+import numpy as np
 import pytest
 
 from flowrt.errors import (
@@ -24,8 +26,8 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.rendezvous import upgrade
-from flowrt.rendezvous.byte_stream import ByteStream, PlainStream
 from flowrt.rendezvous.faulty import FaultyTransport
+from flowrt.rendezvous.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
@@ -224,6 +226,26 @@ def test_a_connection_that_is_cut_in_the_middle_of_a_frame() -> None:
     listener.close()
 
 
+@pytest.mark.slow
+@every_kind
+def test_more_than_two_gigabytes(kind: str) -> None:
+    accepted: list[Connection] = []
+    transport = new_transport(kind=kind)
+    listener = transport.listen("127.0.0.1:0", accepted.append)
+    dialled = transport.connect(listener.address, CONNECT_S)
+    wait_until(lambda: accepted, "accept is called")
+    inbox = Inbox()
+    accepted[0].start(inbox)
+    large = np.zeros((2 << 30) + 5, np.uint8)
+    large[:: 1 << 20] = np.arange(large[:: 1 << 20].size) % 251
+    dialled.send(b"large", [large])
+    wait_until(lambda: inbox.frames or inbox.errors, "it came", 100)
+    assert_same(inbox.frames[0][1], [large])
+    for connection in (dialled, *accepted):
+        connection.close()
+    listener.close()
+
+
 @pytest.mark.parametrize("kind", ["grpc", "unix"])
 def test_a_forked_child_gets_one_clear_error(kind: str) -> None:
     command = [sys.executable, str(HERE / "forked_child.py"), kind]
@@ -352,12 +374,10 @@ def _tap(far: socket.socket, heard: list[bytes]) -> socket.socket:
 # --- damage on the wire
 
 
-@every_kind
-def test_bytes_that_are_no_frame_lose_the_connection_only(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    if kind == "grpc":
-        pytest.skip("its own checksums are TCP's and HTTP/2's; test_framing has the decoder's part")
-    streams: list[ByteStream] = []
-    monkeypatch.setattr(upgrade, "_as_stream", lambda sock: streams.append(PlainStream(sock)) or streams[-1])
+@pytest.mark.parametrize("kind", ["unix", "tcp"])
+def test_bytes_that_are_no_frame_lose_their_connection_only(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     accepted: list[Connection] = []
     transport = new_transport(kind=kind)
     listener = transport.listen("127.0.0.1:0", accepted.append)
@@ -366,11 +386,61 @@ def test_bytes_that_are_no_frame_lose_the_connection_only(kind: str, monkeypatch
     inboxes = Inbox(), Inbox()
     for connection, inbox in zip(accepted, inboxes, strict=True):
         connection.start(inbox)
+    for connection in (first, second):
+        connection.send(b"who am I")
+    wait_until(lambda: all(inbox.frames for inbox in inboxes), "both are known")
     first._socket.write([b"GET / HTTP/1.1\r\nHost: example\r\n\r\n"], (), wait=True)  # type: ignore[attr-defined]
-    error = inboxes[0].wait_lost()
-    assert isinstance(error.__cause__, DataLossError)
+    wait_until(lambda: inboxes[0].errors or inboxes[1].errors, "the loss")
+    lost, other = inboxes if inboxes[0].errors else inboxes[::-1]
+    assert isinstance(lost.errors[0].__cause__, DataLossError)
     second.send(b"still there")
-    assert inboxes[1].wait(1) == [(b"still there", [])]
+    assert other.wait(2)[-1] == (b"still there", [])
     for connection in (first, second, *accepted):
-        connection.close()
+        connection.abort()
     listener.close()
+
+
+NEXT_VERSION = MAGIC + bytes([VERSION + 1]) + bytes(HEAD_BYTES)
+
+
+@pytest.mark.parametrize(
+    ("message", "words"),
+    [
+        (b"GET / HTTP/1.1\r\n\r\n", "to begin with"),
+        (NEXT_VERSION, f"protocol version {VERSION}; got {VERSION + 1}"),
+        (encode(Kind.DATA, b"{}")[0], "expected a handshake"),
+        (encode(Kind.HANDSHAKE, b"{")[0], "expected JSON"),
+        (encode(Kind.HANDSHAKE, b"[]")[0], "expected list 'kinds'"),
+        (encode(Kind.HANDSHAKE, b'{"kinds": 1}')[0], "expected list 'kinds'"),
+    ],
+)
+def test_a_handshake_that_is_none_is_told_why(message: bytes, words: str) -> None:
+    transport = new_transport()
+    listener = transport.listen("127.0.0.1:0", lambda connection: None)
+    with grpc.insecure_channel(listener.address) as channel:
+        answers = channel.stream_stream("/flowrt.Transport/Channel")(iter([message]))
+        with pytest.raises(grpc.RpcError, match=words):
+            list(answers)
+    transport.connect(listener.address, CONNECT_S).abort()
+    listener.close()
+
+
+def test_an_accept_that_fails_is_told_to_who_dialled() -> None:
+    def fail(connection: Connection) -> None:
+        raise RuntimeError("of the owner")
+
+    transport = new_transport()
+    listener = transport.listen("127.0.0.1:0", fail)
+    inbox = Inbox()
+    transport.connect(listener.address, CONNECT_S).start(inbox)
+    inbox.wait_lost()
+    listener.close()
+
+
+def test_a_process_that_closes_nothing_ends() -> None:
+    program = (
+        "from flowrt.rendezvous.transport import new_transport; kept = []; transport = new_transport();"
+        "listener = transport.listen('127.0.0.1:0', kept.append);"
+        "connection = transport.connect(listener.address, 10); connection.send(b'x')"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, timeout=20)

@@ -1,0 +1,74 @@
+"""Where a task may listen and whom it may dial: beyond this host only with TLS and proof of who one is."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+import socket
+
+from flowrt.distribute.cluster_spec import parse_address
+from flowrt.errors import PermissionDeniedError
+from flowrt.rendezvous.security import Security
+
+LOGGER = logging.getLogger(__name__)
+
+_HINT = (
+    "Set FLOWRT_TLS_CA, FLOWRT_TLS_CERT and FLOWRT_TLS_KEY (`flowrt certs init` makes them), or listen at "
+    "127.0.0.1; --insecure-i-understand opens it to all who can reach it"
+)
+
+
+def check_bind(address: str, security: Security, insecure: bool = False) -> None:
+    """Whether a task may listen at ``address``, a ``host:port``; with ``insecure`` it may, and a warning is
+    logged. Raises `PermissionDeniedError` where strangers could reach it and nothing keeps them out.
+    """
+    if security.protects or is_loopback(parse_address(address).host):
+        return
+    if not insecure:
+        raise PermissionDeniedError(
+            f"listen {address}: expected certificates of one authority, or TLS and a token, beyond the loopback; "
+            f"got {_described(security)}. {_HINT}"
+        )
+    LOGGER.warning(
+        "listening at %s with %s: whoever can reach it can run programs here", address, _described(security)
+    )
+
+
+def check_dial(address: str, security: Security, insecure: bool = False) -> None:
+    """Whether the token may go to ``address``. Raises `PermissionDeniedError` where it could be read on the
+    way.
+    """
+    if security.token is None or security.uses_tls or insecure or is_loopback(parse_address(address).host):
+        return
+    raise PermissionDeniedError(
+        f"connection to {address}: expected TLS, since a token does not travel in the clear; got none. {_HINT}"
+    )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether all addresses of ``host`` are this host's own. A name that nobody knows is taken for another
+    host's.
+    """
+    bare = host.strip("[]")
+    try:
+        return ipaddress.ip_address(bare.partition("%")[0]).is_loopback
+    except ValueError:
+        pass
+    try:
+        found = {info[4][0] for info in socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)}
+    except OSError:
+        return False
+    return all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in found)
+
+
+def _described(security: Security) -> str:
+    has = [
+        name
+        for name, is_there in (
+            ("a CA", security.ca is not None),
+            ("a certificate", security.cert is not None),
+            ("a token", security.token is not None),
+        )
+        if is_there
+    ]
+    return " and ".join(has) if has else "neither"

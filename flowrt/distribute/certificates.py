@@ -1,0 +1,125 @@
+"""Certificates for the tasks of a cluster: a private authority, and who a certificate says its owner is.
+
+A task's certificate names it by the URI ``flowrt://worker/0`` among its alternative names, beside the hosts at
+which it is reached, so whoever has it can be that task and no other. They are made with the command
+``openssl``; the keys (P-256) never leave the directory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
+from typing import NamedTuple
+
+from flowrt.device.spec import parse_device
+from flowrt.errors import (
+    AlreadyExistsError,
+    InternalError,
+    NotFoundError,
+    PermissionDeniedError,
+)
+
+DAYS = 365
+OPENSSL_S = 30.0
+"""A key and a signature take it 10 ms; only a machine without random numbers takes longer."""
+
+_URI = re.compile(r"flowrt://([A-Za-z][A-Za-z0-9_]*)/([0-9]{1,9})")
+_NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
+
+
+class Task(NamedTuple):
+    job: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self.index}"
+
+
+# --- making them
+
+
+def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]], days: int = DAYS) -> list[Path]:
+    """Make ``ca.pem`` and ``ca.key`` in ``folder`` unless they are there, and ``JOB_INDEX.pem`` and ``.key``
+    for each of ``tasks``, which are mapped to the host names and addresses that reach them. The new files.
+
+    Keys have mode 0600. Raises `AlreadyExistsError`, before anything is made, for a task that has a
+    certificate, and `NotFoundError` where there is no ``openssl``.
+    """
+    if shutil.which("openssl") is None:
+        raise NotFoundError("certs init: expected the command openssl; got none on the PATH. Install OpenSSL 3")
+    for task in tasks:
+        if (taken := folder / f"{_stem(task)}.pem").exists():
+            raise AlreadyExistsError(f"certs init: expected no certificate of {task}; got {taken}")
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    made = [] if (folder / "ca.pem").exists() else _make_authority(folder, days)
+    for task, hosts in tasks.items():
+        made += _make_certificate(folder, task, hosts, days)
+    return made
+
+
+def _make_authority(folder: Path, days: int) -> list[Path]:
+    _openssl(
+        folder, "req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", str(days),
+        "-subj", "/CN=flowrt cluster", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
+    )  # fmt: skip
+    return [folder / "ca.pem", folder / "ca.key"]
+
+
+def _make_certificate(folder: Path, task: Task, hosts: Sequence[str], days: int) -> list[Path]:
+    stem = _stem(task)
+    names = ",".join([f"URI:flowrt://{task.job}/{task.index}", *map(_alternative_name, hosts)])
+    _openssl(
+        folder, "req", "-x509", *_NEW_KEY, "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(days),
+        "-keyout", f"{stem}.key", "-out", f"{stem}.pem", "-subj", f"/CN={task}",
+        "-addext", f"subjectAltName={names}", "-addext", "basicConstraints=critical,CA:FALSE",
+        "-addext", "extendedKeyUsage=serverAuth,clientAuth",
+    )  # fmt: skip
+    return [folder / f"{stem}.pem", folder / f"{stem}.key"]
+
+
+def _stem(task: Task) -> str:
+    return f"{task.job}_{task.index}"
+
+
+def _alternative_name(host: str) -> str:
+    try:
+        return f"IP:{ip_address(host.strip('[]'))}"
+    except ValueError:
+        return f"DNS:{host}"
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    done = subprocess.run(
+        ["openssl", *arguments], cwd=folder, capture_output=True, text=True, timeout=OPENSSL_S, umask=0o077,
+        stdin=subprocess.DEVNULL, env={**os.environ, "OPENSSL_CONF": os.devnull}, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        raise InternalError(f"openssl {arguments[0]}: {done.stderr.strip()}")
+
+
+# --- reading them
+
+
+def task_of_certificate(names: Iterable[str]) -> Task | None:
+    """The task that a certificate with the alternative ``names`` is for; None for no task's."""
+    found = {Task(match[1], int(match[2])) for name in names if (match := _URI.fullmatch(name))}
+    return found.pop() if len(found) == 1 else None
+
+
+def check_claim(names: Sequence[str], task: str) -> None:
+    """Whether a peer whose certificate has the alternative ``names`` may be ``task``
+    (``/job:worker/replica:0/task:0``; empty for a session's process, which is none). No names: it showed no
+    certificate, and there is nothing to hold it to. Raises `PermissionDeniedError`.
+    """
+    if not names or not task:
+        return
+    spec = parse_device(task)
+    shown = task_of_certificate(names)
+    if shown is None or shown != (spec.job, spec.task):
+        got = "none of a task" if shown is None else f"that of {shown}"
+        raise PermissionDeniedError(f"{task}: expected its own certificate; got {got}")

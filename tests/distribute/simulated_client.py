@@ -1,0 +1,271 @@
+"""Clients of the simulated cluster: what they compute, and one client's life as a script.
+
+Every step has a slot of its own in ``tally``, a variable of the parameter server, and adds 1 there: the variable
+says of each step how often it was applied.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Generator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import flowrt as tf
+from flowrt.distribute.messages import PROTOCOL, Message, encode_status
+from flowrt.distribute.peer import Peer, dial
+from flowrt.errors import AbortedError, CancelledError, OpError, UnavailableError
+from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.prune import extract
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel import Transport
+
+SLOTS = 48
+"""Steps a simulation has at most."""
+
+PAYLOAD = 1500
+"""Elements of the chain's tensor: 6000 bytes, more than travels inside a header."""
+
+TURNS = 3
+"""Iterations of the loop."""
+
+
+class Program(NamedTuple):
+    """``expected(x)`` of what it fetches; ``hops`` are the tasks that check their input, in order."""
+
+    subgraph: Subgraph
+    size: int
+    expected: Callable[[Any], Any] | None
+    hops: tuple[str, ...]
+
+
+def _on(task: str, cpu: int = 0) -> str:
+    return f"{task}/device:CPU:{cpu}"
+
+
+@functools.cache
+def programs_of(tasks: tuple[str, ...], home: str) -> dict[str, Program]:
+    """What a client at ``home`` runs on ``tasks``, of which the first keeps the variable."""
+    server = tasks[0]
+    with tf.Graph().as_default() as graph:
+        slot = tf.placeholder(tf.int64, [SLOTS], "slot")
+        x = tf.placeholder(tf.float32, [None], "x")
+        with tf.device(_on(server)):
+            tally = tf.get_variable("tally", [SLOTS], tf.int64, initializer=tf.zeros_initializer())
+            counted = tf.assign_add(tally, slot)
+
+        with tf.control_dependencies([counted]), tf.device(_on(home)):
+            seen = tally.read_value() * 1
+
+        hops = tuple(tasks[i % len(tasks)] for i in range(1, 2 * len(tasks) + 1))
+        faults = tf.placeholder(tf.float32, [len(hops)], "faults")
+        chained = x
+        for i, task in enumerate(hops):
+            with tf.device(_on(task, i % 2)):
+                chained = tf.check_numerics(chained + 1.0 + faults[i], "planted")
+
+        def body(turn: Any, value: Any) -> Any:
+            with tf.device(_on(server, 1)):
+                doubled = value * 2.0
+            with tf.device(_on(tasks[-1])):
+                return turn + 1, doubled + 1.0
+
+        with tf.device(_on(home)):
+            _, looped = tf.while_loop(lambda turn, _: turn < TURNS, body, [0, x])
+        with tf.control_dependencies([looped]), tf.device(_on(server)):
+            counted_late = tf.assign_add(tally, slot)
+
+    def cut_out(fetches: list[Any], feeds: dict[Any, tuple[int, ...]]) -> Subgraph:
+        shapes = {slot: (SLOTS,), **feeds}
+        return extract(graph, fetches, [], shapes, [])
+
+    return {
+        "count": Program(cut_out([seen], {}), 0, None, ()),
+        "chain": Program(
+            cut_out([chained, counted], {x: (PAYLOAD,), faults: (len(hops),)}),
+            PAYLOAD,
+            lambda x: x + len(hops),
+            hops,
+        ),
+        "loop": Program(
+            cut_out([looped, counted_late], {x: (2,)}),
+            2,
+            lambda x: x * 2**TURNS + 2**TURNS - 1,
+            (),
+        ),
+    }
+
+
+class Step:
+    """One step as its client knows it. ``since``: how many faults there had been when its session began."""
+
+    def __init__(self, slot: int, program: str, planted: str, timeout_s: float, began: float, since: int):
+        self.slot, self.program, self.planted = slot, program, planted
+        self.timeout_s, self.began, self.since = timeout_s, began, since
+        self.is_done = self.was_cancelled = False
+        self.error: OpError | None = None
+
+
+Script = Generator[Message, tuple[Message | None, OpError | None], None]
+
+
+class Client:
+    """Runs ``num_steps`` steps by the master at ``address``; with a new session, and a new connection, when
+    the old one is of no use any more.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        address: str,
+        transport: Transport,
+        programs: dict[str, Program],
+        filters: list[str],
+        num_steps: int,
+        rng: random.Random,
+        is_timed: bool,
+        world: Any,
+    ) -> None:
+        self.name, self.step, self.is_over = name, None, False
+        self._address, self._transport, self._programs = address, transport, programs
+        self._filters, self._left, self._rng, self._is_timed = filters, num_steps, rng, is_timed
+        self._world = world
+        self._peer: Peer | None = None
+        self._request_id = 0
+        self.step: Step | None
+        self.is_waiting = False
+        self._script = self._live()
+        self._reply: Any = None
+
+    # --- what the simulation decides
+
+    def act(self) -> None:
+        """Make the next request."""
+        try:
+            message = self._script.send(self._reply)
+        except StopIteration:
+            self.is_over = True
+            return
+        peer = self._connect()
+        if peer is None:
+            self._reply = None, UnavailableError("no master")
+            return
+        self.is_waiting = True
+        self._request_id = peer.next_id()
+        peer.ask(message, functools.partial(self._settle, self._request_id), self._request_id)
+
+    def cancel(self) -> None:
+        """Give up the step that runs."""
+        assert self.step is not None
+        assert self._peer is not None
+        self.step.was_cancelled = True
+        status = encode_status(CancelledError("the client gave up"), "the client")
+        self._peer.ask(Message(pb.CancelStep(request_id=self._request_id, status=status)), _ignore)
+
+    def leave(self) -> None:
+        """Go without a word; it may come back."""
+        if self._peer is not None:
+            self._peer.close("the client went")
+
+    # --- the script
+
+    def _live(self) -> Script:
+        while self._left > 0:
+            since = len(self._world.faults)
+            body = pb.CreateSession(device_filters=self._filters)
+            created, error = yield Message(body)
+            if created is None:
+                self._left -= 1  # or a client of a dead master would never end
+                continue
+            yield from self._session(created.body.session, since)
+            yield Message(pb.CloseSession(session=created.body.session))
+        self.leave()
+
+    def _session(self, session: str, since: int) -> Script:
+        handles: dict[str, int] = {}
+        while self._left > 0:
+            self._left -= 1
+            name = self._rng.choice(list(self._programs))
+            if name not in handles:
+                graph = self._programs[name].subgraph
+                made, error = yield Message(pb.MakeCallable(session=session), graph=graph)
+                if made is None:
+                    return
+                handles[name] = made.body.callable
+            step, body, feeds = self._next_step(session, name, handles[name], since)
+            self.step = step
+            answer, error = yield Message(body, feeds)
+            self.step = None
+            step.error, step.is_done = error, True
+            self._world.step_is_over(step)
+            if answer is not None:
+                self._check(step, feeds, answer)
+            if isinstance(error, UnavailableError | AbortedError):
+                return
+            if self._rng.random() < 0.2:
+                yield Message(pb.ReleaseCallable(session=session, callable=handles.pop(name)))
+
+    def _next_step(self, session: str, name: str, handle: int, since: int) -> tuple[Step, Any, list[Any]]:
+        program, rng = self._programs[name], self._rng
+        slot = self._world.new_slot()
+        one = np.zeros(SLOTS, np.int64)
+        one[slot] = 1
+        feeds = [one]
+        planted = ""
+        if program.size:
+            feeds.append(np.full(program.size, slot, np.float32))
+        if program.hops:
+            faults = np.zeros(len(program.hops), np.float32)
+            if rng.random() < 0.2:
+                at = rng.randrange(len(program.hops))
+                faults[at], planted = np.nan, program.hops[at]
+            feeds.append(faults)
+        timeout_s = rng.choice([1.0, 4.0]) if self._is_timed or rng.random() < 0.3 else 0.0
+        step = Step(slot, name, planted, timeout_s, self._world.now, since)
+        self._world.steps[slot] = step
+        body = pb.RunStep(session=session, callable=handle, timeout_ms=round(timeout_s * 1000))
+        return step, body, feeds
+
+    def _check(self, step: Step, feeds: list[Any], answer: Message) -> None:
+        expected = self._programs[step.program].expected
+        if expected is None:
+            assert answer.tensors[0][step.slot] == 1, f"step {step.slot} does not see its own update"
+        else:
+            np.testing.assert_array_equal(answer.tensors[0], expected(feeds[1]))
+        assert not step.planted, f"step {step.slot} succeeded, with a fault planted in {step.planted}"
+
+    # --- the connection
+
+    def _connect(self) -> Peer | None:
+        if self._peer is None or self._peer.is_lost:
+            try:
+                self._peer = dial(self._transport, self._address, self, 1.0)
+            except UnavailableError:
+                self._peer = None
+        return self._peer
+
+    def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
+        assert self.is_waiting, f"{self.name}: the request was answered twice"
+        assert request_id == self._request_id
+        self.is_waiting = False
+        self._reply = message, error
+
+    def hello(self) -> Any:
+        return pb.Hello(protocol=PROTOCOL, version="1")
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """It is the master, whoever says so."""
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None:
+        peer.answer(request_id, Message(pb.Done()), None)
+
+    def lost(self, peer: Peer, error: OpError) -> None:
+        self._world.report(self.name, f"lost its master: {error.message}")
+
+
+def _ignore(message: Message | None, error: OpError | None) -> None:
+    """Nobody waits for the answer to a cancellation."""
+
+

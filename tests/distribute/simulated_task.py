@@ -1,0 +1,309 @@
+"""One life of a task in the simulated cluster: the real machines, links, steps and programs, without threads.
+
+What a `Server` does at once, this does too. What a server gives to a thread waits here until the simulation chooses
+it: cutting and compiling graphs, dialling (`Task.work`), and each segment of each program (`Run`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import random
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.device.device import Device
+from flowrt.device.local_devices import local_devices
+from flowrt.distribute import master as m
+from flowrt.distribute import worker as w
+from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.containers import Containers
+from flowrt.distribute.links import Links, ignore
+from flowrt.distribute.messages import Message
+from flowrt.distribute.part import CompiledPart, cut_by_task
+from flowrt.distribute.peer import Done
+from flowrt.distribute.steps import Steps, as_op_error
+from flowrt.errors import AbortedError, DeadlineExceededError, OpError
+from flowrt.executor.config import ConfigProto, device_request
+from flowrt.executor.control import PAUSE
+from flowrt.graph.resources import VariableResource
+from flowrt.graph.step import step_scope
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.remote import RemoteRendezvous
+from tests.distribute.simulated_network import Network
+
+
+@functools.cache
+def devices_of(job: str, index: int) -> list[Device]:
+    """Two CPUs, the same ones in all lives and simulations: nothing of a step stays on them."""
+    return local_devices(device_request(ConfigProto(device_count={"CPU": 2})), job, index)
+
+
+class Run:
+    """The programs of one step in one task; what `run_threaded` does with threads, a segment at a time."""
+
+    def __init__(self, task: Task, start: w.StartStep) -> None:
+        self.task, self.start = task, start
+        self.control = task.steps.begin(start)
+        self.until = task.now() + start.timeout_ms / 1000 if start.timeout_ms else None
+        self.asked_for: dict[int, str] = {}
+        """The key that each program waits for."""
+        self._values: dict[int, Any] = {}
+        self._errors: list[BaseException] = []
+        self._instance: Any = None
+        self._programs: dict[int, Any] | None = None
+
+    @property
+    def movable(self) -> list[int]:
+        """The programs that can go on."""
+        if self._programs is None:
+            return [0]
+        return [number for number in self._programs if number not in self.asked_for]
+
+    def advance(self, number: int) -> None:
+        """Let a program go on to its next wait or pause."""
+        try:
+            with np.errstate(all="ignore"), step_scope(self.control):
+                if self._programs is None:
+                    self._begin()
+                else:
+                    self._go_on(number)
+        except Exception as error:  # noqa: BLE001 (it is the step's)
+            self._fail(number, error)
+        if not self._programs:
+            self._end()
+
+    def be_late(self) -> None:
+        """The deadline has passed."""
+        self.control.cancel(DeadlineExceededError("the step did not end within its virtual deadline"))
+
+    def _begin(self) -> None:
+        self._programs = {}
+        self.control.wake_by(self.start.rendezvous.abort)
+        self.start.rendezvous.ask(self.start.part.keys)
+        self.control.check()
+        self._instance = self.start.part.plan.begin(self.start.feeds, self.start.rendezvous)
+        self._programs = {i: program.run_stepwise() for i, program in enumerate(self._instance.programs)}
+
+    def _go_on(self, number: int) -> None:
+        assert self._programs is not None
+        self.control.check()
+        try:
+            key = self._programs[number].send(self._values.pop(number, None))
+        except StopIteration:
+            del self._programs[number]
+            return
+        if key is not PAUSE:
+            self.asked_for[number] = key
+            self.start.rendezvous.recv_async(key, functools.partial(self._arrived, number, key))
+
+    def _arrived(self, number: int, key: str, value: Any, error: OpError | None) -> None:
+        assert self.asked_for.pop(number, None) == key, f"{key} was settled twice"
+        if error is not None:
+            self._fail(number, error)
+            return
+        self.task.delivered[self.start.step, key] += 1
+        self._values[number] = value
+
+    def _fail(self, number: int, error: Exception) -> None:
+        assert self._programs is not None
+        self._programs.pop(number, None)
+        self._errors.append(error)
+        known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
+        self.control.cancel(known)
+
+    def _end(self) -> None:
+        steps = self.task.steps
+        self.task.runs.remove(self)
+        try:
+            if self._errors:
+                raise self._errors[0]
+            self.control.check()
+            steps.finish(self.start, self.start.part.plan.finish(self._instance))
+        except Exception as failure:  # noqa: BLE001 (it is the step's)
+            steps.fail(self.start, self.control, failure)
+
+
+class Task:
+    """``incarnation`` is of this life; ``now()`` the virtual time; ``report(task, text)`` the log."""
+
+    def __init__(
+        self,
+        cluster: ClusterSpec,
+        name: str,
+        index: tuple[str, int],
+        incarnation: int,
+        network: Network,
+        now: Callable[[], float],
+        report: Callable[[str, str], None],
+    ) -> None:
+        self.name, self.incarnation, self.now, self._report = name, incarnation, now, report
+        self.is_dead = False
+        self.work: list[Callable[[], object]] = []
+        self.runs: list[Run] = []
+        self.delivered: Counter[tuple[int, str]] = Counter()
+        self.ended: list[tuple[int, RemoteRendezvous]] = []
+        """The rendezvous of steps that were ended, until they are seen to be empty."""
+        self.failures: list[tuple[int, OpError]] = []
+        """What this task has answered of its parts of steps."""
+        self.parts: list[CompiledPart] = []
+        self.sessions: list[str] = []
+        self.variables: dict[str, VariableResource] = {}
+        addresses = {f"/job:{j}/replica:0/task:{i}": address for j, i, address in cluster.tasks()}
+        self.address = addresses[name]
+        self._transport = network.transport(self.address)
+        self.links = Links(name, incarnation, cluster, addresses, self._transport, self, self)
+        self.steps = Steps(name, self.links, self._ended)
+        self.devices = {device.name: device for device in devices_of(*index)}
+        described = [
+            pb.DeviceAttributes(name=device, device_type="CPU", incarnation=incarnation)
+            for device in self.devices
+        ]
+        self.master = m.Master(name, list(addresses), random.Random(incarnation))
+        self.worker = w.Worker(name, incarnation, "1", described, self.steps.new_rendezvous)
+        self._containers = Containers()
+        self._own: dict[int, Done] = {}
+        self._serial = itertools.count(1)
+        self._listener = self._transport.listen(self.address, self.links.accept)
+
+    def die(self) -> None:
+        self.is_dead = True
+        self._listener.close()
+        self.work.clear()
+        self.runs.clear()
+
+    # --- what the links ask of their owner
+
+    def submit(self, work: Callable[[], object]) -> None:
+        """What a server does on another thread."""
+        self.work.append(work)
+
+    def asked(self, token: str, request_id: int, message: Message) -> None:
+        self._dispatch(token, request_id, message)
+
+    def lost(self, token: str, name: str, error: OpError) -> None:
+        self._report(self.name, f"lost {name}")
+        event = w.PeerLost(token, error)
+        self._to_master(event)
+        self._to_worker(event)
+
+    # --- the machines
+
+    def tick(self, now: float) -> None:
+        for run in self.runs:
+            if run.until is not None and now > run.until:
+                run.be_late()
+        self._to_master(w.Ticked(now))
+        self._to_worker(w.Ticked(now))
+
+    def _dispatch(self, peer: str, request_id: int, message: Message) -> None:
+        event = w.Asked(peer, request_id, message)
+        (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
+
+    def _to_master(self, event: m.Event) -> None:
+        if not self.is_dead:
+            for action in self.master.handle(event):
+                _PERFORM[type(action)](self, action)
+
+    def _to_worker(self, event: w.Event) -> None:
+        if not self.is_dead:
+            for action in self.worker.handle(event):
+                _PERFORM[type(action)](self, action)
+
+    def _ended(self, ended: w.StepEnded) -> None:
+        what = "well" if ended.error is None else f"with {ended.error!r}"
+        self._report(self.name, f"step {ended.step:x} ends {what}")
+        self._to_worker(ended)
+
+    def _answer(self, answer: w.Answer) -> None:
+        peer, request_id, message, error = answer
+        if peer == self.name:
+            self._own.pop(request_id)(message, error)
+        elif (found := self.links.find(peer)) is not None:
+            found.answer(request_id, message, error)
+
+    def _ask(self, ask: m.Ask) -> None:
+        done = functools.partial(self._answered, ask.token)
+        if ask.task == self.name:
+            self._ask_itself(ask.message, done)
+        else:
+            self.links.ask(ask.task, ask.message, (done,), ask.connects)
+
+    def _tell(self, tell: m.Tell) -> None:
+        if tell.task == self.name:
+            self._ask_itself(tell.message, ignore)
+        else:
+            self.links.tell(tell.task, tell.message)
+
+    def _ask_itself(self, message: Message, done: Done) -> None:
+        number = next(self._serial)
+        self._own[number] = done
+        self._to_worker(w.Asked(self.name, number, message))
+
+    def _answered(self, token: int, message: Message | None, error: OpError | None) -> None:
+        self._to_master(m.Answered(token, message, error))
+
+    # --- what takes time
+
+    def _cut(self, cut: m.CutGraph) -> None:
+        devices = {d.name: d.incarnation for d in cut.devices}
+        try:
+            parts, placement = cut_by_task(cut.subgraph, devices, cut.placement, False, False)
+        except OpError as error:
+            self._to_master(m.GraphCut(cut.token, {}, {}, as_op_error(error)))
+        else:
+            self._to_master(m.GraphCut(cut.token, parts, placement, None))
+
+    def _compile(self, action: w.CompileGraph) -> None:
+        resource = self._containers.of(action.session)
+
+        def initialised(device: Device, node: Any) -> Any:
+            found = resource(device, node)
+            if isinstance(found, VariableResource) and not found.is_initialized:
+                found.assign(np, np.zeros(found.shape or (), found.dtype.np))
+                self.variables[found.name] = found
+            return found
+
+        part = CompiledPart(action.subgraph, self.devices, initialised, False)
+        self.parts.append(part)
+        self._to_worker(w.GraphCompiled(action.graph, part, None))
+
+    def _start(self, start: w.StartStep) -> None:
+        self._report(self.name, f"step {start.step:x} starts")
+        self.runs.append(Run(self, start))
+
+    def _end(self, end: w.EndStep) -> None:
+        self.failures.append((end.step, end.error))
+        self.ended.append((end.step, end.rendezvous))
+        self.steps.end(end)
+
+    def _forget(self, parts: Sequence[CompiledPart]) -> None:
+        for part in parts:
+            self.parts.remove(part)
+            part.close()
+
+    def _open(self, opened: w.OpenWorkerSession) -> None:
+        self.sessions.append(opened.session)
+        self._containers.open(*opened)
+
+    def _close(self, closed: w.CloseWorkerSession) -> None:
+        self.sessions.remove(closed.session)
+        self._containers.close(closed.session)
+
+
+_PERFORM: dict[type, Callable[[Task, Any], object]] = {
+    w.Answer: Task._answer,
+    m.Ask: Task._ask,
+    m.Tell: Task._tell,
+    m.CutGraph: lambda task, cut: task.submit(lambda: task._cut(cut)),
+    w.CompileGraph: lambda task, graph: task.submit(lambda: task._compile(graph)),
+    w.StartStep: Task._start,
+    w.EndStep: Task._end,
+    w.ServeTensors: lambda task, serve: task.steps.serve(serve),
+    w.OpenWorkerSession: Task._open,
+    w.CloseWorkerSession: Task._close,
+    w.ForgetParts: lambda task, forgotten: task._forget(forgotten.parts),
+}
