@@ -59,8 +59,8 @@ def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextMana
 
 
 def container(container_name: str) -> AbstractContextManager[None]:
-    """See `Graph.container`. `Session.reset` empties containers; a session without a target owns its variables
-    whatever their container.
+    """See `Graph.container`. `Session.reset` empties containers of a cluster; a session without a target owns
+    its variables whatever their container.
     """
     return get_default_graph().container(container_name)
 

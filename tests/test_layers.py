@@ -44,9 +44,10 @@ DOORS: dict[str, tuple[str, ...]] = {
     "llvmlite": ("flowrt.device.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
     "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),
+    "ray": ("flowrt.distribute.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoint",),
 }
-LATE = {"cupy", "grpc", "llvmlite", "malt", "opt_einsum", "safetensors"}  # not loaded by `import flowrt`
+LATE = {"cupy", "grpc", "llvmlite", "malt", "opt_einsum", "ray", "safetensors"}  # not loaded by `import flowrt`
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}

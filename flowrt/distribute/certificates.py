@@ -51,7 +51,9 @@ def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]], days: i
     certificate, and `NotFoundError` where there is no ``openssl``.
     """
     if shutil.which("openssl") is None:
-        raise NotFoundError("certs init: expected the command openssl; got none on the PATH. Install OpenSSL 3")
+        raise NotFoundError(
+            "certs init: expected the command openssl; got none on the PATH. Install OpenSSL 3"
+        )
     for task in tasks:
         if (taken := folder / f"{_stem(task)}.pem").exists():
             raise AlreadyExistsError(f"certs init: expected no certificate of {task}; got {taken}")

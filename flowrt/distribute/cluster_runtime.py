@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
 
 import flowrt.version
+from flowrt.device.device import Device
+from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.links import LOST_S, connect_timeout_s, keep_dialling
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
@@ -21,11 +23,20 @@ from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
 from flowrt.errors import CancelledError, OpError
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
+from flowrt.executor.feeds import bring
+from flowrt.executor.local_runtime import Run
+from flowrt.executor.request import Request
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
+from flowrt.graph.graph import Graph
 from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.prune import extract
+from flowrt.graph.shapes import Shape
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.transport import new_transport
+
+FEEDING = DeviceRequest(gpus=0)
+"""What a session of a cluster has in this process: where feeds are prepared."""
 
 
 class MasterLink(Protocol):
@@ -116,6 +127,7 @@ class ClusterRuntime:
         server = server_of(target)
         timeout_s = config.operation_timeout_in_ms / 1000 or connect_timeout_s()
         self._link: MasterLink = _There(address, timeout_s) if server is None else _Here(server)
+        self.devices: Sequence[Device] = local_devices(FEEDING)
         self._lock = threading.Lock()
         self._session = ""
 
@@ -149,10 +161,31 @@ class ClusterRuntime:
 
     # --- what a session asks
 
-    def compile(self, subgraph: Subgraph) -> ClusterStep:
-        """Have ``subgraph`` placed, cut and compiled by the tasks that have a part of it."""
+    def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> ClusterStep:
+        """Have what the request needs placed, cut and compiled by the tasks that have a part of it."""
+        feeds = dict(zip(request.feeds, shapes, strict=True))
+        subgraph = extract(graph, request.fetches.tensors, request.fetches.targets, feeds, request.done)
         answer = self.ask(Message(pb.MakeCallable(session=self.session), graph=subgraph))
         return ClusterStep(self, self._link, subgraph, answer.body.callable)
+
+    def count_run(self, plan: Any, replace: Any) -> None:
+        """Loops are compiled where the parts are."""
+
+    def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Any]:
+        """Feeds in a GPU's memory come to the host, and travel from there."""
+        host = self.devices[0]
+        return bring(arrays, [host] * len(arrays), self.devices)
+
+    def variable_values(self, variables: Sequence[Any], run: Run) -> list[Any]:
+        """See `flowrt.executor.session.BaseSession.variable_values`."""
+        return list(run(list(variables)))
+
+    def assign_variables(self, values: Mapping[Any, Any], run: Run) -> None:
+        """See `flowrt.executor.session.BaseSession.assign_variables`."""
+        run([v.initializer for v in values], {v.initializer.inputs[1]: x for v, x in values.items()})
+
+    def forget(self) -> None:
+        """The master forgets a callable when its step is closed."""
 
     def list_devices(self) -> list[tuple[str, str, int]]:
         """(name, type, bytes of memory) of all devices of the session."""
@@ -171,6 +204,8 @@ class ClusterRuntime:
         except OpError:
             pass
         self._link.close()
+        for device in self.devices:
+            device.close()
 
 
 @final

@@ -27,16 +27,18 @@ THREADS = "OMP_NUM_THREADS"
 
 @final
 class ReservedPorts:
-    """Free ports of the loopback interface that are nobody else's until `close`. A context manager."""
+    """Free ports of this host that are nobody else's until `close`. A context manager."""
 
-    def __init__(self, number: int) -> None:
-        """Raises `UnavailableError` where the system has none left."""
+    def __init__(self, number: int, host: str = LOOPBACK) -> None:
+        """Raises `UnavailableError` where the system has none left, or ``host`` is not an address of it."""
         self._sockets = contextlib.ExitStack()
         try:
-            self.ports = [_reserve(self._sockets) for _ in range(number)]
+            self.ports = [_reserve(self._sockets, host) for _ in range(number)]
         except OSError as error:
             self.close()
-            raise UnavailableError(f"local cluster: expected {number} free ports; got {error}") from error
+            raise UnavailableError(
+                f"local cluster: expected {number} free ports of {host}; got {error}"
+            ) from error
 
     def close(self) -> None:
         self._sockets.close()
@@ -50,10 +52,10 @@ class ReservedPorts:
         self.close()
 
 
-def _reserve(stack: contextlib.ExitStack) -> int:
-    held = stack.enter_context(socket.socket())
+def _reserve(stack: contextlib.ExitStack, host: str) -> int:
+    held = stack.enter_context(socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET))
     held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    held.bind((LOOPBACK, 0))
+    held.bind((host, 0))
     port: int = held.getsockname()[1]
     return port
 

@@ -8,41 +8,30 @@ dictionary look-up for each, the conversion of the feeds, and the program itself
 from __future__ import annotations
 
 import functools
-import sys
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-import threadpoolctl
-
-from flowrt.device.cuda import why_no_gpu
 from flowrt.device.deadline import deadline
 from flowrt.device.device import Device
-from flowrt.device.host_pool import set_num_threads
-from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import (
     CancelledError,
     DTypeError,
-    FailedPreconditionError,
     InvalidArgumentError,
     OpError,
-    ResourceExhaustedError,
 )
 from flowrt.executor.collector import paused_collector
-from flowrt.executor.compile_step import compile_step
-from flowrt.executor.compile_times import CompileTimes
-from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions, device_request
+from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.default_session import as_default, graph_to_run, leave
-from flowrt.executor.feeds import GpuFeed, bring, flat_feeds, resolve_feed
+from flowrt.executor.feeds import GpuFeed, flat_feeds, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches, structure_key
+from flowrt.executor.local_runtime import LocalRuntime, Runtime, closed
 from flowrt.executor.partial_run import PartialRun
 from flowrt.executor.plan import Plan
 from flowrt.executor.request import Request
 from flowrt.executor.runner import StepControl
-from flowrt.executor.session_variables import Place, assign_variables, new_resource, read_variables
 from flowrt.executor.step_stats import StepRecorder, describe_step
-from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
 from flowrt.graph.graph import (
     Graph,
     Operation,
@@ -50,12 +39,7 @@ from flowrt.graph.graph import (
     default_sessions,
     leave_default_graph,
 )
-from flowrt.graph.node import Node
-from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.extend import Recent
-from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
-from flowrt.graph.source import user_line
 
 MAX_REQUESTS = 256
 """Cached (fetches, fed tensors) pairs a session; the least recently used one goes."""
@@ -64,13 +48,10 @@ MAX_SHAPES = 32
 """Plans a request for exact feed shapes; later shapes share one plan that allocates as it goes."""
 
 
-CLUSTERS: dict[str, Callable[[str, ConfigProto], Any]] = {}
+CLUSTERS: dict[str, Callable[[str, ConfigProto], Runtime]] = {}
 """By the protocol of a target, what connects a session with a cluster
 (`flowrt.distribute.cluster_runtime`).
 """
-
-FEEDING = DeviceRequest(gpus=0)
-"""What a session has here whose work is done elsewhere: where feeds are prepared."""
 
 
 class DeviceAttributes(NamedTuple):
@@ -78,10 +59,10 @@ class DeviceAttributes(NamedTuple):
 
     name: str
     device_type: str
-    memory_limit_bytes: int
+    memory_limit_bytes: int | None
 
 
-def connect(target: str, config: ConfigProto) -> Any:
+def connect(target: str, config: ConfigProto) -> Runtime:
     """The cluster at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form, and
     what keeps the cluster from answering.
     """
@@ -111,23 +92,13 @@ class BaseSession:
             raise DTypeError(f"Session: expected a ConfigProto; got {config!r}")
         self._graph = graph_to_run(graph)
         self._config = config if config is not None else ConfigProto()
-        self._seed = seed
-        self._cluster = connect(target, self._config) if target else None
-        self._devices = local_devices(FEEDING if self._cluster else device_request(self._config))
-        self._by_name = {device.name: device for device in self._devices}
+        self._runtime: Runtime = connect(target, self._config) if target else LocalRuntime(self._config, seed)
         self._requests: dict[Any, Request] = {}
-        self._optimised = Recent()
-        self._resources: dict[tuple[str, str], Any] = {}
-        self._assigned: dict[str, str] = {}
         self._lock = threading.RLock()
         self._running: set[StepControl] = set()
         self._clock = 0
-        self._jit = jit_mode()
         self._mutations = self._graph.mutations
         self._closed = False
-        if self._config.intra_op_parallelism_threads:
-            threadpoolctl.threadpool_limits(self._config.intra_op_parallelism_threads, "blas")
-            set_num_threads(self._config.intra_op_parallelism_threads)
 
     # --- running
 
@@ -215,11 +186,9 @@ class BaseSession:
         arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
         plan = self._plan(request, tuple([a.shape for a in arrays]))
         if GpuFeed in map(type, arrays):
-            readers = [plan.placed.nodes[name].device for name in plan.placed.feeds]
-            there = [self._by_name.get(name, self._devices[0]) for name in readers]
-            arrays = bring(arrays, there, self._devices)
+            arrays = list(self._runtime.bring(plan, arrays))
         if plan.runs_to_compile:
-            self._count_run(request, plan)
+            self._runtime.count_run(plan, functools.partial(self._replace, request))
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run_straight(arrays))
         return request.fetches.rebuild(self._run_controlled(plan, arrays, options, run_metadata))
@@ -267,71 +236,15 @@ class BaseSession:
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
         """A `Plan`, or what a cluster has in its place."""
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
-        if self._cluster is not None:
-            fetches, feeds = request.fetches, dict(zip(request.feeds, known, strict=True))
-            return self._cluster.compile(
-                extract(self._graph, fetches.tensors, fetches.targets, feeds, request.done)
-            )
-        options = self._config.graph_options.optimizer_options
-        times = CompileTimes()
-        placed = compile_step(
-            self._graph,
-            request.fetches.tensors,
-            request.fetches.targets,
-            dict(zip(request.feeds, known, strict=True)),
-            [device.spec for device in self._devices],
-            self._assigned,
-            self._config.allow_soft_placement,
-            options.opt_level != OptimizerOptions.L0,
-            request.done,
-            {"GPU": why_no_gpu},
-            times,
-            self._optimised,
-        )
-        for node in placed:
-            if node.op.effect is Effect.HANDLE:
-                self._assigned[node.name] = node.device
-            if self._config.log_device_placement:
-                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
-        inline = self._config.inter_op_parallelism_threads == 1
-        controlled = bool(self._config.operation_timeout_in_ms)
-        can_fuse = options.opt_level != OptimizerOptions.L0 and len(placed) <= MAX_NODES
-        fuses = self._jit is Jit.EAGER and can_fuse
-        make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
-        plan = make(fuses, times)
-        if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
-            plan.runs_to_compile, plan.with_loops = RUNS_BEFORE_COMPILING, functools.partial(make, True)
-        return plan
+        return self._runtime.compile(self._graph, request, known)
 
-    def _count_run(self, request: Request, plan: Plan) -> None:
-        """Have loops compiled for a plan that runs again and again."""
-        plan.runs_to_compile = max(0, plan.runs_to_compile - 1)  # threads may count at once
-        if not plan.runs_to_compile:
-            compile_beside(functools.partial(self._take_loops, request, plan))
-
-    def _take_loops(self, request: Request, plan: Plan) -> None:
-        """On the compiling thread: a plan with loops in the place of ``plan``."""
-        if self._closed or not any(device.executor.compiles_loops() for device in self._devices):
-            return
-        assert plan.with_loops is not None
-        try:
-            fused = plan.with_loops()
-        except (FailedPreconditionError, ResourceExhaustedError):
-            return  # the session was closed meanwhile, or there is no memory for a second plan
+    def _replace(self, request: Request, plan: Plan, better: Plan) -> None:
+        """Put ``better`` in the place of ``plan``, which may be forgotten by now."""
         with self._lock:
             for shapes, current in request.plans.items():
-                if current is plan and fused.has_loops and not self._closed:
-                    request.plans[shapes] = fused
+                if current is plan and not self._closed:
+                    request.plans[shapes] = better
                     plan.let_go()
-
-    def _resource(self, device: Device, node: Node) -> Any:
-        """The session's object behind a stateful node, made when first asked for."""
-        key = (device.name, node.name)
-        with self._lock:
-            self._check_open()
-            if key not in self._resources:
-                self._resources[key] = new_resource(device, node)
-            return self._resources[key]
 
     def make_callable(
         self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
@@ -367,26 +280,15 @@ class BaseSession:
 
     def variable_values(self, variables: Sequence[Any]) -> list[Any]:
         """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
-        if self._cluster is not None:
-            values: list[Any] = self.run(list(variables))
-            return values
-        return read_variables(variables, self._variable_resources(variables))
+        self._check_open()
+        return self._runtime.variable_values(variables, self.run)
 
     def assign_variables(self, values: Mapping[Any, Any]) -> None:
         """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed
         then.
         """
-        if self._cluster is not None:
-            self.run([v.initializer for v in values], {v.initializer.inputs[1]: x for v, x in values.items()})
-            return
-        assign_variables(values, self._variable_resources(list(values)), self._devices)
-
-    def _variable_resources(self, variables: Sequence[Any]) -> list[Place]:
         self._check_open()
-        if any(v.op.name not in self._assigned for v in variables):
-            self.run([v.is_initialized() for v in variables])  # places them, all in one plan
-        devices = [self._by_name[self._assigned[v.op.name]] for v in variables]
-        return [(d, self._resource(d, v.op.node)) for d, v in zip(devices, variables, strict=True)]
+        self._runtime.assign_variables(values, self.run)
 
     # --- partial runs
 
@@ -432,7 +334,7 @@ class BaseSession:
 
     @property
     def sess_str(self) -> str:
-        return "" if self._cluster is None else str(self._cluster.target)
+        return self._runtime.target
 
     @staticmethod
     def reset(
@@ -441,21 +343,19 @@ class BaseSession:
         """Drop the variables that the sessions of the cluster at ``target`` share, in ``containers`` or in
         all. Raises as `Session`.
         """
-        cluster = connect(target, config or ConfigProto())
+        cluster: Any = connect(target, config or ConfigProto())
         try:
             cluster.reset(list(containers or ()))
         finally:
             cluster.close()
 
     def list_devices(self) -> list[DeviceAttributes]:
-        if self._cluster is not None:
-            return [DeviceAttributes(*described) for described in self._cluster.list_devices()]
-        return [DeviceAttributes(d.name, d.device_type, d.pool.stats().bytes_limit) for d in self._devices]
+        return [DeviceAttributes(*described) for described in self._runtime.list_devices()]
 
     @property
     def devices(self) -> Sequence[Device]:
         """This session's devices: their memory pools, transfers and executors."""
-        return tuple(self._devices)
+        return tuple(self._runtime.devices)
 
     def close(self) -> None:
         """End the session: running steps are cancelled, variables released. Further runs raise."""
@@ -464,15 +364,7 @@ class BaseSession:
             for control in list(self._running):
                 control.cancel(CancelledError("the session was closed while this step ran"))
             self._forget_plans()
-            resources = list(self._resources.values())
-            self._resources.clear()
-        for resource in resources:  # not under the lock: what a resource waits for may need it
-            if close := getattr(resource, "close", None):
-                close()
-        for device in self._devices:
-            device.close()
-        if self._cluster is not None:
-            self._cluster.close()
+        self._runtime.close()
 
     def _forget_plans(self) -> None:
         with self._lock:
@@ -480,13 +372,12 @@ class BaseSession:
                 for plan in request.plans.values():
                     plan.close()
             self._requests.clear()
-            self._optimised = Recent()
+            self._runtime.forget()
             self._mutations = self._graph.mutations
 
     def _check_open(self) -> None:
         if self._closed:
-            message = "the session is closed: expected an open one. Make a new Session"
-            raise FailedPreconditionError(message, source=user_line())
+            raise closed()
 
 
 class Session(BaseSession):

@@ -325,6 +325,8 @@ class OpDef:
     """From attrs, the axis of each input along which parts may be joined: the op of the joined inputs is the
     sum of the op over the parts. None for an input that says how.
     """
+    privilege: Callable[[Mapping[str, Any]], str | None] | None
+    """From attrs, what a node does that a process does not do for others unasked, such as "calls Python"."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
@@ -400,6 +402,7 @@ def define_op(
     loop: Loop | None = None,
     reduction: str | None = None,
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None,
+    privilege: Callable[[Mapping[str, Any]], str | None] | None = None,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
@@ -414,7 +417,8 @@ def define_op(
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
         shape, kernel, vjp, jvp, samples, effect,
-        alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, joined, doc,
+        alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, joined, privilege,
+        doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,

@@ -30,6 +30,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, NamedTuple, final
 
 from flowrt.dtypes import DType
@@ -57,6 +58,8 @@ from flowrt.graph.text_literals import (
 _ENDS = ("feeds", "fetches", "targets")
 MAX_INDENT = 160
 """Columns: 40 functions inside one another."""
+MAX_HINTED = 100
+"""Characters of a name for which a near one is looked for."""
 
 
 # --- printing
@@ -238,8 +241,12 @@ def _parse_block(lines: _Lines, indent: int) -> Subgraph:
         if line.next.kind == "word":
             _parse_end(line, ends)
         _finish(line)
-    feeds, fetches, targets = (tuple(_resolve(*at, nodes) for at in ends.get(word, ())) for word in _ENDS)
-    return Subgraph(nodes, tuple(name for name, _ in feeds), fetches, tuple(name for name, _ in targets))
+    feeds, targets = (
+        tuple(_resolve(*at, nodes)[0] for at in ends.get(word, ())) for word in ("feeds", "targets")
+    )
+    return Subgraph(
+        nodes, feeds, tuple(_resolve_output(*at, nodes) for at in ends.get("fetches", ())), targets
+    )
 
 
 def _finish(line: Line) -> str:
@@ -262,7 +269,7 @@ def _parse_end(line: Line, ends: dict[str, list[tuple[Line, Token]]]) -> None:
 def _parse_node(line: Line, lines: _Lines, nodes: Mapping[str, Node]) -> Node:
     """The operation in ``line`` with its functions, which stand in ``lines``."""
     token = line.take("node", "an operation")
-    name, index = parse_name(token)
+    name, index = parse_name(line, token)
     if name in nodes or index:
         line.fail_at(token.column, "expected the name of a new operation", token.text)
     line.expect("=")
@@ -329,24 +336,35 @@ def _parse_inputs(line: Line, op: OpDef, nodes: Mapping[str, Node]) -> list[list
 
 def _parse_input(line: Line, argument: Argument, nodes: Mapping[str, Node]) -> list[Ref]:
     if not argument.is_list:
-        return [_resolve(line, line.take("node", f"input {argument.name!r}"), nodes)]
+        return [_resolve_output(line, line.take("node", f"input {argument.name!r}"), nodes)]
     line.expect("[")
     refs: list[Ref] = []
     while not line.accept("]"):
         if refs:
             line.expect(",")
-        refs.append(_resolve(line, line.take("node", f"input {argument.name!r}"), nodes))
+        refs.append(_resolve_output(line, line.take("node", f"input {argument.name!r}"), nodes))
     return refs
 
 
 def _resolve(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
-    name, index = parse_name(token)
+    name, index = parse_name(line, token)
     if name not in nodes:
-        hint = nearest(name, nodes)
+        hint = _nearest_above(name, nodes)
         line.fail_at(token.column, f"expected an operation defined above{hint and f'.{hint}'}", token.text)
-    if index and index >= len(nodes[name].outputs):
+    return name, index
+
+
+def _resolve_output(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
+    name, index = _resolve(line, token, nodes)
+    if index >= len(nodes[name].outputs):
         line.fail_at(token.column, f"expected one of its {len(nodes[name].outputs)} outputs", token.text)
     return name, index
+
+
+def _nearest_above(name: str, nodes: Mapping[str, Node]) -> str:
+    """Among the last names, and short ones: comparing takes 50 us for two of 100 characters."""
+    last = islice((each for each in reversed(nodes) if len(each) <= MAX_HINTED), 1000)
+    return nearest(name, last) if len(name) <= MAX_HINTED else ""
 
 
 def _parse_attrs(line: Line, op: OpDef) -> dict[str, Any]:
@@ -427,5 +445,5 @@ class _Code(NamedTuple):
 
 
 def _parse_source(comment: str) -> Source | None:
-    match = re.fullmatch(r"# (.+):(\d+)", comment)
+    match = re.fullmatch(r"# (.+):(\d{1,9})", comment)
     return None if match is None else Source(_Code(match[1], int(match[2])), 0)

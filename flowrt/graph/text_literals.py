@@ -28,6 +28,8 @@ from flowrt.graph.tensor_proto import Array, check_full_shape, fill, first, from
 
 MAX_PRINTED_BYTES = 1024
 """Numeric tensors above this are printed as base64."""
+MAX_LISTS = 40
+"""Inside one another."""
 
 _SHORT = {"bfloat": "bf", "float": "f", "complex": "c", "uint": "u", "int": "i"}
 _DTYPES: dict[DType, str] = {
@@ -36,10 +38,10 @@ _DTYPES: dict[DType, str] = {
 }
 _DTYPE_OF = {text: dtype for dtype, text in _DTYPES.items()}
 
-_FLOAT = r"(?:\d+(?:\.\d*)?(?:[eE][+-]?\d+)?|inf|nan)"
+_FLOAT = r"(?:\d{1,40}(?:\.\d*)?(?:[eE][+-]?\d+)?|inf|nan)"
 _TOKEN = re.compile(
     r"\s*(?:"
-    r'(?P<node>%(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.\\/>-]+)(?P<index>:\d+)?)'
+    r'(?P<node>%(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.\\/>-]+)(?P<index>:\d{1,9})?)'
     r'|(?P<control>\^(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.\\/>-]+))'
     r"|(?P<device>@[^\s#]+)"
     r"|(?P<comment>\#.*)"
@@ -149,12 +151,15 @@ def format_name(name: str) -> str:
     return name if re.fullmatch(r"[A-Za-z0-9_.\\/>-]+", name) else json.dumps(name)
 
 
-def parse_name(token: Token) -> tuple[str, int]:
-    """The name and the output index in a ``node`` or ``control`` token."""
+def parse_name(line: Line, token: Token) -> tuple[str, int]:
+    """The name and the output index in a ``node`` or ``control`` token of ``line``."""
     text, index = token.text[1:], "0"
     if token.kind == "node" and (match := re.fullmatch(r"(.*):(\d+)", text, re.DOTALL)):
         text, index = match[1], match[2]
-    return (json.loads(text) if text.startswith('"') else text), int(index)
+    try:
+        return (json.loads(text) if text.startswith('"') else text), int(index)
+    except ValueError as error:
+        line.fail_at(token.column, f"expected a name ({error})", token.text)
 
 
 def format_key(key: str) -> str:
@@ -193,8 +198,8 @@ def parse_value(line: Line, kind: str | None) -> Any:
     return value
 
 
-def _parse_literal(line: Line) -> tuple[str, Any]:
-    """Kind and value; the kind of an empty list is "list"."""
+def _parse_literal(line: Line, depth: int = 0) -> tuple[str, Any]:
+    """Kind and value; the kind of an empty list is "list". It is in ``depth`` lists."""
     token = line.next
     if token.kind == "number":
         return _parse_number(line)
@@ -203,7 +208,7 @@ def _parse_literal(line: Line) -> tuple[str, Any]:
     if token.text == "[" or token.kind == "unknown":
         return "shape", parse_shape(line)
     if token.text == "(":
-        return _parse_list(line)
+        return _parse_list(line, depth + 1)
     if token.text in _WORDS:
         return _WORDS[line.take("word", "a value").text]
     if token.text not in _DTYPE_OF:
@@ -214,13 +219,15 @@ def _parse_literal(line: Line) -> tuple[str, Any]:
     return "type", dtype
 
 
-def _parse_list(line: Line) -> tuple[str, Any]:
+def _parse_list(line: Line, depth: int) -> tuple[str, Any]:
+    if depth > MAX_LISTS:
+        line.fail(f"expected at most {MAX_LISTS} lists inside one another")
     line.expect("(")
     kinds, items = dict[str, None](), list[Any]()
     while not line.accept(")"):
         if items:
             line.expect(",")
-        kind, value = _parse_literal(line)
+        kind, value = _parse_literal(line, depth)
         kinds[kind] = None
         items.append(value)
     return f"list({' or '.join(kinds)})" if items else "list", tuple(items)

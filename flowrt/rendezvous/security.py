@@ -14,7 +14,9 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedE
 TOKEN_FILE = Path(".flowrt", "token")
 """Below the home directory."""
 
-_TOKEN = re.compile(r"[A-Za-z0-9._~+/=-]{32,512}")  # what a Bearer header may carry; 32 of base64 are 192 bits
+_TOKEN = re.compile(
+    r"[A-Za-z0-9._~+/=-]{32,512}"
+)  # what a Bearer header may carry; 32 of base64 are 192 bits
 
 
 @dataclass(frozen=True)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
+from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel import Bytes, Connection, Receiver
 from flowrt.rendezvous.frame_stream import FrameStream
 from flowrt.rendezvous.framing import Kind
@@ -51,5 +52,7 @@ class StreamConnection(Connection):
         # It finishes the stream when it ends: to a peer that closes, there is no more to come from here.
         with self._life.reading(self, receiver, self._stream.finish):
             while (frame := self._stream.receive()) is not None:
+                if frame.kind != Kind.DATA:
+                    raise UnavailableError(f"expected a kind of frame that grpc has; got {frame.kind}")
                 if self._life.wants_frames:
                     receiver.on_frame(self, frame.header, frame.payload)

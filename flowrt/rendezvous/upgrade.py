@@ -19,10 +19,10 @@ import secrets
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
-from typing import Any, TypeVar, final
+from typing import Any, TypeVar, cast, final
 
 from flowrt.errors import DataLossError, UnavailableError
 from flowrt.rendezvous.byte_stream import ByteStream, PlainStream, TlsStream
@@ -47,7 +47,6 @@ KINDS: Mapping[str, tuple[str, ...]] = {
 
 UPGRADE_S = 1.0
 """Seconds that opening a socket may take; then the next kind is tried."""
-SECRET_BYTES = 32
 MAX_MESSAGE = 64 << 10
 """Bytes of a message of the handshake; a real one has some hundred."""
 
@@ -74,38 +73,51 @@ def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
     _say(stream, kinds=terms.kinds, boot_id=boot_id())
     reasons = []
     for offer in _hear(stream, "offers", list):
-        kind, address, secret = _field(offer, "kind", str), offer.get("address"), _field(offer, "secret", str)
+        kind = _field(offer, "kind", str)
         try:
             if kind == "grpc":
-                return _use_stream(stream)
-            sock = _knock(stream, terms, kind, address, secret)
-            return SocketConnection(kind, sock, stream, terms.allocate)
+                _use(stream, kind, lambda: None)
+                return StreamConnection(stream)
+            return SocketConnection(kind, _knock(stream, terms, kind, offer), stream, terms.allocate)
         except OSError as error:
             reasons.append(f"{kind}: {error}")
     why = "; ".join(reasons) or "the listener offers none of them to this process"
     raise UnavailableError(f"connection to {stream.peer}: expected {' or '.join(terms.kinds)}; {why}")
 
 
-def _use_stream(stream: FrameStream) -> Connection:
-    _say(stream, use="grpc")
-    _hear(stream, "opened", bool)
-    return StreamConnection(stream)
+def _use(stream: FrameStream, kind: str, show: Callable[[], T]) -> T:
+    """Ask for ``kind``, do what ``show`` does for it, and hear whether it is accepted. Raises `OSError`."""
+    _say(stream, use=kind)
+    shown = failed = None
+    try:
+        shown = show()
+    except OSError as error:
+        failed = error
+    if not _hear(stream, "opened", bool) or failed is not None:
+        raise failed or OSError("the listener did not accept it")
+    return cast(T, shown)
 
 
-def _knock(stream: FrameStream, terms: Terms, kind: str, address: Any, secret: str) -> ByteStream:
+def _knock(stream: FrameStream, terms: Terms, kind: str, offer: Any) -> ByteStream:
     """The socket of an offer. Raises `OSError` where it cannot be had."""
-    connected = _dial_unix(address) if kind == "unix" else _dial_tcp(terms.host, address)
-    with ExitStack() as on_error:
-        on_error.callback(connected.close)
-        _say(stream, use=kind)
+    if kind == "unix":
+        connected = _dial_unix(_field(offer, "address", str))
+    else:
+        connected = _dial_tcp(terms.host, _field(offer, "address", int))
+    secret = _field(offer, "secret", str).encode()
+
+    def show() -> socket.socket:
+        secured = connected
         if kind == "tcp" and terms.security.uses_tls:
-            connected = client_context(terms.security).wrap_socket(connected, server_hostname=terms.host)
-            on_error.callback(connected.close)
-        connected.sendall(bytes.fromhex(secret))
-        if not _hear(stream, "opened", bool):
-            raise OSError("the listener did not accept it")
-        on_error.pop_all()
-    return _as_stream(connected)
+            secured = client_context(terms.security).wrap_socket(connected, server_hostname=terms.host)
+        secured.sendall(secret)
+        return secured
+
+    try:
+        return _as_stream(_use(stream, kind, show))
+    except BaseException:
+        connected.close()
+        raise
 
 
 def _dial_unix(name: str) -> socket.socket:
@@ -151,7 +163,7 @@ def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:
 class _StreamDoor:
     """The stream itself, which is open."""
 
-    offer: Mapping[str, Any] = {"kind": "grpc", "secret": ""}
+    offer: Mapping[str, Any] = {"kind": "grpc"}
 
     def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
         return StreamConnection(stream)
@@ -167,8 +179,8 @@ class _SocketDoor:
     def __init__(self, kind: str, listening: socket.socket, address: str | int) -> None:
         self._kind = kind
         self._listening = listening
-        self._secret = secrets.token_bytes(SECRET_BYTES)
-        self.offer: Mapping[str, Any] = {"kind": kind, "address": address, "secret": self._secret.hex()}
+        self._secret = secrets.token_hex()
+        self.offer: Mapping[str, Any] = {"kind": kind, "address": address, "secret": self._secret}
 
     def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
         """Whoever shows the secret within `UPGRADE_S`; others are turned away."""
@@ -194,11 +206,11 @@ class _SocketDoor:
                 if self._kind == "tcp" and security.uses_tls:
                     knocking = server_context(security).wrap_socket(knocking, server_side=True)
                     on_error.callback(knocking.close)
-                shown = knocking.recv(SECRET_BYTES, 0 if security.uses_tls else socket.MSG_WAITALL)
+                shown = knocking.recv(len(self._secret), 0 if security.uses_tls else socket.MSG_WAITALL)
                 trusted = self._kind != "unix" or is_same_user(knocking)
             except OSError:
                 return None
-            if not trusted or not hmac.compare_digest(shown, self._secret):
+            if not trusted or not hmac.compare_digest(shown, self._secret.encode()):
                 return None
             on_error.pop_all()
         return _as_stream(knocking)

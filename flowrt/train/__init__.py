@@ -8,7 +8,7 @@ checkpoint*                 the files: safetensors shards, a JSON manifest with 
 coordinator, queue_runner   threads that stop together
 graph_files                 a graph as a file
 scaffold, session_manager   sessions whose variables have their values: restored, initialized or waited for
-monitored_session           the session of a training loop: `session_creator` makes it, `hooked_session` runs hooks
+monitored_session           the session of a training loop: session_creator makes it, hooked_session runs it
 *_hooks                     the hooks; session_run_hook says when they are called
 device_setter               between-graph replication: variables on parameter servers
 """

@@ -121,10 +121,12 @@ class Network:
         while end.inbox:
             self.lose(end, 0)
 
-    def kill(self, owner: str) -> None:
+    def kill(self, owner: str, rng: random.Random) -> None:
         """All connections of a task that is dead end; it hears of nothing."""
         for end in [end for end in self.ends if end.owner == owner]:
-            end.close()
+            self.cut(end, rng)
+            self.forget(end)
+            self.ends.remove(end)
 
 
 class _From(Transport):

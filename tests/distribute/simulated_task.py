@@ -142,6 +142,10 @@ class Task:
     ) -> None:
         self.name, self.incarnation, self.now, self._report = name, incarnation, now, report
         self.is_dead = False
+        self.slot_of: dict[int, int] = {}
+        """The slot of each step that is asked for here, by its number."""
+        self._slot = 0
+        self._open_requests: dict[tuple[str, int], str] = {}
         self.work: list[Callable[[], object]] = []
         self.runs: list[Run] = []
         self.delivered: Counter[tuple[int, str]] = Counter()
@@ -201,6 +205,9 @@ class Task:
 
     def _dispatch(self, peer: str, request_id: int, message: Message) -> None:
         event = w.Asked(peer, request_id, message)
+        kind = type(message.body)
+        if kind is pb.RunStep:
+            self._slot = int(message.tensors[0].argmax())
         (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
 
     def _to_master(self, event: m.Event) -> None:
@@ -227,6 +234,8 @@ class Task:
 
     def _ask(self, ask: m.Ask) -> None:
         done = functools.partial(self._answered, ask.token)
+        if type(ask.message.body) is pb.RunGraph:
+            self.slot_of[ask.message.body.step] = self._slot
         if ask.task == self.name:
             self._ask_itself(ask.message, done)
         else:
@@ -245,6 +254,26 @@ class Task:
 
     def _answered(self, token: int, message: Message | None, error: OpError | None) -> None:
         self._to_master(m.Answered(token, message, error))
+
+    def left_over(self) -> list[str]:
+        """What is not finished here, or was not let go of."""
+        worker, master = self.worker, self.master
+        kept = {
+            "work": self.work,
+            "runs": self.runs,
+            "sessions": self.sessions,
+            "parts": self.parts,
+            "worker sessions": worker._sessions,
+            "graphs": worker._graphs,
+            "steps": worker._steps,
+            "master sessions": master._sessions,
+            "rounds": master._rounds,
+            "cuts": master._cuts,
+            "controls": self.steps._controls,
+            "values that leave": self.ended,
+            "requests without an answer": self._open_requests,
+        }
+        return [f"{len(what)} {name}" for name, what in kept.items() if what]
 
     # --- what takes time
 

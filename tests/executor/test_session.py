@@ -287,7 +287,7 @@ def test_a_closed_session_and_its_graph_are_collected():
         v = tf.Variable(np.zeros(1000, np.float32))
         session = tf.Session()
         session.run(v.initializer)
-        array = weakref.ref(next(iter(session._resources.values())).array)
+        array = weakref.ref(next(iter(session._runtime._resources.values())).array)
         session.run(v + 1.0)
         session.close()
     gone = [weakref.ref(graph), weakref.ref(session), weakref.ref(v), array]

@@ -195,6 +195,7 @@ one_shot_iterator_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.HANDLE,
+    privilege=lambda attrs: "calls Python",
     state=lambda node: IteratorResource(node.name, _open_of(node)),
     doc="The handle of an iterator that begins by itself and ends for good.",
 )
@@ -210,6 +211,7 @@ make_iterator_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
+    privilege=lambda attrs: "calls Python",
     state=_open_of,
     doc="Begins an iterator, or begins it again.",
 )

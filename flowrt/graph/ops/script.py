@@ -227,6 +227,7 @@ def _define_call(name: str, effect: Effect, doc: str) -> OpDef:
         jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
         effect=effect,
+        privilege=lambda attrs: "calls Python",
         state=_function_of,
         doc=doc,
     )
@@ -353,6 +354,7 @@ print_v2_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.STATEFUL,
+    privilege=lambda attrs: "writes a file" if attrs["output_stream"].startswith("file://") else None,
     doc="Writes a string to a stream.",
 )
 

@@ -1,0 +1,344 @@
+"""A cluster under a virtual clock, in which one seed decides everything that may happen in another order.
+
+    python -m tests.distribute.simulation --seed 17        replays a seed and prints what happens
+
+Real are the machines, the codec, the links, the steps and the compiled programs; simulated are the network, the
+threads and the time. A seed draws the tasks, the clients and what goes wrong, then chooses event after event: a frame
+arrives, a program goes on, a graph is compiled, a client asks, time passes, a connection or a task is lost. In some
+simulations frames are also lost, repeated or overtaken, which no real connection does.
+
+What must hold after every event (numbers as in the reliability programme):
+
+  I1  no value is delivered to a program twice;
+  I2  every receive, and every request of a client, ends by its deadline, and ends;
+  I3  what an ended step leaves in a rendezvous is nothing;
+  I4  a step that succeeded was applied once, every other at most once;
+  I5  who fails names a cause that there was, and with one cause all name that one.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import math
+import random
+from collections.abc import Callable
+from typing import NamedTuple
+from unittest import mock
+
+from flowrt.distribute import links
+from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.master import GRACE_S, LATE_S
+from flowrt.errors import (
+    AbortedError,
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
+from flowrt.protos import cluster_pb2 as pb
+from tests.distribute.simulated_client import SLOTS, Client, Step, programs_of
+from tests.distribute.simulated_network import End, Frame, Network
+from tests.distribute.simulated_task import Run, Task
+
+MAX_EVENTS = 20_000
+"""A simulation takes some hundreds; one that takes so many does not end."""
+
+SLACK_S = 3.0
+"""A virtual second is some tens of events, and a frame may be chosen late."""
+
+STEP_FRAMES = {"run_graph", "recv_tensor", "abort_step", "step_result"}
+"""What may be lost: the rest has no deadline, because a real connection loses nothing."""
+
+
+class Fault(NamedTuple):
+    """``tasks`` are those that may be named as the cause; of some faults it may be anybody."""
+
+    kind: str
+    tasks: tuple[str, ...] = ()
+
+
+class Event(NamedTuple):
+    weight: float
+    happen: Callable[[], object]
+
+
+class Simulation:
+    """``say(text)`` takes the log."""
+
+    def __init__(self, seed: int, say: Callable[[str], object] | None = None) -> None:
+        self.rng, self._say = random.Random(seed), say
+        self.now = 0.0
+        self.network = Network()
+        rng = self.rng
+        num_tasks = rng.choice([2, 2, 3, 3, 4])
+        self._mode = rng.choices(["calm", "faults", "frames"], [1, 4, 2])[0]
+        self._faults_left = 0 if self._mode == "calm" else rng.randint(1, 3)
+        self.names = ["/job:ps/replica:0/task:0"]
+        self.names += [f"/job:worker/replica:0/task:{i}" for i in range(num_tasks - 1)]
+        addresses = {name: f"host{i}:1" for i, name in enumerate(self.names)}
+        workers = [addresses[name] for name in self.names[1:]]
+        self._cluster = ClusterSpec({"ps": [addresses[self.names[0]]], "worker": workers})
+        self._lives = dict.fromkeys(self.names, 0)
+        self.tasks: dict[str, Task] = {}
+        """Those that are alive."""
+        self._all: list[Task] = []
+        self._slots = itertools.count()
+        self.steps: dict[int, Step] = {}
+        self._slot_of: dict[int, int] = {}
+        """By the step's number, which the master draws."""
+        self.faults: list[Fault] = []
+        for name in self.names:
+            self._start(name)
+        self.clients = [self._new_client(i) for i in range(rng.choice([1, 2, 2, 3]))]
+        self.report("simulation", f"{self._mode}, {num_tasks} tasks, {len(self.clients)} clients")
+
+    def report(self, who: str, what: str) -> None:
+        if self._say is not None:
+            self._say(f"{self.now:8.3f}  {who:<28} {what}")
+
+    # --- who takes part
+
+    def _start(self, name: str) -> None:
+        life = self._lives[name] = self._lives[name] + 1
+        incarnation = (self.names.index(name) + 1) << 8 | life
+        job, index = name.split("/")[1][4:], int(name.rsplit(":", 1)[1])
+        task = Task(
+            self._cluster, name, (job, index), incarnation, self.network, lambda: self.now, self.report
+        )
+        task.slot_of = self._slot_of
+        self.tasks[name] = task
+        self._all.append(task)
+        self.report(name, f"starts, life {incarnation:x}")
+
+    def _new_client(self, number: int) -> Client:
+        master = self.rng.choice(self.names)
+        home = master if master != self.names[0] else self.names[1]
+        programs, filters = programs_of(tuple(self.names), home), []
+        if self.rng.random() < 0.2:  # between-graph: sees the server and its own task, no other
+            programs = {"count": programs["count"]}
+            filters = ["/job:ps", home.replace("/replica:0", "")]
+        return Client(
+            f"client {number}",
+            f"host{self.names.index(master)}:1",
+            self.network.transport(f"client {number}"),
+            programs,
+            filters,
+            self.rng.randint(2, SLOTS // 6),
+            random.Random(self.rng.random()),
+            self._mode == "frames",
+            self,
+        )
+
+    def new_slot(self) -> int:
+        return next(self._slots)
+
+    # --- what may happen next
+
+    def run(self) -> None:
+        """The whole of it. Raises `AssertionError` for an invariant that does not hold."""
+        with mock.patch.object(links, "RETRY_S", math.inf):  # no virtual second is spent in a dial
+            for number in itertools.count():
+                events = self._events()
+                if not events:
+                    if not self._has_more():
+                        break
+                    events = [Event(1, self._let_time_pass)]
+                assert number < MAX_EVENTS, f"it does not end: {self._left_over()}"
+                self.rng.choices(events, [event.weight for event in events])[0].happen()
+                self._check()
+        self._check_end()
+
+    def _events(self) -> list[Event]:
+        events = [Event(8, lambda end=end: self._deliver(end)) for end in self.network.ends if end.inbox]
+        for task in self.tasks.values():
+            events += [
+                Event(8, lambda t=task, w=work: (t.work.remove(w), w())) for work in task.work[:3]
+            ]
+            for run in task.runs:
+                events += [Event(8, lambda r=run, n=number: r.advance(n)) for number in run.movable]
+        events += [Event(4, client.act) for client in self.clients if not client.is_waiting and not client.is_over]
+        if not events:
+            return []
+        events.append(Event(0.5, self._let_time_pass))
+        if self._faults_left:
+            events += self._possible_faults()
+        dead = [name for name in self.names if name not in self.tasks]
+        events += [Event(0.3, lambda name=name: self._start(name)) for name in dead]
+        return events
+
+    def _possible_faults(self) -> list[Event]:
+        events = [Event(0.05, self._kill), Event(0.05, self._cut), Event(0.05, self._give_up)]
+        if self._mode == "frames":
+            events.append(Event(1.0, self._disturb))
+        return events
+
+    def _has_more(self) -> bool:
+        """Whether something will happen when time has passed."""
+        return not all(client.is_over for client in self.clients) or self._left_over() != ""
+
+    def _deliver(self, end: End) -> None:
+        frame = end.inbox.popleft()
+        self.report(end.owner, "loses its connection to " + end.peer if frame is None else _text(end, frame))
+        end.take(frame)
+
+    def _let_time_pass(self) -> None:
+        self.now += self.rng.uniform(0.05, 0.5)
+        for task in list(self.tasks.values()):
+            task.tick(self.now)
+        self._check_deadlines()
+
+    # --- what goes wrong
+
+    def _fault(self, fault: Fault) -> None:
+        self._faults_left -= 1
+        self.faults.append(fault)
+        self.report("FAULT", f"{fault.kind} {' and '.join(fault.tasks)}")
+
+    def _kill(self) -> None:
+        name = self.rng.choice(list(self.tasks))
+        task = self.tasks.pop(name)
+        self._fault(Fault("kill", (name,)))
+        task.die()
+        self.network.kill(task.address, self.rng)
+
+    def _cut(self) -> None:
+        open_ends = [end for end in self.network.ends if not end.is_cut]
+        if not open_ends:
+            return
+        end = self.rng.choice(open_ends)
+        ends = {f"host{i}:1": name for i, name in enumerate(self.names)}
+        self._fault(Fault("cut", tuple(ends.get(owner, owner) for owner in (end.owner, end.peer))))
+        self.network.cut(end, self.rng)
+
+    def _give_up(self) -> None:
+        client = self.rng.choice(self.clients)
+        if client.step is None or not client.is_waiting:
+            return
+        self._fault(Fault("client"))
+        if self.rng.random() < 0.6:
+            client.cancel()
+        else:
+            client.leave()
+
+    def _disturb(self) -> None:
+        """Lose, repeat or move a frame between two tasks."""
+        places = [
+            (end, position)
+            for end in self.network.ends
+            if end.owner.startswith("host") and end.peer.startswith("host")
+            for position, frame in enumerate(end.inbox)
+            if frame is not None and _kind(frame) in STEP_FRAMES
+        ]
+        if not places:
+            return
+        end, position = self.rng.choice(places)
+        frame = end.inbox[position]
+        assert frame is not None
+        what = self.rng.choice(["lose", "repeat", "delay"])
+        self._fault(Fault(f"{what} {_kind(frame)} to {end.owner}"))
+        if what == "lose":
+            self.network.lose(end, position)
+            return
+        if what == "delay":
+            del end.inbox[position]
+        again = frame if what == "delay" else Frame(frame.header, frame.copies, frame.copies, lambda: None)
+        last = len(end.inbox) - (1 if end.inbox and end.inbox[-1] is None else 0)
+        end.inbox.insert(self.rng.randint(min(position, last), last), again)
+
+    # --- what must hold
+
+    def _check(self) -> None:
+        for task in self.tasks.values():
+            for (number, key), times in task.delivered.items():
+                assert times == 1, f"I1: {task.name} got {key} of step {number:x} {times} times"
+            task.delivered.clear()
+            for number, rendezvous in task.ended:
+                rendezvous.check_empty()
+            task.ended = [(n, r) for n, r in task.ended if not r._table.is_empty]
+            for number, error in task.failures:
+                self._check_cause(self.steps[self._slot_of[number]], error, task.name)
+            task.failures.clear()
+        for slot, times in enumerate(self._applied()):
+            step = self.steps.get(slot)
+            assert times <= 1, f"I4: step {slot} was applied {times} times"
+            assert times == 0 or step is not None, f"I4: step {slot} was applied and never asked for"
+
+    def _applied(self) -> list[int]:
+        """How often each step was, in all lives of the server together."""
+        tallies = [v.array.tolist() for task in self._all for v in task.variables.values()]
+        return [sum(times) for times in zip(*tallies, strict=True)]
+
+    def step_is_over(self, step: Step) -> None:
+        """A client has its answer."""
+        self.report("client", f"step {step.slot} ({step.program}) is over: {step.error!r}")
+        if step.error is None:
+            assert self._applied()[step.slot] == 1, f"I4: step {step.slot} succeeded and was not applied"
+        else:
+            self._check_cause(step, step.error, "its client")
+
+    def _check_cause(self, step: Step, error: OpError, whose: str) -> None:
+        """I5."""
+        faults = self.faults[step.since :]
+        told = f"I5: {whose} was told of step {step.slot} {error!r} of {error.origin}; causes: {faults}"
+        origin = error.origin.task if error.origin is not None else ""
+        match error:
+            case InvalidArgumentError():
+                assert origin == step.planted, told
+            case DeadlineExceededError():
+                assert step.timeout_s, told
+            case CancelledError():
+                assert any(fault.kind in ("client", "kill", "cut") for fault in faults), told
+            case UnavailableError() | AbortedError():
+                blamed = {name for fault in faults for name in fault.tasks}
+                frames = any(not fault.tasks for fault in faults)
+                assert origin in blamed or frames, told
+            case _:
+                raise AssertionError(told)
+
+    def _check_deadlines(self) -> None:
+        """I2."""
+        for task in self.tasks.values():
+            for run in task.runs:
+                late = run.until is not None and self.now > run.until + SLACK_S
+                assert not (late and run.asked_for), f"I2: {task.name} still waits for {run.asked_for}"
+        for client in self.clients:
+            step = client.step
+            if step is not None and client.is_waiting and step.timeout_s:
+                end = step.began + step.timeout_s + LATE_S + GRACE_S + SLACK_S
+                assert self.now < end, f"I2: {client.name} still waits for step {step.slot}"
+
+    def _left_over(self) -> str:
+        """What is not finished, in words."""
+        found = [f"{end.owner} has {len(end.inbox)} frames" for end in self.network.ends if end.inbox]
+        for name, task in self.tasks.items():
+            found += [f"{name}: {what}" for what in task.left_over()]
+        return "; ".join(found)
+
+    def _check_end(self) -> None:
+        assert not self._left_over()
+        applied = self._applied() or [0] * SLOTS
+        for slot, step in self.steps.items():
+            assert step.is_done, f"I2: step {slot} has no end"
+            assert step.error is not None or applied[slot] == 1, f"I4: step {slot}"
+
+
+def _kind(frame: Frame) -> str:
+    return pb.Envelope.FromString(frame.header).WhichOneof("body") or "error"
+
+
+def _text(end: End, frame: Frame) -> str:
+    envelope = pb.Envelope.FromString(frame.header)
+    number = f"{envelope.request_id}{' answer' if envelope.is_answer else ''}"
+    return f"<- {end.peer:<9} {number:>10} {_kind(frame)}"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="replay one seed of the simulated cluster")
+    parser.add_argument("--seed", type=int, required=True)
+    Simulation(parser.parse_args().seed, print).run()
+
+
+if __name__ == "__main__":
+    main()

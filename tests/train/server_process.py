@@ -1,0 +1,71 @@
+"""A `train.Server` in a process of its own, which tests may kill and start again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.server import Server
+
+ROOT = Path(__file__).parent.parent.parent
+START_S = 60.0
+SERVE = """
+import json, sys
+import flowrt as tf
+cluster, job = json.loads(sys.argv[1]), sys.argv[2]
+server = tf.train.Server(cluster, job_name=job, task_index=int(sys.argv[3]))
+print("ready", flush=True)
+server.join()
+"""
+
+
+@contextmanager
+def free_cluster(**tasks: int) -> Iterator[dict[str, list[str]]]:
+    """A cluster with this many tasks of each job, on ports of the loopback that are kept free for it."""
+    with ReservedPorts(sum(tasks.values())) as reserved:
+        ports = iter(reserved.ports)
+        yield {job: [f"127.0.0.1:{next(ports)}" for _ in range(number)] for job, number in tasks.items()}
+
+
+@contextmanager
+def servers(**tasks: int) -> Iterator[list[Server]]:
+    """A cluster whose tasks are all in this process, in the order of ``tasks``."""
+    with free_cluster(**tasks) as cluster, ExitStack() as stack:
+        found = []
+        for job, index in [(job, index) for job, number in tasks.items() for index in range(number)]:
+            found.append(Server(cluster, job, index))
+            stack.callback(found[-1].stop)
+        yield found
+
+
+class ServerProcess:
+    """Task ``index`` of ``job``. `kill` is SIGKILL, after which `start` begins its next life."""
+
+    def __init__(self, cluster: Mapping[str, Sequence[str]], job: str, index: int) -> None:
+        self._command = [sys.executable, "-c", SERVE, json.dumps(cluster), job, str(index)]
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdout=subprocess.PIPE, text=True, cwd=ROOT)
+        assert self._process.stdout is not None
+        assert self._process.stdout.readline() == "ready\n"  # it ends with the process: no wait without end
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(START_S)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+
+@contextmanager
+def server_process(cluster: Mapping[str, Sequence[str]], job: str, index: int) -> Iterator[ServerProcess]:
+    process = ServerProcess(cluster, job, index)
+    process.start()
+    try:
+        yield process
+    finally:
+        process.kill()
