@@ -47,7 +47,8 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ray": ("flowrt.distribute.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoint",),
 }
-LATE = {"cupy", "grpc", "llvmlite", "malt", "opt_einsum", "ray", "safetensors"}  # not loaded by `import flowrt`
+LATE = {"cupy", "grpc", "llvmlite", "malt", "opt_einsum", "ray", "safetensors"}
+"""Not loaded by `import flowrt`."""
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}

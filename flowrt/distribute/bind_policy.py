@@ -26,8 +26,8 @@ def check_bind(address: str, security: Security, insecure: bool = False) -> None
         return
     if not insecure:
         raise PermissionDeniedError(
-            f"listen {address}: expected certificates of one authority, or TLS and a token, beyond the loopback; "
-            f"got {_described(security)}. {_HINT}"
+            f"listen {address}: expected certificates of one authority, or TLS and a token, beyond the "
+            f"loopback; got {_described(security)}. {_HINT}"
         )
     LOGGER.warning(
         "listening at %s with %s: whoever can reach it can run programs here", address, _described(security)
@@ -41,7 +41,8 @@ def check_dial(address: str, security: Security, insecure: bool = False) -> None
     if security.token is None or security.uses_tls or insecure or is_loopback(parse_address(address).host):
         return
     raise PermissionDeniedError(
-        f"connection to {address}: expected TLS, since a token does not travel in the clear; got none. {_HINT}"
+        f"connection to {address}: expected TLS, since a token does not travel in the clear; got none. "
+        f"{_HINT}"
     )
 
 

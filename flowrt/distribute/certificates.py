@@ -1,7 +1,7 @@
 """Certificates for the tasks of a cluster: a private authority, and who a certificate says its owner is.
 
-A task's certificate names it by the URI ``flowrt://worker/0`` among its alternative names, beside the hosts at
-which it is reached, so whoever has it can be that task and no other. They are made with the command
+A task's certificate names it by the URI ``flowrt://worker/0`` among its alternative names, beside the hosts
+at which it is reached, so whoever has it can be that task and no other. They are made with the command
 ``openssl``; the keys (P-256) never leave the directory.
 """
 
@@ -20,6 +20,7 @@ from flowrt.device.spec import parse_device
 from flowrt.errors import (
     AlreadyExistsError,
     InternalError,
+    InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
 )
@@ -29,6 +30,7 @@ OPENSSL_S = 30.0
 """A key and a signature take it 10 ms; only a machine without random numbers takes longer."""
 
 _URI = re.compile(r"flowrt://([A-Za-z][A-Za-z0-9_]*)/([0-9]{1,9})")
+_HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
@@ -47,9 +49,11 @@ def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]], days: i
     """Make ``ca.pem`` and ``ca.key`` in ``folder`` unless they are there, and ``JOB_INDEX.pem`` and ``.key``
     for each of ``tasks``, which are mapped to the host names and addresses that reach them. The new files.
 
-    Keys have mode 0600. Raises `AlreadyExistsError`, before anything is made, for a task that has a
-    certificate, and `NotFoundError` where there is no ``openssl``.
+    Keys have mode 0600. Before anything is made, raises `AlreadyExistsError` for a task that has a
+    certificate, `InvalidArgumentError` for a host that cannot be one, and `NotFoundError` where there is no
+    ``openssl``.
     """
+    names = {task: _alternative_names(task, hosts) for task, hosts in tasks.items()}
     if shutil.which("openssl") is None:
         raise NotFoundError(
             "certs init: expected the command openssl; got none on the PATH. Install OpenSSL 3"
@@ -59,8 +63,8 @@ def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]], days: i
             raise AlreadyExistsError(f"certs init: expected no certificate of {task}; got {taken}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = [] if (folder / "ca.pem").exists() else _make_authority(folder, days)
-    for task, hosts in tasks.items():
-        made += _make_certificate(folder, task, hosts, days)
+    for task in tasks:
+        made += _make_certificate(folder, task, names[task], days)
     return made
 
 
@@ -72,9 +76,8 @@ def _make_authority(folder: Path, days: int) -> list[Path]:
     return [folder / "ca.pem", folder / "ca.key"]
 
 
-def _make_certificate(folder: Path, task: Task, hosts: Sequence[str], days: int) -> list[Path]:
+def _make_certificate(folder: Path, task: Task, names: str, days: int) -> list[Path]:
     stem = _stem(task)
-    names = ",".join([f"URI:flowrt://{task.job}/{task.index}", *map(_alternative_name, hosts)])
     _openssl(
         folder, "req", "-x509", *_NEW_KEY, "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(days),
         "-keyout", f"{stem}.key", "-out", f"{stem}.pem", "-subj", f"/CN={task}",
@@ -88,11 +91,19 @@ def _stem(task: Task) -> str:
     return f"{task.job}_{task.index}"
 
 
+def _alternative_names(task: Task, hosts: Sequence[str]) -> str:
+    """As openssl's ``subjectAltName`` has them."""
+    return ",".join([f"URI:flowrt://{task.job}/{task.index}", *map(_alternative_name, hosts)])
+
+
 def _alternative_name(host: str) -> str:
     try:
         return f"IP:{ip_address(host.strip('[]'))}"
     except ValueError:
-        return f"DNS:{host}"
+        pass
+    if not _HOST.fullmatch(host):
+        raise InvalidArgumentError(f"certs init: expected a host's name or address; got {host!r}")
+    return f"DNS:{host}"
 
 
 def _openssl(folder: Path, *arguments: str) -> None:

@@ -1,7 +1,7 @@
 """`RayCluster`: workers as Ray actors. The one module that imports Ray (the extra ``ray``).
 
-Every actor first reserves a port where it runs and tells it; when all are known, each starts its server with the
-whole cluster. So no port is guessed, and none is lost between the choice and the server's start.
+Every actor first reserves a port where it runs and tells it; when all are known, each starts its server with
+the whole cluster. So no port is guessed, and none is lost between the choice and the server's start.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class RayWorker:
         return str(load_ray().get_runtime_context().get_node_id())
 
     def reserve(self, is_local: bool) -> tuple[str, int]:
-        """Host and port that nobody else gets. ``is_local``: all tasks share a host, so its loopback will do."""
+        """Host and port that nobody else gets. ``is_local``: all tasks share a host, its loopback will do."""
         host = LOOPBACK if is_local else str(load_ray().util.get_node_ip_address())
         self._ports = ReservedPorts(1, host)
         return host, self._ports.ports[0]

@@ -244,9 +244,8 @@ def _parse_block(lines: _Lines, indent: int) -> Subgraph:
     feeds, targets = (
         tuple(_resolve(*at, nodes)[0] for at in ends.get(word, ())) for word in ("feeds", "targets")
     )
-    return Subgraph(
-        nodes, feeds, tuple(_resolve_output(*at, nodes) for at in ends.get("fetches", ())), targets
-    )
+    fetches = tuple(_resolve_output(*at, nodes) for at in ends.get("fetches", ()))
+    return Subgraph(nodes, feeds, fetches, targets)
 
 
 def _finish(line: Line) -> str:

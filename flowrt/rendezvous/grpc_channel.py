@@ -29,6 +29,7 @@ from flowrt.rendezvous.frame_stream import MESSAGE_BYTES, FrameStream
 from flowrt.rendezvous.framing import Allocate
 from flowrt.rendezvous.lifeline import CLOSE_S
 from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.tls import server_context
 
 METHOD = "/flowrt.Transport/Channel"
 MAX_STREAMS = 4096
@@ -156,7 +157,8 @@ class GrpcListener(Listener):
     """Streams that others dial. ``accept`` is called with each, in a thread of its own; what it raises is
     told to the other end.
 
-    Raises `AlreadyExistsError` where the port is taken, `UnavailableError` where the address cannot be bound.
+    Raises `AlreadyExistsError` where the port is taken, `UnavailableError` where the address cannot be bound,
+    `InvalidArgumentError` for certificates that are none.
     """
 
     def __init__(
@@ -179,6 +181,7 @@ class GrpcListener(Listener):
     def _bind(self, grpc: Any, address: str, security: Security) -> int:
         if not security.uses_tls:
             return int(self._server.add_insecure_port(address))
+        server_context(security)  # says what is wrong with a certificate, where gRPC only says no
         credentials = grpc.ssl_server_credentials(
             [(security.key, security.cert)], security.ca, require_client_auth=security.ca is not None
         )

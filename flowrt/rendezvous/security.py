@@ -42,7 +42,7 @@ class Security:
 
     @property
     def protects(self) -> bool:
-        """Whether only those who belong to the cluster get in, and nobody on the way can read or change it."""
+        """Whether only who belongs to the cluster gets in, and nobody on the way can read or change it."""
         return self.is_mutual or (self.cert is not None and self.token is not None)
 
 

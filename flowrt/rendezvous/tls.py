@@ -10,7 +10,12 @@ from flowrt.rendezvous.security import Security
 
 
 def server_context(security: Security) -> ssl.SSLContext:
-    """Shows the certificate of ``security``, and with a CA asks the other end for one."""
+    """Shows the certificate of ``security``, and with a CA asks the other end for one.
+
+    Raises `InvalidArgumentError` for PEM texts that are none, and where there is no certificate to show.
+    """
+    if security.cert is None:
+        raise InvalidArgumentError("TLS: expected a certificate and its key to listen with; got only a CA")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.num_tickets = 0  # no session is taken up again
     _load(context, security)
@@ -20,7 +25,10 @@ def server_context(security: Security) -> ssl.SSLContext:
 
 
 def client_context(security: Security) -> ssl.SSLContext:
-    """Checks the listener's certificate and that it names the host that was dialled."""
+    """Checks the listener's certificate and that it names the host that was dialled.
+
+    Raises `InvalidArgumentError` for PEM texts that are none.
+    """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load(context, security)
     return context
@@ -28,10 +36,15 @@ def client_context(security: Security) -> ssl.SSLContext:
 
 def _load(context: ssl.SSLContext, security: Security) -> None:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    if security.ca is not None:
-        context.load_verify_locations(cadata=security.ca.decode("ascii"))
-    if security.cert is not None:
-        _load_certificate(context, security.cert, security.key or b"")
+    try:
+        if security.ca is not None:
+            context.load_verify_locations(cadata=security.ca.decode("ascii"))
+        if security.cert is not None:
+            _load_certificate(context, security.cert, security.key or b"")
+    except (ssl.SSLError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"TLS: expected PEM of a CA, a certificate and its key; {error}"
+        ) from error
 
 
 def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
@@ -40,7 +53,5 @@ def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
     try:
         os.write(descriptor, cert + b"\n" + key)
         context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    except ssl.SSLError as error:
-        raise InvalidArgumentError(f"TLS: expected a certificate and its key as PEM; {error}") from error
     finally:
         os.close(descriptor)

@@ -59,8 +59,8 @@ class Run:
     @property
     def movable(self) -> list[int]:
         """The programs that can go on."""
-        if self._programs is None:
-            return [0]
+        if not self._programs:
+            return [0]  # to begin, or to end
         return [number for number in self._programs if number not in self.asked_for]
 
     def advance(self, number: int) -> None:
@@ -69,7 +69,7 @@ class Run:
             with np.errstate(all="ignore"), step_scope(self.control):
                 if self._programs is None:
                     self._begin()
-                else:
+                elif self._programs:
                     self._go_on(number)
         except Exception as error:  # noqa: BLE001 (it is the step's)
             self._fail(number, error)

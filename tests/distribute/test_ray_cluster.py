@@ -15,6 +15,11 @@ from flowrt.errors import FailedPreconditionError
 WORKERS = 2
 
 
+def test_without_ray_or_without_a_connection_to_it() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"pip install flowrt\[ray\]|Call ray.init\(\) before"):
+        RayCluster(1)
+
+
 @pytest.fixture(scope="module")
 def local_ray() -> Iterator[Any]:
     ray = pytest.importorskip("ray", reason="Ray is not installed (the extra `ray`)")
@@ -37,8 +42,3 @@ def test_a_graph_runs_on_the_actors(local_ray: Any) -> None:
     cluster.close()
     states = {str(each["State"]) for each in local_ray.state.actors().values()}
     assert states <= {"DEAD"}
-
-
-def test_without_ray_or_without_a_connection_to_it() -> None:
-    with pytest.raises(FailedPreconditionError, match=r"pip install flowrt\[ray\]|Call ray.init\(\) before"):
-        RayCluster(1)

@@ -267,7 +267,7 @@ def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
 
         tiers.compile_beside(run)
 
-    monkeypatch.setattr("flowrt.executor.session.compile_beside", compile_beside)
+    monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", compile_beside)
     x = tf.placeholder(tf.float32, [8])
     y = tf.exp(x) * 2.0 + 1.0
     with tf.Session() as session:
@@ -295,7 +295,7 @@ def test_a_compilation_that_fails_leaves_the_kernels_at_work(monkeypatch, caplog
 
 def test_off_is_off(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr("flowrt.executor.session.compile_beside", lambda work: pytest.fail("compiles"))
+    monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", lambda work: pytest.fail("compiles"))
     x = tf.placeholder(tf.float32, [8])
     with tf.Session() as session:
         for _ in range(5):

@@ -353,6 +353,25 @@ def test_another_authority_and_plain_text_are_refused(authorities: tuple[Securit
         connect(new_transport(Security(TOKEN)), new_transport(ours))
 
 
+def test_certificates_that_are_none(authorities: tuple[Security, Security]) -> None:
+    ours, theirs = authorities
+    for wrong in (
+        Security(ca=ours.ca),
+        Security(cert=ours.cert, key=theirs.key),
+        Security(cert=b"text", key=b"text"),
+        Security(ca=b"text", cert=ours.cert, key=ours.key),
+    ):
+        with pytest.raises(InvalidArgumentError, match="TLS: expected"):
+            new_transport(wrong).listen("127.0.0.1:0", lambda connection: None)
+
+
+def test_a_listener_with_tls_needs_no_ca(tls: Security) -> None:
+    """The token says who dials; its CA proves the listener to it."""
+    listens = Security(TOKEN, cert=tls.cert, key=tls.key)
+    for kind in ("grpc", "tcp"):
+        assert connect(new_transport(listens, kind), new_transport(Security(TOKEN, tls.ca))).kind == kind
+
+
 def test_tls_on_the_tcp_socket_hides_what_is_sent(tls: Security, monkeypatch: pytest.MonkeyPatch) -> None:
     """An eavesdropper is put between the TCP sockets of both ends."""
     heard: list[bytes] = []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 
 import pytest
 
@@ -126,8 +127,9 @@ def test_waiting_ends_with_the_names_of_what_is_missing(v):
         manager().wait_for_session("", max_wait_secs=0.1)
 
 
-def test_a_worker_waits_until_the_chief_has_initialized(v):
-    """Two tasks: the worker's session is there before the variables on the other task have values."""
+def test_a_worker_waits_until_the_chief_has_initialized(v, caplog):
+    """Two tasks: the worker looks for the variables before the chief gives them their values."""
+    caplog.set_level("INFO", "flowrt")
     local = tf.get_local_variable("l", [], initializer=tf.constant_initializer(5.0))
     arguments = {
         "local_init_op": tf.local_variables_initializer(),
@@ -143,9 +145,13 @@ def test_a_worker_waits_until_the_chief_has_initialized(v):
     with servers(chief=1, worker=1) as (chief, worker):
         thread = threading.Thread(target=work)
         thread.start()
+        end = time.monotonic() + JOIN_S
+        while "waiting for the chief to initialize v" not in caplog.text and time.monotonic() < end:
+            time.sleep(POLL_S)
         with tf.Session(chief.target) as session:
             session.run(init)
             thread.join(JOIN_S)
+    assert "waiting for the chief to initialize v" in caplog.text
     assert found == [[1.0, 5.0]]
 
 
