@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flowrt.cli.options import new_parser, not_negative, spellings
+from flowrt.distribute.bind_policy import check_bind
 from flowrt.distribute.check import PeerCheck, check_cluster
 from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, exit_code
 from flowrt.distribute.resolvers import ResolvedCluster, resolve
 from flowrt.distribute.server import Server
 from flowrt.errors import AlreadyExistsError, OpError, UnauthenticatedError, UnavailableError
+from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
 LOGGER = logging.getLogger("flowrt")
@@ -67,6 +69,10 @@ def new_worker_parser() -> argparse.ArgumentParser:
         *spellings("--no-exit-with-job"), action="store_false", dest="exit_with_job",
         help="go on for the next program",
     )  # fmt: skip
+    add(
+        *spellings("--insecure-i-understand"), action="store_true", dest="insecure",
+        help="listen beyond the loopback without certificates: whoever reaches the port can run programs here",
+    )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
     return parser
 
@@ -79,7 +85,7 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
         checks.append(check)
         print(check, flush=True)
 
-    check_cluster(cluster, new_transport(), arguments.bind, seen)
+    check_cluster(cluster, new_transport(_security(cluster, arguments)), arguments.bind, seen)
     errors = [check.error for check in checks if check.error is not None]
     if any(isinstance(error, UnauthenticatedError) for error in errors):
         return AUTH_REFUSED
@@ -89,7 +95,10 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     """Serve until there is a reason to end, then let the running steps end. A second signal ends at once."""
     reasons: queue.SimpleQueue[str] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
-    server = Server(cluster.spec, cluster.job, cluster.task, bind=arguments.bind, start=False)
+    security = _security(cluster, arguments)
+    server = Server(
+        cluster.spec, cluster.job, cluster.task, bind=arguments.bind, security=security, start=False
+    )
     if arguments.exit_with_job:
         server.on_job_end = lambda name: reasons.put(f"the job of {name} has ended")
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -103,6 +112,13 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     is_idle = server.drain(DRAIN_S)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
     return OK
+
+
+def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Security:
+    """What the environment says. Raises `PermissionDeniedError` where it is too little for the address."""
+    security = load_security(os.environ, Path.home())
+    check_bind(arguments.bind or cluster.address, security, arguments.insecure)
+    return security
 
 
 def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[str]) -> None:

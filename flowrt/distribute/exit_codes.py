@@ -6,6 +6,7 @@ from flowrt.errors import (
     AbortedError,
     DataLossError,
     InvalidArgumentError,
+    NotFoundError,
     OpError,
     PermissionDeniedError,
     UnauthenticatedError,
@@ -16,6 +17,7 @@ OK, FAILURE, USAGE, NOT_FORMED, PEER_LOST, STEP_ABORTED, AUTH_REFUSED, CHECKPOIN
 
 _BY_ERROR: tuple[tuple[type[OpError], int], ...] = (
     (InvalidArgumentError, USAGE),
+    (NotFoundError, USAGE),
     (UnauthenticatedError, AUTH_REFUSED),
     (PermissionDeniedError, AUTH_REFUSED),
     (DataLossError, CHECKPOINT_INVALID),

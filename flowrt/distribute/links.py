@@ -26,6 +26,7 @@ from flowrt.errors import (
     FailedPreconditionError,
     InvalidArgumentError,
     OpError,
+    Origin,
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
@@ -113,6 +114,7 @@ class Links:
         try:
             link = self._connect(task, connects)
         except OpError as error:
+            error.origin = error.origin or Origin(task, False)
             _fail(dones, error)
         else:
             _ask(link, message, dones)

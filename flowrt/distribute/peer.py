@@ -13,6 +13,7 @@ from __future__ import annotations
 import itertools
 import threading
 import time
+from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
@@ -33,6 +34,10 @@ Done: TypeAlias = Callable[[Message | None, OpError | None], object]
 """``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by who lost the
 peer.
 """
+
+
+MAX_SEEN = 4096
+"""Requests of the other end that are known again should they come twice: what was asked is done once."""
 
 
 class Owner(Protocol):
@@ -91,6 +96,7 @@ class Peer:
         self._waiting: dict[int, Done] = {}
         self._error: OpError | None = None
         self._is_known = False
+        self._seen: OrderedDict[int, None] = OrderedDict()
 
     # --- asking
 
@@ -121,8 +127,10 @@ class Peer:
         try:
             self.connection.send(*encode(next(iter(dones)), message))
         except OpError as failure:
+            if isinstance(failure, UnavailableError):  # the loss, seen before the reader has seen it
+                failure = self._error or lost(self.name, failure.message)
             for number in dones:
-                self._settle(number, None, self._error or failure)
+                self._settle(number, None, failure)
 
     def wait_for(self, message: Message, timeout_s: float) -> Message:
         """Ask, and block until the answer is there. Raises its error, `DeadlineExceededError` after
@@ -184,6 +192,8 @@ class Peer:
             raise InvalidArgumentError("message: expected a request; got an error")
         elif type(message.body) is pb.Hello:
             self._answer_hello(request_id, message.body)
+        elif self._is_repeated(request_id):
+            pass  # the first one is answered
         elif not self._is_known:
             self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
         else:
@@ -214,6 +224,14 @@ class Peer:
         self.fail(reason)
 
     # ---
+
+    def _is_repeated(self, request_id: int) -> bool:
+        if request_id in self._seen:
+            return True
+        self._seen[request_id] = None
+        if len(self._seen) > MAX_SEEN:
+            self._seen.popitem(last=False)
+        return False
 
     def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
         with self._lock:

@@ -6,14 +6,18 @@ the whole cluster. So no port is guessed, and none is lost between the choice an
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
 from types import TracebackType
 from typing import Any, final
 
+from flowrt.distribute.bind_policy import check_bind
 from flowrt.distribute.cluster_spec import parse_cluster
 from flowrt.distribute.local_cluster import LOOPBACK, ReservedPorts
 from flowrt.distribute.resolvers.source import WORKER, workers
 from flowrt.distribute.server import Server
 from flowrt.errors import FailedPreconditionError, UnavailableError
+from flowrt.rendezvous.security import load_security
 
 START_S = 60.0
 """For Ray to find places for all actors and start them."""
@@ -50,7 +54,9 @@ class RayWorker:
 
     def serve(self, cluster: str, index: int) -> str:
         """Start the server of a task; its target."""
-        self._server = Server(parse_cluster(cluster), WORKER, index)
+        spec, security = parse_cluster(cluster), load_security(os.environ, Path.home())
+        check_bind(spec.task_address(WORKER, index), security)
+        self._server = Server(spec, WORKER, index, security=security)
         return self._server.target
 
     def stop(self) -> None:

@@ -329,7 +329,8 @@ class Worker:
         body = message.body
         refusal = self._refusal(body)
         if refusal is not None:
-            return [Answer(peer, request_id, None, refusal)]
+            ended = [] if body.step in self._over else self._abort(body.step, refusal)
+            return [*ended, Answer(peer, request_id, None, refusal)]
         step = self._step(body.step)
         if step.owner is not None:
             return []  # the same request again: its answer will come

@@ -16,7 +16,7 @@ import numpy as np
 import flowrt as tf
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, dial
-from flowrt.errors import AbortedError, CancelledError, OpError, UnavailableError
+from flowrt.errors import AbortedError, CancelledError, OpError, Origin, UnavailableError
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
 from flowrt.protos import cluster_pb2 as pb
@@ -119,6 +119,7 @@ class Client:
     def __init__(
         self,
         name: str,
+        master: str,
         address: str,
         transport: Transport,
         programs: dict[str, Program],
@@ -129,7 +130,12 @@ class Client:
         world: Any,
     ) -> None:
         self.name, self.step, self.is_over = name, None, False
-        self._address, self._transport, self._programs = address, transport, programs
+        self._master, self._address, self._transport, self._programs = (
+            master,
+            address,
+            transport,
+            programs,
+        )
         self._filters, self._left, self._rng, self._is_timed = filters, num_steps, rng, is_timed
         self._world = world
         self._peer: Peer | None = None
@@ -150,7 +156,9 @@ class Client:
             return
         peer = self._connect()
         if peer is None:
-            self._reply = None, UnavailableError("no master")
+            error = UnavailableError("no master")
+            error.origin = Origin(self._master, False)
+            self._reply = None, error
             return
         self.is_waiting = True
         self._request_id = peer.next_id()

@@ -121,6 +121,7 @@ class Simulation:
             filters = ["/job:ps", home.replace("/replica:0", "")]
         return Client(
             f"client {number}",
+            master,
             f"host{self.names.index(master)}:1",
             self.network.transport(f"client {number}"),
             programs,
@@ -258,7 +259,9 @@ class Simulation:
                 rendezvous.check_empty()
             task.ended = [(n, r) for n, r in task.ended if not r._table.is_empty]
             for number, error in task.failures:
-                self._check_cause(self.steps[self._slot_of[number]], error, task.name)
+                step = self.steps[self._slot_of[number]]
+                if not step.is_done:
+                    self._check_cause(step, error, task.name)
             task.failures.clear()
         for slot, times in enumerate(self._applied()):
             step = self.steps.get(slot)

@@ -32,15 +32,17 @@ from flowrt.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from flowrt.rendezvous.security import Security
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 20.0
 
 
 @pytest.fixture(autouse=True)
-def no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
+def no_cluster_in_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name in (*VARIABLES, "FLOWRT_TOKEN", "FLOWRT_TOKEN_PATH"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # no token there
     monkeypatch.setattr(check, "CHECK_S", 0.5)
 
 
@@ -118,6 +120,31 @@ def test_a_taken_port(addresses: list[str], capsys: pytest.CaptureFixture[str]) 
         assert main(worker(0, addresses)) == 3
         assert main(worker(0, addresses, "--check")) == 3
     assert f"listen {addresses[0]}: expected a free port" in capsys.readouterr().err
+
+
+TOKEN = "t" * 43
+
+
+@pytest.mark.parametrize("words", [[], ["--check"]])
+def test_an_open_bind_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--cluster", '{"worker": ["0.0.0.0:0"]}', *words]) == 6
+    assert "listen 0.0.0.0:0: expected certificates" in capsys.readouterr().err
+    assert main(["--cluster", '{"worker": ["0.0.0.0:0"]}', "--check", "--insecure_i_understand"]) == 0
+
+
+def test_a_check_without_the_token_is_refused(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server = Server({"worker": addresses}, "worker", 1, security=Security(token=TOKEN))
+    try:
+        assert main(worker(0, addresses, "--check")) == 6
+        monkeypatch.setenv("FLOWRT_TOKEN", TOKEN)
+        assert main(worker(0, addresses, "--check")) == 0
+    finally:
+        server.stop()
+    said = capsys.readouterr()
+    assert "auth refused" in said.out
+    assert TOKEN not in said.out + said.err
 
 
 # --- --check
