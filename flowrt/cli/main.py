@@ -13,11 +13,18 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt.cli import devices, env, selftest
-from flowrt.errors import NotFoundError
+from flowrt.cli import certs, debug, devices, env, selftest, token
+from flowrt.errors import NotFoundError, OpError
 from flowrt.graph.op_def import nearest
 
-COMMANDS: dict[str, Any] = {"devices": devices, "env": env, "selftest": selftest}
+COMMANDS: dict[str, Any] = {
+    "devices": devices,
+    "env": env,
+    "selftest": selftest,
+    "certs": certs,
+    "token": token,
+    "debug": debug,
+}
 
 FAILURE = 1
 MISTAKE = 2  # argparse's own status for one
@@ -41,6 +48,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except NotFoundError as error:
         print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
         return MISTAKE
+    except OpError as error:
+        print(f"flowrt {arguments.command}: {error}", file=sys.stderr)
+        return FAILURE
     except BrokenPipeError:  # the reader, `head` for instance, has had enough
         _drop_output()
         return 0

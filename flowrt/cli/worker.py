@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import logging
 import os
 import queue
@@ -11,11 +12,12 @@ import sys
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.distribute.bind_policy import check_bind
 from flowrt.distribute.check import PeerCheck, check_cluster
-from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, exit_code
+from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, PEER_LOST, exit_code
 from flowrt.distribute.resolvers import ResolvedCluster, resolve
 from flowrt.distribute.server import Server
 from flowrt.errors import AlreadyExistsError, OpError, UnauthenticatedError, UnavailableError
@@ -30,6 +32,13 @@ DESCRIPTION = (
 )
 DRAIN_S = 5.0
 """How long running steps may take when the worker is told to end."""
+
+
+class Reason(NamedTuple):
+    """Why a worker ends, and with which status."""
+
+    text: str
+    status: int = OK
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,7 +80,7 @@ def new_worker_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         *spellings("--insecure-i-understand"), action="store_true", dest="insecure",
-        help="listen beyond the loopback without certificates: whoever reaches the port can run programs here",
+        help="listen beyond the loopback without certificates: who reaches the port can run programs",
     )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
     return parser
@@ -94,24 +103,24 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     """Serve until there is a reason to end, then let the running steps end. A second signal ends at once."""
-    reasons: queue.SimpleQueue[str] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
+    reasons: queue.SimpleQueue[Reason] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
     security = _security(cluster, arguments)
     server = Server(
         cluster.spec, cluster.job, cluster.task, bind=arguments.bind, security=security, start=False
     )
     if arguments.exit_with_job:
-        server.on_job_end = lambda name: reasons.put(f"the job of {name} has ended")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: reasons.put(f"got {signal.Signals(number).name}"))
+        server.on_job_end = functools.partial(_end_with_job, reasons)
     server.start()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda number, _: reasons.put(Reason(f"got {signal.Signals(number).name}")))
     threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()
     _say(f"{cluster.job} {cluster.task} listens at {server.address}")
-    reason = reasons.get()
+    reason, status = reasons.get()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     is_idle = server.drain(DRAIN_S)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
-    return OK
+    return status
 
 
 def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Security:
@@ -121,9 +130,17 @@ def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Securi
     return security
 
 
-def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[str]) -> None:
+def _end_with_job(reasons: queue.SimpleQueue[Reason], name: str, in_midst: bool) -> None:
+    if in_midst:
+        hint = "Start the job again, from its last checkpoint"
+        reasons.put(Reason(f"{name} was lost in the midst of a session. {hint}", PEER_LOST))
+    else:
+        reasons.put(Reason(f"the job of {name} has ended"))
+
+
+def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[Reason]) -> None:
     server.join()
-    reasons.put("it was drained")
+    reasons.put(Reason("it was drained"))
 
 
 def _log_to(path: Path) -> None:

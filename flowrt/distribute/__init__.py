@@ -14,23 +14,23 @@ connect to it and a *worker* for the masters of all tasks. The way of
 
 Modules, from pure to thread-safe:
 
-    cluster_spec, resolvers/     which tasks there are, and which of them this is
-    messages                     `Message`: a body of cluster.proto with its tensors; message <-> frame
-    worker, master               the state machines: ``handle(event) -> actions``; no thread, no clock, no
-    socket part                         `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready
-    to run containers                   the variables that the sessions of a task share, and what is each
-    one's own steps                        the steps that run here; tensors for others and from others
-    peer, links                  one connection's requests and answers; the peers of a task, dialling,
-    heartbeats server                       `Server`: puts them together and does what the state machines
-    decide cluster_runtime              what a session of a cluster has in the place of plans
+    cluster_spec, resolvers/  which tasks there are, and which of them this is
+    messages                  `Message`: a body of cluster.proto with its tensors; message <-> frame
+    worker, master            the state machines, ``handle(event) -> actions``: no thread, clock or socket
+    part                      `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
+    containers                the variables that the sessions of a task share, and what is each one's own
+    steps                     the steps that run here; tensors for others and from others
+    peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
+    server                    `Server`: puts them together and does what the state machines decide
+    cluster_runtime           what a session of a cluster has in the place of plans
+    launcher, check           ``flowrt-run`` and ``flowrt-worker --check``
 
 What always holds:
 
  - A step is sent once. What fails is never sent again, so an update is made once or not at all.
  - All survivors of a step that failed raise the same error: the root cause, with the task where it began.
  - A task that was started again has another incarnation, which is part of every key: what is meant for the
- life
-   before is refused.
+   life before is refused.
  - No wait is without an end: connecting, steps and peers have deadlines, and the errors say who is missing.
  - Nothing that arrives is executed: graphs are of registered operations, all else is data.
 """
@@ -38,4 +38,5 @@ What always holds:
 from flowrt.distribute import cluster_resolver as cluster_resolver
 from flowrt.distribute.cluster_runtime import ClusterRuntime as ClusterRuntime
 from flowrt.distribute.cluster_spec import ClusterSpec as ClusterSpec
+from flowrt.distribute.ray_cluster import RayCluster as RayCluster
 from flowrt.distribute.server import Server as Server

@@ -12,9 +12,10 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
+from typing import final
 
 from flowrt.device.spec import parse_device
 from flowrt.errors import (
@@ -34,7 +35,9 @@ _HOST = re.compile(r"[A-Za-z0-9_.-]{1,253}")
 _NEW_KEY = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
-class Task(NamedTuple):
+@final
+@dataclass(frozen=True, slots=True)
+class Task:
     job: str
     index: int
 
@@ -133,6 +136,6 @@ def check_claim(names: Sequence[str], task: str) -> None:
         return
     spec = parse_device(task)
     shown = task_of_certificate(names)
-    if shown is None or shown != (spec.job, spec.task):
+    if shown is None or (shown.job, shown.index) != (spec.job, spec.task):
         got = "none of a task" if shown is None else f"that of {shown}"
         raise PermissionDeniedError(f"{task}: expected its own certificate; got {got}")

@@ -8,10 +8,12 @@ small message a step. The master of a server in this process is asked by calls, 
 
 from __future__ import annotations
 
+import atexit
 import threading
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, final
+from weakref import WeakSet
 
 import flowrt.version
 from flowrt.device.device import Device
@@ -130,6 +132,7 @@ class ClusterRuntime:
         self.devices: Sequence[Device] = local_devices(FEEDING)
         self._lock = threading.Lock()
         self._session = ""
+        _open.add(self)
 
     # --- asking
 
@@ -198,6 +201,7 @@ class ClusterRuntime:
 
     def close(self) -> None:
         """End the session. What it cannot tell its master any more, that one notices itself."""
+        _open.discard(self)
         try:
             if self._session:
                 self.ask(Message(pb.CloseSession(session=self._session)))
@@ -206,6 +210,18 @@ class ClusterRuntime:
         self._link.close()
         for device in self.devices:
             device.close()
+
+
+_open: WeakSet[ClusterRuntime] = WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """A program that ends without closing its sessions was not killed: with which status the workers end
+    depends on that.
+    """
+    for runtime in list(_open):
+        runtime.close()
 
 
 @final

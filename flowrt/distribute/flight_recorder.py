@@ -37,7 +37,7 @@ class What(StrEnum):
     ENDED = "ended"
     """A step's part is over; no key."""
     ABORTED = "aborted"
-    """A step ended with an error, whose text is the key."""
+    """A step ended with an error, whose text stands in the place of a key."""
 
 
 class Event(NamedTuple):
@@ -73,6 +73,13 @@ class FlightRecorder:
         """One event, which happens now."""
         self._events.append((next(self._serial), time.monotonic(), what, step, key, peer))
 
+    def last_of(self, peer: str) -> Event | None:
+        """The last event with ``peer``, at a time of the monotonic clock."""
+        for _, when, what, step, key, other in reversed(list(self._events)):
+            if other == peer:
+                return Event(when, what, step, key, peer)
+        return None
+
     def read(self, task: str, incarnation: int) -> Record:
         """What is there now, as the record of ``task``."""
         events = list(self._events)
@@ -83,7 +90,7 @@ class FlightRecorder:
             incarnation,
             events[0][0] if events else 0,
             wall,
-            tuple(Event(when + offset, *rest) for _, when, *rest in events),
+            tuple(Event(when + offset, what, step, key, peer) for _, when, what, step, key, peer in events),
         )
 
 
@@ -107,7 +114,7 @@ def write_record(folder: Path, record: Record) -> Path:
 
 def read_records(folder: Path) -> list[Record]:
     """The records in ``folder``, by task and time. Raises `NotFoundError` if there are none, and
-    `DataLossError`, with file and line, for one that cannot be read.
+    `DataLossError`, with the file, for one that cannot be read.
     """
     records = [_read_record(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if not records:
@@ -118,15 +125,14 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def _read_record(path: Path) -> Record:
-    number = 0
+    lines = path.read_text("utf-8", "replace").splitlines() or [""]
+    events = []
     try:
-        with path.open(encoding="utf-8") as file:
-            head = json.loads(next(file, ""))
-            record = Record(events=(), **head)
-            events = []
-            for number, line in enumerate(file, 1):
-                fields = json.loads(line)
-                events.append(Event(**{**fields, "what": What(fields["what"])}))
+        record = Record(events=(), **json.loads(lines[0]))
+        for line in lines[1:]:
+            fields = json.loads(line)
+            events.append(Event(**{**fields, "what": What(fields["what"])}))
     except (ValueError, TypeError, KeyError) as error:
-        raise DataLossError(f"{path}, line {number + 1}: expected an event of a flight recorder; {error}") from None
+        where = f"{path}, behind {len(events)} events"
+        raise DataLossError(f"{where}: expected those of a flight recorder; {error}") from None
     return record._replace(events=tuple(events))

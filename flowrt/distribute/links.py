@@ -42,7 +42,9 @@ CONNECT_S = 60.0
 REPORT_S = 5.0
 """How often it says for whom it waits."""
 DIAL_S = 5.0
-"""How long a task that was there before is dialled again."""
+"""For one attempt. A task that was there before is dialled once: what it knew of a session has gone with it,
+and to wait for its next life would only make the error late.
+"""
 RETRY_S = 0.2
 
 
@@ -123,18 +125,22 @@ class Links:
         with self._dialing[task]:
             link = self._links.get(task)
             if link is None:
-                link = self._dial(task, connect_timeout_s() if connects else DIAL_S)
+                link = self._dial(task, connects)
                 with self._lock:
                     self._links[task] = link
         return link
 
-    def _dial(self, task: str, timeout_s: float) -> Peer:
+    def _dial(self, task: str, connects: bool) -> Peer:
         address = self._addresses[task]
+        whom = f"{task} at {address}"
 
         def connect(left_s: float) -> Peer:
             return dial(self._transport, address, self, min(left_s, DIAL_S))
 
-        peer = keep_dialling(connect, f"{task} at {address}", timeout_s, self._closed)
+        if connects:
+            peer = keep_dialling(connect, whom, connect_timeout_s(), self._closed)
+        else:
+            peer = dial_once(connect, whom, DIAL_S)
         if peer.name != task:
             peer.close("it is another task")
             raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
@@ -209,6 +215,16 @@ def connect_timeout_s() -> float:
         raise InvalidArgumentError(f"FLOWRT_CONNECT_TIMEOUT: expected seconds; got {text!r}") from None
 
 
+def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> Peer:
+    """What ``connect(timeout_s)`` returns. Raises `UnavailableError`, which names ``whom``, and what else
+    ``connect`` raises.
+    """
+    try:
+        return connect(timeout_s)
+    except (UnavailableError, DeadlineExceededError) as error:
+        raise UnavailableError(f"{whom} did not answer: {error.message}") from error
+
+
 def keep_dialling(
     connect: Callable[[float], Peer], whom: str, timeout_s: float, closed: threading.Event
 ) -> Peer:
@@ -219,13 +235,13 @@ def keep_dialling(
     end, report = time.monotonic() + timeout_s, time.monotonic() + REPORT_S
     while True:
         try:
-            return connect(max(0.1, end - time.monotonic()))
-        except (UnavailableError, DeadlineExceededError) as error:
+            return dial_once(connect, whom, max(0.1, end - time.monotonic()))
+        except UnavailableError as error:
             if time.monotonic() + RETRY_S > end or closed.wait(RETRY_S):
-                raise UnavailableError(f"{whom} did not answer: {error.message}") from error
+                raise
             if time.monotonic() > report:
                 report += REPORT_S
-                LOGGER.warning("still waiting for %s: %s", whom, error.message)
+                LOGGER.warning("still waiting: %s", error.message)
 
 
 def fingerprint(cluster: ClusterSpec) -> str:

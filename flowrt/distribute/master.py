@@ -170,6 +170,10 @@ class Master:
         self._last_token = self._last_callable = 0
         self._now = 0.0
 
+    def serves(self, client: str) -> bool:
+        """Whether a session of ``client`` is open."""
+        return any(session.client == client for session in self._sessions.values())
+
     def handle(self, event: Event) -> list[Action]:
         match event:
             case Asked(peer, request_id, message):
@@ -239,12 +243,13 @@ class Master:
 
     def _created(self, round_: _Round) -> list[Action]:
         session = self._sessions.get(round_.session)
+        close = Message(pb.DeleteWorkerSession(session=round_.session))
+        closing: list[Action] = [Tell(task, close) for task in round_.answers]
         if session is None:
-            return self._refuse(round_, CancelledError("the client went before its session was there"))
+            gone = CancelledError("the client went before its session was there")
+            return closing + self._refuse(round_, gone)
         if round_.errors:
             del self._sessions[round_.session]
-            close = Message(pb.DeleteWorkerSession(session=round_.session))
-            closing: list[Action] = [Tell(task, close) for task in round_.answers]
             return closing + self._refuse(round_, _not_formed(round_, session.tasks))
         for task in session.tasks:
             session.devices += round_.answers[task].body.devices

@@ -126,10 +126,26 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     return Envelope(envelope.request_id, envelope.is_answer, Message(body, tensors, graph), None)
 
 
+_ASKED_BY = {
+    "device_list": "CreateWorkerSession",
+    "graph_handle": "RegisterGraph",
+    "step_result": "RunGraph",
+    "session_handle": "CreateSession",
+    "callable_handle": "MakeCallable",
+}
+"""The request that has such an answer. `Done` answers many."""
+
+
 def kind_of(header: bytes) -> str:
-    """The name of the message in ``header``, for people: ``recv_tensor``, ``answer``."""
+    """The name of the message in ``header``, for the rules of `flowrt.rendezvous.faulty`: ``RecvTensor``,
+    ``RecvTensorReply``. An answer that only says that it is done, or is an error, is a ``Reply``.
+    """
     envelope = pb.Envelope.FromString(header)
-    return "answer" if envelope.is_answer else (envelope.WhichOneof("body") or "nothing")
+    kind = envelope.WhichOneof("body")
+    if not envelope.is_answer:
+        return type(getattr(envelope, kind)).__name__ if kind else ""
+    asked = "RecvTensor" if kind == "done" and envelope.tensors else _ASKED_BY.get(kind or "", "")
+    return f"{asked}Reply"
 
 
 # --- graphs

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+import os
 import random
 import secrets
 import threading
@@ -29,7 +30,7 @@ from flowrt.distribute import worker as w
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.containers import Containers
 from flowrt.distribute.links import Links, ignore
-from flowrt.distribute.messages import Message
+from flowrt.distribute.messages import Message, kind_of
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
 from flowrt.distribute.steps import Steps, as_op_error
@@ -38,10 +39,15 @@ from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgume
 from flowrt.executor.config import ConfigProto, device_request
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Listener
+from flowrt.rendezvous.faulty import with_faults
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
+DRAIN_S = 5.0
+
+EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
+"""Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
 
 LOCAL = "local"
 """The sessions of this process, as a client."""
@@ -91,7 +97,8 @@ class Server:
         self.incarnation = secrets.randbits(64) | 1
         self.devices = local_devices(device_request(config or ConfigProto()), job, index)
         self._by_name = {device.name: device for device in self.devices}
-        self._transport, self._threads = new_transport(security), Threads(f"flowrt {self.task}")
+        self._transport = with_faults(new_transport(security), kind_of)
+        self._threads = Threads(f"flowrt {self.task}")
         self._links = Links(
             self.task, self.incarnation, self.cluster, self._addresses, self._transport, self._threads, self
         )
@@ -111,8 +118,10 @@ class Server:
         """What this task and the sessions of its process ask it, by request."""
         self._here = threading.local()
         self._masters: set[str] = set()
-        self.on_job_end: Callable[[str], object] | None = None
-        """Called when the last master that had sessions here is gone, with its name."""
+        self.on_job_end: Callable[[str, bool], object] = self._end_with_job
+        """Called when the last master that had sessions here is gone, with its name, and whether it went in
+        the midst of one: it was killed, or cut off.
+        """
         self._listener: Listener | None = None
         self._ticker = threading.Thread(target=self._tick, name=f"flowrt {self.task} ticks", daemon=True)
         self._stopped, self._ended = threading.Event(), threading.Event()
@@ -161,7 +170,9 @@ class Server:
         return self._worker.num_running
 
     def join(self, timeout_s: float | None = None) -> bool:
-        """Block until the server was stopped; False if ``timeout_s`` seconds came first."""
+        """Block until the server was stopped; False if ``timeout_s`` seconds came first. A task of
+        ``flowrt-run`` stops when the last program that had sessions here is gone.
+        """
         return self._ended.wait(timeout_s)
 
     def drain(self, timeout_s: float) -> bool:
@@ -199,6 +210,10 @@ class Server:
             device.close()
         self._ended.set()
 
+    def _end_with_job(self, name: str, in_midst: bool) -> None:
+        if os.environ.get(EXIT_WITH_JOB) == "1":
+            self._drain_beside(DRAIN_S)
+
     # --- what the links tell
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
@@ -208,12 +223,14 @@ class Server:
     def lost(self, token: str, name: str, error: OpError) -> None:
         """See `flowrt.distribute.links.Handler`."""
         event = w.PeerLost(token, error)
+        with self._lock:
+            in_midst = self._worker.serves(token) or self._master.serves(token)
         self._to_master(event)
         self._to_worker(event)
         if token in self._masters:
             self._masters.discard(token)
-            if not self._masters and self.on_job_end is not None and not self._stopped.is_set():
-                self.on_job_end(name)
+            if not self._masters and not self._stopped.is_set():
+                self.on_job_end(name, in_midst)
 
     # --- the state machines
 

@@ -33,7 +33,7 @@ class Steps:
         rendezvous: RemoteRendezvous
 
         def request(task: str, keys: Sequence[str]) -> None:
-            dones = [functools.partial(_arrived, rendezvous, key) for key in keys]
+            dones = [functools.partial(self._arrived, step, rendezvous, key) for key in keys]
             self._links.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
 
         rendezvous = RemoteRendezvous(self._task, request)
@@ -88,6 +88,18 @@ class Steps:
             control.cancel(action.error)
         action.rendezvous.abort(action.error)
 
+    # --- tensors of others
+
+    def _arrived(
+        self, step: int, rendezvous: RemoteRendezvous, key: str, message: Message | None, error: OpError | None
+    ) -> None:
+        if message is None or len(message.tensors) != 1:
+            failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
+            self.end(EndStep(step, rendezvous, failure))
+            return
+        with suppress(OpError):  # the step has ended meanwhile
+            rendezvous.arrived(key, message.tensors[0])
+
     # --- tensors for others
 
     def serve(self, serve: ServeTensors) -> None:
@@ -111,14 +123,6 @@ class Steps:
         except OpError as failure:  # it cannot travel
             self.end(EndStep(serve.step, serve.rendezvous, failure))
             peer.answer(request_id, None, derived(failure, self._task))
-
-
-def _arrived(rendezvous: RemoteRendezvous, key: str, message: Message | None, error: OpError | None) -> None:
-    if message is None or len(message.tensors) != 1:
-        rendezvous.abort(error or InvalidArgumentError(f"{key}: expected one tensor as the answer"))
-        return
-    with suppress(OpError):  # the step has ended meanwhile
-        rendezvous.arrived(key, message.tensors[0])
 
 
 def as_op_error(error: BaseException) -> OpError:

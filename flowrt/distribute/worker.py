@@ -236,6 +236,10 @@ class Worker:
     def num_running(self) -> int:
         return sum(step.owner is not None for step in self._steps.values())
 
+    def serves(self, peer: str) -> bool:
+        """Whether a session of ``peer`` is open."""
+        return peer in self._sessions.values()
+
     def rendezvous(self, step: int) -> RemoteRendezvous | None:
         """Of a step that has not ended."""
         found = self._steps.get(step)
@@ -282,8 +286,10 @@ class Worker:
             if step.session == session:
                 actions += self._abort(number, reason)
         gone = [number for number, graph in self._graphs.items() if graph.session == session]
-        parts = [self._graphs.pop(number).part for number in gone]
-        return [*actions, ForgetParts([p for p in parts if p is not None]), CloseWorkerSession(session)]
+        graphs = [self._graphs.pop(number) for number in gone]
+        actions += [Answer(g.peer, g.request_id, None, reason) for g in graphs if g.part is None]
+        parts = [graph.part for graph in graphs if graph.part is not None]
+        return [*actions, ForgetParts(parts), CloseWorkerSession(session)]
 
     def _register(self, peer: str, request_id: int, message: Message) -> list[Action]:
         body = message.body
@@ -329,6 +335,7 @@ class Worker:
         body = message.body
         refusal = self._refusal(body)
         if refusal is not None:
+            refusal.origin = refusal.origin or Origin(self.task, False)
             ended = [] if body.step in self._over else self._abort(body.step, refusal)
             return [*ended, Answer(peer, request_id, None, refusal)]
         step = self._step(body.step)

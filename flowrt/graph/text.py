@@ -362,7 +362,7 @@ def _resolve_output(line: Line, token: Token, nodes: Mapping[str, Node]) -> Ref:
 
 def _nearest_above(name: str, nodes: Mapping[str, Node]) -> str:
     """Among the last names, and short ones: comparing takes 50 us for two of 100 characters."""
-    last = islice((each for each in reversed(nodes) if len(each) <= MAX_HINTED), 1000)
+    last = islice((each for each in reversed(list(nodes)) if len(each) <= MAX_HINTED), 1000)
     return nearest(name, last) if len(name) <= MAX_HINTED else ""
 
 

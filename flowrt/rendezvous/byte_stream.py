@@ -78,7 +78,8 @@ class ByteStream(ABC):
 
     def _shutdown(self, how: int) -> None:
         with contextlib.suppress(OSError):  # it has ended already
-            self._socket.shutdown(how)
+            # Not SSLSocket's own, after which it would read and write plain text.
+            socket.socket.shutdown(self._socket, how)
 
 
 @final

@@ -44,6 +44,8 @@ class Connection(ABC):
     """The address of the other end, for messages."""
     kind: str
     """What carries the frames: "grpc", "unix" or "tcp"."""
+    certificate_names: tuple[str, ...] = ()
+    """Of a connection that was accepted: the alternative names in the certificate of the other end."""
 
     @abstractmethod
     def send(

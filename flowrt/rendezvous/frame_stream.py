@@ -33,6 +33,7 @@ class FrameStream:
 
     def __init__(self, peer: str, allocate: Allocate) -> None:
         self.peer = peer
+        self.certificate_names: tuple[str, ...] = ()
         self._decoder = FrameDecoder(allocate)
         self._frames: Iterator[Frame] = iter(())
         self._cancel: Callable[[], object] = lambda: None

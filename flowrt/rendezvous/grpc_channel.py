@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import errno
 import hmac
+import os
 import re
 import socket
 import threading
@@ -61,6 +62,8 @@ _CLIENT_OPTIONS = (
 
 def load_grpc() -> Any:
     """The module, imported by the first who asks: it takes 0.1 s."""
+    # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
     import grpc
 
     return grpc
@@ -233,6 +236,8 @@ class _Door:
     def _open(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
         peer = unquote(context.peer()).partition(":")[2]  # without "ipv4:"
         stream = FrameStream(peer, self._allocate)
+        names = context.auth_context().get("x509_subject_alternative_name", ())
+        stream.certificate_names = tuple(name.decode("utf-8", "replace") for name in names)
         stream.attach(_translate_errors(messages, peer), context.cancel)
         if not context.add_callback(stream.end):
             stream.end()

@@ -85,6 +85,8 @@ class RemoteTable(Generic[W]):
 
     def ask(self, keys: Iterable[str]) -> Sequence[Any]:
         """Request what of ``keys`` other tasks make, all of one task at once, and each key once."""
+        if self._table.is_aborted:
+            return ()
         by_task: dict[str, list[str]] = {}
         for key in keys:
             if not key.startswith(self._prefix) and key not in self._asked:
@@ -129,7 +131,7 @@ class RemoteTable(Generic[W]):
 
     def abort(self, error: OpError) -> Sequence[Any]:
         self._asked.clear()
-        return self._counted(self._table.abort(error))
+        return [*self._counted(self._table.abort(error)), *self._drained()]
 
     @property
     def is_empty(self) -> bool:

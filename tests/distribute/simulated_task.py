@@ -145,7 +145,8 @@ class Task:
         self.slot_of: dict[int, int] = {}
         """The slot of each step that is asked for here, by its number."""
         self._slot = 0
-        self._open_requests: dict[tuple[str, int], str] = {}
+        self._unanswered: dict[tuple[str, int], str] = {}
+        """Requests that wait for their one answer; those for tensors are counted by their programs."""
         self.work: list[Callable[[], object]] = []
         self.runs: list[Run] = []
         self.delivered: Counter[tuple[int, str]] = Counter()
@@ -191,6 +192,8 @@ class Task:
     def lost(self, token: str, name: str, error: OpError) -> None:
         self._report(self.name, f"lost {name}")
         event = w.PeerLost(token, error)
+        for key in [key for key in self._unanswered if key[0] == token]:
+            del self._unanswered[key]
         self._to_master(event)
         self._to_worker(event)
 
@@ -206,6 +209,8 @@ class Task:
     def _dispatch(self, peer: str, request_id: int, message: Message) -> None:
         event = w.Asked(peer, request_id, message)
         kind = type(message.body)
+        if kind is not pb.RecvTensor:
+            self._unanswered[peer, request_id] = kind.__name__
         if kind is pb.RunStep:
             self._slot = int(message.tensors[0].argmax())
         (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
@@ -227,6 +232,9 @@ class Task:
 
     def _answer(self, answer: w.Answer) -> None:
         peer, request_id, message, error = answer
+        if peer.startswith("client") and self.links.find(peer) is not None:
+            assert (peer, request_id) in self._unanswered, f"{self.name} answered {peer} twice"
+        self._unanswered.pop((peer, request_id), None)
         if peer == self.name:
             self._own.pop(request_id)(message, error)
         elif (found := self.links.find(peer)) is not None:
@@ -271,7 +279,7 @@ class Task:
             "cuts": master._cuts,
             "controls": self.steps._controls,
             "values that leave": self.ended,
-            "requests without an answer": self._open_requests,
+            "requests without an answer": self._unanswered,
         }
         return [f"{len(what)} {name}" for name, what in kept.items() if what]
 

@@ -27,9 +27,11 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.rendezvous import upgrade
+from flowrt.rendezvous.byte_stream import TlsStream
 from flowrt.rendezvous.faulty import FaultyTransport
 from flowrt.rendezvous.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
 from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.tls import client_context, server_context
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
     CONNECT_S,
@@ -391,6 +393,25 @@ def test_tls_on_the_tcp_socket_hides_what_is_sent(tls: Security, monkeypatch: py
     listener.close()
     assert sum(map(len, heard)) > 100
     assert b"in secret" not in b"".join(heard)
+
+
+def test_tls_stays_on_when_a_direction_has_ended(tls: Security) -> None:
+    context = server_context(tls), client_context(tls)
+    ends = socket.socketpair()
+    with ThreadPoolExecutor(1) as pool:
+        server = pool.submit(context[0].wrap_socket, ends[0], server_side=True)
+        client = context[1].wrap_socket(ends[1], server_hostname="localhost")
+    near, far = TlsStream(client), TlsStream(server.result(SOON_S))
+    room = bytearray(100)
+    near.write([b"in secret"], (), wait=True)
+    far.end_reading()
+    assert bytes(room[: far.read(room)]) == b"in secret"
+    assert far.read(room) == 0
+    near.end_writing()
+    with pytest.raises(OSError, match=r".+"):
+        near.write([b"plain text"], (), wait=True)
+    for end in (near, far):
+        end.close()
 
 
 def _tap(far: socket.socket, heard: list[bytes]) -> socket.socket:

@@ -55,6 +55,7 @@ class ServerProcess:
         assert self._process.stdout.readline() == "ready\n"  # it ends with the process: no wait without end
 
     def kill(self) -> None:
+        """Does nothing the second time."""
         self._process.kill()
         self._process.wait(START_S)
         assert self._process.stdout is not None

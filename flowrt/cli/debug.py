@@ -1,0 +1,26 @@
+"""``flowrt debug hang DIR``: which task kept the others waiting, by the flight records of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flowrt.distribute.flight_recorder import read_records
+from flowrt.distribute.missing_sender import explain, short_name
+
+HELP = "find out why a run hung"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="hang", required=True)
+    hang = actions.add_parser("hang", help="name the task that kept the others waiting, and for what")
+    hang.add_argument("dir", type=Path, metavar="DIR", help="the --log-dir of the tasks, from all hosts")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    records = read_records(arguments.dir)
+    for record in records:
+        print(f"{short_name(record.task)}: {len(record.events)} events, {record.dropped} before them dropped")
+    for line in explain(records):
+        print(line)
+    return 0

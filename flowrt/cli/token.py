@@ -1,0 +1,26 @@
+"""``flowrt token new``: the secret that all tasks and sessions of a cluster share."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flowrt.distribute.tokens import write_token
+from flowrt.rendezvous.security import TOKEN_FILE
+
+HELP = "make the token of a cluster"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="new", required=True)
+    new = actions.add_parser("new", help="256 random bits, in a file that only you can read")
+    new.add_argument(
+        "--path", type=Path, help="where it goes (default: ~/.flowrt/token, which tasks look for)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    path = arguments.path or Path.home() / TOKEN_FILE
+    write_token(path)
+    print(f"{path}: copy it to the other hosts, or set FLOWRT_TOKEN_PATH there")
+    return 0
