@@ -48,7 +48,7 @@ class Task:
 # --- making them
 
 
-def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]], days: int = DAYS) -> list[Path]:
+def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]]) -> list[Path]:
     """Make ``ca.pem`` and ``ca.key`` in ``folder`` unless they are there, and ``JOB_INDEX.pem`` and ``.key``
     for each of ``tasks``, which are mapped to the host names and addresses that reach them. The new files.
 
@@ -65,24 +65,24 @@ def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]], days: i
         if (taken := folder / f"{_stem(task)}.pem").exists():
             raise AlreadyExistsError(f"certs init: expected no certificate of {task}; got {taken}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    made = [] if (folder / "ca.pem").exists() else _make_authority(folder, days)
+    made = [] if (folder / "ca.pem").exists() else _make_authority(folder)
     for task in tasks:
-        made += _make_certificate(folder, task, names[task], days)
+        made += _make_certificate(folder, task, names[task])
     return made
 
 
-def _make_authority(folder: Path, days: int) -> list[Path]:
+def _make_authority(folder: Path) -> list[Path]:
     _openssl(
-        folder, "req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", str(days),
+        folder, "req", "-x509", *_NEW_KEY, "-keyout", "ca.key", "-out", "ca.pem", "-days", str(DAYS),
         "-subj", "/CN=flowrt cluster", "-addext", "keyUsage=critical,keyCertSign,cRLSign",
     )  # fmt: skip
     return [folder / "ca.pem", folder / "ca.key"]
 
 
-def _make_certificate(folder: Path, task: Task, names: str, days: int) -> list[Path]:
+def _make_certificate(folder: Path, task: Task, names: str) -> list[Path]:
     stem = _stem(task)
     _openssl(
-        folder, "req", "-x509", *_NEW_KEY, "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(days),
+        folder, "req", "-x509", *_NEW_KEY, "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(DAYS),
         "-keyout", f"{stem}.key", "-out", f"{stem}.pem", "-subj", f"/CN={task}",
         "-addext", f"subjectAltName={names}", "-addext", "basicConstraints=critical,CA:FALSE",
         "-addext", "extendedKeyUsage=serverAuth,clientAuth",

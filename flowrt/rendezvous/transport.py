@@ -60,6 +60,7 @@ class _GrpcTransport(Transport):
         def accept_stream(stream: FrameStream) -> None:
             with stream.deadline(HANDSHAKE_S):
                 connection = answer_handshake(stream, terms)
+            connection.certificate_names = stream.certificate_names
             try:
                 accept(connection)
             except BaseException:

@@ -42,6 +42,12 @@ def devices_of(job: str, index: int) -> list[Device]:
     return local_devices(device_request(ConfigProto(device_count={"CPU": 2})), job, index)
 
 
+cut_once = functools.lru_cache(1024)(
+    lambda subgraph, devices, placement: cut_by_task(subgraph, dict(devices), dict(placement), False, False)
+)
+"""Simulations have graphs in common; what a seed shows does not depend on who cut them first."""
+
+
 class Run:
     """The programs of one step in one task; what `run_threaded` does with threads, a segment at a time."""
 
@@ -286,9 +292,9 @@ class Task:
     # --- what takes time
 
     def _cut(self, cut: m.CutGraph) -> None:
-        devices = {d.name: d.incarnation for d in cut.devices}
+        devices = tuple((d.name, d.incarnation) for d in cut.devices)
         try:
-            parts, placement = cut_by_task(cut.subgraph, devices, cut.placement, False, False)
+            parts, placement = cut_once(cut.subgraph, devices, tuple(cut.placement.items()))
         except OpError as error:
             self._to_master(m.GraphCut(cut.token, {}, {}, as_op_error(error)))
         else:

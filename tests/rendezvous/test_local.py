@@ -108,7 +108,7 @@ def test_a_value_that_meets_a_receive_in_its_last_moment_is_received(
 
     def wait_with_a_slow_sender(mailbox: _Mailbox, timeout_s: float | None) -> bool:
         if timeout_s is None:
-            _perform(actions)
+            perform(actions)
             return wait(mailbox, timeout_s)
         assert not wait(mailbox, timeout_s)
         with rendezvous._lock:

@@ -1,0 +1,152 @@
+"""A cluster of real processes: the first tasks are servers of the test's process, the others `flowrt-worker`s.
+
+Processes are started by spawn, waited for with a deadline, and reaped whatever happens.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import flowrt as tf
+from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.messages import PROTOCOL, Message
+from flowrt.distribute.peer import Peer, dial
+from flowrt.distribute.resolvers import VARIABLES
+from flowrt.errors import OpError
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.transport import new_transport
+from tests.contracts.check_transport import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+SOON_S = 30.0
+"""What should happen at once has happened after this, also on a loaded machine."""
+
+
+class Ended(NamedTuple):
+    """``status`` is negative for a signal."""
+
+    status: int
+    errors: str
+
+
+class Worker:
+    """Task ``index`` of a cluster of workers. After `end`, `start` begins its next life at the same port."""
+
+    def __init__(
+        self,
+        addresses: Sequence[str],
+        index: int,
+        options: Sequence[str] = (),
+        environ: Mapping[str, str] | None = None,
+    ) -> None:
+        self.address, self.task = addresses[index], f"/job:worker/replica:0/task:{index}"
+        cluster = json.dumps({"worker": list(addresses)})
+        self._command = [sys.executable, "-m", "flowrt.cli.worker", "--cluster", cluster]
+        self._command += ["--task", str(index), *options]
+        inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
+        self._environ = inherited | dict(environ or {})
+
+    def start(self) -> None:
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            self._command, cwd=ROOT, env=self._environ, stdout=subprocess.DEVNULL, stderr=self._errors
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def has_ended(self) -> bool:
+        return self._process.poll() is not None
+
+    def send_signal(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def end(self, number: signal.Signals | None = None, timeout_s: float = SOON_S) -> Ended:
+        """Wait until it has ended, which ``number`` has it do if that is given."""
+        if number is not None:
+            self.send_signal(number)
+        try:
+            status = self._process.wait(timeout_s)
+        finally:
+            self._process.kill()
+            self._process.wait()
+        self._errors.seek(0)
+        return Ended(status, self._errors.read())
+
+    def reap(self) -> None:
+        if not self.has_ended:
+            self.end(signal.SIGKILL)
+        self._errors.close()
+
+    def status(self) -> Any:
+        """What it says of itself: a `pb.TaskStatus`."""
+        return status_of(self.address)
+
+    def wait_for_steps(self, number: int) -> None:
+        """Wait until that many steps run in it."""
+        wait_until(lambda: self.status().running_steps == number, f"{number} steps in {self.task}", SOON_S)
+
+
+class Cluster(NamedTuple):
+    servers: list[tf.train.Server]
+    workers: list[Worker]
+
+    @property
+    def target(self) -> str:
+        """The master of task 0."""
+        return self.servers[0].target if self.servers else f"grpc://{self.workers[0].address}"
+
+
+@contextmanager
+def cluster(
+    servers: int, workers: int, *options: str, environ: Mapping[str, str] | None = None
+) -> Iterator[Cluster]:
+    """``servers`` tasks here, then ``workers`` processes with these ``options`` and ``environ``."""
+    with ReservedPorts(servers + workers) as reserved, ExitStack() as stack:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        processes = [Worker(addresses, servers + i, options, environ) for i in range(workers)]
+        for process in processes:
+            process.start()
+            stack.callback(process.reap)
+        here = []
+        for index in range(servers):
+            here.append(tf.train.Server({"worker": addresses}, "worker", index))
+            stack.callback(here[-1].stop)
+        yield Cluster(here, processes)
+
+
+class _Client:
+    """An `flowrt.distribute.peer.Owner` that belongs to no task."""
+
+    def hello(self) -> Any:
+        return pb.Hello(protocol=PROTOCOL, version=tf.__version__)
+
+    def greeted(self, peer: Peer, hello: Any) -> None: ...
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None: ...
+
+    def lost(self, peer: Peer, error: OpError) -> None: ...
+
+
+def dial_as_client(address: str) -> Peer:
+    return dial(new_transport(), address, _Client(), SOON_S)
+
+
+def status_of(address: str) -> Any:
+    """What the task at ``address`` says of itself: a `pb.TaskStatus`."""
+    peer = dial_as_client(address)
+    try:
+        return peer.wait_for(Message(pb.GetStatus()), SOON_S).body
+    finally:
+        peer.close("it was only asked for its status")

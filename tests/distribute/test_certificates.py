@@ -1,0 +1,146 @@
+"""Certificates that name tasks, and that a task is held to the one it shows."""
+
+from __future__ import annotations
+
+import os
+import queue
+import shutil
+import stat
+import subprocess
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from flowrt.cli.main import main
+from flowrt.distribute.certificates import Task, check_claim, init_certificates, task_of_certificate
+from flowrt.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnavailableError,
+)
+from flowrt.rendezvous.channel import Connection
+from flowrt.rendezvous.security import Security, load_security
+from flowrt.rendezvous.transport import new_transport
+
+HOSTS = ["localhost", "127.0.0.1", "::1"]
+DEADLINE_S = 20.0
+
+needs_openssl = pytest.mark.skipif(shutil.which("openssl") is None, reason="needs the openssl command")
+
+
+def security_of(folder: Path, task: str, authority: Path | None = None) -> Security:
+    environ = {
+        "FLOWRT_TLS_CA": str((authority or folder) / "ca.pem"),
+        "FLOWRT_TLS_CERT": str(folder / f"{task}.pem"),
+        "FLOWRT_TLS_KEY": str(folder / f"{task}.key"),
+    }
+    return load_security(environ, folder)
+
+
+@pytest.fixture(scope="module")
+def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("certs")
+    init_certificates(folder, {Task("worker", 0): HOSTS, Task("worker", 1): HOSTS})
+    return folder
+
+
+def names_seen(server: Security, client: Security, kind: str) -> tuple[str, ...]:
+    """The names that a listener sees of who dials it."""
+    accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
+    listener = new_transport(server, kind).listen("127.0.0.1:0", accepted.put)
+    with ExitStack() as opened:
+        opened.callback(listener.close)
+        opened.callback(new_transport(client, kind).connect(listener.address, DEADLINE_S).abort)
+        connection = accepted.get(timeout=DEADLINE_S)
+        opened.callback(connection.abort)
+        return connection.certificate_names
+
+
+@needs_openssl
+@pytest.mark.parametrize("kind", ["grpc", "tcp", "unix"])
+def test_a_listener_sees_the_task_of_who_dials_it(certs: Path, kind: str) -> None:
+    names = names_seen(security_of(certs, "worker_0"), security_of(certs, "worker_1"), kind)
+    assert task_of_certificate(names) == Task("worker", 1)
+    assert set(names) >= {"flowrt://worker/1", "localhost", "127.0.0.1"}
+    assert task_of_certificate(names_seen(Security(), Security(), kind)) is None
+
+
+@needs_openssl
+def test_another_authority_and_an_expired_certificate_are_refused(certs: Path, tmp_path: Path) -> None:
+    init_certificates(tmp_path, {Task("worker", 1): HOSTS})
+    other = security_of(tmp_path, "worker_1", certs)
+    expire = "openssl x509 -in worker_0.pem -CA ca.pem -CAkey ca.key -days -1 -copy_extensions copyall"
+    expired = subprocess.run(expire.split(), cwd=certs, check=True, capture_output=True).stdout
+    ours = security_of(certs, "worker_0")
+    for theirs in (other, replace(ours, cert=expired)):
+        with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:"):
+            names_seen(ours, theirs, "grpc")
+    with pytest.raises(
+        UnavailableError, match=r"TLS.*certificate has expired|TLS.*CERTIFICATE_VERIFY_FAILED"
+    ):
+        names_seen(replace(ours, cert=expired), ours, "grpc")
+
+
+@needs_openssl
+def test_files_are_their_owners_and_are_never_made_again(certs: Path) -> None:
+    files = sorted(path.name for path in certs.iterdir())
+    assert files == sorted(
+        f"{stem}.{end}" for stem in ("ca", "worker_0", "worker_1") for end in ("key", "pem")
+    )
+    for path in certs.glob("*.key"):
+        assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    before = {path: path.read_bytes() for path in certs.iterdir()}
+    with pytest.raises(AlreadyExistsError, match=r"worker:1; got .*worker_1.pem"):
+        init_certificates(certs, {Task("worker", 2): HOSTS, Task("worker", 1): HOSTS})
+    assert {path: path.read_bytes() for path in certs.iterdir()} == before
+
+
+def test_a_host_that_cannot_be_one_makes_nothing(tmp_path: Path) -> None:
+    with pytest.raises((InvalidArgumentError, NotFoundError), match=r"host|openssl"):
+        init_certificates(tmp_path / "c", {Task("worker", 0): ["a,URI:flowrt://worker/1"]})
+    assert not (tmp_path / "c").exists()
+
+
+def test_without_openssl_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", os.devnull)
+    with pytest.raises(NotFoundError, match="expected the command openssl"):
+        init_certificates(tmp_path, {Task("worker", 0): HOSTS})
+
+
+@pytest.mark.parametrize(
+    ("names", "task"),
+    [
+        (["flowrt://worker/12", "localhost"], Task("worker", 12)),
+        (["localhost"], None),
+        (["flowrt://worker/1", "flowrt://worker/2"], None),
+        (["flowrt://worker/1/"], None),
+        (["http://worker/1"], None),
+    ],
+)
+def test_the_task_of_a_certificate(names: list[str], task: Task | None) -> None:
+    assert task_of_certificate(names) == task
+
+
+def test_a_task_is_held_to_its_certificate() -> None:
+    task = "/job:worker/replica:0/task:1"
+    check_claim(["flowrt://worker/1", "localhost"], task)
+    check_claim([], task)  # no certificate: the token has to do
+    check_claim(["flowrt://worker/0"], "")  # a session's process is no task
+    for names, got in ((["flowrt://worker/0"], "that of worker:0"), (["localhost"], "none of a task")):
+        with pytest.raises(PermissionDeniedError, match=f"task:1: expected its own certificate; got {got}"):
+            check_claim(names, task)
+
+
+@needs_openssl
+def test_the_command_makes_what_tasks_load(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = tmp_path / "c"
+    assert main(["certs", "init", "--dir", str(folder), "--task", "ps:0=a.example,10.0.0.1"]) == 0
+    assert str(folder / "ps_0.pem") in capsys.readouterr().out.splitlines()
+    assert security_of(folder, "ps_0").is_mutual
+    assert main(["certs", "init", "--dir", str(folder), "--task", "ps:0"]) == 1
+    with pytest.raises(SystemExit):
+        main(["certs", "init", "--task", "ps"])

@@ -1,0 +1,246 @@
+"""Tasks that die, networks that fail, bytes that lie: what the survivors see, and what their variables hold.
+
+Numbers in brackets are those of the faults in the project's list of them.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.distribute import messages
+from flowrt.distribute.messages import Message, encode
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.transport import new_transport
+from tests.contracts.check_transport import Inbox, open_files, random_bytes, wait_until
+from tests.distribute.processes import SOON_S, Cluster, cluster, dial_as_client
+from tests.distribute.tcp_proxy import TcpProxy
+
+NOTICED_S = 2.0  # within which the death of a process of this host is noticed
+COMMITTED = 3
+
+
+@pytest.fixture(scope="module", autouse=True)
+def warm() -> None:
+    """gRPC keeps some descriptors and threads for the next connection."""
+    with cluster(1, 1) as tasks, tf.Graph(), tf.Session(tasks.target) as session:
+        session.list_devices()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left(warm: None) -> Iterator[None]:
+    """No descriptor, no thread, no segment. Processes are reaped by `cluster`."""
+    files, threads = open_files(), set(threading.enumerate())
+    yield
+    wait_until(lambda: open_files() <= files, "descriptors are closed", SOON_S)
+    wait_until(lambda: set(threading.enumerate()) <= threads, "threads have ended", SOON_S)
+    wait_until(lambda: "memfd:flowrt" not in Path("/proc/self/maps").read_text(), "segments are unmapped")
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def on(task: int) -> str:
+    return f"/job:worker/task:{task}"
+
+
+def options(timeout_s: float = SOON_S) -> tf.RunOptions:
+    return tf.RunOptions(timeout_in_ms=int(timeout_s * 1000))
+
+
+class Counters:
+    """``here`` on task 0 and ``there`` on the last task; task 1 says by how much they grow."""
+
+    def __init__(self, last: int = 0) -> None:
+        with tf.device(on(0)):
+            self.here = tf.get_variable("here", initializer=0.0)
+        with tf.device(on(last)):
+            self.there = tf.get_variable("there", initializer=0.0)
+        with tf.device(on(1)):
+            one = tf.identity(tf.placeholder_with_default(1.0, []))
+        self.step = tf.group(self.here.assign_add(one), self.there.assign_add(one))
+        added = self.here.assign_add(one)
+        with tf.device(on(1)):
+            endless = tf.while_loop(lambda x: x >= 0.0, lambda x: tf.abs(x) + 1.0, [added])
+        self.step_that_hangs = self.there.assign_add(endless)
+        """`here` grows, then task 1 computes for ever, and with the result `there` would grow."""
+
+    def commit(self, session: tf.Session) -> None:
+        session.run(tf.variables_initializer([self.here, self.there]))
+        for _ in range(COMMITTED):
+            session.run(self.step, options=options())
+
+    def read(self, target: str, *tasks: int) -> list[float]:
+        """Their values, by a session that needs none but ``tasks`` and the master's."""
+        config = tf.ConfigProto(device_filters=[on(task) for task in tasks] or [on(0)])
+        with tf.Session(target, graph=self.here.graph, config=config) as session:
+            return list(session.run([self.here, self.there]))
+
+
+def run_beside(pool: ThreadPoolExecutor, session: tf.Session, fetch: Any) -> Future[Any]:
+    return pool.submit(session.run, fetch, options=options())
+
+
+def check_lost(run: Callable[[], Any], task: str, since: float) -> None:
+    """``run`` raises the error of all who need ``task``, soon after ``since``."""
+    with pytest.raises(tf.errors.UnavailableError, match=task):
+        run()
+    assert time.monotonic() - since < NOTICED_S
+
+
+# --- a task is killed (1)
+
+
+def test_killed_between_two_steps() -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            tasks.workers[0].end(signal.SIGKILL)
+            check_lost(
+                lambda: session.run(counters.step, options=options()), tasks.workers[0].task, time.monotonic()
+            )
+        assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
+
+
+def test_killed_in_the_middle_of_a_steps_updates(pool: ThreadPoolExecutor) -> None:
+    """One variable has grown and one has not, and it stays so: nothing of the step is done again."""
+    with cluster(1, 2) as tasks, tf.Graph():
+        counters = Counters(last=2)
+        victim, survivor = tasks.workers
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            step = run_beside(pool, session, counters.step_that_hangs)
+            wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
+            killed = time.monotonic()
+            victim.end(signal.SIGKILL)
+            check_lost(lambda: step.result(SOON_S), victim.task, killed)
+            survivor.wait_for_steps(0)
+            assert time.monotonic() - killed < NOTICED_S
+        assert counters.read(tasks.target, 2) == [COMMITTED + 1, COMMITTED]
+
+
+def test_killed_between_send_and_recv(pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The value waits in its producer's table, and the request for it has not come."""
+    monkeypatch.setenv("FLOWRT_FAULTS", "RecvTensor:drop=1")
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            session.run(tf.global_variables_initializer())
+            step = run_beside(pool, session, counters.step)
+            tasks.workers[0].wait_for_steps(1)
+            killed = time.monotonic()
+            tasks.workers[0].end(signal.SIGKILL)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task, killed)
+        assert counters.read(tasks.target) == [0, 0]
+
+
+def test_killed_while_it_drains(pool: ThreadPoolExecutor) -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            step = run_beside(pool, session, counters.step_that_hangs)
+            wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
+            tasks.workers[0].send_signal(signal.SIGTERM)
+            wait_until(lambda: tasks.workers[0].status().is_draining, "it drains", SOON_S)
+            killed = time.monotonic()
+            tasks.workers[0].end(signal.SIGKILL)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task, killed)
+        assert counters.read(tasks.target) == [COMMITTED + 1, COMMITTED]
+
+
+def test_all_survivors_and_the_client_name_the_task_that_was_killed(pool: ThreadPoolExecutor) -> None:
+    """The master is another process than the session's, and not the victim."""
+    with cluster(0, 3) as tasks, tf.Graph():
+        counters = Counters(last=2)
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            step = run_beside(pool, session, counters.step_that_hangs)
+            wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
+            killed = time.monotonic()
+            tasks.workers[1].end(signal.SIGKILL)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[1].task, killed)
+            for survivor in (tasks.workers[0], tasks.workers[2]):
+                survivor.wait_for_steps(0)
+        assert counters.read(tasks.target, 2) == [COMMITTED + 1, COMMITTED]
+
+
+@pytest.mark.slow
+def test_a_task_that_sleeps_is_given_up_and_ends_when_it_wakes(pool: ThreadPoolExecutor) -> None:
+    """(2) What it says afterwards is of a life that nobody waits for."""
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            slept = time.monotonic()
+            tasks.workers[0].send_signal(signal.SIGSTOP)
+            step = run_beside(pool, session, counters.step)
+            with pytest.raises(tf.errors.UnavailableError, match=r"task:1 was lost: nothing was heard"):
+                step.result(2 * SOON_S)
+            assert 7 < time.monotonic() - slept < 13
+            assert tasks.workers[0].end(signal.SIGCONT).status == 4
+        assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
+
+
+# --- frames are lost, repeated and out of order (7, 8)
+
+
+@pytest.mark.parametrize("faults", ["*:duplicate=0.3;seed=1", "RunGraph:duplicate=1;RecvTensor:duplicate=1"])
+def test_what_comes_twice_is_done_once(monkeypatch: pytest.MonkeyPatch, faults: str) -> None:
+    monkeypatch.setenv("FLOWRT_FAULTS", faults)
+    with cluster(2, 0) as tasks, tf.Graph():
+        counters = Counters(last=1)
+        with tf.Session(tasks.target) as session:
+            session.run(tf.global_variables_initializer())
+            for _ in range(50):
+                session.run(counters.step, options=options())
+            assert session.run([counters.here, counters.there]) == [50, 50]
+
+
+@pytest.mark.parametrize("lost", ["RunGraph:drop=1", "RecvTensor:drop=1", "RecvTensor:drop_reply=1"])
+def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    with cluster(2, 0) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+        tasks.servers[1].stop()
+        monkeypatch.setenv("FLOWRT_FAULTS", lost)
+        again = tf.train.Server(tasks.servers[1].cluster, "worker", 1)
+        master = tf.train.Server(tasks.servers[1].cluster, "worker", 0, bind="127.0.0.1:0")
+        with tf.Session(master.target) as session:
+            session.run(tf.global_variables_initializer())
+            with pytest.raises(tf.errors.DeadlineExceededError):
+                session.run(counters.step, options=options(0.3))
+            assert session.run([counters.here, counters.there]) == [0, 0]
+        again.stop()
+        master.stop()
+
+
+@pytest.mark.parametrize("kind", ["tcp", "unix"])
+def test_a_tensor_that_is_cut_off_is_never_seen(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
+    monkeypatch.setenv("FLOWRT_TRANSPORT", kind)
+    with cluster(1, 1, environ={"FLOWRT_FAULTS": "RecvTensor:cut_reply=1"}) as tasks, tf.Graph():
+        with tf.device(on(0)):
+            seen = tf.get_variable("seen", shape=[2 << 20], initializer=tf.zeros_initializer())
+        with tf.device(on(1)):
+            large = tf.fill([2 << 20], tf.placeholder_with_default(7.0, []))
+        with tf.Session(tasks.target) as session:
+            session.run(seen.initializer)
+            with pytest.raises(tf.errors.UnavailableError, match="task:1"):
+                session.run(seen.assign(large), options=options())
+        with tf.Session(tasks.target) as session:  # the task lives, and what it was asked for is over
+            assert not session.run(seen).any()

@@ -1,0 +1,40 @@
+"""Clusters under a virtual clock, a seed each; what holds in all of them stands at the head of `simulation`."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.distribute.simulation import Simulation
+
+CHUNK = 50
+
+
+def check(seed: int) -> None:
+    try:
+        Simulation(seed).run()
+    except Exception as failure:
+        replay = f"python -m tests.distribute.simulation --seed {seed}"
+        raise AssertionError(f"seed {seed}: {failure!r}\nreplay: {replay}") from failure
+
+
+@pytest.mark.parametrize("first", range(0, 500, CHUNK))
+def test_what_must_hold_holds(first: int) -> None:
+    for seed in range(first, first + CHUNK):
+        check(seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(500, 5500, 500))
+def test_what_must_hold_holds_in_thousands(first: int) -> None:
+    for seed in range(first, first + 500):
+        check(seed)
+
+
+@pytest.mark.parametrize("seed", [3, 14])
+def test_a_seed_decides_everything(seed: int) -> None:
+    first: list[str] = []
+    again: list[str] = []
+    Simulation(seed, first.append).run()
+    Simulation(seed, again.append).run()
+    assert first == again
+    assert len(first) > 50
