@@ -209,7 +209,8 @@ class Worker:
         self._sessions: dict[str, str] = {}
         """Each with the peer that it belongs to."""
         self._graphs: dict[int, _Graph] = {}
-        self._last_graph = 0
+        self._last_graph = incarnation % 2**31 << 32
+        """Graphs of two lives have different numbers: what a master registered before cannot mean another."""
         self._steps: dict[int, _Step] = {}
         self._over: OrderedDict[int, OpError | None] = OrderedDict()
 

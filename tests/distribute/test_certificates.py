@@ -48,6 +48,23 @@ def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def expired_certificate(authority: Path, folder: Path) -> bytes:
+    """One of 2020 for worker 0's key. ``openssl req`` makes none, only the older command ``ca``."""
+    (folder / "index").touch()
+    (folder / "config").write_text(
+        "[ca]\ndefault_ca = own\n[own]\ndatabase = index\nnew_certs_dir = .\nrand_serial = yes\n"
+        "default_md = sha256\npolicy = any\n[any]\ncommonName = optional\n"
+    )
+    (folder / "names").write_text("subjectAltName = URI:flowrt://worker/0, IP:127.0.0.1\n")
+    for command in (
+        f"req -new -config config -key {authority}/worker_0.key -subj /CN=w -out request",
+        f"ca -batch -notext -config config -cert {authority}/ca.pem -keyfile {authority}/ca.key -in request "
+        "-startdate 20200101000000Z -enddate 20200102000000Z -extfile names -out expired",
+    ):
+        subprocess.run(["openssl", *command.split()], cwd=folder, check=True, capture_output=True)
+    return (folder / "expired").read_bytes()
+
+
 def names_seen(server: Security, client: Security, kind: str) -> tuple[str, ...]:
     """The names that a listener sees of who dials it."""
     accepted: queue.SimpleQueue[Connection] = queue.SimpleQueue()
@@ -73,8 +90,7 @@ def test_a_listener_sees_the_task_of_who_dials_it(certs: Path, kind: str) -> Non
 def test_another_authority_and_an_expired_certificate_are_refused(certs: Path, tmp_path: Path) -> None:
     init_certificates(tmp_path, {Task("worker", 1): HOSTS})
     other = security_of(tmp_path, "worker_1", certs)
-    expire = "openssl x509 -in worker_0.pem -CA ca.pem -CAkey ca.key -days -1 -copy_extensions copyall"
-    expired = subprocess.run(expire.split(), cwd=certs, check=True, capture_output=True).stdout
+    expired = expired_certificate(certs, tmp_path)
     ours = security_of(certs, "worker_0")
     for theirs in (other, replace(ours, cert=expired)):
         with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:"):

@@ -5,13 +5,15 @@ Numbers in brackets are those of the faults in the project's list of them.
 
 from __future__ import annotations
 
-import os
 import signal
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,14 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute import messages
+from flowrt.distribute.check import probe
+from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.messages import Message, encode
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.transport import new_transport
-from tests.contracts.check_transport import Inbox, open_files, random_bytes, wait_until
-from tests.distribute.processes import SOON_S, Cluster, cluster, dial_as_client
+from tests.contracts.check_transport import open_files, random_bytes, wait_until
+from tests.distribute.processes import SOON_S, Worker, cluster, dial_as_client
 from tests.distribute.tcp_proxy import TcpProxy
 
 NOTICED_S = 2.0  # within which the death of a process of this host is noticed
@@ -213,21 +218,14 @@ def test_what_comes_twice_is_done_once(monkeypatch: pytest.MonkeyPatch, faults: 
 
 @pytest.mark.parametrize("lost", ["RunGraph:drop=1", "RecvTensor:drop=1", "RecvTensor:drop_reply=1"])
 def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    monkeypatch.setenv("FLOWRT_FAULTS", lost)
     with cluster(2, 0) as tasks, tf.Graph():
         counters = Counters()
         with tf.Session(tasks.target) as session:
-            counters.commit(session)
-        tasks.servers[1].stop()
-        monkeypatch.setenv("FLOWRT_FAULTS", lost)
-        again = tf.train.Server(tasks.servers[1].cluster, "worker", 1)
-        master = tf.train.Server(tasks.servers[1].cluster, "worker", 0, bind="127.0.0.1:0")
-        with tf.Session(master.target) as session:
             session.run(tf.global_variables_initializer())
             with pytest.raises(tf.errors.DeadlineExceededError):
                 session.run(counters.step, options=options(0.3))
             assert session.run([counters.here, counters.there]) == [0, 0]
-        again.stop()
-        master.stop()
 
 
 @pytest.mark.parametrize("kind", ["tcp", "unix"])
@@ -244,3 +242,148 @@ def test_a_tensor_that_is_cut_off_is_never_seen(monkeypatch: pytest.MonkeyPatch,
                 session.run(seen.assign(large), options=options())
         with tf.Session(tasks.target) as session:  # the task lives, and what it was asked for is over
             assert not session.run(seen).any()
+
+
+# --- the network is slow, or silent (5, 6)
+
+
+@pytest.fixture
+def by_grpc(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ends are on one host: left alone they would go round the proxy."""
+    monkeypatch.setenv("FLOWRT_TRANSPORT", "grpc")
+
+
+@contextmanager
+def cluster_with_proxy(**network: float) -> Iterator[tuple[tf.train.Server, Worker, TcpProxy]]:
+    """Task 0 is here; task 1 is a process that is reached through the proxy."""
+    with ReservedPorts(3) as reserved, ExitStack() as stack:
+        here, there, listens = (f"127.0.0.1:{port}" for port in reserved.ports)
+        worker = Worker([here, there], 1, ["--bind", listens])
+        worker.start()
+        stack.callback(worker.reap)
+        proxy = stack.enter_context(TcpProxy(there, listens, **network))
+        server = tf.train.Server({"worker": [here, there]}, "worker", 0)
+        stack.callback(server.stop)
+        yield server, worker, proxy
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "network", [{"delay_s": 0.02}, {"delay_s": 0.2}, {"bytes_per_s": 1e6}, {"piece_bytes": 1}], ids=str
+)
+def test_a_slow_network_is_no_failure(by_grpc: None, network: dict[str, float]) -> None:
+    with cluster_with_proxy(**network) as (server, worker, proxy), tf.Graph():
+        counters = Counters()
+        with tf.device(on(1)):
+            large = tf.range(tf.placeholder_with_default(30_000, []))
+        with tf.device(on(0)):
+            total = tf.reduce_sum(large)
+        with tf.Session(server.target) as session:
+            counters.commit(session)
+            assert session.run(total, options=options()) == 30_000 * 29_999 // 2
+        assert counters.read(server.target) == [COMMITTED, COMMITTED]
+        assert proxy.connections
+        assert probe(new_transport(), worker.address, SOON_S).kind == "grpc"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("directions", [("there",), ("back",), ("there", "back")], ids=" ".join)
+def test_a_short_silence_is_no_failure(
+    by_grpc: None, pool: ThreadPoolExecutor, directions: tuple[str, ...]
+) -> None:
+    with cluster_with_proxy() as (server, _, proxy), tf.Graph():
+        counters = Counters()
+        with tf.Session(server.target) as session:
+            counters.commit(session)
+            proxy.silence(*directions)
+            step = run_beside(pool, session, counters.step)
+            with pytest.raises(TimeoutError):
+                step.result(5.0)
+            proxy.heal()
+            step.result(SOON_S)
+        assert counters.read(server.target) == [COMMITTED + 1, COMMITTED + 1]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("directions", [("there",), ("back",), ("there", "back")], ids=" ".join)
+def test_a_long_silence_is_the_same_failure_at_both_ends(
+    by_grpc: None, pool: ThreadPoolExecutor, directions: tuple[str, ...]
+) -> None:
+    with cluster_with_proxy() as (server, worker, proxy), tf.Graph():
+        counters = Counters()
+        with tf.Session(server.target) as session:
+            counters.commit(session)
+            silent = time.monotonic()
+            proxy.silence(*directions)
+            step = run_beside(pool, session, counters.step)
+            with pytest.raises(tf.errors.UnavailableError, match="task:1 was lost"):
+                step.result(SOON_S)
+            assert 7 < time.monotonic() - silent < 13
+            assert worker.end().status == 4
+            assert time.monotonic() - silent < 16
+        assert counters.read(server.target) == [COMMITTED, COMMITTED]
+
+
+# --- bytes that lie (9, 16)
+
+
+def test_a_graph_beyond_the_limit_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_GRAPH_BYTES", 1000)
+    with cluster(2, 0) as tasks, tf.Graph(), tf.device(on(1)):
+        x = y = tf.placeholder_with_default(1.0, [])
+        for _ in range(100):
+            y = y + x
+        with tf.Session(tasks.target) as session:
+            with pytest.raises(tf.errors.ResourceExhaustedError, match="at most 1000 bytes"):
+                session.run(y, options=options())
+            assert session.run(x + 1.0, options=options()) == 2.0  # by the same connection
+
+
+def _lies(random: Random) -> Iterator[tuple[bytes, list[Any]]]:
+    """Frames that no task sends: noise, wrong order, changed bits, lengths that are not so."""
+    run = encode(1, Message(pb.RunGraph(graph=1 << 40, step=3), [np.arange(5000.0)]))
+    asks = encode(2, Message(pb.RecvTensor(step=3, keys=["no key at all", "x;" * 1000])))
+    graph = encode(3, Message(pb.RegisterGraph(session="x", graph=pb.Graph(text=b"\xff{" * 50, constants=7))))
+    for frame in (run, asks, graph):
+        yield frame
+        yield frame.header, []
+        yield frame.header, [random_bytes(7)]
+        for _ in range(20):
+            changed = bytearray(frame.header)
+            for _ in range(random.randint(1, 4)):
+                changed[random.randrange(len(changed))] = random.randrange(256)
+            yield bytes(changed), frame.payload
+    for length in (0, 1, 50, 5000):
+        yield random.randbytes(length), []
+
+
+def test_lies_harm_nobody_but_who_tells_them() -> None:
+    """A stranger who has the way in sends nonsense; the steps of others go on."""
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            for i, (header, payload) in enumerate(_lies(Random(16))):
+                stranger = dial_as_client(tasks.workers[0].address)
+                with suppress(tf.errors.UnavailableError):  # what it said first has ended the connection
+                    stranger.connection.send(header, payload)
+                    stranger.connection.send(header, payload)
+                if i % 5 == 0:
+                    session.run(counters.step, options=options())
+                stranger.close("it has said enough")
+            assert tasks.workers[0].status().sessions == 1
+            steps = session.run(counters.here)
+        assert counters.read(tasks.target) == [steps, steps]
+        assert not tasks.workers[0].has_ended
+
+
+@pytest.mark.parametrize(
+    "noise", [b"", b"GET / HTTP/1.1\r\n\r\n", b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" * 50, bytes(5000)]
+)
+def test_noise_at_the_port(noise: bytes) -> None:
+    with cluster(1, 0) as tasks, tf.Graph(), socket.socket() as stranger:
+        address = parse_address(tasks.servers[0].address)
+        stranger.connect((address.host, address.port))
+        stranger.sendall(noise)
+        with tf.Session(tasks.target) as session:
+            assert session.run(tf.constant(2.0) * 2.0, options=options()) == 4.0
