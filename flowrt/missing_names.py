@@ -47,8 +47,7 @@ _REASONS: dict[str, dict[str, str]] = {
     )
     | dict.fromkeys(("image", "read_file", "write_file"), _IMAGES)
     | dict.fromkeys(("GradientTape", "contrib.eager", "Module"), _EAGER)
-    | dict.fromkeys(("saved_model",), _STORAGE)
-    | dict.fromkeys(("distribute",), _DISTRIBUTED),
+    | dict.fromkeys(("saved_model",), _STORAGE),
     "nn": dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS)
     | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
     "train": dict.fromkeys(

@@ -111,7 +111,7 @@ def _alternative_name(host: str) -> str:
 
 def _openssl(folder: Path, *arguments: str) -> None:
     done = subprocess.run(
-        ["openssl", *arguments], cwd=folder, capture_output=True, text=True, timeout=OPENSSL_S, umask=0o077,
+        ["openssl", *arguments], cwd=folder, capture_output=True, text=True, timeout=OPENSSL_S,
         stdin=subprocess.DEVNULL, env={**os.environ, "OPENSSL_CONF": os.devnull}, check=False,
     )  # fmt: skip
     if done.returncode:

@@ -122,13 +122,18 @@ class _Registered(NamedTuple):
     fetches: tuple[int, ...]
 
 
+class _Callable(NamedTuple):
+    parts: Sequence[_Registered]
+    num_feeds: int
+    num_fetches: int
+
+
 class _Session:
     def __init__(self, client: str, tasks: Sequence[str], options: Any) -> None:
         self.client, self.tasks, self.options = client, tasks, options
         self.devices: list[Any] = []
         self.placement: dict[str, str] = {}
-        self.callables: dict[int, list[_Registered]] = {}
-        self.num_fetches: dict[int, int] = {}
+        self.callables: dict[int, _Callable] = {}
 
 
 class _Round:
@@ -310,10 +315,8 @@ class Master:
         session.placement.update(cut.placement)
         self._last_callable += 1
         round_.callable = self._last_callable
-        session.callables[round_.callable] = [
-            _Registered(task, 0, part.feeds, part.fetches) for task, part in cut.parts.items()
-        ]
-        session.num_fetches[round_.callable] = len(graph.fetches)
+        parts = [_Registered(task, 0, part.feeds, part.fetches) for task, part in cut.parts.items()]
+        session.callables[round_.callable] = _Callable(parts, len(graph.feeds), len(graph.fetches))
         actions = []
         for task, part in cut.parts.items():
             body = pb.RegisterGraph(session=round_.session, optimises=session.options.optimises)
@@ -324,13 +327,12 @@ class Master:
         session = self._sessions.get(round_.session)
         if session is None:
             return self._refuse(round_, CancelledError("the session was closed"))
-        parts = session.callables[round_.callable]
+        found = session.callables[round_.callable]
         if round_.error is not None:
-            del session.callables[round_.callable], session.num_fetches[round_.callable]
+            del session.callables[round_.callable]
             return [*self._drop(round_.answers), *self._refuse(round_, round_.error)]
-        session.callables[round_.callable] = [
-            part._replace(graph=round_.answers[part.task].body.graph) for part in parts
-        ]
+        parts = [part._replace(graph=round_.answers[part.task].body.graph) for part in found.parts]
+        session.callables[round_.callable] = found._replace(parts=parts)
         handle = pb.CallableHandle(callable=round_.callable, placement=session.placement)
         return [Answer(round_.client, round_.request_id, Message(handle))]
 
@@ -343,7 +345,8 @@ class Master:
     def _release(self, client: str, request_id: int, message: Message) -> list[Action]:
         done = Answer(client, request_id, Message(pb.Done()))
         session = self._sessions.get(message.body.session)
-        parts = [] if session is None else session.callables.pop(message.body.callable, [])
+        found = None if session is None else session.callables.pop(message.body.callable, None)
+        parts = [] if found is None else found.parts
         return [
             *[Tell(part.task, Message(pb.DeregisterGraph(graphs=[part.graph]))) for part in parts],
             done,
@@ -354,16 +357,19 @@ class Master:
     def _run(self, client: str, request_id: int, message: Message) -> list[Action]:
         body, round_ = message.body, _Round(client, request_id, message.body.session, self._ended)
         try:
-            parts = self._find(body.session).callables.get(body.callable)
+            found = self._find(body.session).callables.get(body.callable)
         except AbortedError as error:
             return self._refuse(round_, error)
-        if parts is None:
+        if found is None:
             return self._refuse(round_, AbortedError(f"master {self.task} knows no callable {body.callable}"))
+        if len(message.tensors) != found.num_feeds:
+            fed = f"run_step: expected {found.num_feeds} fed tensors; got {len(message.tensors)}"
+            return self._refuse(round_, InvalidArgumentError(fed))
         round_.step, round_.callable = self._rng.getrandbits(63) | 1, body.callable
         if body.timeout_ms:
             round_.deadline = self._now + body.timeout_ms / 1000 + LATE_S
         # its own part last: the shell may run it at once, when the others are on their way
-        ordered = sorted(parts, key=lambda part: part.task == self.task)
+        ordered = sorted(found.parts, key=lambda part: part.task == self.task)
         actions = [self._ask(round_, part.task, self._part(round_, part, message)) for part in ordered]
         return actions or self._ended(round_)
 
@@ -382,9 +388,9 @@ class Master:
         session = self._sessions.get(round_.session)
         if session is None or round_.callable not in session.callables:
             return self._refuse(round_, CancelledError("the session was closed while this step ran"))
-        values: list[Any] = [None] * session.num_fetches[round_.callable]
-        result = pb.StepResult()
-        for part in session.callables[round_.callable]:
+        found, result = session.callables[round_.callable], pb.StepResult()
+        values: list[Any] = [None] * found.num_fetches
+        for part in found.parts:
             answer = round_.answers[part.task]
             result.step_stats.extend(answer.body.step_stats)
             for position, value in zip(part.fetches, answer.tensors, strict=True):
@@ -404,7 +410,7 @@ class Master:
     def _cancel(self, client: str, request_id: int, message: Message) -> list[Action]:
         done = Answer(client, request_id, Message(pb.Done()))
         wanted = client, message.body.request_id
-        for round_ in set(self._rounds.values()):
+        for round_ in self._rounds.values():
             if (round_.client, round_.request_id) == wanted and round_.step:
                 round_.errors.append((self.task, decode_status(message.body.status)))
                 return [*self._abort(round_), done]
@@ -420,9 +426,9 @@ class Master:
 
     def _tick(self, now: float) -> list[Action]:
         self._now = now
-        late = [r for r in set(self._rounds.values()) if r.deadline is not None and now > r.deadline]
+        rounds = dict.fromkeys(self._rounds.values())
         actions: list[Action] = []
-        for round_ in sorted(late, key=lambda r: r.request_id):
+        for round_ in [r for r in rounds if r.deadline is not None and now > r.deadline]:
             if not round_.is_ending:
                 error = DeadlineExceededError("the step did not end within its deadline")
                 round_.errors.append((self.task, error))

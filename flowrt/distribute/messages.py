@@ -11,6 +11,7 @@ what was expected, and nothing was taken for it.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -103,13 +104,7 @@ def encode_error(request_id: int, error: OpError, task: str) -> Frame:
 
 def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     """Raises `InvalidArgumentError` for a frame that `encode` would not have made."""
-    envelope = pb.Envelope()
-    try:
-        envelope.ParseFromString(header)
-    except DecodeError as error:
-        raise InvalidArgumentError(
-            f"message: expected an Envelope; got {len(header)} bytes: {error}"
-        ) from None
+    envelope = _parse(header)
     if envelope.HasField("status"):
         return Envelope(envelope.request_id, True, None, decode_status(envelope.status))
     kind = envelope.WhichOneof("body")
@@ -124,6 +119,25 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
         count = body.graph.constants
         graph, tensors = _decode_graph(body.graph, tensors[:count]), tensors[count:]
     return Envelope(envelope.request_id, envelope.is_answer, Message(body, tensors, graph), None)
+
+
+def address_of(header: bytes) -> tuple[int, bool]:
+    """(request id, whether it is an answer) of a frame whose message `decode` does not take. Raises
+    `InvalidArgumentError` where it is no Envelope at all.
+    """
+    envelope = _parse(header)
+    return envelope.request_id, envelope.is_answer
+
+
+def _parse(header: bytes) -> Any:
+    envelope = pb.Envelope()
+    try:
+        envelope.ParseFromString(header)
+    except DecodeError as error:
+        raise InvalidArgumentError(
+            f"message: expected an Envelope; got {len(header)} bytes: {error}"
+        ) from None
+    return envelope
 
 
 _ASKED_BY = {
@@ -201,6 +215,8 @@ def _decode_tensor(meta: Any, parts: Any) -> Array:
     if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
         raise InvalidArgumentError(f"tensor: expected a shape of up to {MAX_RANK} dimensions; got {shape}")
     count = math.prod(shape)
+    if not count and math.prod(dim or 1 for dim in shape) > sys.maxsize // dtype.np.itemsize:
+        raise InvalidArgumentError(f"tensor: expected dimensions that NumPy can count; got {shape}")
     place = meta.WhichOneof("place")
     if dtype.np.kind == "O":
         if place != "strings" or len(meta.strings.value) != count:

@@ -18,7 +18,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, TypeAlias, final
 
 import flowrt.version
-from flowrt.distribute.messages import PROTOCOL, Message, decode, encode, encode_error, lost
+from flowrt.distribute.messages import PROTOCOL, Message, address_of, decode, encode, encode_error, lost
 from flowrt.errors import (
     DeadlineExceededError,
     FailedPreconditionError,
@@ -185,7 +185,11 @@ class Peer:
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
         """See `flowrt.rendezvous.channel.Receiver`."""
         self.heard_at = time.monotonic()
-        request_id, is_answer, message, error = decode(header, payload)
+        try:
+            request_id, is_answer, message, error = decode(header, payload)
+        except OpError as failure:
+            self._refuse(header, failure)
+            return
         if is_answer:
             self._settle(request_id, message, error)
         elif message is None:
@@ -238,6 +242,14 @@ class Peer:
             done = self._waiting.pop(request_id, None)
         if done is not None:  # None: the answer came twice
             done(message, error)
+
+    def _refuse(self, header: bytes, failure: OpError) -> None:
+        """A message that cannot be taken ends its request, and not the connection of all others."""
+        request_id, is_answer = address_of(header)
+        if is_answer:
+            self._settle(request_id, None, failure)
+        else:
+            self.answer(request_id, None, failure)
 
     def _answer_hello(self, request_id: int, hello: Any) -> None:
         try:

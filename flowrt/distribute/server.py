@@ -141,6 +141,7 @@ class Server:
             raise FailedPreconditionError(f"server {self.task}: it was stopped. Make a new one")
         if self._listener is not None:
             return
+        self._pass_time()  # before the first request: deadlines count from here
         self._listener = self._transport.listen(self._bind, self._links.accept)
         if parse_address(self._addresses[self.task]).port == 0:
             self._addresses[self.task] = self._listener.address
@@ -345,11 +346,13 @@ class Server:
 
     def _tick(self) -> None:
         while not self._stopped.wait(TICK_S):
-            now = time.monotonic()
-            ticked = w.Ticked(now)
-            self._to_master(ticked)
-            self._to_worker(ticked)
-            self._links.beat(now)
+            self._pass_time()
+            self._links.beat(time.monotonic())
+
+    def _pass_time(self) -> None:
+        ticked = w.Ticked(time.monotonic())
+        self._to_master(ticked)
+        self._to_worker(ticked)
 
 
 _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {

@@ -33,6 +33,7 @@ from flowrt.errors import (
 )
 from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.key import FORMAT
 from flowrt.rendezvous.remote import RemoteRendezvous
 
 MAX_REMEMBERED_STEPS = 100_000
@@ -333,15 +334,15 @@ class Worker:
     # --- steps
 
     def _run(self, peer: str, request_id: int, message: Message) -> list[Action]:
-        body = message.body
+        body, step = message.body, self._steps.get(message.body.step)
+        if step is not None and step.owner is not None:
+            return []  # the same request again: its answer will come
         refusal = self._refusal(body)
         if refusal is not None:
             refusal.origin = refusal.origin or Origin(self.task, False)
             ended = [] if body.step in self._over else self._abort(body.step, refusal)
             return [*ended, Answer(peer, request_id, None, refusal)]
         step = self._step(body.step)
-        if step.owner is not None:
-            return []  # the same request again: its answer will come
         graph = self._graphs[body.graph]
         step.owner, step.session = (peer, request_id), graph.session
         return [
@@ -360,12 +361,13 @@ class Worker:
 
     def _serve(self, peer: str, request_id: int, message: Message) -> list[Action]:
         body = message.body
-        error: OpError | None = None
-        if body.step in self._over:
-            error = self._too_late(body.step)
-        elif (life := _life(body.keys)) not in (None, self.incarnation):
-            error = restarted(self.task, life or 0, self.incarnation)
-        if error is not None:
+        try:
+            life = _life(body.keys)
+            if body.step in self._over:
+                raise derived(self._too_late(body.step), self.task)
+            if life != self.incarnation:
+                raise restarted(self.task, life, self.incarnation)
+        except OpError as error:
             return [Answer(peer, request_id + i, None, error) for i in range(len(body.keys))]
         return [ServeTensors(body.step, self._step(body.step).rendezvous, peer, request_id, list(body.keys))]
 
@@ -453,9 +455,12 @@ def _done(peer: str, request_id: int) -> Answer:
     return Answer(peer, request_id, Message(pb.Done()))
 
 
-def _life(keys: Sequence[str]) -> int | None:
+def _life(keys: Sequence[str]) -> int:
     """The producer's life that the keys of a request are of."""
-    return int(keys[0].split(";", 2)[1], 16) if keys else None
+    try:
+        return int(keys[0].split(";", 2)[1], 16)
+    except (IndexError, ValueError):
+        raise InvalidArgumentError(f"recv_tensor: expected keys, {FORMAT}; got {keys[:1]}") from None
 
 
 _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {

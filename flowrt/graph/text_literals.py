@@ -41,7 +41,7 @@ _DTYPE_OF = {text: dtype for dtype, text in _DTYPES.items()}
 _FLOAT = r"(?:\d{1,40}(?:\.\d*)?(?:[eE][+-]?\d+)?|inf|nan)"
 _TOKEN = re.compile(
     r"\s*(?:"
-    r'(?P<node>%(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.\\/>-]+)(?P<index>:\d{1,9})?)'
+    r'(?P<node>%(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.\\/>-]+)(?P<index>:\d+)?)'
     r'|(?P<control>\^(?:"(?:[^"\\]|\\.)*"|[A-Za-z0-9_.\\/>-]+))'
     r"|(?P<device>@[^\s#]+)"
     r"|(?P<comment>\#.*)"

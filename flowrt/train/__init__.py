@@ -10,6 +10,7 @@ graph_files                 a graph as a file
 scaffold, session_manager   sessions whose variables have their values: restored, initialized or waited for
 monitored_session           the session of a training loop: session_creator makes it, hooked_session runs it
 *_hooks                     the hooks; session_run_hook says when they are called
+supervisor                  what loops had before monitored sessions
 device_setter               between-graph replication: variables on parameter servers
 """
 
@@ -97,6 +98,7 @@ from flowrt.train.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
+from flowrt.train.supervisor import Supervisor
 
 piecewise_constant_decay = piecewise_constant
 

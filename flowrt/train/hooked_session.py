@@ -25,8 +25,8 @@ class StepContext:
     `run_with_hooks`.
     """
 
-    def __init__(self, session: Session, run_with_hooks: Callable[..., Any]) -> None:
-        self.session, self.run_with_hooks = session, run_with_hooks
+    def __init__(self, session: Session, run_with_hooks_fn: Callable[..., Any]) -> None:
+        self.session, self.run_with_hooks = session, run_with_hooks_fn
 
     def request_stop(self) -> None:
         """Leave the step function and the loop: raises StopIteration, which the ``with`` block of the

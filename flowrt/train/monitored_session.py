@@ -70,9 +70,10 @@ class _MonitoredSession:
         self._max_wait_s = max_wait_secs
         self._graph = get_default_graph()
         self._was_finalized = self._graph.finalized
-        self._first_failure: float | None = None
         self._current: HookedSession | None = None
-        self._is_closed = False
+        self._is_closed = self._was_lost = False
+        self._first_failure: float | None = None
+        """Since the last run that succeeded."""
         for hook in self._hooks:
             hook.begin()
         self._creator = session_creator if session_creator is not None else ChiefSessionCreator()
@@ -111,8 +112,8 @@ class _MonitoredSession:
 
     def should_stop(self) -> bool:
         """Whether the loop shall end: a hook or a thread has asked for it, or the session is closed."""
-        if self._current is None:
-            return True
+        if self._is_closed or self._current is None:
+            return self._is_closed
         try:
             return self._current.should_stop()
         except (AbortedError, UnavailableError) as error:
@@ -143,28 +144,31 @@ class _MonitoredSession:
         """``work`` with a session; with another one when that is lost."""
         if self._is_closed:
             raise FailedPreconditionError("run: the monitored session is closed")
-        was_lost = False
         while True:
             try:
-                if self._current is None:
-                    self._current = HookedSession(self._creator.create_session(), self._hooks, self._grace_s)
-                if was_lost and self._current.should_stop():
-                    raise OutOfRangeError(
-                        "the session was lost after the last step and restored: training has ended"
-                    )
-                result = work(self._current)
+                result = work(self._session())
             except (AbortedError, UnavailableError) as error:
                 if not self._recovers:
                     raise
-                was_lost = True
                 self._give_up(error)
                 self._wait_to_retry(error)
             else:
-                self._first_failure = None
+                self._first_failure, self._was_lost = None, False
                 return result
+
+    def _session(self) -> HookedSession:
+        """The session, a new one where it was lost. Raises `OutOfRangeError` where that one begins behind the
+        last step: the run that is to be repeated would be one too many.
+        """
+        if self._current is None:
+            self._current = HookedSession(self._creator.create_session(), self._hooks, self._grace_s)
+            if self._was_lost and self._current.should_stop():
+                raise OutOfRangeError("the session was lost after the last step: training has ended")
+        return self._current
 
     def _give_up(self, error: OpError) -> None:
         LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
+        self._was_lost = True
         session, self._current = self._current, None
         if session is not None:
             _close_quietly(session)

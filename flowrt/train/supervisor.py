@@ -1,7 +1,7 @@
 """`Supervisor`: what training scripts used before `MonitoredTrainingSession`.
 
-It makes a plain `Session` ready, as `SessionManager` does, and beside the loop saves checkpoints and summaries
-on threads. It does not make a session anew.
+It makes a plain `Session` ready, as `SessionManager` does, and saves checkpoints and summaries on threads
+beside the loop. It does not make a session anew.
 """
 
 from __future__ import annotations
@@ -70,19 +70,12 @@ class Supervisor:
         self.init_feed_dict, self._init_fn = init_feed_dict, init_fn
         self.save_summaries_secs, self.save_model_secs = save_summaries_secs, save_model_secs
         self.save_path = os.path.join(logdir, checkpoint_basename) if logdir else None
-        given = {
-            "ready_op": ready_op,
-            "ready_for_local_init_op": ready_for_local_init_op,
-            "init_op": init_op,
-            "local_init_op": local_init_op,
-            "summary_op": summary_op,
-            "saver": saver,
-        }
         with self._graph.as_default():
             self.global_step = get_global_step() if _is_default(global_step) else global_step
-            scaffold = Scaffold(**{k: v for k, v in given.items() if not _is_default(v)}).finalize()
-        for name in given:  # None takes away what the scaffold has made
-            setattr(self, name, getattr(scaffold, name) if given[name] is not None else None)
+            made = _scaffold(ready_op, ready_for_local_init_op, init_op, local_init_op, summary_op, saver)
+        self.init_op, self.local_init_op = made.init_op, made.local_init_op
+        self.ready_op, self.ready_for_local_init_op = made.ready_op, made.ready_for_local_init_op
+        self.summary_op, self.saver = made.summary_op, made.saver
         self.session_manager = session_manager or SessionManager(
             self.local_init_op,
             self.ready_op,
@@ -94,13 +87,6 @@ class Supervisor:
         self.summary_writer = summary_writer
         if _is_default(summary_writer):
             self.summary_writer = FileWriter(logdir) if logdir and is_chief else None
-
-    init_op: Any
-    ready_op: Any
-    ready_for_local_init_op: Any
-    local_init_op: Any
-    summary_op: Any
-    saver: Any
 
     # --- sessions
 
@@ -145,14 +131,14 @@ class Supervisor:
         start_standard_services: bool = True,
         close_summary_writer: bool = True,
     ) -> Iterator[Session]:
-        """A context with such a session as the default one. At its end threads are stopped and the session is
+        """A context with such a session. At its end threads are stopped and the session is
         closed; the first error of the loop or of a thread is raised, `OutOfRangeError` is none.
         """
         session = self.prepare_or_wait_for_session(
             master, config, start_standard_services=start_standard_services
         )
         try:
-            with session.as_default(), self.coord.stop_on_exception():
+            with self.coord.stop_on_exception():
                 yield session
         finally:
             try:
@@ -184,7 +170,7 @@ class Supervisor:
 
     def loop(
         self,
-        timer_interval_secs: float,
+        timer_interval_secs: float | None,
         target: Callable[..., Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
@@ -197,7 +183,7 @@ class Supervisor:
             with self.coord.stop_on_exception():
                 while not self.coord.should_stop():
                     target(*args, **(kwargs or {}))
-                    self.coord.wait_for_stop(timer_interval_secs)
+                    self.coord.wait_for_stop(timer_interval_secs or 0.0)
 
         thread = threading.Thread(target=work, name=f"flowrt {target.__name__}", daemon=True)
         self.coord.register_thread(thread)
@@ -220,7 +206,7 @@ class Supervisor:
         return None if self.global_step is None else int(session.run(self.global_step))
 
     def summary_computed(self, sess: Session, summary: Any, global_step: int | None = None) -> None:
-        """Write a summary that the loop has fetched. Raises `FailedPreconditionError` where there is no writer."""
+        """Write a summary that the loop has fetched. Raises `FailedPreconditionError` without a writer."""
         if self.summary_writer is None:
             raise FailedPreconditionError("summary_computed: expected a chief with a logdir; got no writer")
         self.summary_writer.add_summary(summary, self._step_of(sess) if global_step is None else global_step)
@@ -256,6 +242,19 @@ class Supervisor:
             if close_summary_writer and self.summary_writer is not None:
                 self.summary_writer.add_session_log(SessionLog(status=SessionLog.STOP))
                 self.summary_writer.close()
+
+
+def _scaffold(*given: Any) -> Scaffold:
+    """The pieces that were given; those that are `USE_DEFAULT` are found or made, and None stays None."""
+    names = "ready_op", "ready_for_local_init_op", "init_op", "local_init_op", "summary_op", "saver"
+    pieces = dict(zip(names, given, strict=True))
+    scaffold = Scaffold(
+        **{name: piece for name, piece in pieces.items() if not _is_default(piece)}
+    ).finalize()
+    for name, piece in pieces.items():
+        if piece is None:
+            setattr(scaffold, name, None)
+    return scaffold
 
 
 def _is_default(given: Any) -> bool:

@@ -1,4 +1,4 @@
-"""A cluster of real processes: the first tasks are servers of the test's process, the others `flowrt-worker`s.
+"""A cluster of real processes: the first tasks are servers of the test's, the others `flowrt-worker`s.
 
 Processes are started by spawn, waited for with a deadline, and reaped whatever happens.
 """
@@ -11,12 +11,14 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import flowrt as tf
+from flowrt.distribute.links import keep_dialling
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.messages import PROTOCOL, Message
 from flowrt.distribute.peer import Peer, dial
@@ -32,7 +34,7 @@ SOON_S = 30.0
 
 
 class Ended(NamedTuple):
-    """``status`` is negative for a signal."""
+    """``status`` is negative for a signal; ``errors`` are what all lives so far wrote to stderr."""
 
     status: int
     errors: str
@@ -54,9 +56,9 @@ class Worker:
         self._command += ["--task", str(index), *options]
         inherited = {name: value for name, value in os.environ.items() if name not in VARIABLES}
         self._environ = inherited | dict(environ or {})
+        self._errors = tempfile.TemporaryFile("w+")  # noqa: SIM115 (`reap` closes it)
 
     def start(self) -> None:
-        self._errors = tempfile.TemporaryFile("w+")
         self._process = subprocess.Popen(
             self._command, cwd=ROOT, env=self._environ, stdout=subprocess.DEVNULL, stderr=self._errors
         )
@@ -140,7 +142,12 @@ class _Client:
 
 
 def dial_as_client(address: str) -> Peer:
-    return dial(new_transport(), address, _Client(), SOON_S)
+    """A connection to a task, which may not be up yet."""
+
+    def connect(left_s: float) -> Peer:
+        return dial(new_transport(), address, _Client(), left_s)
+
+    return keep_dialling(connect, address, SOON_S, threading.Event())
 
 
 def status_of(address: str) -> Any:

@@ -212,6 +212,8 @@ class Simulation:
         self.report("FAULT", f"{fault.kind} {' and '.join(fault.tasks)}")
 
     def _kill(self) -> None:
+        if not self.tasks:
+            return
         name = self.rng.choice(list(self.tasks))
         task = self.tasks.pop(name)
         self._fault(Fault("kill", (name,)))

@@ -19,8 +19,8 @@ READ_BYTES = 64 << 10
 class TcpProxy:
     """Listens at ``address`` and connects to ``target``, both ``host:port``. A context manager.
 
-    ``delay_s`` is added to every piece of at most ``piece_bytes`` bytes, and ``bytes_per_s`` is the most that a
-    direction carries. `silence` stops a direction: bytes are held back until `heal`.
+    ``delay_s`` is added to every piece of at most ``piece_bytes`` bytes, and ``bytes_per_s`` is the most that
+    a direction carries. `silence` stops a direction: bytes are held back until `heal`.
     """
 
     def __init__(

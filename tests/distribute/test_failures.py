@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import messages
+from flowrt.distribute import master, messages
 from flowrt.distribute.check import probe
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.local_cluster import ReservedPorts
@@ -170,7 +170,7 @@ def test_killed_while_it_drains(pool: ThreadPoolExecutor) -> None:
 
 def test_all_survivors_and_the_client_name_the_task_that_was_killed(pool: ThreadPoolExecutor) -> None:
     """The master is another process than the session's, and not the victim."""
-    with cluster(0, 3) as tasks, tf.Graph():
+    with cluster(0, 3, "--no-exit-with-job") as tasks, tf.Graph():
         counters = Counters(last=2)
         with tf.Session(tasks.target) as session:
             counters.commit(session)
@@ -219,6 +219,7 @@ def test_what_comes_twice_is_done_once(monkeypatch: pytest.MonkeyPatch, faults: 
 @pytest.mark.parametrize("lost", ["RunGraph:drop=1", "RecvTensor:drop=1", "RecvTensor:drop_reply=1"])
 def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     monkeypatch.setenv("FLOWRT_FAULTS", lost)
+    monkeypatch.setattr(master, "GRACE_S", 0.5)
     with cluster(2, 0) as tasks, tf.Graph():
         counters = Counters()
         with tf.Session(tasks.target) as session:
@@ -241,7 +242,8 @@ def test_a_tensor_that_is_cut_off_is_never_seen(monkeypatch: pytest.MonkeyPatch,
             with pytest.raises(tf.errors.UnavailableError, match="task:1"):
                 session.run(seen.assign(large), options=options())
         with tf.Session(tasks.target) as session:  # the task lives, and what it was asked for is over
-            assert not session.run(seen).any()
+            values = set(session.run(seen).tolist())
+        assert values == {0.0} or (kind == "unix" and values == {7.0})  # shared memory is whole or not there
 
 
 # --- the network is slow, or silent (5, 6)
@@ -343,7 +345,9 @@ def _lies(random: Random) -> Iterator[tuple[bytes, list[Any]]]:
     """Frames that no task sends: noise, wrong order, changed bits, lengths that are not so."""
     run = encode(1, Message(pb.RunGraph(graph=1 << 40, step=3), [np.arange(5000.0)]))
     asks = encode(2, Message(pb.RecvTensor(step=3, keys=["no key at all", "x;" * 1000])))
-    graph = encode(3, Message(pb.RegisterGraph(session="x", graph=pb.Graph(text=b"\xff{" * 50, constants=7))))
+    graph = encode(
+        3, Message(pb.RegisterGraph(session="x", graph=pb.GraphText(text=b"\xff{" * 50, constants=7)))
+    )
     for frame in (run, asks, graph):
         yield frame
         yield frame.header, []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 import stat
 from pathlib import Path
 
@@ -131,6 +132,15 @@ def test_a_token_does_not_travel_in_the_clear() -> None:
 )
 def test_other_addresses_are_not_taken_for_the_loopback(host: str) -> None:
     assert not is_loopback(host)
+
+
+def test_a_name_of_several_addresses_is_the_loopbacks_when_all_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    hosts = {"here": ["127.0.0.1", "::1"], "both": ["127.0.0.1", "192.0.2.1"]}
+    monkeypatch.setattr(
+        socket, "getaddrinfo", lambda host, *_, **__: [(0, 0, 0, "", (a, 0)) for a in hosts[host]]
+    )
+    assert is_loopback("here")
+    assert not is_loopback("both")
 
 
 # --- flowrt token new

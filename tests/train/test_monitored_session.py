@@ -265,6 +265,32 @@ def test_recovery_ends_when_no_run_succeeds(monkeypatch):
     assert 1 < hook.sessions < 10
 
 
+def test_a_run_that_succeeds_begins_the_time_anew():
+    hook = Failing(*[UnavailableError("gone")] * 3, at=(1, 3, 5))
+    with MonitoredSession(hooks=[hook], max_wait_secs=0.0) as session:
+        for _ in range(3):
+            session.run([])
+    assert hook.sessions == 4
+
+
+def test_a_run_that_fails_because_a_thread_lost_its_task_is_repeated():
+    unfed = tf.placeholder(tf.float32, [])
+
+    class WithThread(Failing):
+        def after_create_session(self, session, coord):
+            super().after_create_session(session, coord)
+            self.coord = coord
+
+        def before_run(self, run_context):
+            if self.sessions == 1:
+                self.coord.request_stop(UnavailableError("gone"))
+
+    hook = WithThread()
+    with MonitoredSession(hooks=[hook]) as session, pytest.raises(InvalidArgumentError, match="feed"):
+        session.run(unfed)
+    assert hook.sessions == 2
+
+
 def test_a_creator_is_asked_again_when_a_task_is_missing():
     class Unsteady(SessionCreator):
         asked = 0
@@ -297,14 +323,21 @@ def test_a_thread_that_lost_its_task_makes_a_session_anew():
     assert hook.sessions == 2
 
 
-def test_a_session_that_was_lost_after_its_last_step_makes_none_more(tmp_path):
+@pytest.mark.parametrize("in_a_thread", [False, True])
+def test_a_session_that_was_lost_after_its_last_step_makes_none_more(in_a_thread, tmp_path):
     op, _ = counting()
 
     class LostAfterRun(SessionRunHook):
+        def after_create_session(self, session, coord):
+            self.coord = coord
+
         def after_run(self, run_context, run_values):
-            if run_context.session.run(tf.train.get_global_step()) == 3 and not lost:
-                lost.append(True)
-                raise UnavailableError("gone")
+            if run_context.session.run(tf.train.get_global_step()) < 3 or lost:
+                return
+            lost.append(UnavailableError("gone"))
+            if not in_a_thread:
+                raise lost[0]
+            self.coord.request_stop(lost[0])
 
     lost = []
     arguments = {"checkpoint_dir": str(tmp_path), "save_checkpoint_steps": 1}

@@ -1,0 +1,277 @@
+"""The life of a cluster's processes: signals, restarts, versions, forks, and tasks that are not equally fast.
+
+Numbers in brackets are those of the faults in the project's list of them.
+"""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.distribute import cluster_runtime, links
+from tests.contracts.check_transport import wait_until
+from tests.distribute.processes import ROOT, SOON_S, cluster
+
+EXIT_S = 10.0  # within which the workers of a job whose chief was killed have ended
+
+
+def on(task: int) -> str:
+    return f"/job:worker/task:{task}"
+
+
+def options(timeout_s: float = SOON_S) -> tf.RunOptions:
+    return tf.RunOptions(timeout_in_ms=int(timeout_s * 1000))
+
+
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor(2) as pool:
+        yield pool
+
+
+# --- signals (3, 4)
+
+
+def test_one_sigterm_lets_the_running_step_end(pool: ThreadPoolExecutor) -> None:
+    """The step waits for the test, which lets it go when the worker drains."""
+    entered, may_go = threading.Event(), threading.Event()
+
+    def gate(x: np.ndarray) -> np.ndarray:
+        entered.set()
+        assert may_go.wait(SOON_S)
+        return x
+
+    with cluster(1, 1) as tasks, tf.Graph():
+        with tf.device(on(0)):
+            held = tf.py_func(gate, [tf.placeholder_with_default(2.0, [])], tf.float32)
+        with tf.device(on(1)):
+            doubled = held * 2.0
+        with tf.Session(tasks.target) as session:
+            step = pool.submit(session.run, doubled, options=options())
+            assert entered.wait(SOON_S)
+            (worker,) = tasks.workers
+            worker.send_signal(signal.SIGTERM)
+            wait_until(lambda: worker.status().is_draining, "it drains", SOON_S)
+            with (
+                tf.Session(tasks.target) as late,
+                pytest.raises(tf.errors.UnavailableError, match="draining"),
+            ):
+                late.list_devices()
+            may_go.set()
+            assert step.result(SOON_S) == 4.0
+            status, errors = worker.end()
+    assert status == 0
+    assert errors.splitlines()[-1] == "flowrt-worker: ended: got SIGTERM"
+
+
+def test_a_second_sigterm_ends_it_at_once(pool: ThreadPoolExecutor) -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        with tf.device(on(1)):
+            endless = tf.while_loop(lambda x: x >= 0.0, lambda x: tf.abs(x) + 1.0, [0.0])
+        with tf.Session(tasks.target) as session:
+            step = pool.submit(session.run, endless, options=options())
+            (worker,) = tasks.workers
+            worker.wait_for_steps(1)
+            worker.send_signal(signal.SIGTERM)
+            wait_until(lambda: worker.status().is_draining, "it drains", SOON_S)
+            begin = time.monotonic()
+            status, errors = worker.end(signal.SIGTERM)
+            with pytest.raises(tf.errors.UnavailableError, match=worker.task):
+                step.result(SOON_S)
+            assert time.monotonic() - begin < 2.0
+    assert status == -signal.SIGTERM
+    assert "Traceback" not in errors
+
+
+def test_workers_end_with_the_chief_that_was_killed(pool: ThreadPoolExecutor) -> None:
+    with cluster(0, 3, "--exit-with-job") as tasks, tf.Graph():
+        with tf.device(on(1)):
+            endless = tf.while_loop(lambda x: x >= 0.0, lambda x: tf.abs(x) + 1.0, [0.0])
+        chief, *others = tasks.workers
+        with tf.Session(tasks.target) as session:
+            step = pool.submit(session.run, endless, options=options())
+            others[0].wait_for_steps(1)
+            begin = time.monotonic()
+            chief.end(signal.SIGKILL)
+            with pytest.raises(tf.errors.UnavailableError, match=chief.address):
+                step.result(SOON_S)
+            for worker in others:
+                status, errors = worker.end(timeout_s=EXIT_S)
+                assert (status, time.monotonic() - begin < EXIT_S) == (4, True)
+                assert f"{chief.task} was lost in the midst of a session. Start the job again" in errors
+
+
+SCRIPT = """
+import sys
+import flowrt as tf
+session = tf.Session(sys.argv[1])
+print(session.run(tf.constant(20) + 1))
+"""
+
+
+def test_a_script_that_closes_nothing_has_ended_well() -> None:
+    with cluster(0, 2) as tasks:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, tasks.target],
+            cwd=ROOT, capture_output=True, text=True, timeout=SOON_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "21\n", "")
+        assert [worker.end().status for worker in tasks.workers] == [0, 0]
+
+
+# --- restarts and versions (18)
+
+
+def test_a_restarted_worker_rejoins_and_the_old_session_says_so() -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        with tf.device(on(1)):
+            there = tf.get_variable("there", initializer=1.0)
+        with tf.device(on(0)):
+            here = tf.get_variable("here", initializer=1.0)
+            step = here.assign_add(there)
+        (worker,) = tasks.workers
+        with tf.Session(tasks.target) as old:
+            old.run(tf.global_variables_initializer())
+            assert old.run(step) == 2.0
+            life = worker.status().incarnation
+            worker.end(signal.SIGKILL)
+            worker.start()
+            with tf.Session(tasks.target) as new:  # which waits until it is there
+                with pytest.raises(tf.errors.FailedPreconditionError, match="'there' has no value"):
+                    new.run(step, options=options())
+                new.run(there.initializer)
+                assert new.run(step) == 3.0
+                assert worker.status().incarnation != life
+                with pytest.raises((tf.errors.AbortedError, tf.errors.UnavailableError)) as info:
+                    old.run(step, options=options())
+                assert worker.task in str(info.value)
+                assert "Make a new Session" in str(info.value)
+                assert new.run(here) == 3.0
+
+
+def test_a_client_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_runtime, "PROTOCOL", cluster_runtime.PROTOCOL + 1)
+    with cluster(0, 1) as tasks, tf.Graph():
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"protocol 1 \(flowrt .*got 2 \(flowrt"):
+            tf.Session(tasks.target)
+
+
+def test_a_task_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(links, "PROTOCOL", links.PROTOCOL + 1)
+    with cluster(1, 1) as tasks, tf.Graph(), tf.Session(tasks.target) as session:
+        begin = time.monotonic()
+        with pytest.raises(tf.errors.FailedPreconditionError, match=r"protocol 1 .*got 2 .*task:0"):
+            session.run(tf.constant(1.0) + 1.0)
+        assert time.monotonic() - begin < 5.0  # it is not waited for
+
+
+# --- forks (23)
+
+FORKED = """
+import os, sys
+import flowrt as tf
+
+with tf.Graph():
+    with tf.device("/job:worker/task:0"):
+        y = tf.placeholder_with_default(20, []) + 1
+    session = tf.Session(sys.argv[1])
+    assert session.run(y) == 21
+    pid = os.fork()
+    if pid == 0:
+        try:
+            session.run(y)
+        except tf.errors.FailedPreconditionError as error:
+            os._exit(0 if "forked child" in str(error) else 2)
+        os._exit(1)
+    assert os.waitpid(pid, 0)[1] == 0
+    assert session.run(y) == 21
+"""
+
+
+def test_a_forked_child_gets_one_clear_error() -> None:
+    with cluster(0, 1) as tasks:
+        done = subprocess.run(
+            [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKED, tasks.target],
+            cwd=ROOT, capture_output=True, text=True, timeout=SOON_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+# --- tasks that are not equally fast (24)
+
+
+def test_a_straggler_is_waited_for(pool: ThreadPoolExecutor) -> None:
+    """Two programs share a counter in task 1; one of them runs a tenth of the other's steps, and slowly."""
+    with cluster(1, 1) as tasks:
+
+        def train(steps: int, pause_s: float) -> None:
+            def slow(x: np.ndarray) -> np.ndarray:
+                time.sleep(pause_s)  # what a slow input does
+                return x
+
+            with tf.Graph():
+                with tf.device(on(1)):
+                    count = tf.get_variable("count", initializer=0.0)
+                with tf.device(on(0)):
+                    one = tf.py_func(slow, [tf.placeholder_with_default(1.0, [])], tf.float32)
+                    one.set_shape([])
+                step = count.assign_add(one)
+                with tf.Session(tasks.target) as session:
+                    for _ in range(steps):
+                        session.run(step, options=options())
+
+        with tf.Graph(), tf.device(on(1)):
+            count = tf.get_variable("count", initializer=0.0)
+            with tf.Session(tasks.target) as session:
+                session.run(count.initializer)
+                for done in [pool.submit(train, 100, 0.0), pool.submit(train, 10, 0.02)]:
+                    done.result(SOON_S)
+                assert session.run(count) == 110.0
+
+
+def test_the_last_batch_may_be_smaller() -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        x = tf.placeholder(tf.float32, [None, 3])
+        with tf.device(on(1)):
+            there = tf.reduce_sum(x * 2.0, 1)
+        with tf.device(on(0)):
+            total = tf.reduce_sum(there)
+        with tf.Session(tasks.target) as session:
+            for rows in (64, 64, 7, 1, 0):
+                assert session.run(total, {x: np.ones((rows, 3), np.float32)}, options()) == 6.0 * rows
+
+
+# --- sizes (9)
+
+
+def test_nothing_travels_too() -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        x = tf.placeholder(tf.float32, [None, 3])
+        with tf.device(on(1)):
+            there = x + 1.0
+        with tf.device(on(0)):
+            here = tf.concat([there, there], 1)
+        with tf.Session(tasks.target) as session:
+            assert session.run([here, there], {x: np.zeros((0, 3), np.float32)})[0].shape == (0, 6)
+
+
+@pytest.mark.slow
+def test_more_than_two_to_the_31_elements() -> None:
+    """2 GiB here and 2 GiB there."""
+    count = (1 << 31) + 5
+    with cluster(1, 1) as tasks, tf.Graph():
+        with tf.device(on(1)):
+            large = tf.fill([count], tf.placeholder_with_default(np.int8(3), []))
+        with tf.device(on(0)):
+            end = tf.identity(large)[-2:]
+        with tf.Session(tasks.target) as session:
+            assert session.run(end, options=options(100.0)).tolist() == [3, 3]

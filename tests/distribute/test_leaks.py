@@ -1,0 +1,165 @@
+"""What a cluster holds does not grow: descriptors, threads, memory, over many steps, sessions and servers.
+
+Numbers in brackets are those of the faults in the project's list of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import socket
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+import flowrt as tf
+from flowrt.distribute.cluster_spec import parse_address
+from tests.contracts.check_transport import wait_until
+from tests.distribute.processes import SOON_S, cluster
+
+PAGE_BYTES = os.sysconf("SC_PAGESIZE")
+MAX_GROWTH_BYTES = 1 << 20
+
+
+class Held(NamedTuple):
+    """What a process holds."""
+
+    files: int
+    threads: int
+    resident_bytes: int
+
+
+def held_by(pid: int) -> Held:
+    process = Path(f"/proc/{pid}")
+    pages = int((process / "statm").read_text().split()[1])
+    return Held(len(os.listdir(process / "fd")), len(os.listdir(process / "task")), pages * PAGE_BYTES)
+
+
+def on(task: int) -> str:
+    return f"/job:worker/task:{task}"
+
+
+def options() -> tf.RunOptions:
+    return tf.RunOptions(timeout_in_ms=int(SOON_S * 1000))
+
+
+class Ring:
+    """A graph of both tasks with a counter on each: tensors small and large, back and forth."""
+
+    def __init__(self) -> None:
+        self.graph = tf.Graph()
+        with self.graph.as_default():
+            with tf.device(on(0)):
+                self.here = tf.get_variable("here", initializer=0.0)
+            with tf.device(on(1)):
+                self.there = tf.get_variable("there", initializer=0.0)
+                large = tf.fill([40_000], self.there + 1.0)
+            with tf.device(on(0)):
+                back = tf.reduce_mean(large * 2.0) - self.here
+            self.step = tf.group(self.here.assign_add(1.0), self.there.assign_add(back * 0.0 + 1.0))
+            self.start = tf.global_variables_initializer()
+
+
+def check_steps(warm_up: int, steps: int) -> None:
+    ring = Ring()
+    with cluster(1, 1) as tasks, tf.Session(tasks.target, graph=ring.graph) as session:
+        pids = [os.getpid(), tasks.workers[0].pid]
+        session.run(ring.start)
+
+        def run(count: int) -> list[Held]:
+            for _ in range(count):
+                session.run(ring.step, options=options())
+            gc.collect()
+            return [held_by(pid) for pid in pids]
+
+        before = run(warm_up)
+        after = run(steps)
+        assert session.run([ring.here, ring.there]) == [warm_up + steps] * 2
+    for old, new in zip(before, after, strict=True):
+        assert (new.files, new.threads) == (old.files, old.threads)
+        assert new.resident_bytes - old.resident_bytes <= MAX_GROWTH_BYTES
+
+
+def test_a_thousand_steps_hold_no_more_than_the_first() -> None:
+    """(20)"""
+    check_steps(300, 1000)
+
+
+@pytest.mark.slow
+def test_ten_thousand_steps_hold_no_more_than_the_first_thousand() -> None:
+    check_steps(1000, 10_000)
+
+
+def check_sessions(count: int) -> None:
+    """(21) One in ten has a step that fails."""
+    ring = Ring()
+    with ring.graph.as_default(), tf.device(on(1)):
+        fails = tf.constant([1.0, 2.0])[tf.placeholder_with_default(5, [])]
+    with cluster(1, 1) as tasks:
+        (worker,) = tasks.workers
+
+        def open_and_close(number: int) -> None:
+            with tf.Session(tasks.target, graph=ring.graph) as session:
+                session.run(ring.start)
+                session.run(ring.step, options=options())
+                if number % 10 == 0:
+                    with pytest.raises(tf.errors.InvalidArgumentError, match="out of bounds"):
+                        session.run(fails, options=options())
+
+        for number in range(5):
+            open_and_close(number)
+        pids = [os.getpid(), worker.pid]
+        before = [held_by(pid) for pid in pids]
+        for number in range(count):
+            open_and_close(number)
+        wait_until(lambda: worker.status().sessions == 0, "its sessions are closed", SOON_S)
+        gc.collect()
+        for pid, old in zip(pids, before, strict=True):
+            wait_until(lambda: held_by(pid).files <= old.files, "descriptors are closed", SOON_S)  # noqa: B023
+            assert held_by(pid).threads <= old.threads + 1  # one that waits for work
+
+
+def test_sessions_leave_nothing() -> None:
+    check_sessions(20)
+
+
+@pytest.mark.slow
+def test_two_hundred_sessions_leave_nothing() -> None:
+    check_sessions(200)
+
+
+def check_servers(count: int) -> None:
+    """(21) Both tasks' ports are free again each time."""
+    ring = Ring()
+
+    def start_and_stop() -> None:
+        with cluster(2, 0) as tasks:
+            addresses = [parse_address(server.address) for server in tasks.servers]
+            with tf.Session(tasks.target, graph=ring.graph) as session:
+                session.run(ring.start)
+                session.run(ring.step, options=options())
+        for address in addresses:
+            with socket.socket() as listener:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                listener.bind((address.host, address.port))
+                listener.listen()
+
+    for _ in range(3):
+        start_and_stop()
+    gc.collect()
+    before = held_by(os.getpid())
+    for _ in range(count):
+        start_and_stop()
+    gc.collect()
+    wait_until(lambda: held_by(os.getpid()).files <= before.files, "descriptors are closed", SOON_S)
+    wait_until(lambda: held_by(os.getpid()).threads <= before.threads, "threads have ended", SOON_S)
+
+
+def test_servers_leave_nothing() -> None:
+    check_servers(5)
+
+
+@pytest.mark.slow
+def test_fifty_servers_leave_nothing() -> None:
+    check_servers(50)

@@ -1,0 +1,412 @@
+"""The master's state machine: an event in, the actions out, as text."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flowrt.distribute import master as m
+from flowrt.distribute import worker as w
+from flowrt.distribute.messages import Message, derived, encode_status, lost
+from flowrt.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    Origin,
+    UnavailableError,
+)
+from flowrt.graph.node import Subgraph
+from flowrt.protos import cluster_pb2 as pb
+
+PS, FIRST, SECOND = "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
+SHORT = {PS: "ps", FIRST: "w0", SECOND: "w1"}
+TASKS = [PS, FIRST, SECOND]
+CLIENT = "client#1"
+GRAPH = Subgraph({}, ("a", "b"), (("x", 0), ("y", 0), ("z", 0)))
+PARTS = {
+    PS: m.Part(GRAPH, (0,), (2,)),
+    FIRST: m.Part(GRAPH, (), (0, 1)),
+    SECOND: m.Part(GRAPH, (1, 0), ()),
+}
+FETCHES = {PS: ["z"], FIRST: ["x", "y"], SECOND: []}
+
+
+class Conversation:
+    """The master in worker 0, what it is told, and what it does about it.
+
+    What it asks the tasks is a line ``w1 <- RunGraph(a)``, and waits in `asked` until `answer` or `fail`; what it
+    tells them is ``w1 <~ AbortStep``.
+    """
+
+    def __init__(self) -> None:
+        self.master = m.Master(FIRST, TASKS, random.Random(1))
+        self.asked: dict[str, list[int]] = {task: [] for task in TASKS}
+        self.messages: list[Message] = []
+        """Those of the last event: what tasks were asked and told, and what the client was answered."""
+        self.error: OpError | None = None
+        self.session = ""
+        self.callable = 0
+        self.cut = 0
+        self._serial = 0
+
+    def ask(self, body: Any, tensors: Sequence[Any] = (), graph: Any = None, peer: str = CLIENT) -> list[str]:
+        self._serial += 1
+        return self.tell(w.Asked(peer, self._serial, Message(body, tensors, graph)))
+
+    def answer(self, task: str, body: Any, tensors: Sequence[Any] = ()) -> list[str]:
+        return self.tell(m.Answered(self.asked[task].pop(0), Message(body, tensors), None))
+
+    def fail(self, task: str, error: OpError) -> list[str]:
+        return self.tell(m.Answered(self.asked[task].pop(0), None, error))
+
+    def tell(self, event: Any) -> list[str]:
+        self.error, self.messages = None, []
+        return [self._text(action) for action in self.master.handle(event)]
+
+    def _text(self, action: Any) -> str:
+        match action:
+            case m.Ask(task, token, message, connects):
+                self.asked[task].append(token)
+                self.messages.append(message)
+                given = f"({', '.join(map(str, message.tensors))})" if message.tensors else ""
+                return f"{SHORT[task]} <- {name_of(message)}{given}{' waits for it' if connects else ''}"
+            case m.Tell(task, message):
+                self.messages.append(message)
+                return f"{SHORT[task]} <~ {name_of(message)}"
+            case m.CutGraph(token, subgraph):
+                assert subgraph is GRAPH
+                self.cut = token
+                return "cut"
+            case w.Answer(peer, request_id, message, None):
+                self.messages.append(message)
+                return f"answer {peer} {request_id}: {name_of(message)}({', '.join(map(str, message.tensors))})"
+            case w.Answer(peer, request_id, None, error):
+                self.error = error
+                return f"answer {peer} {request_id}: {type(error).__name__}"
+        raise AssertionError(f"unknown action {action}")
+
+    # --- on the way to a step
+
+    def create(self, *filters: str) -> None:
+        self.ask(pb.CreateSession(device_filters=filters))
+        for task in TASKS:
+            while self.asked[task]:
+                self.answer(task, pb.DeviceList(devices=[pb.DeviceAttributes(name=task)]))
+        self.session = self.messages[-1].body.session
+
+    def make(self) -> None:
+        self.ask(pb.MakeCallable(session=self.session), graph=GRAPH)
+        self.tell(m.GraphCut(self.cut, PARTS, {"v": PS}, None))
+        for i, task in enumerate(PARTS):
+            self.answer(task, pb.GraphHandle(graph=10 + i))
+        self.callable = self.messages[-1].body.callable
+
+    def run(self, **options: Any) -> list[str]:
+        return self.ask(pb.RunStep(session=self.session, callable=self.callable, **options), ["a", "b"])
+
+    def finish(self, task: str) -> list[str]:
+        return self.answer(task, pb.StepResult(), FETCHES[task])
+
+
+def name_of(message: Message) -> str:
+    return type(message.body).__name__
+
+
+@pytest.fixture
+def master() -> Conversation:
+    return Conversation()
+
+
+@pytest.fixture
+def ready(master: Conversation) -> Conversation:
+    """With a session and a callable that has a part in every task."""
+    master.create()
+    master.make()
+    return master
+
+
+def is_idle(master: m.Master) -> bool:
+    return not master._sessions and not master._rounds and not master._cuts
+
+
+# --- sessions
+
+
+def test_a_session_is_made_in_all_tasks(master: Conversation) -> None:
+    assert master.ask(pb.CreateSession()) == [
+        f"{task} <- CreateWorkerSession waits for it" for task in ("ps", "w0", "w1")
+    ]
+    for task in (SECOND, PS):
+        assert master.answer(task, pb.DeviceList(devices=[pb.DeviceAttributes(name=task)])) == []
+    done = master.answer(FIRST, pb.DeviceList(devices=[pb.DeviceAttributes(name=FIRST)]))
+    assert done == ["answer client#1 1: SessionHandle()"]
+    assert [device.name for device in master.messages[0].body.devices] == TASKS
+
+
+@pytest.mark.parametrize(
+    "filters, tasks",
+    [
+        (["/job:ps"], [PS, FIRST]),
+        (["/job:ps", "/job:worker/task:1"], TASKS),
+        (["/job:worker/replica:0/task:1"], [FIRST, SECOND]),
+        (["/job:worker/task:1/device:CPU:0"], [FIRST, SECOND]),
+        (["/job:worker"], [FIRST, SECOND]),
+        (["/job:work"], [FIRST]),
+        (["/job:worker/task:10"], [FIRST]),
+        ([], TASKS),
+    ],
+)
+def test_device_filters_name_jobs_and_tasks(master: Conversation, filters: list[str], tasks: list[str]) -> None:
+    lines = master.ask(pb.CreateSession(device_filters=filters))
+    assert lines == [f"{SHORT[task]} <- CreateWorkerSession waits for it" for task in tasks]
+
+
+def test_a_cluster_that_is_not_complete_has_no_session(master: Conversation) -> None:
+    master.ask(pb.CreateSession())
+    master.answer(PS, pb.DeviceList())
+    master.fail(SECOND, UnavailableError("connection refused"))
+    assert master.answer(FIRST, pb.DeviceList()) == [
+        "ps <~ DeleteWorkerSession",
+        "w0 <~ DeleteWorkerSession",
+        "answer client#1 1: UnavailableError",
+    ]
+    assert master.error is not None
+    assert f"{SECOND}: connection refused" in master.error.message
+    assert is_idle(master.master)
+
+
+def test_a_client_that_goes_before_its_session_is_there_leaves_nothing(master: Conversation) -> None:
+    master.ask(pb.CreateSession())
+    master.answer(PS, pb.DeviceList())
+    lines = master.tell(w.PeerLost(CLIENT, UnavailableError("gone")))
+    assert lines == [f"{task} <~ DeleteWorkerSession" for task in ("ps", "w0", "w1")]
+    master.fail(FIRST, UnavailableError("gone"))
+    assert master.answer(SECOND, pb.DeviceList()) == [  # it may have come after what it was told
+        "ps <~ DeleteWorkerSession",
+        "w1 <~ DeleteWorkerSession",
+        "answer client#1 1: CancelledError",
+    ]
+    assert is_idle(master.master)
+
+
+def test_closing_a_session_closes_it_everywhere(ready: Conversation) -> None:
+    assert ready.ask(pb.CloseSession(session=ready.session)) == [
+        *[f"{task} <~ DeleteWorkerSession" for task in ("ps", "w0", "w1")],
+        "answer client#1 3: Done()",
+    ]
+    assert is_idle(ready.master)
+
+
+@pytest.mark.parametrize(
+    "body", [pb.RunStep(session="s"), pb.MakeCallable(session="s"), pb.ListDevices(session="s")]
+)
+def test_an_unknown_session_is_refused(master: Conversation, body: Any) -> None:
+    assert master.ask(body, graph=GRAPH) == ["answer client#1 1: AbortedError"]
+    assert "Make a new Session" in str(master.error)
+
+
+def test_devices_are_those_of_the_sessions_tasks(ready: Conversation) -> None:
+    ready.ask(pb.ListDevices(session=ready.session))
+    assert [device.name for device in ready.messages[0].body.devices] == TASKS
+
+
+def test_a_reset_is_done_when_all_tasks_have_done_it(master: Conversation) -> None:
+    lines = master.ask(pb.Reset(containers=["c"]))
+    assert lines == [f"{task} <- ResetContainers waits for it" for task in ("ps", "w0", "w1")]
+    master.answer(PS, pb.Done())
+    master.answer(FIRST, pb.Done())
+    assert master.answer(SECOND, pb.Done()) == ["answer client#1 1: Done()"]
+
+
+def test_a_message_that_is_a_workers_is_refused(master: Conversation) -> None:
+    assert master.ask(pb.RunGraph()) == ["answer client#1 1: UnimplementedError"]
+
+
+# --- callables
+
+
+def test_a_callable_is_cut_and_registered_where_it_has_a_part(master: Conversation) -> None:
+    master.create()
+    assert master.ask(pb.MakeCallable(session=master.session), graph=GRAPH) == ["cut"]
+    registered = master.tell(m.GraphCut(master.cut, PARTS, {"v": PS}, None))
+    assert registered == [f"{task} <- RegisterGraph" for task in ("ps", "w0", "w1")]
+    master.answer(PS, pb.GraphHandle(graph=1))
+    master.answer(FIRST, pb.GraphHandle(graph=1))
+    assert master.answer(SECOND, pb.GraphHandle(graph=1)) == ["answer client#1 2: CallableHandle()"]
+    assert dict(master.messages[0].body.placement) == {"v": PS}
+
+
+def test_a_graph_that_cannot_be_cut_is_refused(master: Conversation) -> None:
+    master.create()
+    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
+    failed = m.GraphCut(master.cut, {}, {}, InvalidArgumentError("no such device"))
+    assert master.tell(failed) == ["answer client#1 2: InvalidArgumentError"]
+
+
+def test_a_part_that_does_not_compile_takes_the_others_with_it(master: Conversation) -> None:
+    master.create()
+    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
+    master.tell(m.GraphCut(master.cut, PARTS, {}, None))
+    master.answer(PS, pb.GraphHandle(graph=5))
+    assert master.fail(FIRST, InvalidArgumentError("no kernel")) == []
+    assert master.answer(SECOND, pb.GraphHandle(graph=6)) == [
+        "ps <~ DeregisterGraph",
+        "w1 <~ DeregisterGraph",
+        "answer client#1 2: InvalidArgumentError",
+    ]
+    assert [list(message.body.graphs) for message in master.messages] == [[5], [6]]
+
+
+def test_a_session_closed_while_its_graph_is_cut_or_registered(master: Conversation) -> None:
+    master.create()
+    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
+    first = master.cut
+    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
+    master.tell(m.GraphCut(master.cut, {PS: PARTS[PS]}, {}, None))
+    master.ask(pb.CloseSession(session=master.session))
+    assert master.tell(m.GraphCut(first, PARTS, {}, None)) == ["answer client#1 2: CancelledError"]
+    assert master.answer(PS, pb.GraphHandle(graph=1)) == ["answer client#1 3: CancelledError"]
+    assert is_idle(master.master)
+
+
+def test_a_callable_is_released_in_its_tasks(ready: Conversation) -> None:
+    body = pb.ReleaseCallable(session=ready.session, callable=ready.callable)
+    deregistered = [f"{task} <~ DeregisterGraph" for task in ("ps", "w0", "w1")]
+    assert ready.ask(body) == [*deregistered, "answer client#1 3: Done()"]
+    assert ready.ask(body) == ["answer client#1 4: Done()"]
+    assert ready.run() == ["answer client#1 5: AbortedError"]
+
+
+# --- steps
+
+
+def test_a_step_is_one_message_a_task_and_the_own_part_is_last(ready: Conversation) -> None:
+    assert ready.run(timeout_ms=70) == ["ps <- RunGraph(a)", "w1 <- RunGraph(b, a)", "w0 <- RunGraph"]
+    assert {message.body.step for message in ready.messages} == {ready.messages[0].body.step}
+    assert [message.body.timeout_ms for message in ready.messages] == [70, 70, 70]
+    assert ready.finish(SECOND) == ready.finish(PS) == []
+    assert ready.finish(FIRST) == ["answer client#1 3: StepResult(x, y, z)"]
+
+
+def test_a_step_with_the_wrong_number_of_feeds_is_refused_and_nobody_is_asked(ready: Conversation) -> None:
+    body = pb.RunStep(session=ready.session, callable=ready.callable)
+    assert ready.ask(body, ["a"]) == ["answer client#1 3: InvalidArgumentError"]
+    assert not ready.master._rounds
+
+
+def test_steps_have_different_numbers(ready: Conversation) -> None:
+    numbers = set()
+    for _ in range(20):
+        ready.run()
+        numbers.add(ready.messages[0].body.step)
+    assert len(numbers) == 20
+
+
+def test_a_part_that_fails_ends_the_others_and_the_client_hears_of_it_when_none_runs(
+    ready: Conversation,
+) -> None:
+    ready.run()
+    assert ready.fail(PS, InvalidArgumentError("planted")) == ["w1 <~ AbortStep", "w0 <~ AbortStep"]
+    status = ready.messages[0].body.status
+    assert status.is_derived
+    assert status.message == "planted"
+    assert ready.fail(SECOND, CancelledError("as told")) == []
+    assert ready.finish(FIRST) == ["answer client#1 3: InvalidArgumentError"]
+
+
+def test_the_error_is_the_root_cause_whoever_was_first(ready: Conversation) -> None:
+    ready.run()
+    ready.fail(FIRST, derived(InvalidArgumentError("planted"), PS))
+    ready.fail(SECOND, lost(PS, "reset"))
+    ready.fail(PS, InvalidArgumentError("planted"))
+    assert isinstance(ready.error, UnavailableError)
+    assert ready.error.origin == Origin(PS, False)
+
+
+def test_a_lost_worker_is_the_error_of_its_part(ready: Conversation) -> None:
+    ready.run()
+    ready.fail(SECOND, lost(SECOND, "reset"))
+    ready.finish(PS)
+    assert ready.finish(FIRST) == ["answer client#1 3: UnavailableError"]
+
+
+def test_a_step_that_fails_is_not_sent_again(ready: Conversation) -> None:
+    ready.run()
+    for task in TASKS:
+        lines = ready.fail(task, UnavailableError("gone"))
+        assert not [line for line in lines if "RunGraph" in line]
+
+
+def test_a_client_may_give_a_step_up(ready: Conversation) -> None:
+    ready.run()
+    body = pb.CancelStep(request_id=3, status=encode_status(CancelledError("enough"), "client"))
+    aborts = ["ps <~ AbortStep", "w1 <~ AbortStep", "w0 <~ AbortStep"]
+    assert ready.ask(body, peer="client#2") == ["answer client#2 4: Done()"]  # not another's step
+    assert ready.ask(body) == [*aborts, "answer client#1 5: Done()"]
+    for task in (PS, FIRST):
+        ready.fail(task, derived(CancelledError("enough"), FIRST))
+    assert ready.finish(SECOND) == ["answer client#1 3: CancelledError"]
+    assert ready.ask(body) == ["answer client#1 6: Done()"]  # too late
+
+
+def test_a_step_that_is_over_at_its_deadline_is_not_aborted(ready: Conversation) -> None:
+    ready.tell(w.Ticked(100.0))
+    ready.run(timeout_ms=1000)
+    for task in TASKS:
+        ready.finish(task)
+    assert ready.tell(w.Ticked(200.0)) == []
+
+
+def test_tasks_that_miss_the_deadline_are_ended_and_then_left(ready: Conversation) -> None:
+    ready.tell(w.Ticked(100.0))
+    ready.run(timeout_ms=1000)
+    ready.finish(PS)
+    assert ready.tell(w.Ticked(101.0 + m.LATE_S)) == []
+    assert ready.tell(w.Ticked(101.1 + m.LATE_S)) == ["w1 <~ AbortStep", "w0 <~ AbortStep"]
+    assert ready.tell(w.Ticked(101.0 + m.LATE_S + m.GRACE_S)) == []
+    assert ready.finish(FIRST) == []
+    late = ready.tell(w.Ticked(101.2 + m.LATE_S + m.GRACE_S))
+    assert late == ["answer client#1 3: DeadlineExceededError"]
+    assert isinstance(ready.error, DeadlineExceededError)
+    assert ready.finish(SECOND) == []  # nobody waits for it any more
+
+
+def test_who_does_not_end_a_failed_step_is_waited_for_only_so_long(ready: Conversation) -> None:
+    ready.tell(w.Ticked(50.0))
+    ready.run()
+    ready.fail(PS, InvalidArgumentError("planted"))
+    assert ready.tell(w.Ticked(50.0 + m.GRACE_S)) == []
+    assert ready.tell(w.Ticked(50.1 + m.GRACE_S)) == ["answer client#1 3: InvalidArgumentError"]
+
+
+def test_a_step_without_a_deadline_may_take_any_time(ready: Conversation) -> None:
+    ready.run()
+    assert ready.tell(w.Ticked(1e6)) == []
+
+
+def test_a_session_closed_while_a_step_runs_ends_it(ready: Conversation) -> None:
+    ready.run()
+    ready.ask(pb.CloseSession(session=ready.session))
+    for task in (PS, FIRST):
+        ready.fail(task, CancelledError("the session was closed"))
+    assert ready.fail(SECOND, CancelledError("the session was closed")) == ["answer client#1 3: CancelledError"]
+    assert is_idle(ready.master)
+
+
+def test_what_a_client_began_ends_with_it(ready: Conversation) -> None:
+    ready.run()
+    lines = ready.tell(w.PeerLost(CLIENT, UnavailableError("gone")))
+    assert lines == [f"{task} <~ DeleteWorkerSession" for task in ("ps", "w0", "w1")]
+    assert ready.tell(w.PeerLost(CLIENT, UnavailableError("gone"))) == []
+
+
+def test_a_callable_without_parts_is_there_at_once(master: Conversation) -> None:
+    master.create()
+    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
+    assert master.tell(m.GraphCut(master.cut, {}, {}, None)) == ["answer client#1 2: CallableHandle()"]
+    master.callable = master.messages[0].body.callable
+    assert master.run()[0].startswith("answer client#1 3: StepResult")

@@ -1,0 +1,364 @@
+"""The worker's state machine: an event in, the actions out, as text."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from flowrt.distribute import worker as w
+from flowrt.distribute.messages import Message, encode_status
+from flowrt.errors import CancelledError, InvalidArgumentError, OpError, Origin, UnavailableError
+from flowrt.graph.node import Subgraph
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.remote import RemoteRendezvous
+
+TASK = "/job:worker/replica:0/task:1"
+OTHER = "/job:worker/replica:0/task:0"
+LIFE = 0xABC
+MASTER, CONSUMER = "master#1", "consumer#2"
+KEY = f"{TASK}/device:CPU:0;{LIFE:016x};{OTHER}/device:CPU:0;x:0;0:0"
+GRAPH = Subgraph({})
+
+
+class Conversation:
+    """A worker, what it is told, and what it does about it."""
+
+    def __init__(self) -> None:
+        self.worker = w.Worker(TASK, LIFE, "1.0", [pb.DeviceAttributes(name=f"{TASK}/device:CPU:0")], self._new)
+        self.made: dict[int, RemoteRendezvous] = {}
+        self._serial = 0
+        self.errors: list[OpError] = []
+        """Those that the last event was answered with."""
+
+    def _new(self, step: int) -> RemoteRendezvous:
+        self.made[step] = RemoteRendezvous(TASK, lambda task, keys: None)
+        return self.made[step]
+
+    def ask(self, body: Any, tensors: Sequence[Any] = (), graph: Any = None, peer: str = MASTER) -> list[str]:
+        self._serial += 1
+        return self.tell(w.Asked(peer, self._serial, Message(body, tensors, graph)))
+
+    def tell(self, event: Any) -> list[str]:
+        self.errors = []
+        return [self._text(action) for action in self.worker.handle(event)]
+
+    def _text(self, action: Any) -> str:
+        match action:
+            case w.Answer(peer, request_id, message, None):
+                return f"answer {peer} {request_id}: {type(message.body).__name__}"
+            case w.Answer(peer, request_id, None, error):
+                self.errors.append(error)
+                return f"answer {peer} {request_id}: {type(error).__name__}"
+            case w.CompileGraph(_, session):
+                return f"compile for {session}"
+            case w.StartStep(step, part, feeds, rendezvous, timeout_ms):
+                assert rendezvous is self.made[step]
+                return f"start {step}: {part}({', '.join(map(str, feeds))}) in {timeout_ms} ms"
+            case w.EndStep(step, rendezvous, error):
+                assert rendezvous is self.made[step]
+                self.errors.append(error)
+                return f"end {step}: {type(error).__name__}"
+            case w.ServeTensors(step, rendezvous, peer, request_id, keys):
+                assert rendezvous is self.made[step]
+                return f"serve {peer} {request_id}: {len(keys)} of {step}"
+            case _:
+                return " ".join([type(action).__name__, *map(str, action)])
+
+
+@pytest.fixture
+def worker() -> Conversation:
+    return Conversation()
+
+
+@pytest.fixture
+def ready(worker: Conversation) -> Conversation:
+    """With session "s" of the master, and its graph."""
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    register(worker)
+    return worker
+
+
+def register(worker: Conversation, session: str = "s", part: Any = "part") -> int:
+    (compiling,) = worker.worker.handle(
+        w.Asked(MASTER, 99, Message(pb.RegisterGraph(session=session), graph=GRAPH))
+    )
+    number = int(compiling.graph)
+    worker.tell(w.GraphCompiled(number, part, None))
+    return number
+
+
+def graph_of(worker: Conversation) -> int:
+    return next(iter(worker.worker._graphs))
+
+
+def run(worker: Conversation, step: int = 7, peer: str = MASTER, **options: Any) -> list[str]:
+    return worker.ask(pb.RunGraph(graph=graph_of(worker), step=step, **options), ["a"], peer=peer)
+
+
+def recv(worker: Conversation, step: int = 7, key: str = KEY) -> list[str]:
+    return worker.ask(pb.RecvTensor(step=step, keys=[key, key]), peer=CONSUMER)
+
+
+def ended(step: int = 7, error: OpError | None = None) -> w.StepEnded:
+    return w.StepEnded(step, ("value",), error)
+
+
+def aborted(step: int = 7, task: str = OTHER) -> pb.AbortStep:
+    status = encode_status(InvalidArgumentError("planted"), task)
+    status.is_derived = True
+    return pb.AbortStep(step=step, status=status)
+
+
+# --- sessions and graphs
+
+
+def test_a_session_has_the_devices_of_the_task(worker: Conversation) -> None:
+    assert worker.ask(pb.CreateWorkerSession(session="s", is_isolated=True)) == [
+        "OpenWorkerSession s True",
+        "answer master#1 1: DeviceList",
+    ]
+
+
+def test_a_graph_is_compiled_and_has_a_handle(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    assert worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH) == ["compile for s"]
+    assert worker.tell(w.GraphCompiled(graph_of(worker), "part", None)) == ["answer master#1 2: GraphHandle"]
+    assert worker.ask(pb.DeregisterGraph(graphs=[graph_of(worker)])) == [
+        "ForgetParts ['part']",
+        "answer master#1 3: Done",
+    ]
+
+
+def test_a_graph_that_does_not_compile_is_forgotten(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH)
+    failed = w.GraphCompiled(graph_of(worker), None, InvalidArgumentError("no kernel"))
+    assert worker.tell(failed) == ["answer master#1 2: InvalidArgumentError"]
+    assert not worker.worker._graphs
+
+
+def test_a_graph_of_an_unknown_session_is_refused(worker: Conversation) -> None:
+    assert worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH) == ["answer master#1 1: AbortedError"]
+    assert "Make a new Session" in worker.errors[0].message
+
+
+def test_a_request_without_its_graph_is_refused(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    assert worker.ask(pb.RegisterGraph(session="s")) == ["answer master#1 2: InvalidArgumentError"]
+
+
+def test_a_session_closed_while_its_graph_compiles(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH)
+    number = graph_of(worker)
+    assert worker.ask(pb.DeleteWorkerSession(session="s")) == [
+        "answer master#1 2: CancelledError",
+        "ForgetParts []",
+        "CloseWorkerSession s",
+        "answer master#1 3: Done",
+    ]
+    assert worker.tell(w.GraphCompiled(number, "part", None)) == ["ForgetParts ['part']"]
+
+
+def test_a_session_closed_twice_is_closed_once(ready: Conversation) -> None:
+    ready.ask(pb.DeleteWorkerSession(session="s"))
+    assert ready.ask(pb.DeleteWorkerSession(session="s")) == ["answer master#1 3: Done"]
+
+
+def test_graphs_of_two_lives_have_different_numbers(ready: Conversation) -> None:
+    again = Conversation()
+    again.worker = w.Worker(TASK, LIFE + 1, "1.0", [], again._new)
+    again.ask(pb.CreateWorkerSession(session="s"))
+    assert register(again) != graph_of(ready)
+
+
+def test_a_reset_ends_all_sessions(ready: Conversation) -> None:
+    run(ready)
+    assert ready.ask(pb.ResetContainers(containers=["c"])) == [
+        "end 7: AbortedError",
+        "ForgetParts ['part']",
+        "CloseWorkerSession s",
+        "ClearContainers ['c']",
+        "answer master#1 3: Done",
+    ]
+
+
+# --- a step
+
+
+def test_a_step_runs_and_its_values_are_the_answer(ready: Conversation) -> None:
+    assert run(ready, timeout_ms=500) == ["start 7: part(a) in 500 ms"]
+    assert ready.worker.num_running == 1
+    assert ready.tell(ended()) == ["answer master#1 2: StepResult"]
+    assert ready.worker.num_running == 0
+
+
+def test_a_step_is_started_once(ready: Conversation) -> None:
+    run(ready)
+    assert run(ready) == []
+    ready.tell(ended())
+    assert run(ready) == ["answer master#1 4: AbortedError"]
+
+
+def test_a_step_of_an_unknown_graph_is_refused_and_so_is_who_asks_for_its_tensors(ready: Conversation) -> None:
+    recv(ready)
+    assert ready.ask(pb.RunGraph(graph=12345, step=7)) == [
+        "end 7: AbortedError",
+        "answer master#1 3: AbortedError",
+    ]
+    assert ready.errors[1].origin == Origin(TASK, False)
+    assert recv(ready)[0] == "answer consumer#2 4: AbortedError"
+
+
+def test_a_graph_that_still_compiles_runs_nothing(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH)
+    assert run(worker) == ["answer master#1 3: AbortedError"]
+
+
+def test_an_error_names_this_task_and_reaches_the_others_as_derived(ready: Conversation) -> None:
+    run(ready)
+    error = InvalidArgumentError("planted")
+    assert ready.tell(ended(error=error)) == [
+        "end 7: InvalidArgumentError",
+        "answer master#1 2: InvalidArgumentError",
+    ]
+    assert [e.origin for e in ready.errors] == [Origin(TASK, True), Origin(TASK, False)]
+
+
+def test_a_step_that_ends_after_it_was_aborted_ends_with_the_reason(ready: Conversation) -> None:
+    run(ready)
+    assert ready.ask(aborted()) == ["end 7: InvalidArgumentError", "answer master#1 3: Done"]
+    assert ready.tell(ended()) == ["end 7: InvalidArgumentError", "answer master#1 2: InvalidArgumentError"]
+    assert ready.errors[1].origin == Origin(OTHER, True)
+
+
+def test_a_second_abort_does_not_change_the_reason(ready: Conversation) -> None:
+    run(ready)
+    ready.ask(aborted())
+    ready.ask(pb.AbortStep(step=7, status=encode_status(CancelledError("later"), OTHER)))
+    assert ready.tell(ended())[1] == "answer master#1 2: InvalidArgumentError"
+
+
+def test_a_step_aborted_before_it_came_does_not_start(ready: Conversation) -> None:
+    assert ready.ask(aborted()) == ["answer master#1 2: Done"]
+    assert run(ready) == ["answer master#1 3: InvalidArgumentError"]
+    assert ready.worker.num_running == 0
+
+
+def test_a_deadline_is_an_error_of_the_step_as_any_other(ready: Conversation) -> None:
+    run(ready, timeout_ms=10)
+    assert ready.tell(ended(error=CancelledError("late")))[1] == "answer master#1 2: CancelledError"
+
+
+def test_closing_its_session_ends_a_step_which_still_answers(ready: Conversation) -> None:
+    run(ready)
+    assert ready.ask(pb.DeleteWorkerSession(session="s")) == [
+        "end 7: CancelledError",
+        "ForgetParts ['part']",
+        "CloseWorkerSession s",
+        "answer master#1 3: Done",
+    ]
+    assert ready.tell(ended()) == ["end 7: CancelledError", "answer master#1 2: CancelledError"]
+
+
+def test_cleaning_up_ends_steps_and_refuses_them_later(ready: Conversation) -> None:
+    run(ready)
+    assert ready.ask(pb.CleanupGraph(steps=[7, 8])) == ["end 7: AbortedError", "answer master#1 3: Done"]
+    assert run(ready, step=8) == ["answer master#1 4: AbortedError"]
+
+
+# --- tensors
+
+
+def test_a_request_for_tensors_before_the_step_waits_for_it(ready: Conversation) -> None:
+    assert recv(ready) == ["serve consumer#2 2: 2 of 7"]
+    assert run(ready) == ["start 7: part(a) in 0 ms"]
+    assert len(ready.made) == 1
+    assert ready.worker.rendezvous(7) is ready.made[7]
+
+
+def test_a_request_for_tensors_after_the_end_is_refused_key_by_key(ready: Conversation) -> None:
+    run(ready)
+    ready.tell(ended(error=InvalidArgumentError("planted")))
+    assert recv(ready) == [f"answer consumer#2 {3 + i}: InvalidArgumentError" for i in range(2)]
+    assert [e.origin for e in ready.errors] == [Origin(TASK, True)] * 2
+
+
+def test_a_request_for_another_life_is_refused(ready: Conversation) -> None:
+    assert recv(ready, key=KEY.replace(f"{LIFE:016x}", f"{LIFE + 1:016x}"))[0] == (
+        "answer consumer#2 2: AbortedError"
+    )
+    assert "was restarted" in ready.errors[0].message
+    assert not ready.made
+
+
+@pytest.mark.parametrize("key", ["", "x", ";;", "a;zz;b;c;0:0"])
+def test_what_is_no_key_is_refused(ready: Conversation, key: str) -> None:
+    assert recv(ready, key=key)[0] == "answer consumer#2 2: InvalidArgumentError"
+
+
+def test_requests_for_a_step_that_never_comes_end(ready: Conversation) -> None:
+    ready.tell(w.Ticked(100.0))
+    recv(ready)
+    assert ready.tell(w.Ticked(100.0 + w.EARLY_S)) == []
+    assert ready.tell(w.Ticked(100.5 + w.EARLY_S)) == ["end 7: UnavailableError"]
+    assert run(ready) == ["answer master#1 3: UnavailableError"]
+
+
+def test_a_step_that_runs_is_not_ended_by_time(ready: Conversation) -> None:
+    run(ready)
+    assert ready.tell(w.Ticked(10 * w.EARLY_S)) == []
+
+
+def test_only_so_many_steps_are_remembered(ready: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(w, "MAX_REMEMBERED_STEPS", 2)
+    for step in (1, 2, 3):
+        ready.ask(aborted(step))
+    assert run(ready, step=1) == ["start 1: part(a) in 0 ms"]
+    assert run(ready, step=3)[0].endswith("InvalidArgumentError")
+
+
+# --- what may happen at any time
+
+
+def test_what_a_peer_began_ends_with_it(ready: Conversation) -> None:
+    run(ready)
+    assert ready.worker.serves(MASTER)
+    assert ready.tell(w.PeerLost(MASTER, UnavailableError("gone"))) == [
+        "end 7: UnavailableError",
+        "ForgetParts ['part']",
+        "CloseWorkerSession s",
+    ]
+    assert not ready.worker.serves(MASTER)
+
+
+def test_the_loss_of_another_peer_changes_nothing(ready: Conversation) -> None:
+    run(ready)
+    assert ready.tell(w.PeerLost(CONSUMER, UnavailableError("gone"))) == []
+
+
+def test_a_task_that_drains_takes_no_new_work_and_ends_what_it_has(ready: Conversation) -> None:
+    run(ready)
+    assert ready.ask(pb.Drain(timeout_ms=5)) == ["StartDraining 5", "answer master#1 3: Done"]
+    assert ready.ask(pb.CreateWorkerSession(session="t")) == ["answer master#1 4: UnavailableError"]
+    assert run(ready, step=8) == ["answer master#1 5: UnavailableError"]
+    assert ready.tell(ended()) == ["answer master#1 2: StepResult"]
+
+
+def test_it_says_how_it_is(ready: Conversation) -> None:
+    run(ready)
+    (answer,) = ready.worker.handle(w.Asked(MASTER, 1, Message(pb.GetStatus())))
+    body = answer.message.body
+    assert (body.task, body.incarnation, body.sessions, body.running_steps) == (TASK, LIFE, 1, 1)
+    assert ready.ask(pb.Heartbeat()) == ["answer master#1 3: Done"]
+
+
+def test_a_message_that_is_a_masters_is_refused(worker: Conversation) -> None:
+    assert worker.ask(pb.RunStep()) == ["answer master#1 1: UnimplementedError"]
+
+
+def test_an_end_that_nobody_waits_for_is_nothing(worker: Conversation) -> None:
+    assert worker.tell(ended()) == []
