@@ -24,19 +24,21 @@ CONFIG = tf.ConfigProto(device_count={"CPU": 2}, intra_op_parallelism_threads=1)
 
 
 class Network:
-    """The graph: placeholders, loss, the training operation, the accuracy and the summaries."""
+    """The graph: placeholders, loss, the training operation, the accuracy and the summaries. The convolutions
+    are on the device ``first``, the dense layers on ``second``.
+    """
 
-    def __init__(self) -> None:
+    def __init__(self, first: str = "/cpu:0", second: str = "/cpu:1") -> None:
         self.images = tf.placeholder(tf.float32, [None, 8, 8, 1], name="images")
         self.labels = tf.placeholder(tf.int64, [None], name="labels")
         self.training = tf.placeholder_with_default(False, [], name="training")
-        with tf.device("/cpu:0"):
+        with tf.device(first):
             h = tf.layers.conv2d(self.images, 32, 3, padding="same", activation=tf.nn.relu, name="conv1")
             h = tf.layers.conv2d(h, 32, 3, padding="same", activation=tf.nn.relu, name="conv2")
             h = tf.layers.max_pooling2d(h, 2, 2, name="pool2")
             h = tf.layers.conv2d(h, 64, 3, padding="same", activation=tf.nn.relu, name="conv3")
             h = tf.layers.max_pooling2d(h, 2, 2, name="pool3")
-        with tf.device("/cpu:1"):
+        with tf.device(second):
             h = tf.layers.dense(tf.layers.flatten(h), 128, activation=tf.nn.relu, name="hidden")
             h = tf.layers.dropout(h, 0.4, training=self.training, name="dropout")
             logits = tf.layers.dense(h, 10, name="logits")

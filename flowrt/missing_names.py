@@ -27,6 +27,7 @@ _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_gr
 _POOLS = "a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()"
 _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count"
 _SYNC = "workers do not wait for each other. Nearest: replica_device_setter, and updates of one worker each"
+_MESSAGES = "clusters are described by no messages. Nearest: train.ClusterSpec"
 _DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
 
 _REASONS: dict[str, dict[str, str]] = {
@@ -63,6 +64,7 @@ _REASONS: dict[str, dict[str, str]] = {
     )
     | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
+    | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES)
     | dict.fromkeys(("SyncReplicasOptimizer",), _SYNC),
     "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
     | dict.fromkeys(("cudnn_rnn",), _CELLS)

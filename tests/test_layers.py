@@ -43,11 +43,12 @@ DOORS: dict[str, tuple[str, ...]] = {
     "grpc": ("flowrt.rendezvous.grpc_channel",),
     "llvmlite": ("flowrt.device.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
+    "mpi4py": ("flowrt.rendezvous.mpi_channel",),
     "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),
     "ray": ("flowrt.distribute.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoint",),
 }
-LATE = {"cupy", "grpc", "llvmlite", "malt", "opt_einsum", "ray", "safetensors"}
+LATE = {"cupy", "grpc", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
 """Not loaded by `import flowrt`."""
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}

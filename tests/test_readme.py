@@ -22,6 +22,7 @@ PAGES = (
     "docs/devices.md",
     "docs/differentiation.md",
     "docs/functions.md",
+    "docs/training_loops.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
     "SECURITY.md",
@@ -35,6 +36,7 @@ MAX_LINES = {
     "docs/devices.md": 200,
     "docs/differentiation.md": 120,
     "docs/functions.md": 170,
+    "docs/training_loops.md": 120,
     "ARCHITECTURE.md": 450,
     "tests/test_tour.py": 500,
 }

@@ -156,3 +156,10 @@ class TlsStream(ByteStream):
         poll.register(self._tls, event)
         if not poll.poll(None if timeout_s is None else 1e3 * timeout_s):
             raise TimeoutError(f"expected the peer to be ready within {timeout_s} s")
+
+
+def as_stream(connected: socket.socket) -> ByteStream:
+    """What fits the socket."""
+    if connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return TlsStream(connected) if isinstance(connected, ssl.SSLSocket) else PlainStream(connected)

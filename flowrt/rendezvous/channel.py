@@ -43,7 +43,7 @@ class Connection(ABC):
     peer: str
     """The address of the other end, for messages."""
     kind: str
-    """What carries the frames: "grpc", "unix" or "tcp"."""
+    """What carries the frames: "grpc", "unix", "tcp" or "mpi"."""
     certificate_names: tuple[str, ...] = ()
     """Of a connection that was accepted: the alternative names in the certificate of the other end."""
 

@@ -8,12 +8,14 @@ from typing import final
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.doors import Terms
 from flowrt.rendezvous.frame_stream import FrameStream
 from flowrt.rendezvous.framing import Allocate
 from flowrt.rendezvous.grpc_channel import GrpcListener, dial
+from flowrt.rendezvous.mpi_channel import MpiWorld, open_world
 from flowrt.rendezvous.receive_memory import ReceiveMemory
 from flowrt.rendezvous.security import Security
-from flowrt.rendezvous.upgrade import KINDS, Terms, answer_handshake, request_handshake
+from flowrt.rendezvous.upgrade import KINDS, answer_handshake, request_handshake
 
 __all__ = ["Bytes", "Connection", "Listener", "Receiver", "Transport", "new_transport"]
 
@@ -32,27 +34,39 @@ def new_transport(
      - "unix": a Unix socket, and shared memory for arrays of 64 KiB and more, between processes of one user
        on one host;
      - "tcp": a TCP socket, with TLS where ``security`` has it;
+     - "mpi": MPI between ranks of one world, gRPC with others; needs the extra ``mpi``;
      - "auto": the first of unix, tcp, grpc that can be had within a second each.
 
     ``allocate(nbytes)`` gives the memory of arrays that do not arrive in shared memory, aligned to 64 bytes;
     it is called in reader threads. `ReceiveMemory` is the default.
 
-    Raises `InvalidArgumentError` for another kind.
+    Raises `InvalidArgumentError` for another kind, and for "mpi" with certificates: MPI does not encrypt. For
+    "mpi" also what `open_world` raises.
     """
     chosen = kind or os.environ.get("FLOWRT_TRANSPORT") or "auto"
     if chosen not in KINDS:
         raise InvalidArgumentError(
             f"transport: expected {', '.join(KINDS)} as kind or FLOWRT_TRANSPORT; got {chosen!r}"
         )
-    return _GrpcTransport(security or Security(), KINDS[chosen], allocate or ReceiveMemory().allocate)
+    kinds, security = KINDS[chosen], security or Security()
+    if "mpi" in kinds and security.uses_tls:
+        raise InvalidArgumentError(
+            "transport mpi: expected no certificates, since MPI does not encrypt; got some. Choose another"
+            " FLOWRT_TRANSPORT, or do without them where the network is trusted"
+        )
+    world = open_world() if "mpi" in kinds else None
+    return _GrpcTransport(security, kinds, allocate or ReceiveMemory().allocate, world)
 
 
 @final
 class _GrpcTransport(Transport):
-    def __init__(self, security: Security, kinds: tuple[str, ...], allocate: Allocate) -> None:
+    def __init__(
+        self, security: Security, kinds: tuple[str, ...], allocate: Allocate, world: MpiWorld | None
+    ) -> None:
         self._security = security
         self._kinds = kinds
         self._allocate = allocate
+        self._world = world
 
     def listen(self, address: str, accept: Callable[[Connection], None]) -> Listener:
         terms = self._terms(address)
@@ -81,4 +95,4 @@ class _GrpcTransport(Transport):
 
     def _terms(self, address: str) -> Terms:
         host = address.rpartition(":")[0].strip("[]")
-        return Terms(host, self._kinds, self._security, self._allocate)
+        return Terms(host, self._kinds, self._security, self._allocate, self._world)

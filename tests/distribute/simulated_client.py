@@ -25,8 +25,8 @@ from flowrt.rendezvous.channel import Transport
 SLOTS = 48
 """Steps a simulation has at most."""
 
-PAYLOAD = 1500
-"""Elements of the chain's tensor: 6000 bytes, more than travels inside a header."""
+PAYLOAD = 17_000
+"""Elements of the chain's tensor: 68,000 bytes, too many to be copied before they leave."""
 
 TURNS = 3
 """Iterations of the loop."""
@@ -141,9 +141,16 @@ class Client:
         self._peer: Peer | None = None
         self._request_id = 0
         self.step: Step | None
-        self.is_waiting = False
+        self.beside: Step | None = None
+        """A second step, which it runs at the same time."""
+        self._is_asking = False
+        self._again: tuple[Any, ...] = ()
         self._script = self._live()
         self._reply: Any = None
+
+    @property
+    def is_waiting(self) -> bool:
+        return self._is_asking or self.beside is not None
 
     # --- what the simulation decides
 
@@ -160,9 +167,25 @@ class Client:
             error.origin = Origin(self._master, False)
             self._reply = None, error
             return
-        self.is_waiting = True
+        self._is_asking = True
         self._request_id = peer.next_id()
         peer.ask(message, functools.partial(self._settle, self._request_id), self._request_id)
+
+    @property
+    def may_run_beside(self) -> bool:
+        return self.step is not None and self._is_asking and self.beside is None and self._left > 0
+
+    def run_beside(self) -> None:
+        """Run a step of the callable whose step runs, as another thread of the client would."""
+        assert self._peer is not None
+        self._left -= 1
+        self.beside, body, feeds = self._next_step(*self._again)
+        self._peer.ask(Message(body, feeds), functools.partial(self._settle_beside, feeds))
+
+    def _settle_beside(self, feeds: list[Any], answer: Message | None, error: OpError | None) -> None:
+        step, self.beside = self.beside, None
+        assert step is not None
+        self._finish(step, feeds, answer, error)
 
     def cancel(self) -> None:
         """Give up the step that runs."""
@@ -202,18 +225,21 @@ class Client:
                 if made is None:
                     return
                 handles[name] = made.body.callable
-            step, body, feeds = self._next_step(session, name, handles[name], since)
-            self.step = step
+            self._again = session, name, handles[name], since
+            self.step, body, feeds = self._next_step(*self._again)
             answer, error = yield Message(body, feeds)
-            self.step = None
-            step.error, step.is_done = error, True
-            self._world.step_is_over(step)
-            if answer is not None:
-                self._check(step, feeds, answer)
+            step, self.step = self.step, None
+            self._finish(step, feeds, answer, error)
             if isinstance(error, UnavailableError | AbortedError):
                 return
             if self._rng.random() < 0.2:
                 yield Message(pb.ReleaseCallable(session=session, callable=handles.pop(name)))
+
+    def _finish(self, step: Step, feeds: list[Any], answer: Message | None, error: OpError | None) -> None:
+        step.error, step.is_done = error, True
+        self._world.step_is_over(step)
+        if answer is not None:
+            self._check(step, feeds, answer)
 
     def _next_step(self, session: str, name: str, handle: int, since: int) -> tuple[Step, Any, list[Any]]:
         program, rng = self._programs[name], self._rng
@@ -255,9 +281,9 @@ class Client:
         return self._peer
 
     def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
-        assert self.is_waiting, f"{self.name}: the request was answered twice"
+        assert self._is_asking, f"{self.name}: the request was answered twice"
         assert request_id == self._request_id
-        self.is_waiting = False
+        self._is_asking = False
         self._reply = message, error
 
     def hello(self) -> Any:

@@ -175,6 +175,7 @@ class Simulation:
         events += [Event(4, client.act) for client in self.clients if not client.is_waiting and not client.is_over]
         if not events:
             return []
+        events += [Event(1, client.run_beside) for client in self.clients if client.may_run_beside]
         events.append(Event(0.5, self._let_time_pass))
         if self._faults_left:
             events += self._possible_faults()
