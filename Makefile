@@ -24,8 +24,9 @@ help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
 		| awk -F'|' '{ printf "%-20s %s\n", $$1, $$2 }'
 
-demo: $(READY)  ## train a network on real data on two CPU devices
+demo: $(READY)  ## train a network on real data on two CPU devices, then on a cluster of two processes
 	@$(PY) examples/digits_cnn.py --out runs/demo
+	@$(PY) -m flowrt.cli.run --standalone --nproc 2 examples/digits_cluster.py
 
 test: $(READY)  ## run the tests, all but the slow ones
 	@$(PY) -m pytest -m "not slow"

@@ -26,7 +26,8 @@ from flowrt.dtypes import as_dtype, int32, int64
 from flowrt.dtypes import float16 as half
 from flowrt.dtypes import float64 as double
 from flowrt.errors import UnimplementedError
-from flowrt.graph.build import as_array, convert_to_tensor
+from flowrt.graph.array_values import as_array
+from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.ops.assertions import check_numerics

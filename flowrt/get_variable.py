@@ -15,7 +15,7 @@ import numpy as np
 
 from flowrt.dtypes import DType, as_dtype, bool_, float32
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.graph.build import as_array
+from flowrt.graph.array_values import as_array
 from flowrt.graph.graph import get_default_graph
 from flowrt.graph.shapes import as_shape, compatible, format_shape
 from flowrt.initializers import GlorotUniform, Zeros

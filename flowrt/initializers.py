@@ -17,7 +17,8 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import as_array, constant_tensor
+from flowrt.graph.array_values import as_array
+from flowrt.graph.build import constant_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops import filling, random
 from flowrt.graph.ops.arithmetic import multiply

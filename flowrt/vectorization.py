@@ -75,9 +75,7 @@ def _as_they_are(rows: Sequence[Tensor]) -> Iterator[Callable[[], set[Operation]
     """
     graph, sources = get_default_graph(), {row.op for row in rows}
     operations = graph.get_operations()
-    owners = [
-        _Owner(op, op.node, op.inputs, op.outputs) for op in operations if op.op_def.effect is Effect.NESTED
-    ]
+    owners = [_Owner(op, op.node) for op in operations if op.op_def.effect is Effect.NESTED]
 
     def template() -> set[Operation]:
         made = {*graph.get_operations()[len(operations) :]}
@@ -89,7 +87,7 @@ def _as_they_are(rows: Sequence[Tensor]) -> Iterator[Callable[[], set[Operation]
         made = template()
         for owner in owners:
             if owner.op in made:
-                owner.restore()
+                owner.op.retract(owner.node)
 
 
 class _Owner(NamedTuple):
@@ -97,15 +95,9 @@ class _Owner(NamedTuple):
 
     op: Operation
     node: Node
-    inputs: tuple[Tensor, ...]
-    outputs: tuple[Tensor, ...]
 
     def reads(self, made: Collection[Operation]) -> bool:
         return self.op.node is not self.node and any(t.op in made for t in self.op.inputs)
-
-    def restore(self) -> None:
-        self.op.inputs, self.op.outputs = self.inputs, self.outputs
-        self.op.mutate(inputs=self.node.inputs, attrs=self.node.attrs, outputs=self.node.outputs)
 
 
 def loop(

@@ -19,14 +19,25 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def run_example(name: str, *arguments: str, folder: Path) -> str:
     """What ``python examples/NAME ARGUMENTS`` prints."""
-    command = [sys.executable, "-W", "error", str(ROOT / "examples" / name), *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    done = subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False
-    )
-    assert done.returncode == 0, done.stderr
+    done = run_python("-W", "error", str(ROOT / "examples" / name), *arguments, folder=folder)
     assert not done.stderr
     return done.stdout
+
+
+def run_launched(name: str, *arguments: str, folder: Path) -> str:
+    """What ``flowrt-run --standalone --nproc 2 examples/NAME ARGUMENTS`` prints."""
+    launcher = ("-m", "flowrt.cli.run", "--standalone", "--nproc", "2")
+    return run_python(*launcher, str(ROOT / "examples" / name), *arguments, folder=folder).stdout
+
+
+def run_python(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    return done
 
 
 def number_after(words: str, text: str) -> float:
@@ -86,6 +97,12 @@ def test_digits_cnn_draws_the_graph_on_both_devices(cnn: tuple[str, Path]) -> No
     text = " ".join(ElementTree.parse(picture).getroot().itertext())
     for word in ("CPU:0", "CPU:1", "conv1", "hidden"):
         assert word in text
+
+
+def test_digits_cluster_trains_the_weights_of_one_process(tmp_path: Path) -> None:
+    printed = run_launched("digits_cluster.py", "--steps", "9", folder=tmp_path)
+    for how in ("in-graph", "between-graph"):
+        assert f"{how}: 0 of 33 variables differ from one process" in printed
 
 
 def test_lstm_text_learns_to_spell_and_pads_little(tmp_path: Path) -> None:

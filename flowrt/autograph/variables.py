@@ -8,7 +8,8 @@ from typing import Any, NoReturn, TypeAlias, final
 import numpy as np
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import as_array, convert_to_tensor
+from flowrt.graph.array_values import as_array
+from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.operation import Tensor
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import user_line

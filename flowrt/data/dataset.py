@@ -44,7 +44,8 @@ from flowrt.data.spec import TensorSpec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
-from flowrt.graph.build import as_array, convert_to_tensor
+from flowrt.graph.array_values import as_array
+from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.random import get_seed
 from flowrt.graph.shapes import as_shape

@@ -37,6 +37,7 @@ from flowrt.distribute.steps import Steps, as_op_error
 from flowrt.distribute.threads import Threads
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, device_request
+from flowrt.executor.local_runtime import limit_threads
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.faulty import with_faults
@@ -95,7 +96,9 @@ class Server:
         self._addresses = {task_name(j, i): address for j, i, address in self.cluster.tasks()}
         self._bind = bind or self._addresses[self.task]
         self.incarnation = secrets.randbits(64) | 1
-        self.devices = local_devices(device_request(config or ConfigProto()), job, index)
+        config = config or ConfigProto()
+        limit_threads(config)
+        self.devices = local_devices(device_request(config), job, index)
         self._by_name = {device.name: device for device in self.devices}
         self._transport = with_faults(new_transport(security), kind_of)
         self._threads = Threads(f"flowrt {self.task}")

@@ -91,7 +91,12 @@ class Steps:
     # --- tensors of others
 
     def _arrived(
-        self, step: int, rendezvous: RemoteRendezvous, key: str, message: Message | None, error: OpError | None
+        self,
+        step: int,
+        rendezvous: RemoteRendezvous,
+        key: str,
+        message: Message | None,
+        error: OpError | None,
     ) -> None:
         if message is None or len(message.tensors) != 1:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")

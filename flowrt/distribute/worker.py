@@ -36,8 +36,10 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.key import FORMAT
 from flowrt.rendezvous.remote import RemoteRendezvous
 
-MAX_REMEMBERED_STEPS = 100_000
-"""Numbers of steps that are over: a step as old as that has no messages on their way any more."""
+MAX_REMEMBERED_STEPS = 4096
+"""Numbers of steps that are over, 110 bytes each: of a step as old as that no message is on its way any more.
+If one were, it would wait `EARLY_S` for nothing and then be refused.
+"""
 
 EARLY_S = 60.0
 """How long requests wait for a step that this task has not heard of."""
@@ -336,7 +338,7 @@ class Worker:
     def _run(self, peer: str, request_id: int, message: Message) -> list[Action]:
         body, step = message.body, self._steps.get(message.body.step)
         if step is not None and step.owner is not None:
-            return []  # the same request again: its answer will come
+            return [Answer(peer, request_id, None, AbortedError(f"step {body.step:x} runs in {self.task}"))]
         refusal = self._refusal(body)
         if refusal is not None:
             refusal.origin = refusal.origin or Origin(self.task, False)

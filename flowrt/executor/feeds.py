@@ -25,7 +25,7 @@ from flowrt.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from flowrt.graph.build import as_array, check_unmasked
+from flowrt.graph.array_values import as_array, check_unmasked
 from flowrt.graph.dlpack import host_array, is_foreign, is_on_host
 from flowrt.graph.graph import Graph, Tensor
 from flowrt.graph.ops.session_tensors import TensorHandle

@@ -92,7 +92,8 @@ class _Tracer:
         assert member.op.loop is not None
         if member.op.loop.pattern is LoopPattern.GATHER:
             matrix, numbers, axis = member.inputs
-            return [self._matrix(matrix), self._row_value(numbers), self._argument(member, axis, True)]
+            rows = self._known(numbers) or self._load(numbers, Level.DROPPED)
+            return [self._matrix(matrix), rows, self._argument(member, axis, True)]
         refs, arguments = iter(member.inputs), []
         for argument in member.op.inputs:
             count = argument.length(member.attrs)
@@ -100,8 +101,12 @@ class _Tracer:
             arguments.append(tuple(items) if argument.is_list else items[0])
         return arguments
 
-    def _row_value(self, ref: Ref) -> Value:
-        return self._values[ref] if ref in self._values else self._load(ref, Level.DROPPED)
+    def _known(self, ref: Ref) -> Value | None:
+        """A number that the loop has a copy of, or what a member has computed; None for an input."""
+        if ref in self._group.constants:
+            array = self._group.constants[ref]
+            return self._builder.const(array.item(), array.dtype.name)
+        return self._values.get(ref)
 
     def _matrix(self, ref: Ref) -> Matrix:
         number = self._operand(ref, Level.MATRIX)
@@ -110,12 +115,7 @@ class _Tracer:
     def _argument(self, member: Node, ref: Ref, on_host: bool) -> Any:
         if on_host:
             return as_host_value(self._group.constants[ref])
-        if ref in self._group.constants:
-            array = self._group.constants[ref]
-            return self._builder.const(array.item(), array.dtype.name)
-        if ref in self._values:
-            return self._values[ref]
-        return self._load(ref, self._level_read(member, ref))
+        return self._known(ref) or self._load(ref, self._level_read(member, ref))
 
     def _level_read(self, member: Node, ref: Ref) -> Level:
         """How the member reads an input of the group."""
@@ -139,7 +139,7 @@ class _Tracer:
     def _reduced(self, member: Node) -> tuple[Value, ...] | None:
         """A reduction's output; a total's value is what is added up."""
         b, kind, ref = self._builder, member.op.reduction, member.inputs[0]
-        value = self._values[ref] if ref in self._values else self._load(ref, Level.ELEMENT)
+        value = self._known(ref) or self._load(ref, Level.ELEMENT)
         is_float = value.dtype.startswith("float")
         if value.dtype == "bool" or (kind == "mean" and not is_float):
             return None

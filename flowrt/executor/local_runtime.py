@@ -67,6 +67,13 @@ class Runtime(Protocol):
     def close(self) -> None: ...
 
 
+def limit_threads(config: ConfigProto) -> None:
+    """Have this process's products and loops use as many threads as ``config`` says, if it does."""
+    if threads := config.intra_op_parallelism_threads:
+        threadpoolctl.threadpool_limits(threads, "blas")
+        set_num_threads(threads)
+
+
 @final
 class LocalRuntime:
     """The runtime of this process. ``seed``: see `flowrt.executor.session.BaseSession`."""
@@ -84,9 +91,7 @@ class LocalRuntime:
         self._optimised = Recent()
         self._jit = jit_mode()
         self._closed = False
-        if threads := config.intra_op_parallelism_threads:
-            threadpoolctl.threadpool_limits(threads, "blas")
-            set_num_threads(threads)
+        limit_threads(config)
 
     # --- plans
 

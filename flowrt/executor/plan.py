@@ -171,8 +171,8 @@ class Plan:
         return self.finish(instance)
 
     def begin(self, feeds: Sequence[Any], rendezvous: LocalRendezvous | None = None) -> Instance:
-        """One step's programs with its values in them, for who drives them. He gives them to `finish` when all
-        have ended well, and to nobody when one has failed.
+        """One step's programs with its values in them, for who drives them. He gives them to `finish` when
+        all have ended well, and to nobody when one has failed.
         """
         instance = self._take_instance()
         self._put(instance, feeds)

@@ -2,8 +2,9 @@
 
 The way of ``add(x, 2.0)``: `build_op` reserves the name, finds T from the inputs that are tensors already,
 converts the others to constants of that dtype (named ``add/y`` after the input), checks T against the
-definition and appends the operation with `Graph.add`. Nothing is left in the graph when a check fails, except
-constants that nobody reads.
+definition, infers the outputs and appends the operation with `Graph.append`. A call like an earlier one (the
+op, the inputs' dtypes and shapes) is not checked again: its `Signature` is known. Nothing is left in the
+graph when a check fails, except constants that nobody reads.
 """
 
 from __future__ import annotations
@@ -17,10 +18,14 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import Argument, Attr, OpDef, op_def, set_builder
-from flowrt.graph.shapes import Dimension, TensorShape, as_shape
-from flowrt.graph.source import user_line
+from flowrt.graph.array_values import NUMBERS, as_array
+from flowrt.graph.graph import Graph, Tensor, get_default_graph
+from flowrt.graph.inference import Signature, infer_outputs, one_output
+from flowrt.graph.node import Source
+from flowrt.graph.op_def import Argument, Attr, OpDef, PartialValue, op_def, set_builder
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line, user_source
 
 
 def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
@@ -48,23 +53,66 @@ def _build_in(
     graph: Graph, op: OpDef, values: Sequence[Any], name: str | None, kwargs: dict[str, Any]
 ) -> Any:
     """`build_op` in ``graph``, which is the default one."""
+    source = user_source(3)  # past `build_op` and `OpDef.__call__`
     full_name = graph.operation_name(name or op.name)
-    try:
-        types = _given_types(op, kwargs) if kwargs else {}
-        inputs = _inputs(op, values, types, full_name, kwargs)
-        for i, tensor in enumerate(inputs):
-            if tensor.op.graph is not graph:
-                inputs[i] = _adopted(graph, tensor)
-        attrs = _attrs(op, types, kwargs)
-    except InvalidArgumentError as error:
-        if error.op is not None:
-            raise
-        raise type(error)(error.message, op=full_name, op_type=op.name, source=user_line()) from None
-    operation = graph.add(op, full_name, inputs, attrs, output_dtypes(op, attrs))
+    inputs, signature = values, None if kwargs else _known_signature(graph, op, values)
+    if signature is None:
+        try:
+            types = _given_types(op, kwargs) if kwargs else {}
+            inputs = _inputs(op, values, types, full_name, kwargs, source)
+            for i, tensor in enumerate(inputs):
+                if tensor.op.graph is not graph:
+                    inputs[i] = _adopted(graph, tensor)
+            signature = _signature(graph, op, inputs, types, full_name, kwargs, source)
+        except InvalidArgumentError as error:
+            if error.op is not None:
+                raise
+            raise type(error)(error.message, op=full_name, op_type=op.name, source=user_line()) from None
+    operation = graph.append(op, full_name, inputs, signature[0], signature[1], source)
     outputs = operation.outputs
     if len(outputs) == 1 and not op.outputs[0].is_list:
         return outputs[0]
     return list(outputs) if op.outputs else operation
+
+
+def _known_signature(graph: Graph, op: OpDef, values: Sequence[Any]) -> Signature | None:
+    """That of a call of ``op`` with ``values`` and nothing else, if they are tensors of ``graph`` and it had
+    such a call.
+    """
+    key: list[Any] = [op]
+    for value in values:
+        if type(value) is not Tensor or value.op.graph is not graph:
+            return None
+        key.append(value.op.node.outputs[value.index])
+    return graph.signatures.get(tuple(key))
+
+
+def _signature(
+    graph: Graph,
+    op: OpDef,
+    inputs: Sequence[Tensor],
+    types: dict[str, DType],
+    full_name: str,
+    kwargs: dict[str, Any],
+    source: Source | None,
+) -> Signature:
+    """That of a call of ``op``. It is noted for calls like it, if the caller gave no attrs and the shape rule
+    asked for no values.
+    """
+    is_plain, asked = not kwargs, set[int]()
+    if is_plain and (known := _known_signature(graph, op, inputs)):
+        return known
+
+    def value(i: int) -> PartialValue:
+        asked.add(i)
+        return partial_value(graph.node, inputs[i].ref)
+
+    attrs, specs = _attrs(op, types, kwargs), [t.spec for t in inputs]
+    outputs = infer_outputs(op, full_name, attrs, specs, output_dtypes(op, attrs), value, source)
+    signature = Signature(attrs, outputs)
+    if is_plain and not asked:
+        graph.signatures[op, *specs] = signature
+    return signature
 
 
 def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
@@ -107,24 +155,21 @@ def _given_types(op: OpDef, kwargs: dict[str, Any]) -> dict[str, DType]:
 
 
 def _inputs(
-    op: OpDef, values: Sequence[Any], types: dict[str, DType], full_name: str, kwargs: dict[str, Any]
+    op: OpDef,
+    values: Sequence[Any],
+    types: dict[str, DType],
+    full_name: str,
+    kwargs: dict[str, Any],
+    source: Source | None,
 ) -> list[Tensor]:
     """The inputs as tensors. Those that are tensors already bind the type variables first and lead the
     others.
     """
-    inputs: list[Any] = []
-    complete = True
     for argument, value in zip(op.inputs, values, strict=True):
-        inputs.append(value)
-        if type(value) is Tensor and not argument.is_list:
-            _bind(argument, value.dtype, types)
-        else:
-            complete = False
-    if complete:
-        return inputs
-    for argument, value in zip(op.inputs, values, strict=True):
+        if type(value) in NUMBERS or argument.is_type_list:
+            continue
         for item in value if argument.is_list and isinstance(value, (list, tuple)) else (value,):
-            if not argument.is_type_list and (type(item) is Tensor or hasattr(item, "__flowrt_tensor__")):
+            if type(item) is Tensor or hasattr(item, "__flowrt_tensor__"):
                 _bind(argument, item.dtype, types)
     converted: list[Tensor] = []
     for argument, value in zip(op.inputs, values, strict=True):
@@ -136,7 +181,11 @@ def _inputs(
                 kwargs[argument.type_attr] = tuple(t.dtype for t in tensors)
             converted += tensors
         else:
-            converted.append(_convert_input(op, argument, value, types, full_name))
+            converted.append(
+                value
+                if type(value) is Tensor
+                else _convert_input(op, argument, value, types, full_name, source)
+            )
     return converted
 
 
@@ -157,10 +206,13 @@ def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
 
 
 def _convert_input(
-    op: OpDef, argument: Argument, value: Any, types: dict[str, DType], full_name: str
+    op: OpDef,
+    argument: Argument,
+    value: Any,
+    types: dict[str, DType],
+    full_name: str,
+    source: Source | None,
 ) -> Tensor:
-    if type(value) is Tensor:
-        return value
     variable = argument.type_attr
     wanted = argument.dtype if variable is None else types.get(variable)
     preferred = None
@@ -170,7 +222,7 @@ def _convert_input(
             preferred = next(iter(allowed))
         elif allowed == dtypes.INDEX and isinstance(value, (list, tuple)) and not value:
             preferred = dtypes.int32  # an empty list of axes or dimensions: NumPy would take it for floats
-    tensor = _to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred)
+    tensor = _to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred, source)
     _bind(argument, tensor.dtype, types)
     return tensor
 
@@ -193,20 +245,8 @@ def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_
     return tensors
 
 
-_plain_attrs: dict[tuple[OpDef, DType], Mapping[str, Any]] = {}
-
-
-def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> Mapping[str, Any]:
-    """The attributes; one shared mapping for all operations that have a single type and nothing else."""
-    if len(types) != 1 or given or op.attrs:
-        return _new_attrs(op, types, given)
-    key = (op, next(iter(types.values())))
-    if key not in _plain_attrs:
-        _plain_attrs[key] = _new_attrs(op, types, given)
-    return _plain_attrs[key]
-
-
-def _new_attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
+def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
+    """All attributes: type variables, numbers of inputs, what is ``given``, and defaults."""
     attrs: dict[str, Any] = {}
     for variable, dtype in types.items():
         allowed = op.types[variable]
@@ -318,8 +358,12 @@ def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
     return type(error)(error.message, op=full_name or None, source=user_line())
 
 
-def _to_tensor(value: Any, wanted: DType | None, name: str | None, hint: Any = None) -> Tensor:
+def _to_tensor(
+    value: Any, wanted: DType | None, name: str | None, hint: Any = None, source: Source | None = None
+) -> Tensor:
     """`convert_to_tensor`, with errors that do not say where."""
+    if type(value) in NUMBERS and wanted is not None:  # the common case, without the checks below
+        return constant_tensor(as_array(value, wanted), name, source)
     if isinstance(value, Tensor):
         if wanted is not None and value.dtype is not wanted:
             raise DTypeError(
@@ -335,16 +379,20 @@ def _to_tensor(value: Any, wanted: DType | None, name: str | None, hint: Any = N
     if wanted is None and hint is not None:
         with contextlib.suppress(DTypeError):
             return constant_tensor(as_array(value, as_dtype(hint)), name)
-    return constant_tensor(as_array(value, wanted), name)
+    return constant_tensor(as_array(value, wanted), name, source)
 
 
-def constant_tensor(array: np.ndarray[Any, Any], name: str | None = None) -> Tensor:
-    """A Const operation that holds ``array`` (which must not change afterwards)."""
-    const = op_def("Const")
+def constant_tensor(
+    array: np.ndarray[Any, Any], name: str | None = None, source: Source | None = None
+) -> Tensor:
+    """A Const operation that holds ``array`` (which must not change afterwards). ``source``: the user's line,
+    if it is known.
+    """
     graph = get_default_graph()
     full_name = graph.operation_name(name or "Const")
     dtype = as_dtype(array.dtype)
-    return graph.add(const, full_name, (), {"value": array, "dtype": dtype}, (dtype,)).outputs[0]
+    attrs, outputs = {"value": array, "dtype": dtype}, one_output(dtype, array.shape)
+    return graph.append(op_def("Const"), full_name, (), attrs, outputs, source or user_source()).outputs[0]
 
 
 def _contains_tensor(value: Any) -> bool:
@@ -370,128 +418,3 @@ def _dtypes_in(values: Sequence[Any]) -> Iterator[DType]:
             yield value.dtype
         elif isinstance(value, (list, tuple)):
             yield from _dtypes_in(value)
-
-
-_NUMBERS = (float, int)
-
-
-def as_array(value: Any, dtype: DType | None = None) -> np.ndarray[Any, Any]:
-    """``value`` as a NumPy array under TensorFlow's rules (see `convert_to_tensor`); strings become ``bytes``
-    objects.
-
-    Raises `DTypeError` (wrong kind) or `InvalidArgumentError` (ragged or out of range).
-    """
-    if value is None:
-        raise DTypeError("expected a value that can become a tensor; got None")
-    if type(value) in _NUMBERS and dtype in dtypes.FLOATING:
-        return np.array(value, dtype.np)  # the common case, without the checks below
-    if isinstance(value, (Operation, Graph)):
-        raise DTypeError(f"expected a value that can become a tensor; got {value!r}")
-    if isinstance(value, DType):
-        raise DTypeError(f"expected a value that can become a tensor; got the dtype {value!r}")
-    if isinstance(value, (TensorShape, Dimension)):
-        return _shape_array(value, dtype)
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _from_numpy(value, dtype)
-    return _from_python(value, dtype)
-
-
-def _shape_array(value: TensorShape | Dimension, dtype: DType | None) -> np.ndarray[Any, Any]:
-    wanted = (dtype or dtypes.int32).np
-    if isinstance(value, Dimension):
-        return np.array(int(value), wanted)
-    value.assert_is_fully_defined()
-    return np.array(value.as_list(), wanted)
-
-
-def check_unmasked(value: Any) -> None:
-    """Raises `InvalidArgumentError` for an array with masked elements: tensors have no masks."""
-    if isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value):
-        count = np.count_nonzero(value.mask)
-        raise InvalidArgumentError(
-            f"expected an array without masked elements; got {count} of {value.size}. Use filled()"
-        )
-
-
-def _from_numpy(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
-    check_unmasked(value)
-    if value.dtype.kind in "SU" or (value.dtype.kind == "O"):
-        return _strings(value, dtype)
-    own = as_dtype(value.dtype)
-    if dtype is None or own is dtype:
-        return np.array(value, own.np)  # a copy: the caller may go on changing its array
-    _check_kind(own, dtype, value)
-    return np.asarray(value).astype(dtype.np)
-
-
-def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
-    try:
-        array = np.array(value)
-    except ValueError as error:
-        raise InvalidArgumentError(
-            f"expected a rectangular nested sequence; got {_brief(value)} ({error})"
-        ) from None
-    except OverflowError:
-        raise InvalidArgumentError(f"expected numbers of at most 64 bits; got {_brief(value)}") from None
-    if array.dtype.kind == "O" and any(isinstance(v, Dimension) for v in array.ravel()):
-        array = array.astype(np.int64)  # ``[-1, x.shape[1]]``
-        value = array.tolist()
-    if array.dtype.kind in "SUO":
-        if array.dtype.kind == "O" and any(isinstance(v, (list, tuple)) for v in array.ravel()):
-            raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)}")
-        return _strings(array, dtype)
-    own = as_dtype(array.dtype)
-    if dtype is not None:
-        if array.size:
-            _check_kind(own, dtype, value)
-        return _cast_in_range(array, dtype, value)
-    if own is dtypes.float64 and not hasattr(value, "__array__"):
-        return _cast_in_range(array, dtypes.float32, value)
-    if own is dtypes.int64 and not hasattr(value, "__array__") and np.all(array.astype(np.int32) == array):
-        return array.astype(np.int32)
-    return array
-
-
-def _cast_in_range(array: np.ndarray[Any, Any], dtype: DType, value: Any) -> np.ndarray[Any, Any]:
-    if dtype.is_integer and array.size and not (dtype.min <= array.min() and array.max() <= dtype.max):
-        raise InvalidArgumentError(
-            f"expected {dtype.name}, from {dtype.min} to {dtype.max}; got {_brief(value)}"
-        )
-    with np.errstate(all="ignore"):
-        return array.astype(dtype.np)
-
-
-def _check_kind(own: DType, wanted: DType, value: Any) -> None:
-    """Refuse conversions that change the kind: float to int, complex to real, numbers to bool or string."""
-    order = {"bool": 0, "int": 1, "float": 2, "complex": 3}
-    have, want = order.get(_kind(own), 9), order.get(_kind(wanted), 9)
-    if 9 in (have, want) or have > want or (have != want and 0 in (have, want)):
-        raise DTypeError(f"expected {wanted.name}; got {_brief(value)} of dtype {own.name}")
-
-
-def _kind(dtype: DType) -> str:
-    if dtype.is_bool:
-        return "bool"
-    if dtype.is_integer:
-        return "int"
-    return "complex" if dtype.is_complex else "float" if dtype.is_floating else dtype.name
-
-
-def _strings(array: np.ndarray[Any, Any], dtype: DType | None) -> np.ndarray[Any, Any]:
-    if dtype not in (None, dtypes.string):
-        assert dtype is not None
-        raise DTypeError(f"expected {dtype.name}; got {_brief(array)}, strings or objects")
-    result = np.empty(array.shape, object)
-    flat = result.reshape(-1)
-    for i, item in enumerate(array.reshape(-1)):
-        if not isinstance(item, (str, bytes)):
-            raise DTypeError(
-                f"expected a value that can become a tensor; got {_brief(item)} of {type(item).__name__}"
-            )
-        flat[i] = item.encode() if isinstance(item, str) else bytes(item)
-    return result
-
-
-def _brief(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 80 else text[:77] + "..."

@@ -45,7 +45,8 @@ class FuncGraph(Graph):
         self._names, self._collections, self._lock = outer._names, outer._collections, outer._lock
         self.gradient_functions, self.python_functions = outer.gradient_functions, outer.python_functions
         self.seed = outer.seed
-        self._scopes.inherit(outer._scopes)
+        self._thread.scopes.inherit(outer._thread.scopes)
+        self.signatures = outer.signatures
         self.parameters: list[Tensor] = []
         self.captures: dict[Tensor, Tensor] = {}
         self._origins: dict[Tensor, Tensor] = {}
@@ -132,7 +133,6 @@ class FuncGraph(Graph):
             lifted = outer.add(node.op, name, inputs, node.attrs, [spec.dtype for spec in node.outputs])
         (spec,) = node.outputs
         attrs = {"dtype": spec.dtype, "shape": spec.shape}
-        op.inputs, op.control_inputs = (), ()
         op.node = Node(op.name, op_def("_Feed"), (), (), attrs, "", node.source, node.outputs)
         self.parameters.append(op.outputs[0])
         self.captures[lifted.outputs[0]] = op.outputs[0]
@@ -223,9 +223,7 @@ class FuncGraph(Graph):
 
     def _restore(self, node: Node) -> None:
         operations = self._operations
-        inputs = tuple([operations[name].outputs[index] for name, index in node.inputs])
-        controls = tuple([operations[name] for name in node.controls])
-        operations[node.name] = Operation(self, node, inputs, controls)
+        operations[node.name] = Operation(self, node)
 
     def again(self, fetches: Sequence[Tensor], before: Subgraph) -> Subgraph:
         """`subgraph` of a function that was ``before``: what it had to run it still has."""

@@ -12,6 +12,7 @@ import re
 import threading
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from operator import attrgetter
 from types import TracebackType
 from typing import Any
 
@@ -20,12 +21,14 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
 from flowrt.graph.defaults import default_graphs, default_sessions, leave_default_graph
 from flowrt.graph.graph_def import nodes_to_graph_def
-from flowrt.graph.node import Node, Ref, Source, TensorSpec
-from flowrt.graph.op_def import OpDef, ShapeContext, nearest
+from flowrt.graph.inference import Signatures, infer_outputs
+from flowrt.graph.names import Names, check_scope
+from flowrt.graph.node import Node, Source, TensorSpec
+from flowrt.graph.op_def import OpDef, PartialValue, nearest
 from flowrt.graph.operation import Operation, Tensor, depends_on
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.scopes import Controller, Scopes, apply_device_functions
-from flowrt.graph.shapes import Shape
+from flowrt.graph.rollback import Rollback
+from flowrt.graph.scopes import Controller, ThreadScopes, apply_device_functions
 from flowrt.graph.source import user_line, user_source
 
 __all__ = [
@@ -33,20 +36,7 @@ __all__ = [
     "leave_default_graph", "reset_default_graph", "user_source",
 ]  # fmt: skip
 
-_VALID_NAME = re.compile(r"[A-Za-z0-9.][A-Za-z0-9_.\\/>-]*")
-_VALID_SCOPE = re.compile(r"[A-Za-z0-9_.\\/>-]*")
-
-# Equal facts are one object: the garbage collector walks over every object that an operation is made of, and
-# took half of the time that a graph of 100,000 operations needs to build before these were shared.
-_outputs: dict[tuple[DType, Shape], tuple[TensorSpec]] = {}
-
-
-def _one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
-    key = (dtype, shape)
-    found = _outputs.get(key)
-    if found is None:
-        found = _outputs[key] = (TensorSpec(dtype, shape),)
-    return found
+_ref_of = attrgetter("ref")
 
 
 class Graph:
@@ -60,12 +50,13 @@ class Graph:
 
     def __init__(self) -> None:
         self._operations: dict[str, Operation] = {}
-        self._names: dict[str, int] = {}  # lower-cased name -> how often it was asked for
+        self._names = Names()
         self._collections: dict[Any, list[Any]] = {}
-        self._valid_names: set[str] = set()  # names that were checked: scripts use few different ones
         self._finalized = False
         self._lock = threading.RLock()
-        self._scopes = Scopes()
+        self._thread = ThreadScopes()
+        self.signatures: Signatures = {}
+        """What is known of operations that were added."""
         self.gradient_functions: dict[str, Any] = {}
         self.python_functions: dict[str, Any] = {}
         self.seed: int | None = None
@@ -85,22 +76,36 @@ class Graph:
 
         ``dtypes`` are its outputs'. Raises what the shape rule raises; the graph is then unchanged.
         """
-        scopes = self._scopes
+        source, specs = user_source(), [t.spec for t in inputs]
+
+        def value(i: int) -> PartialValue:
+            return partial_value(self.node, inputs[i].ref)
+
+        outputs = infer_outputs(op_def, name, attrs, specs, dtypes, value, source)
+        return self.append(op_def, name, inputs, attrs, outputs, source)
+
+    def append(
+        self,
+        op_def: OpDef,
+        name: str,
+        inputs: Sequence[Tensor],
+        attrs: Mapping[str, Any],
+        outputs: tuple[TensorSpec, ...],
+        source: Source | None,
+    ) -> Operation:
+        """`add` for ``outputs`` that are known, as is the user's line."""
+        scopes = self._thread.scopes
         with self._lock:
             if self._finalized:
                 self.check_building()
-            source = user_source()
-            refs = tuple([t.ref for t in inputs])
-            outputs = self._infer(op_def, name, inputs, refs, attrs, dtypes, source)
-            controls = self._control_inputs(inputs) if scopes.controllers else ()
+            controls = self._controls(inputs) if scopes.controllers else ()
             if scopes.colocation and "_class" not in attrs:
                 attrs = {**attrs, "_class": scopes.colocation}
             if scopes.gradient_overrides and op_def.name in scopes.gradient_overrides:
                 attrs = {**attrs, "_gradient_op_type": scopes.gradient_overrides[op_def.name]}
-            node = Node(
-                name, op_def, refs, tuple([c.name for c in controls]), attrs, scopes.device, source, outputs
-            )
-            op = Operation(self, node, tuple(inputs), controls)
+            refs = tuple(map(_ref_of, inputs))
+            node = Node(name, op_def, refs, controls, attrs, scopes.device, source, outputs)
+            op = Operation(self, node)
             if scopes.device_functions:
                 op.node = node.replace(device=apply_device_functions(op, scopes.device_functions))
             self._operations[name] = op
@@ -108,50 +113,13 @@ class Graph:
                 controller.made.add(op)
         return op
 
-    def _infer(
-        self,
-        op_def: OpDef,
-        name: str,
-        inputs: Sequence[Tensor],
-        refs: tuple[Ref, ...],
-        attrs: Mapping[str, Any],
-        dtypes: Sequence[DType],
-        source: Source | None,
-    ) -> tuple[TensorSpec, ...]:
-        specs = [t.op.node.outputs[t.index] for t in inputs]
-        context = ShapeContext(
-            op_def,
-            attrs,
-            [s[1] for s in specs],
-            [s[0] for s in specs],
-            lambda i: partial_value(self.node, refs[i]),
-        )
-        try:
-            shapes = op_def.shape(context)
-        except InvalidArgumentError as error:
-            if error.op is not None:
-                raise
-            where = None if source is None else str(source)
-            described = ", ".join(str(s) for s in specs)
-            message = f"{error.message}; inputs are ({described})"
-            raise type(error)(message, op=name, op_type=op_def.name, source=where) from None
-        except (TypeError, ValueError, IndexError) as error:  # a host input of a rank the rule did not expect
-            described = ", ".join(context.describe(specs))
-            message = f"expected inputs of other shapes or values; got ({described})"
-            raise InvalidArgumentError(
-                message, op=name, op_type=op_def.name, source=None if source is None else str(source)
-            ) from error
-        if len(dtypes) == 1:
-            return _one_output(dtypes[0], shapes[0])
-        return tuple([TensorSpec(d, s) for d, s in zip(dtypes, shapes, strict=True)])
-
-    def _control_inputs(self, inputs: Sequence[Tensor]) -> tuple[Operation, ...]:
+    def _controls(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
         producers = {t.op for t in inputs}
         found: dict[Operation, None] = {}
-        for controller in self._scopes.controllers:
+        for controller in self._thread.scopes.controllers:
             if producers.isdisjoint(controller.made):  # an input made in this scope has waited already
                 found.update(dict.fromkeys(controller.waits_for))
-        return tuple(op for op in found if op not in producers)
+        return tuple([op.name for op in found if op not in producers])
 
     def node(self, name: str) -> Node:
         return self._operations[name].node
@@ -286,9 +254,9 @@ class Graph:
             message = "the graph is finalized: it cannot be changed any more"
             raise FailedPreconditionError(message, source=user_line())
 
-    def rollback_on_error(self) -> _Rollback:
+    def rollback_on_error(self) -> Rollback:
         """A context that takes back every operation added in it when it ends with an exception."""
-        return _Rollback(self)
+        return Rollback(self)
 
     @property
     def version(self) -> int:
@@ -299,26 +267,12 @@ class Graph:
 
     def unique_name(self, name: str, mark_as_used: bool = True) -> str:
         """``name`` in the current name scope, made unique (without regard to case) with ``_1``, ``_2``, …"""
-        scope = self._scopes.name
+        scope = self._thread.scopes.name
         return self.unique_absolute(f"{scope}/{name}" if scope else name, mark_as_used)
 
     def unique_absolute(self, name: str, mark_as_used: bool = True) -> str:
         with self._lock:
-            names, key = self._names, name.lower()
-            count = names.get(key, 0)
-            if mark_as_used:
-                names[key] = count + 1
-            if count == 0:
-                return name
-            while True:
-                suffix = f"_{count}"
-                count += 1
-                if key + suffix not in names:
-                    break
-            if mark_as_used:
-                names[key] = count
-                names[key + suffix] = 1
-            return name + suffix
+            return self._names.unique(name, mark_as_used)
 
     def operation_name(self, name: str) -> str:
         """The full name of a new operation asked for as ``name``; a trailing ``/`` takes it as it stands.
@@ -329,24 +283,19 @@ class Graph:
             full = name[:-1]
             if full in self._operations:
                 return self.unique_absolute(full)
-            self._names.setdefault(full.lower(), 1)
+            self._names.take(full)
             return full
-        if name not in self._valid_names:
-            if not _VALID_NAME.fullmatch(name):
-                raise InvalidArgumentError(
-                    f"operation name: expected letters, digits and _.\\->/ ; got {name!r}"
-                )
-            self._valid_names.add(name)
-        return self.unique_name(name)
+        self._names.check_operation(name)
+        scope = self._thread.scopes.name
+        return self.unique_absolute(f"{scope}/{name}" if scope else name)
 
     @contextmanager
     def name_scope(self, name: str | None) -> Iterator[str]:
         """Prefix new names with a fresh ``name/``; ``"x/"`` re-enters a scope as it stands, None and "" the
         root.
         """
-        if name and not _VALID_SCOPE.fullmatch(name):
-            raise InvalidArgumentError(f"name scope: expected letters, digits and _.\\->/ ; got {name!r}")
-        scopes = self._scopes
+        check_scope(name or "")
+        scopes = self._thread.scopes
         old = scopes.name
         if not name:
             scopes.name = ""
@@ -360,7 +309,7 @@ class Graph:
             scopes.name = old
 
     def get_name_scope(self) -> str:
-        return self._scopes.name
+        return self._thread.scopes.name
 
     # --- containers, devices, order, place
 
@@ -371,7 +320,7 @@ class Graph:
         """
         if not isinstance(container_name, str):
             raise InvalidArgumentError(f"container: expected a name; got {container_name!r}")
-        scopes = self._scopes
+        scopes = self._thread.scopes
         old, scopes.container = scopes.container, container_name
         try:
             yield
@@ -379,7 +328,7 @@ class Graph:
             scopes.container = old
 
     def get_container_scope(self) -> str:
-        return self._scopes.container
+        return self._thread.scopes.container
 
     @contextmanager
     def device(self, device_name_or_function: Any) -> Iterator[None]:
@@ -389,7 +338,7 @@ class Graph:
         A function gets each new operation and returns a device; None clears the outer scopes. Raises
         `InvalidArgumentError` for a name that does not parse.
         """
-        scopes = self._scopes
+        scopes = self._thread.scopes
         old = scopes.device, scopes.device_functions
         spec = device_name_or_function
         if spec is None:
@@ -409,14 +358,14 @@ class Graph:
 
     def get_device_scope(self) -> str:
         """What the device scopes outside the first function, which judges each operation, ask for."""
-        return self._scopes.device
+        return self._thread.scopes.device
 
     @contextmanager
     def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
         """New operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer
         scopes.
         """
-        scopes = self._scopes
+        scopes = self._thread.scopes
         old = scopes.controllers
         if control_inputs is None:
             scopes.controllers = ()
@@ -432,7 +381,7 @@ class Graph:
     @contextmanager
     def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
         """Keep new operations on ``op``'s device."""
-        scopes = self._scopes
+        scopes = self._thread.scopes
         old = scopes.device, scopes.device_functions, scopes.colocation
         if op is not None:
             is_around = self.is_inside(getattr(op, "graph", self))
@@ -454,7 +403,7 @@ class Graph:
         """New operations of the types in ``op_type_map`` get the gradient registered under the
         mapped name.
         """
-        scopes = self._scopes
+        scopes = self._thread.scopes
         old = scopes.gradient_overrides
         scopes.gradient_overrides = {**old, **op_type_map}
         try:
@@ -515,30 +464,6 @@ class Graph:
 
 
 _UNFEEDABLE = object()
-
-
-class _Rollback:
-    """See `Graph.rollback_on_error`; holds the graph's lock meanwhile."""
-
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
-
-    def __enter__(self) -> None:
-        graph = self._graph
-        graph._lock.acquire()
-        self._count = len(graph._operations)
-        self._names = dict(graph._names)
-        self._collections = {k: list(v) for k, v in graph._collections.items()}
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        graph = self._graph
-        if kind is not None:
-            for name in list(graph._operations)[self._count :]:
-                del graph._operations[name]
-            for now, before in ((graph._names, self._names), (graph._collections, self._collections)):
-                now.clear()  # the same objects: a function shares them with the graph around it
-                now.update(before)  # type: ignore[arg-type]
-        graph._lock.release()
 
 
 _global_default: list[Graph] = []

@@ -158,17 +158,33 @@ class Operation:
     is the node's.
     """
 
-    __slots__ = ("__weakref__", "control_inputs", "graph", "inputs", "name", "node", "outputs")
+    __slots__ = ("__weakref__", "_outputs", "graph", "name", "node")
 
-    def __init__(
-        self, graph: Graph, node: Node, inputs: tuple[Tensor, ...], control_inputs: tuple[Operation, ...]
-    ) -> None:
+    def __init__(self, graph: Graph, node: Node) -> None:
         self.graph = graph
         self.node = node
         self.name = node.name
-        self.inputs = inputs
-        self.control_inputs = control_inputs
-        self.outputs = tuple([Tensor(self, i, spec[0]) for i, spec in enumerate(node.outputs)])
+        specs = node.outputs
+        if len(specs) == 1:
+            # In no tuple: the collector walks over all of a graph, and these would be a fifth of its objects.
+            self._outputs: Tensor | tuple[Tensor, ...] = Tensor(self, 0, specs[0][0])
+        else:
+            self._outputs = tuple([Tensor(self, i, spec[0]) for i, spec in enumerate(specs)])
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        outputs = self._outputs
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        operations = self.graph.operations
+        return tuple([operations[name].outputs[index] for name, index in self.node.inputs])
+
+    @property
+    def control_inputs(self) -> tuple[Operation, ...]:
+        operations = self.graph.operations
+        return tuple([operations[name] for name in self.node.controls])
 
     @property
     def type(self) -> str:
@@ -215,14 +231,18 @@ class Operation:
         """
         first = len(self.outputs)
         added = [Tensor(self, first + i, spec.dtype) for i, spec in enumerate(outputs)]
-        self.inputs += tuple(inputs)
-        self.outputs += tuple(added)
+        self._outputs = (*self.outputs, *added)
         self.mutate(
             inputs=(*self.node.inputs, *[t.ref for t in inputs]),
             attrs={**self.node.attrs, **attrs},
             outputs=(*self.node.outputs, *outputs),
         )
         return added
+
+    def retract(self, node: Node) -> None:
+        """Take back what `extend` has added since the operation had ``node``."""
+        self._outputs = self.outputs[: len(node.outputs)]
+        self.mutate(inputs=node.inputs, attrs=node.attrs, outputs=node.outputs)
 
     def add_control_input(self, op: Operation) -> None:
         """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends
@@ -235,7 +255,6 @@ class Operation:
                 InvalidArgumentError,
                 f"expected a graph without cycles; control input {op.name!r} depends on this",
             )
-        self.control_inputs += (op,)
         self.mutate(controls=(*self.node.controls, op.name))
 
     _add_control_input = add_control_input

@@ -22,8 +22,12 @@ class Controller:
         self.waits_for, self.made = waits_for, set[Operation]()
 
 
-class Scopes(threading.local):
+class Scopes:
     """A thread's scopes on one graph."""
+
+    __slots__ = (
+        "colocation", "container", "controllers", "device", "device_functions", "gradient_overrides", "name",
+    )  # fmt: skip
 
     def __init__(self) -> None:
         self.name = ""
@@ -41,6 +45,13 @@ class Scopes(threading.local):
         self.name, self.container = outer.name, outer.container
         self.device, self.device_functions = outer.device, outer.device_functions
         self.gradient_overrides = outer.gradient_overrides
+
+
+class ThreadScopes(threading.local):
+    """Each thread's scopes on one graph, one object: an operation looks at six of them."""
+
+    def __init__(self) -> None:
+        self.scopes = Scopes()
 
 
 def apply_device_functions(op: Operation, scopes: tuple[DeviceFunction | str, ...]) -> str:

@@ -12,9 +12,11 @@ from flowrt.graph.node import Source
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
 
 
-def user_source() -> Source | None:
-    """The innermost frame of the caller's that does not belong to flowrt."""
-    frame = sys._getframe(1)
+def user_source(depth: int = 0) -> Source | None:
+    """The innermost frame of the caller's that does not belong to flowrt, from the one ``depth`` above on: of
+    the others it is known.
+    """
+    frame = sys._getframe(depth + 1)
     while _is_between(frame.f_code.co_filename):
         if frame.f_back is None:
             return None

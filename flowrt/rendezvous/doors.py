@@ -33,8 +33,8 @@ UPGRADE_S = 1.0
 
 @dataclass(frozen=True)
 class Terms:
-    """What an end brings to the handshake. ``host`` is the one that was dialled, or is listened at; ``mpi`` is
-    there where "mpi" is one of the ``kinds``.
+    """What an end brings to the handshake. ``host`` is the one that was dialled, or is listened at; ``mpi``
+    is there where "mpi" is one of the ``kinds``.
     """
 
     host: str
@@ -128,8 +128,8 @@ Door: TypeAlias = StreamDoor | SocketDoor | MpiDoor
 
 
 def open_door(kind: str, terms: Terms, is_near: bool, mpi: object) -> Door | None:
-    """None where it cannot be opened, or the peer could not come in. ``is_near``: it seems to share this host;
-    ``mpi``: what it says of its place in MPI.
+    """None where it cannot be opened, or the peer could not come in. ``is_near``: it seems to be on this
+    host; ``mpi``: what it says of its place in MPI.
     """
     try:
         match kind:

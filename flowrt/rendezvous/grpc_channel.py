@@ -50,7 +50,7 @@ _OPTIONS = (
 _SERVER_OPTIONS = (
     *_OPTIONS,
     ("grpc.so_reuseport", 0),  # a taken port is an error, not two servers that share its connections
-    ("grpc.http2.min_recv_ping_interval_without_data_ms", 5_000),  # else pings every 10 s count as an attack
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),  # else pings each 10 s count as an attack
 )
 _CLIENT_OPTIONS = (
     *_OPTIONS,

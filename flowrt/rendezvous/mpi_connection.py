@@ -20,8 +20,8 @@ from flowrt.rendezvous.mpi_link import MpiLink
 
 @final
 class MpiConnection(Connection):
-    """Frames come in the thread of `Progress`, and are given to the receiver in one of the connection's own: a
-    receiver that takes its time holds up nobody else.
+    """Frames come in the thread of `Progress`, and are given to the receiver in one of the connection's own:
+    a receiver that takes its time holds up nobody else.
     """
 
     kind = "mpi"
@@ -61,7 +61,8 @@ class MpiConnection(Connection):
 
     def abort(self) -> None:
         self._life.close()
-        self._release()
+        self._link.end()
+        self._stream.cancel()
         join(self._reader, CLOSE_S)
 
     def _read(self, receiver: Receiver) -> None:
@@ -76,4 +77,5 @@ class MpiConnection(Connection):
 
     def _release(self) -> None:
         self._link.end()
-        self._stream.cancel()
+        if self._life.wants_frames:  # else `close` cancels the stream, when all that was queued is through
+            self._stream.cancel()

@@ -1,7 +1,7 @@
 """`MpiLink`: frames between two ends of an MPI world, each a rank and a tag.
 
-A frame is some messages of at most `PIECE_BYTES`: its head, with the arrays if they are small; else each array
-in pieces, which are received to where they belong.
+A frame is some messages of at most `PIECE_BYTES`: its head, with the arrays if they are small; else each
+array in pieces, which are received to where they belong.
 
     OPEN --end()--> ENDING --> OVER
 
@@ -56,8 +56,8 @@ _abandoned: list[Transfer] = []
 
 @final
 class MpiLink:
-    """Sends to ``rank`` under ``tag``, receives from there under ``own_tag``. Any thread may call anything, but
-    `receive` is one thread's at a time, and `poll` is for `Progress`.
+    """Sends to ``rank`` under ``tag``, receives from there under ``own_tag``. Any thread may call anything,
+    but `receive` is one thread's at a time, and `poll` is for `Progress`.
     """
 
     def __init__(self, world: MpiWorld, rank: int, tag: int, own_tag: int, allocate: Allocate) -> None:

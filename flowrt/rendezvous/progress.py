@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import atexit
 import threading
+import time
 from typing import Protocol, final
 
 from flowrt.rendezvous.lifeline import CLOSE_S, join
 
-MIN_PAUSE_S, MAX_PAUSE_S = 20e-6, 1e-3
+BUSY_S = 10e-3
+BUSY_PAUSE_S, IDLE_PAUSE_S = 20e-6, 1e-3
 
 
 class Pollable(Protocol):
@@ -48,14 +50,12 @@ class Progress:
         self._poked.set()
 
     def _run(self) -> None:
-        pause_s = MIN_PAUSE_S
+        moved_at = time.monotonic()
         while links := self._current():
-            if sum(link.poll() for link in links):
-                pause_s = MIN_PAUSE_S
-                continue
-            if self._poked.wait(pause_s):
+            if sum(link.poll() for link in links):  # not any(): all are asked
+                moved_at = time.monotonic()
+            elif self._poked.wait(BUSY_PAUSE_S if time.monotonic() - moved_at < BUSY_S else IDLE_PAUSE_S):
                 self._poked.clear()
-            pause_s = min(2 * pause_s, MAX_PAUSE_S)
 
     def _current(self) -> list[Pollable]:
         with self._lock:

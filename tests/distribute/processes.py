@@ -87,8 +87,8 @@ class Worker:
         return Ended(status, self._errors.read())
 
     def reap(self) -> None:
-        if not self.has_ended:
-            self.end(signal.SIGKILL)
+        """End it, and print what it wrote: the test may be failing."""
+        print(self._command[-1], self.end(None if self.has_ended else signal.SIGKILL))
         self._errors.close()
 
     def status(self) -> Any:

@@ -1,7 +1,7 @@
 """Clients of the simulated cluster: what they compute, and one client's life as a script.
 
-Every step has a slot of its own in ``tally``, a variable of the parameter server, and adds 1 there: the variable
-says of each step how often it was applied.
+Every step has a slot of its own in ``tally``, a variable of the parameter server, and adds 1 there: the
+variable says of each step how often it was applied.
 """
 
 from __future__ import annotations
@@ -104,7 +104,8 @@ class Step:
     def __init__(self, slot: int, program: str, planted: str, timeout_s: float, began: float, since: int):
         self.slot, self.program, self.planted = slot, program, planted
         self.timeout_s, self.began, self.since = timeout_s, began, since
-        self.is_done = self.was_cancelled = False
+        self.is_done = self.was_told = False
+        """Whether it has ended for its client, and whether the master has said so."""
         self.error: OpError | None = None
 
 
@@ -191,7 +192,6 @@ class Client:
         """Give up the step that runs."""
         assert self.step is not None
         assert self._peer is not None
-        self.step.was_cancelled = True
         status = encode_status(CancelledError("the client gave up"), "the client")
         self._peer.ask(Message(pb.CancelStep(request_id=self._request_id, status=status)), _ignore)
 
@@ -206,7 +206,7 @@ class Client:
         while self._left > 0:
             since = len(self._world.faults)
             body = pb.CreateSession(device_filters=self._filters)
-            created, error = yield Message(body)
+            created, _ = yield Message(body)
             if created is None:
                 self._left -= 1  # or a client of a dead master would never end
                 continue
@@ -221,7 +221,7 @@ class Client:
             name = self._rng.choice(list(self._programs))
             if name not in handles:
                 graph = self._programs[name].subgraph
-                made, error = yield Message(pb.MakeCallable(session=session), graph=graph)
+                made, _ = yield Message(pb.MakeCallable(session=session), graph=graph)
                 if made is None:
                     return
                 handles[name] = made.body.callable
@@ -237,6 +237,7 @@ class Client:
 
     def _finish(self, step: Step, feeds: list[Any], answer: Message | None, error: OpError | None) -> None:
         step.error, step.is_done = error, True
+        step.was_told = self._peer is not None and not self._peer.is_lost
         self._world.step_is_over(step)
         if answer is not None:
             self._check(step, feeds, answer)
@@ -301,5 +302,3 @@ class Client:
 
 def _ignore(message: Message | None, error: OpError | None) -> None:
     """Nobody waits for the answer to a cancellation."""
-
-

@@ -1,8 +1,8 @@
 """The network of the simulated cluster: connections whose frames arrive when the simulation says so.
 
-A frame is encoded by the real codec and lies in the inbox of the other end until the simulation delivers it. Its
-payload is read only then, as a socket would read it late: who changes the bytes before `sent` was called is found
-out. The first frame each way, the greeting, arrives at once, since who dials waits for it.
+A frame is encoded by the real codec and lies in the inbox of the other end until the simulation delivers it.
+Its payload is read only then, as a socket would read it late: who changes the bytes before `sent` was called
+is found out. The first frame each way, the greeting, arrives at once, since who dials waits for it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One life of a task in the simulated cluster: the real machines, links, steps and programs, without threads.
 
-What a `Server` does at once, this does too. What a server gives to a thread waits here until the simulation chooses
-it: cutting and compiling graphs, dialling (`Task.work`), and each segment of each program (`Run`).
+What a `Server` does at once, this does too. What a server gives to a thread waits here until the simulation
+chooses it: cutting and compiling graphs, dialling (`Task.work`), and each segment of each program (`Run`).
 """
 
 from __future__ import annotations
@@ -26,14 +26,13 @@ from flowrt.distribute.messages import Message
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done
 from flowrt.distribute.steps import Steps, as_op_error
-from flowrt.errors import AbortedError, DeadlineExceededError, OpError
+from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, device_request
-from flowrt.executor.control import PAUSE
 from flowrt.graph.resources import VariableResource
-from flowrt.graph.step import step_scope
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.remote import RemoteRendezvous
 from tests.distribute.simulated_network import Network
+from tests.distribute.simulated_run import Run
 
 
 @functools.cache
@@ -46,91 +45,6 @@ cut_once = functools.lru_cache(1024)(
     lambda subgraph, devices, placement: cut_by_task(subgraph, dict(devices), dict(placement), False, False)
 )
 """Simulations have graphs in common; what a seed shows does not depend on who cut them first."""
-
-
-class Run:
-    """The programs of one step in one task; what `run_threaded` does with threads, a segment at a time."""
-
-    def __init__(self, task: Task, start: w.StartStep) -> None:
-        self.task, self.start = task, start
-        self.control = task.steps.begin(start)
-        self.until = task.now() + start.timeout_ms / 1000 if start.timeout_ms else None
-        self.asked_for: dict[int, str] = {}
-        """The key that each program waits for."""
-        self._values: dict[int, Any] = {}
-        self._errors: list[BaseException] = []
-        self._instance: Any = None
-        self._programs: dict[int, Any] | None = None
-
-    @property
-    def movable(self) -> list[int]:
-        """The programs that can go on."""
-        if not self._programs:
-            return [0]  # to begin, or to end
-        return [number for number in self._programs if number not in self.asked_for]
-
-    def advance(self, number: int) -> None:
-        """Let a program go on to its next wait or pause."""
-        try:
-            with np.errstate(all="ignore"), step_scope(self.control):
-                if self._programs is None:
-                    self._begin()
-                elif self._programs:
-                    self._go_on(number)
-        except Exception as error:  # noqa: BLE001 (it is the step's)
-            self._fail(number, error)
-        if not self._programs:
-            self._end()
-
-    def be_late(self) -> None:
-        """The deadline has passed."""
-        self.control.cancel(DeadlineExceededError("the step did not end within its virtual deadline"))
-
-    def _begin(self) -> None:
-        self._programs = {}
-        self.control.wake_by(self.start.rendezvous.abort)
-        self.start.rendezvous.ask(self.start.part.keys)
-        self.control.check()
-        self._instance = self.start.part.plan.begin(self.start.feeds, self.start.rendezvous)
-        self._programs = {i: program.run_stepwise() for i, program in enumerate(self._instance.programs)}
-
-    def _go_on(self, number: int) -> None:
-        assert self._programs is not None
-        self.control.check()
-        try:
-            key = self._programs[number].send(self._values.pop(number, None))
-        except StopIteration:
-            del self._programs[number]
-            return
-        if key is not PAUSE:
-            self.asked_for[number] = key
-            self.start.rendezvous.recv_async(key, functools.partial(self._arrived, number, key))
-
-    def _arrived(self, number: int, key: str, value: Any, error: OpError | None) -> None:
-        assert self.asked_for.pop(number, None) == key, f"{key} was settled twice"
-        if error is not None:
-            self._fail(number, error)
-            return
-        self.task.delivered[self.start.step, key] += 1
-        self._values[number] = value
-
-    def _fail(self, number: int, error: Exception) -> None:
-        assert self._programs is not None
-        self._programs.pop(number, None)
-        self._errors.append(error)
-        known = error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
-        self.control.cancel(known)
-
-    def _end(self) -> None:
-        steps = self.task.steps
-        self.task.runs.remove(self)
-        try:
-            if self._errors:
-                raise self._errors[0]
-            self.control.check()
-            steps.finish(self.start, self.start.part.plan.finish(self._instance))
-        except Exception as failure:  # noqa: BLE001 (it is the step's)
-            steps.fail(self.start, self.control, failure)
 
 
 class Task:
@@ -156,8 +70,11 @@ class Task:
         self.work: list[Callable[[], object]] = []
         self.runs: list[Run] = []
         self.delivered: Counter[tuple[int, str]] = Counter()
-        self.ended: list[tuple[int, RemoteRendezvous]] = []
+        self.ended: list[RemoteRendezvous] = []
         """The rendezvous of steps that were ended, until they are seen to be empty."""
+        self.started: list[int] = []
+        self._over: set[int] = set()
+        """Steps that this task was told the end of, or has ended."""
         self.failures: list[tuple[int, OpError]] = []
         """What this task has answered of its parts of steps."""
         self.parts: list[CompiledPart] = []
@@ -217,6 +134,8 @@ class Task:
         kind = type(message.body)
         if kind is not pb.RecvTensor:
             self._unanswered[peer, request_id] = kind.__name__
+        if kind is pb.AbortStep:
+            self._over.add(message.body.step)
         if kind is pb.RunStep:
             self._slot = int(message.tensors[0].argmax())
         (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
@@ -234,6 +153,7 @@ class Task:
     def _ended(self, ended: w.StepEnded) -> None:
         what = "well" if ended.error is None else f"with {ended.error!r}"
         self._report(self.name, f"step {ended.step:x} ends {what}")
+        self._over.add(ended.step)
         self._to_worker(ended)
 
     def _answer(self, answer: w.Answer) -> None:
@@ -316,11 +236,19 @@ class Task:
 
     def _start(self, start: w.StartStep) -> None:
         self._report(self.name, f"step {start.step:x} starts")
-        self.runs.append(Run(self, start))
+        assert start.step not in self._over, f"I6: {self.name} starts step {start.step:x} after its end"
+        self.started.append(start.step)
+        run = Run(start, self.steps, self.now, self._count, self.runs.remove)
+        self.runs.append(run)
+        while start.part.is_quick and run in self.runs:
+            run.advance(run.movable[0])
+
+    def _count(self, step: int, key: str) -> None:
+        self.delivered[step, key] += 1
 
     def _end(self, end: w.EndStep) -> None:
         self.failures.append((end.step, end.error))
-        self.ended.append((end.step, end.rendezvous))
+        self.ended.append(end.rendezvous)
         self.steps.end(end)
 
     def _forget(self, parts: Sequence[CompiledPart]) -> None:

@@ -2,10 +2,10 @@
 
     python -m tests.distribute.simulation --seed 17        replays a seed and prints what happens
 
-Real are the machines, the codec, the links, the steps and the compiled programs; simulated are the network, the
-threads and the time. A seed draws the tasks, the clients and what goes wrong, then chooses event after event: a frame
-arrives, a program goes on, a graph is compiled, a client asks, time passes, a connection or a task is lost. In some
-simulations frames are also lost, repeated or overtaken, which no real connection does.
+Real are the machines, the codec, the links, the steps and the compiled programs; simulated are the network,
+the threads and the time. A seed draws the tasks, the clients and what goes wrong, then chooses event after
+event: a frame arrives, a program goes on, a graph is compiled, a client asks, time passes, a connection or a
+task is lost. In some simulations frames are also lost, repeated or overtaken, which no real connection does.
 
 What must hold after every event (numbers as in the reliability programme):
 
@@ -13,7 +13,8 @@ What must hold after every event (numbers as in the reliability programme):
   I2  every receive, and every request of a client, ends by its deadline, and ends;
   I3  what an ended step leaves in a rendezvous is nothing;
   I4  a step that succeeded was applied once, every other at most once;
-  I5  who fails names a cause that there was, and with one cause all name that one.
+  I5  who fails names a cause that there was, and with one cause all name that one;
+  I6  no task starts a step that has ended there, nor one of which the client was told the end.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ from flowrt.graph.text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 from tests.distribute.simulated_client import SLOTS, Client, Step, programs_of
 from tests.distribute.simulated_network import End, Frame, Network
-from tests.distribute.simulated_task import Run, Task
+from tests.distribute.simulated_task import Task
 
 MAX_EVENTS = 20_000
 """A simulation takes some hundreds; one that takes so many does not end."""
@@ -99,6 +100,7 @@ class Simulation:
         self._slot_of: dict[int, int] = {}
         """By the step's number, which the master draws."""
         self.faults: list[Fault] = []
+        self._delayed: list[tuple[End, Frame]] = []
         for name in self.names:
             self._start(name)
         self.clients = [self._new_client(i) for i in range(rng.choice([1, 2, 2, 3]))]
@@ -167,12 +169,13 @@ class Simulation:
     def _events(self) -> list[Event]:
         events = [Event(8, lambda end=end: self._deliver(end)) for end in self.network.ends if end.inbox]
         for task in self.tasks.values():
-            events += [
-                Event(8, lambda t=task, w=work: (t.work.remove(w), w())) for work in task.work[:3]
-            ]
+            events += [Event(8, lambda t=task, w=work: (t.work.remove(w), w())) for work in task.work[:3]]
             for run in task.runs:
                 events += [Event(8, lambda r=run, n=number: r.advance(n)) for number in run.movable]
-        events += [Event(4, client.act) for client in self.clients if not client.is_waiting and not client.is_over]
+        events += [
+            Event(4, client.act) for client in self.clients if not client.is_waiting and not client.is_over
+        ]
+        events += [Event(0.1, lambda late=late: self._bring(late)) for late in self._delayed]
         if not events:
             return []
         events += [Event(1, client.run_beside) for client in self.clients if client.may_run_beside]
@@ -261,9 +264,19 @@ class Simulation:
             return
         if what == "delay":
             del end.inbox[position]
-        again = frame if what == "delay" else Frame(frame.header, frame.copies, frame.copies, lambda: None)
-        last = len(end.inbox) - (1 if end.inbox and end.inbox[-1] is None else 0)
-        end.inbox.insert(self.rng.randint(min(position, last), last), again)
+        else:
+            frame = Frame(frame.header, frame.copies, frame.copies, lambda: None)
+        self._delayed.append((end, frame))
+
+    def _bring(self, late: tuple[End, Frame]) -> None:
+        """A frame that others have overtaken arrives, if its connection is still there."""
+        self._delayed.remove(late)
+        end, frame = late
+        if end.is_cut or end not in self.network.ends:
+            frame.sent()
+            return
+        self.report(end.owner, _text(end, frame))
+        end.take(frame)
 
     # --- what must hold
 
@@ -272,9 +285,12 @@ class Simulation:
             for (number, key), times in task.delivered.items():
                 assert times == 1, f"I1: {task.name} got {key} of step {number:x} {times} times"
             task.delivered.clear()
-            for number, rendezvous in task.ended:
+            for rendezvous in task.ended:
                 rendezvous.check_empty()
-            task.ended = [(n, r) for n, r in task.ended if not r._table.is_empty]
+            task.ended = [rendezvous for rendezvous in task.ended if not rendezvous._table.is_empty]
+            for number in task.started:
+                self._check_start(self.steps[self._slot_of[number]], task.name)
+            task.started.clear()
             for number, error in task.failures:
                 step = self.steps[self._slot_of[number]]
                 if not step.is_done:
@@ -290,6 +306,11 @@ class Simulation:
 
     def _tallies(self) -> list[VariableResource]:
         return [variable for task in self._all for variable in task.variables.values()]
+
+    def _check_start(self, step: Step, whose: str) -> None:
+        """I6. A task whose `AbortStep` was lost may."""
+        knows = not any("lose abort_step" in fault.kind for fault in self.faults)
+        assert not (step.was_told and knows), f"I6: {whose} starts step {step.slot}, which has ended"
 
     def step_is_over(self, step: Step) -> None:
         """A client has its answer."""

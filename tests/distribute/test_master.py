@@ -38,8 +38,8 @@ FETCHES = {PS: ["z"], FIRST: ["x", "y"], SECOND: []}
 class Conversation:
     """The master in worker 0, what it is told, and what it does about it.
 
-    What it asks the tasks is a line ``w1 <- RunGraph(a)``, and waits in `asked` until `answer` or `fail`; what it
-    tells them is ``w1 <~ AbortStep``.
+    What it asks the tasks is a line ``w1 <- RunGraph(a)``, and waits in `asked` until `answer` or `fail`.
+    What it tells them is ``w1 <~ AbortStep``.
     """
 
     def __init__(self) -> None:
@@ -83,7 +83,9 @@ class Conversation:
                 return "cut"
             case w.Answer(peer, request_id, message, None):
                 self.messages.append(message)
-                return f"answer {peer} {request_id}: {name_of(message)}({', '.join(map(str, message.tensors))})"
+                return (
+                    f"answer {peer} {request_id}: {name_of(message)}({', '.join(map(str, message.tensors))})"
+                )
             case w.Answer(peer, request_id, None, error):
                 self.error = error
                 return f"answer {peer} {request_id}: {type(error).__name__}"
@@ -160,7 +162,9 @@ def test_a_session_is_made_in_all_tasks(master: Conversation) -> None:
         ([], TASKS),
     ],
 )
-def test_device_filters_name_jobs_and_tasks(master: Conversation, filters: list[str], tasks: list[str]) -> None:
+def test_device_filters_name_jobs_and_tasks(
+    master: Conversation, filters: list[str], tasks: list[str]
+) -> None:
     lines = master.ask(pb.CreateSession(device_filters=filters))
     assert lines == [f"{SHORT[task]} <- CreateWorkerSession waits for it" for task in tasks]
 
@@ -393,7 +397,9 @@ def test_a_session_closed_while_a_step_runs_ends_it(ready: Conversation) -> None
     ready.ask(pb.CloseSession(session=ready.session))
     for task in (PS, FIRST):
         ready.fail(task, CancelledError("the session was closed"))
-    assert ready.fail(SECOND, CancelledError("the session was closed")) == ["answer client#1 3: CancelledError"]
+    assert ready.fail(SECOND, CancelledError("the session was closed")) == [
+        "answer client#1 3: CancelledError"
+    ]
     assert is_idle(ready.master)
 
 

@@ -1,4 +1,4 @@
-"""Clusters under a virtual clock, a seed each; what holds in all of them stands at the head of `simulation`."""
+"""Clusters under a virtual clock, one a seed. What must hold stands at the head of `simulation`."""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ class Conversation:
     """A worker, what it is told, and what it does about it."""
 
     def __init__(self) -> None:
-        self.worker = w.Worker(TASK, LIFE, "1.0", [pb.DeviceAttributes(name=f"{TASK}/device:CPU:0")], self._new)
+        self.worker = w.Worker(
+            TASK, LIFE, "1.0", [pb.DeviceAttributes(name=f"{TASK}/device:CPU:0")], self._new
+        )
         self.made: dict[int, RemoteRendezvous] = {}
         self._serial = 0
         self.errors: list[OpError] = []
@@ -197,12 +199,14 @@ def test_a_step_runs_and_its_values_are_the_answer(ready: Conversation) -> None:
 
 def test_a_step_is_started_once(ready: Conversation) -> None:
     run(ready)
-    assert run(ready) == []
-    ready.tell(ended())
+    assert run(ready) == ["answer master#1 3: AbortedError"]
+    assert ready.tell(ended()) == ["answer master#1 2: StepResult"]
     assert run(ready) == ["answer master#1 4: AbortedError"]
 
 
-def test_a_step_of_an_unknown_graph_is_refused_and_so_is_who_asks_for_its_tensors(ready: Conversation) -> None:
+def test_a_step_of_an_unknown_graph_is_refused_and_so_is_who_asks_for_its_tensors(
+    ready: Conversation,
+) -> None:
     recv(ready)
     assert ready.ask(pb.RunGraph(graph=12345, step=7)) == [
         "end 7: AbortedError",

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -241,6 +241,52 @@ def test_rows_are_gathered_bit_for_bit(monkeypatch, shape, dtype):
     plain, compiled, groups = both(monkeypatch, build, {"table": values(7, 5), "ids": ids})
     assert groups == [["GatherV2", "AddV2"]]
     assert np.array_equal(plain, compiled)
+
+
+NUMBERS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
+
+
+@settings(deadline=None)
+@given(st.data(), st.integers(1, 3), st.integers(1, 3), st.lists(NUMBERS, min_size=1, max_size=3))
+def test_rows_gathered_by_constants_and_feeds(data, n_rows, n_columns, steps):
+    """Matrices and numbers are constants, of one element too, or fed; what reads them may be so as well."""
+    draw = data.draw
+
+    def either(value):
+        if draw(st.booleans()):
+            return tf.constant(value)
+        feeds[tensor := tf.placeholder(value.dtype, value.shape)] = value
+        return tensor
+
+    feeds = {}
+    with tf.Graph().as_default() as graph:
+        fetches = []
+        for numbers in steps:
+            table = either(values(n_rows, n_columns))
+            rows = tf.gather(table, either(np.minimum(numbers, n_rows - 1).astype("i")))
+            factor = either(values(*draw(st.sampled_from([(), (1,), (n_columns,), (len(numbers), 1)]))))
+            fetches += [rows * factor, tf.reduce_max(factor - rows, -1)]
+    found = []
+    for mode in ("off", "eager"):
+        with pytest.MonkeyPatch.context() as patch, tf.Session(graph=graph) as session:
+            patch.setenv("FLOWRT_JIT", mode)
+            found.append(session.run(fetches, feeds))
+    for plain, compiled in zip(*found, strict=True):
+        np.testing.assert_array_equal(compiled, plain)
+
+
+@pytest.mark.parametrize(("matrix", "numbers"), [((4, 3), [1]), ((1, 1), [0]), ((1, 1), [0, 0])])
+def test_a_constant_of_one_element_in_a_gather(monkeypatch, matrix, numbers):
+    """The loop has a copy of a number; a matrix stays where it is."""
+
+    def build():
+        table, x = tf.placeholder(tf.float32, [4, 3]), tf.placeholder(tf.float32, [len(numbers), 1])
+        rows = tf.gather(table if matrix == (4, 3) else tf.constant(values(*matrix)), numbers)
+        return rows * x, {"table": table, "x": x}
+
+    feeds = {"table": values(4, 3), "x": values(len(numbers), 1)}
+    plain, compiled, _ = both(monkeypatch, build, feeds)
+    np.testing.assert_array_equal(compiled, plain)
 
 
 def test_a_group_computes_the_numbers_of_rows_it_gathers(monkeypatch):

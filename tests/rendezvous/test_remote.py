@@ -1,4 +1,4 @@
-"""`RemoteTable` in any order of calls against a plain model of it, and `RemoteRendezvous` between two tasks."""
+"""`RemoteTable` in any order of calls against a plain model, and `RemoteRendezvous` between two tasks."""
 
 from __future__ import annotations
 

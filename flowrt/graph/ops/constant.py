@@ -10,7 +10,8 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import as_array, constant_tensor
+from flowrt.graph.array_values import as_array
+from flowrt.graph.build import constant_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.op_def import (
     BY_EXECUTOR,

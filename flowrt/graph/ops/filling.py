@@ -10,7 +10,8 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import as_array, convert_to_tensor
+from flowrt.graph.array_values import as_array
+from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import (
     LINEAR,
@@ -69,9 +70,15 @@ def _fill_shape(s: ShapeContext) -> Sequence[Shape]:
     return [dims]
 
 
+MAX_KNOWN = 1024
+"""Elements of a filled vector whose value is known while the graph is built: those that may become a shape. A
+pass takes 1 us for each.
+"""
+
+
 def _fill_value(s: ShapeContext) -> PartialValue:
     dims, value = s.value(0), s.value(1)
-    if dims is None or None in dims or len(dims) > 1:
+    if dims is None or None in dims or len(dims) > 1 or (dims and dims[0] > MAX_KNOWN):
         return None
     return (value,) * dims[0] if dims else value
 

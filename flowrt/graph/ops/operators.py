@@ -90,7 +90,7 @@ _COMPARISONS: dict[str, tuple[Function, str]] = {
 def _forward(function: Function, name: str, reflected: str) -> Function:
     def method(self: Any, other: Any) -> Any:
         try:
-            return function(convert_to_tensor(self), other, name=name)
+            return function(self if type(self) is Tensor else convert_to_tensor(self), other, name=name)
         except DTypeError:
             if (
                 isinstance(other, (Tensor, Number))
@@ -105,7 +105,7 @@ def _forward(function: Function, name: str, reflected: str) -> Function:
 
 def _reflected(function: Function, name: str) -> Function:
     def method(self: Any, other: Any) -> Any:
-        return function(other, convert_to_tensor(self), name=name)
+        return function(other, self if type(self) is Tensor else convert_to_tensor(self), name=name)
 
     return method
 

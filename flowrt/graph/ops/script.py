@@ -27,7 +27,7 @@ from flowrt.errors import (
     UnimplementedError,
     UnknownError,
 )
-from flowrt.graph.build import as_array
+from flowrt.graph.array_values import as_array
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.node import Node

@@ -77,9 +77,11 @@ class _Open:
         """Whether one call does what several would, on memory that they would pass over several times."""
         if len(self.members) > 1:
             return True
+        if self._each or not self.levels:
+            return bool(self.levels)
         loop = self.members[0].op.loop
-        if self._each or not self.levels or loop is None:
-            return self._each and bool(self.levels)
+        if loop is None:
+            return False
         return loop.pattern is LoopPattern.ALONG_ROWS or math.prod(self.domain) >= MIN_ALONE
 
     def level_of(self, shape: tuple[int, ...]) -> Level | None:
@@ -297,7 +299,8 @@ class _Fuser:
         """Rows of a matrix that is outside: its row 0 is as long as the domain's."""
         matrix, numbers, axis = node.inputs
         shape = static_shape(self._subgraph.spec(matrix))
-        if matrix in group.levels or len(shape) != 2 or self._host_value(axis) not in (0, -2):
+        is_outside = matrix not in group.levels and not self._is_number(matrix)
+        if not is_outside or len(shape) != 2 or self._host_value(axis) not in (0, -2):
             return None
         if node.outputs[0].shape != group.domain or len(group.domain) < 2:
             return None

@@ -1,0 +1,125 @@
+"""Names outside a converted block that functions called in it rebind.
+
+A graph has the body of a loop once, and both branches: so a ``nonlocal`` or ``global`` name that is rebound
+there is rebound once, however often the block runs. What the block itself rebinds, the conversion sees and
+carries along. What a function does that the block calls, only the run of its code tells. Rule: a block over
+tensors leaves what the user's functions within its reach name, nested or at module level, as it was.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import sysconfig
+import types
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from flowrt.autograph.source_lines import functions_in
+from flowrt.autograph.variables import GetState, is_same
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.source import user_line
+
+_NOT_THE_USERS = (
+    "<",
+    str(Path(__file__).resolve().parent.parent),
+    *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")),
+)
+
+
+def is_users_code(code: types.CodeType) -> bool:
+    """Whether it is not flowrt's, the standard library's or an installed package's."""
+    return not code.co_filename.startswith(_NOT_THE_USERS)
+
+
+def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Callable[..., Any]:
+    """``block``, a part of ``what``, which raises `InvalidArgumentError` where a function that it calls has
+    rebound a name from outside. The name then stands for what it did. Those of ``get_state`` may change.
+    """
+
+    @functools.wraps(block)
+    def kept(*args: Any) -> Any:
+        before = _Names(block, get_state)
+        result = block(*args)
+        rebound = before.restore()
+        if rebound:
+            name, was, now = rebound[0]
+            raise InvalidArgumentError(
+                f"{what}: expected name {name!r}, which a function called in it rebinds, to stay {was!r:.60},"
+                f" as the graph has this block once, however often it runs; got {now!r:.60}. Have the function"
+                f" return the value: {name} = f({name})",
+                source=user_line(),
+            )
+        return result
+
+    return kept
+
+
+class _Names:
+    """What the names of the functions within a block's reach stand for."""
+
+    def __init__(self, block: Callable[..., Any], get_state: GetState) -> None:
+        carried = _global_names(get_state)
+        own = {id(cell) for cell in _closure(get_state).values()}
+        self._cells: dict[int, tuple[str, types.CellType, Any]] = {}
+        self._globals: dict[tuple[int, str], tuple[dict[str, Any], Any]] = {}
+        for function in _reachable(block):
+            for name, cell in _closure(function).items():
+                if id(cell) not in own:
+                    self._cells[id(cell)] = name, cell, _contents(cell)
+            for name in _global_names(function) - carried:
+                space = function.__globals__
+                self._globals[id(space), name] = space, space[name]
+
+    def restore(self) -> list[tuple[str, Any, Any]]:
+        """Undo what was rebound. The names, with what they stood for and what they did until now."""
+        rebound = []
+        for name, cell, was in self._cells.values():
+            now = _contents(cell)
+            if _differ(was, now):
+                cell.cell_contents = was
+                rebound.append((name, was, now))
+        for (_, name), (space, was) in self._globals.items():
+            now = space.get(name)
+            if _differ(was, now):
+                space[name] = was
+                rebound.append((name, was, now))
+        return rebound
+
+
+def _differ(was: Any, now: Any) -> bool:
+    return was is not now and not is_same(was, now)
+
+
+def _reachable(block: Callable[..., Any]) -> Iterator[types.FunctionType]:
+    """``block`` and the user's functions that it names, that these name, and so on."""
+    waiting: list[Any] = [block]
+    seen = set[int]()
+    while waiting:
+        function = waiting.pop()
+        function = getattr(function, "__func__", function)
+        if not inspect.isfunction(function) or id(function) in seen or not is_users_code(function.__code__):
+            continue
+        seen.add(id(function))
+        yield function
+        waiting += [_contents(cell) for cell in _closure(function).values()]
+        waiting += [function.__globals__[name] for name in _global_names(function)]
+
+
+def _closure(function: Callable[..., Any]) -> dict[str, types.CellType]:
+    cells: tuple[types.CellType, ...] = getattr(function, "__closure__", None) or ()
+    return dict(zip(_code(function).co_freevars, cells, strict=True)) if cells else {}
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # no value yet
+        return Undefined("")
+
+
+def _global_names(function: types.FunctionType) -> set[str]:
+    """The names in the code of ``function`` that its module has; attributes of such names do no harm."""
+    codes = [function.__code__, *functions_in(function.__code__)]
+    return {name for code in codes for name in code.co_names if name in function.__globals__}

@@ -1,0 +1,75 @@
+"""What a new operation's outputs are, by its shape rule.
+
+A rule sees the inputs' dtypes and shapes, the attrs, and values of inputs where it asks for them. One that
+asked for none answers the same for all operations like this one: a `Signature`, which the graph keeps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import Source, TensorSpec
+from flowrt.graph.op_def import OpDef, PartialValue, ShapeContext
+from flowrt.graph.shapes import Shape
+
+
+class Signature(NamedTuple):
+    """What operations of one op share, on inputs of the same specs and without attrs of the caller's."""
+
+    attrs: Mapping[str, Any]
+    outputs: tuple[TensorSpec, ...]
+
+
+Signatures: TypeAlias = dict[tuple[Any, ...], Signature]
+"""By the op and its inputs' specs."""
+
+
+# Equal facts are one object: the garbage collector walks over every object that an operation is made of, and
+# took half of the time that a graph of 100,000 operations needs to build before these were shared.
+_outputs: dict[tuple[DType, Shape], tuple[TensorSpec]] = {}
+
+
+def one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
+    """The outputs of an operation that has one."""
+    key = (dtype, shape)
+    found = _outputs.get(key)
+    if found is None:
+        found = _outputs[key] = (TensorSpec(dtype, shape),)
+    return found
+
+
+def infer_outputs(
+    op: OpDef,
+    name: str,
+    attrs: Mapping[str, Any],
+    inputs: Sequence[TensorSpec],
+    dtypes: Sequence[DType],
+    value: Callable[[int], PartialValue],
+    source: Source | None,
+) -> tuple[TensorSpec, ...]:
+    """The outputs of the operation ``name``, made at ``source``. ``dtypes`` are theirs, ``value(i)`` is what
+    is known of input i's value.
+
+    Raises what the shape rule raises, with the operation and the inputs in the message.
+    """
+    context = ShapeContext(op, attrs, [s[1] for s in inputs], [s[0] for s in inputs], value)
+    try:
+        shapes = op.shape(context)
+    except InvalidArgumentError as error:
+        if error.op is not None:
+            raise
+        described = ", ".join(str(s) for s in inputs)
+        message = f"{error.message}; inputs are ({described})"
+        where = None if source is None else str(source)
+        raise type(error)(message, op=name, op_type=op.name, source=where) from None
+    except (TypeError, ValueError, IndexError) as error:  # a host input of a rank the rule did not expect
+        described = ", ".join(context.describe(inputs))
+        message = f"expected inputs of other shapes or values; got ({described})"
+        where = None if source is None else str(source)
+        raise InvalidArgumentError(message, op=name, op_type=op.name, source=where) from error
+    if len(dtypes) == 1:
+        return one_output(dtypes[0], shapes[0])
+    return tuple([TensorSpec(d, s) for d, s in zip(dtypes, shapes, strict=True)])

@@ -1,0 +1,149 @@
+"""`Peer`: one connection's requests and answers, over the simulated network."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from flowrt.distribute.messages import PROTOCOL, Message, encode
+from flowrt.distribute.peer import MAX_SEEN, Peer, dial
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError, Origin, UnavailableError
+from flowrt.protos import cluster_pb2 as pb
+from tests.distribute.simulated_network import End, Network
+
+HERE, THERE = "/job:a/replica:0/task:0", "/job:a/replica:0/task:1"
+
+
+class Owner:
+    """Of one end: what it was asked, and what it lost."""
+
+    def __init__(self, task: str, protocol: int = PROTOCOL) -> None:
+        self.task, self.protocol = task, protocol
+        self.requests: list[tuple[Peer, int, Any]] = []
+        self.losses: list[OpError] = []
+
+    def hello(self) -> Any:
+        return pb.Hello(protocol=self.protocol, version="1.0", task=self.task, incarnation=5)
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """Anybody is welcome."""
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None:
+        self.requests.append((peer, request_id, message.body))
+
+    def lost(self, peer: Peer, error: OpError) -> None:
+        self.losses.append(error)
+
+
+class Pair:
+    """``peer`` is the other end as the one who dialled sees it."""
+
+    def __init__(self, protocol: int = PROTOCOL) -> None:
+        self.network = Network()
+        self.caller, self.called = Owner(HERE), Owner(THERE, protocol)
+        listening = self.network.transport("there")
+        listening.listen("there", lambda connection: connection.start(Peer(connection, self.called)))
+        self.peer = dial(self.network.transport("here"), "there", self.caller, 1.0)
+        self.settled: list[Any] = []
+
+    def ask(self, message: Message) -> None:
+        self.peer.ask(message, self._settle)
+
+    def _settle(self, message: Message | None, error: OpError | None) -> None:
+        self.settled.append(error if message is None else message.body)
+
+    def deliver(self) -> None:
+        """Everything that is under way."""
+        while waiting := [end for end in self.network.ends if end.inbox]:
+            waiting[0].take(waiting[0].inbox.popleft())
+
+    @property
+    def here(self) -> End:
+        return next(end for end in self.network.ends if end.owner == "here")
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def test_the_ends_know_each_other_by_name(pair: Pair) -> None:
+    assert (pair.peer.name, pair.peer.incarnation) == (THERE, 5)
+    pair.ask(Message(pb.GetStatus()))
+    pair.deliver()
+    ((asker, _, _),) = pair.called.requests
+    assert asker.name == HERE
+
+
+def test_another_protocol_is_refused_with_both_versions() -> None:
+    with pytest.raises(FailedPreconditionError, match=f"expected protocol {PROTOCOL} .* got 99"):
+        Pair(protocol=99)
+
+
+def test_a_request_has_its_own_answer(pair: Pair) -> None:
+    for step in (1, 2):
+        pair.ask(Message(pb.RunGraph(step=step)))
+    pair.deliver()
+    for peer, number, body in reversed(pair.called.requests):
+        peer.answer(number, Message(pb.AbortStep(step=body.step)), None)
+    pair.deliver()
+    assert [body.step for body in pair.settled] == [2, 1]
+
+
+def test_a_request_that_comes_twice_is_done_once(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1)))
+    pair.here.other.inbox.append(pair.here.other.inbox[0])
+    pair.deliver()
+    assert len(pair.called.requests) == 1
+
+
+def test_an_answer_that_comes_twice_settles_once(pair: Pair) -> None:
+    pair.ask(Message(pb.GetStatus()))
+    pair.deliver()
+    ((peer, number, _),) = pair.called.requests
+    for _ in range(2):
+        peer.answer(number, Message(pb.Done()), None)
+    pair.deliver()
+    assert len(pair.settled) == 1
+
+
+def test_only_so_many_requests_are_remembered(pair: Pair) -> None:
+    for _ in range(MAX_SEEN + 2):
+        pair.ask(Message(pb.Heartbeat()))
+    pair.deliver()
+    ((peer, _, _), *_) = pair.called.requests
+    assert len(peer._seen) == MAX_SEEN
+
+
+def test_a_loss_ends_all_that_was_asked_in_the_same_root_cause(pair: Pair) -> None:
+    pair.ask(Message(pb.GetStatus()))
+    pair.network.cut(pair.here, random.Random(1))
+    pair.ask(Message(pb.GetStatus()))  # the reader has not seen the loss yet
+    pair.deliver()
+    pair.ask(Message(pb.GetStatus()))
+    assert len(pair.settled) == 3
+    assert {type(error) for error in pair.settled} == {UnavailableError}
+    assert {error.origin for error in pair.settled} == {Origin(THERE, False)}
+    assert len(pair.caller.losses) == len(pair.called.losses) == 1
+
+
+def test_an_error_names_the_task_that_it_comes_from(pair: Pair) -> None:
+    pair.ask(Message(pb.GetStatus()))
+    pair.deliver()
+    ((peer, number, _),) = pair.called.requests
+    peer.answer(number, None, InvalidArgumentError("planted"))
+    pair.deliver()
+    (error,) = pair.settled
+    assert (type(error), error.origin) == (InvalidArgumentError, Origin(THERE, False))
+
+
+def test_a_message_that_cannot_be_taken_ends_its_request_alone(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1)))
+    envelope = pb.Envelope.FromString(encode(2, Message(pb.RunGraph(step=2))).header)
+    envelope.tensors.add(dtype=99)
+    pair.peer.connection.send(envelope.SerializeToString())
+    pair.deliver()
+    assert [body.step for _, _, body in pair.called.requests] == [1]
+    assert not pair.peer.is_lost
