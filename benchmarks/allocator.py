@@ -16,9 +16,9 @@ from __future__ import annotations
 
 import random
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Callable
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from flowrt.device.bfc import BFCAllocator
 from flowrt.device.memory_pool import MemoryPool
@@ -167,35 +167,25 @@ def trace(case: Case, seed: int) -> list[Call]:
 
 
 class Recording:
-    """An allocator that writes down what it is asked for, and does it."""
+    """What a pool's allocator gives and gets back, written down."""
 
-    def __init__(self, allocator: BFCAllocator) -> None:
-        self._allocator = allocator
+    def __init__(self) -> None:
         self.calls: list[Call] = []
         self._names: dict[int, int] = {}
         """Of what is in use, by address."""
 
-    def allocate(self, nbytes: int, stream: Hashable = None) -> int | None:
-        address = self._allocator.allocate(nbytes, stream)
-        if address is not None:
-            self._names[address] = name = len(self.calls)
-            self.calls.append(Call(name, nbytes))
-        return address
+    def allocated(self, address: int, nbytes: int) -> None:
+        self._names[address] = name = len(self.calls)
+        self.calls.append(Call(name, nbytes))
 
-    def deallocate(self, address: int, stream: Hashable = None, stamp: int = 0) -> None:
-        self._allocator.deallocate(address, stream, stamp)
+    def deallocated(self, address: int) -> None:
         self.calls.append(Call(self._names.pop(address), None))
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._allocator, name)
 
 
 def record(pool: MemoryPool) -> list[Call]:
     """The calls that ``pool``, which is empty, gets from now on."""
-    recording: Any = Recording(pool._bfc)
-    pool._bfc = recording
-    calls: list[Call] = recording.calls
-    return calls
+    pool.observer = recording = Recording()
+    return recording.calls
 
 
 # --- measurements

@@ -278,6 +278,37 @@ def test_a_list_of_a_blocks_own_and_lists_of_python_values_grow():
     assert sizes == [2]
 
 
+def test_a_called_function_rebinds_what_the_block_carries_or_made():
+    @tf.function(autograph=True)
+    def f(x):
+        total = 0.0
+
+        def add(value):
+            nonlocal total
+            total = total + value
+
+        while x < 3:
+            total = total * 2
+            add(x)
+            largest = x
+
+            def lift():
+                nonlocal largest
+                largest = largest + 1
+
+            lift()
+            x = largest
+        return total
+
+    assert run(f(tf.placeholder_with_default(0.0, []))) == (0 * 2 + 1) * 2 + 2
+
+
+def test_what_a_refused_block_rebound_is_as_before():
+    with pytest.raises(InvalidArgumentError, match="name 'calls'"):
+        tf.function(module_level_counts, autograph=True)(tf.constant(1.0))
+    assert calls == 0
+
+
 def test_print_of_tensors_prints_when_the_step_runs(capsys):
     @tf.function(autograph=True)
     def f(n):
@@ -493,6 +524,74 @@ def branch_appends_to_a_list(x):
     return rows
 
 
+def called_function_counts(x):
+    count = 0
+
+    def increment():
+        nonlocal count
+        count += 1
+
+    while x < 3:
+        x = x + 1
+        increment()
+    return x + count
+
+
+def loops_own_function_counts(x):
+    count = 0
+    for i in tf.range(tf.cast(x, tf.int32)):
+
+        def increment():
+            nonlocal count
+            count += 1
+
+        x = x + tf.cast(i, tf.float32)
+        increment()
+    return x + count
+
+
+def branch_calls_what_makes_a_name(x):
+    def make():
+        nonlocal made
+        made = x * 2
+
+    if x > 0:
+        make()
+    made = x
+    return made
+
+
+calls = 0
+
+
+def count_a_call():
+    global calls  # noqa: PLW0603
+    calls += 1
+
+
+def count_twice():
+    count_a_call()
+    count_a_call()
+
+
+def module_level_counts(x):
+    if x > 0:
+        count_twice()
+    return x
+
+
+def condition_counts(x):
+    def goes_on():
+        nonlocal tests
+        tests += 1
+        return x < 3
+
+    tests = 0
+    while goes_on():
+        x = x + 1
+    return x
+
+
 def invariants_that_are_no_pairs(x):
     while x < 3:
         set_loop_options(shape_invariants=[None])
@@ -528,6 +627,15 @@ def invariants_of_another_variable(x):
         (for_appends_to_a_list, InvalidArgumentError, "list 'rows' to keep its length 1, .*TensorArray"),
         (loop_makes_a_longer_list, InvalidArgumentError, "variable 'rows' to stay .*TensorArray"),
         (branch_appends_to_a_list, InvalidArgumentError, "list 'rows' to keep its length 0, .*TensorArray"),
+        (called_function_counts, InvalidArgumentError, "name 'count', .* to stay 0, .* got 1.*return the"),
+        (loops_own_function_counts, InvalidArgumentError, "name 'count', .* to stay 0, .* got 1"),
+        (branch_calls_what_makes_a_name, InvalidArgumentError, "name 'made', .* to stay no value"),
+        (
+            module_level_counts,
+            InvalidArgumentError,
+            "name 'calls', .* to stay 0, .* got 2",
+        ),
+        (condition_counts, InvalidArgumentError, "name 'tests', .* to stay 1, .* got 2"),
         (
             invariants_that_are_no_pairs,
             InvalidArgumentError,
@@ -542,7 +650,7 @@ def invariants_of_another_variable(x):
 )
 def test_what_cannot_be_is_one_error_with_the_users_line(program, error, message):
     first = program.__code__.co_firstlineno
-    lines = "|".join(str(first + i) for i in range(8))
+    lines = "|".join(str(first + i) for i in range(9))
     with pytest.raises(error, match=rf"test_autograph\.py:({lines})\): .*{message}"):
         tf.function(program, autograph=True)(tf.placeholder(tf.float32, []))
 
@@ -605,9 +713,23 @@ def with_a_generator(x):
     return sum(rows_of(x))
 
 
+def tripled(x):
+    if (y := x * 3.0) is not None:
+        return y
+    return x
+
+
+def with_an_assignment_expression(x):
+    return tripled(x)
+
+
 @pytest.mark.parametrize(
     ("program", "what", "reason"),
-    [(with_super, "Derived.scale", "super"), (with_a_generator, "rows_of", "generators")],
+    [
+        (with_super, "Derived.scale", "super"),
+        (with_a_generator, "rows_of", "generators"),
+        (with_an_assignment_expression, "tripled", r"assignment expressions \(:=\)"),
+    ],
 )
 def test_what_is_not_converted_runs_as_it_is_and_says_where(program, what, reason):
     with pytest.warns(RuntimeWarning, match=rf"{what} \(.*test_autograph\.py:\d+\) runs as it is: {reason}"):

@@ -104,12 +104,23 @@ UNKNOWN = {
     "a variable in a call": read_again,
     "a random number": lambda: tf.random.uniform([]) < 2.0,
     "a call of Python": lambda: tf.py_func(lambda: True, [], tf.bool),
+    "a pure call of Python": lambda: tf.numpy_function(lambda: True, [], tf.bool, stateful=False),
+    "what takes more than 10 MiB": lambda: tf.reduce_sum(tf.ones([20_000, 20_000])) > 2.0,
     "what prints": tf.function(lambda: [tf.print("x"), tf.constant(True)][1]),
     "a loop, which might not end": lambda: tf.while_loop(lambda i: i < 3, lambda i: i + 1, [0]) > 2,
     "what cannot run": lambda: tf.constant([1, 2])[tf.constant(0) : 1 // tf.constant(0)][0] > 2,
     "several elements": lambda: tf.constant([1, 2]) > 2,
     "a string": lambda: tf.constant("yes"),
 }
+
+
+def test_the_size_may_be_an_argument(session):
+    """20,000 x 20,000 floats would take 1.6 GB, which nobody knows when the operation is made."""
+    function = tf.function(lambda n: n if tf.reduce_sum(tf.ones([n, n])) > 2.0 else -n)
+    y, caught = warned(lambda: function(np.int32(1_000)))
+    assert (session.run(y), len(caught)) == (1_000, 1)
+    with pytest.raises(DTypeError, match="has no truth value"):
+        tf.function(lambda n: n if tf.reduce_sum(tf.ones([n, n])) > 2.0 else -n)(np.int32(20_000))
 
 
 @pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)

@@ -5,6 +5,7 @@
                         `while_loop` over tensors
     variables           of converted code, with or without a value
     lists               what blocks append to
+    outer_names         what functions that blocks call rebind
     python_functions    ``len``, ``range``, ``print`` and so on
     experimental        what a program says to the conversion: `set_loop_options`
     source_lines        converted code with the user's line numbers

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, final
 
 from flowrt import dtypes
-from flowrt.autograph.lists import keeps_lists
+from flowrt.autograph.outer_names import keeps_outside
 from flowrt.autograph.variables import (
     Block,
     GetState,
@@ -56,7 +56,7 @@ def if_stmt(
         else:
             orelse()
         return
-    both = keeps_lists("if", body), keeps_lists("if", orelse)
+    both = (keeps_outside("if", block, get_state) for block in (body, orelse))
     _If(convert_to_tensor(pred), get_state, set_state, names[:outputs]).run(*both)
 
 

@@ -12,24 +12,18 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
-import sysconfig
 import types
 import warnings
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 from weakref import WeakSet
 
 from flowrt.autograph import branches, loops, variables
 from flowrt.autograph.experimental import set_loop_options
+from flowrt.autograph.outer_names import is_users_code
 from flowrt.autograph.python_functions import OVERLOADS
 from flowrt.autograph.source_lines import relocated
 from flowrt.errors import UnimplementedError
-
-_NOT_THE_USERS = (
-    str(Path(__file__).resolve().parent.parent),
-    *(str(Path(sysconfig.get_path(name)).resolve()) for name in ("stdlib", "purelib", "platlib")),
-)
 
 
 def convert(func: Callable[..., Any]) -> Callable[..., Any]:
@@ -92,6 +86,7 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
             return {"ag__": names}
 
         def transform_ast(self, node: ast.AST, ctx: Any) -> ast.AST:
+            _refuse_assignment_expressions(node)
             ctx.info.namespace[_LOOP_OPTIONS] = directives.set_loop_options
             _name_directives(node, ctx.info.namespace)
             converted: ast.AST = super().transform_ast(node, ctx)
@@ -125,6 +120,12 @@ def _transpiler() -> Callable[[types.FunctionType], Callable[..., Any]]:
         return converted
 
     return transpile
+
+
+def _refuse_assignment_expressions(node: ast.AST) -> None:
+    """Raise `UnimplementedError` for ``:=``: the library does not see that it changes a variable."""
+    if any(isinstance(part, ast.NamedExpr) for part in ast.walk(node)):
+        raise UnimplementedError("assignment expressions (:=) are not converted")
 
 
 _LOOP_OPTIONS = "ag__loop_options"
@@ -180,4 +181,4 @@ def _is_the_users(f: Any) -> bool:
     code = getattr(f, "__code__", None)
     if not isinstance(code, types.CodeType) or getattr(f, "__func__", f) in _converted:
         return False
-    return not code.co_filename.startswith(("<", *_NOT_THE_USERS))
+    return is_users_code(code)

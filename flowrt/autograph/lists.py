@@ -8,6 +8,7 @@ made in the block is the block's own.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -26,7 +27,7 @@ def keeps_lists(what: str, block: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(block)
     def kept(*args: Any) -> Any:
-        before = [(name, found, len(found)) for name, found in _lists(block)]
+        before = [(name, found, len(found)) for name, found in _lists(inspect.unwrap(block))]
         result = block(*args)
         for name, found, count in before:
             added = found[count:]

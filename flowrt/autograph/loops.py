@@ -15,7 +15,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.autograph.branches import and_, if_stmt
-from flowrt.autograph.lists import HINT, keeps_lists
+from flowrt.autograph.lists import HINT
+from flowrt.autograph.outer_names import keeps_outside
 from flowrt.autograph.variables import (
     Block,
     GetState,
@@ -55,7 +56,8 @@ def while_stmt(
     while True:
         holds = test()
         if is_symbolic(holds):
-            _While(get_state, set_state, names, options).run(test, keeps_lists(WHAT, body))
+            blocks = (keeps_outside(WHAT, block, get_state) for block in (test, body))
+            _While(get_state, set_state, names, options).run(*blocks)
             return
         if not holds:
             return
@@ -257,7 +259,7 @@ def for_stmt(
         _python_for(iterable, extra_test or (lambda: True), body, get_state, set_state, names)
         return
     position: Any = np.int32(0)  # no variable of the user's is this object
-    of_item = keeps_lists(WHAT, body)
+    of_item = keeps_outside(WHAT, body, get_state)
 
     def get() -> State:
         return (position, *get_state())

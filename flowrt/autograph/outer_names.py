@@ -12,12 +12,13 @@ import functools
 import inspect
 import sysconfig
 import types
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from flowrt.autograph.lists import keeps_lists
 from flowrt.autograph.source_lines import functions_in
-from flowrt.autograph.variables import GetState, is_same
+from flowrt.autograph.variables import GetState, Undefined, is_same
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.source import user_line
 
@@ -31,6 +32,11 @@ _NOT_THE_USERS = (
 def is_users_code(code: types.CodeType) -> bool:
     """Whether it is not flowrt's, the standard library's or an installed package's."""
     return not code.co_filename.startswith(_NOT_THE_USERS)
+
+
+def keeps_outside(what: str, block: Callable[..., Any], get_state: GetState) -> Callable[..., Any]:
+    """``block``, which leaves lists and names outside as they are, or raises `InvalidArgumentError`."""
+    return keeps_lists(what, keeps_names(what, block, get_state))
 
 
 def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Callable[..., Any]:
@@ -47,8 +53,8 @@ def keeps_names(what: str, block: Callable[..., Any], get_state: GetState) -> Ca
             name, was, now = rebound[0]
             raise InvalidArgumentError(
                 f"{what}: expected name {name!r}, which a function called in it rebinds, to stay {was!r:.60},"
-                f" as the graph has this block once, however often it runs; got {now!r:.60}. Have the function"
-                f" return the value: {name} = f({name})",
+                f" as the graph has this block once, however often it runs; got {now!r:.60}. Have the"
+                f" function return the value: {name} = f({name})",
                 source=user_line(),
             )
         return result
@@ -78,7 +84,7 @@ class _Names:
         for name, cell, was in self._cells.values():
             now = _contents(cell)
             if _differ(was, now):
-                cell.cell_contents = was
+                _put(cell, was)
                 rebound.append((name, was, now))
         for (_, name), (space, was) in self._globals.items():
             now = space.get(name)
@@ -97,9 +103,9 @@ def _reachable(block: Callable[..., Any]) -> Iterator[types.FunctionType]:
     waiting: list[Any] = [block]
     seen = set[int]()
     while waiting:
-        function = waiting.pop()
-        function = getattr(function, "__func__", function)
-        if not inspect.isfunction(function) or id(function) in seen or not is_users_code(function.__code__):
+        found = waiting.pop()
+        function = getattr(found, "__func__", found)
+        if id(function) in seen or not (function is block or _is_the_users(function)):
             continue
         seen.add(id(function))
         yield function
@@ -107,9 +113,12 @@ def _reachable(block: Callable[..., Any]) -> Iterator[types.FunctionType]:
         waiting += [function.__globals__[name] for name in _global_names(function)]
 
 
-def _closure(function: Callable[..., Any]) -> dict[str, types.CellType]:
-    cells: tuple[types.CellType, ...] = getattr(function, "__closure__", None) or ()
-    return dict(zip(_code(function).co_freevars, cells, strict=True)) if cells else {}
+def _is_the_users(value: Any) -> bool:
+    return inspect.isfunction(value) and is_users_code(value.__code__)
+
+
+def _closure(function: Any) -> dict[str, types.CellType]:
+    return dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
 
 
 def _contents(cell: types.CellType) -> Any:
@@ -119,7 +128,14 @@ def _contents(cell: types.CellType) -> Any:
         return Undefined("")
 
 
-def _global_names(function: types.FunctionType) -> set[str]:
+def _put(cell: types.CellType, value: Any) -> None:
+    if isinstance(value, Undefined):
+        del cell.cell_contents
+    else:
+        cell.cell_contents = value
+
+
+def _global_names(function: Any) -> set[str]:
     """The names in the code of ``function`` that its module has; attributes of such names do no harm."""
     codes = [function.__code__, *functions_in(function.__code__)]
     return {name for code in codes for name in code.co_names if name in function.__globals__}

@@ -25,7 +25,7 @@ def relocated(
             place["lineno"] = place["end_lineno"] = found[place["lineno"]]
             place["col_offset"] = place["end_col_offset"] = -1
     module = compile(tree, user.co_filename, "exec", dont_inherit=True)
-    (again,) = (inner for inner in _functions(module) if inner.co_qualname == code.co_qualname)
+    (again,) = (inner for inner in functions_in(module) if inner.co_qualname == code.co_qualname)
     return again.replace(co_name=user.co_name, co_qualname=user.co_qualname)
 
 
@@ -36,9 +36,9 @@ def _filled_in(lines: Mapping[int, int], first: int, count: int) -> dict[int, in
     return found
 
 
-def _functions(code: types.CodeType) -> Iterator[types.CodeType]:
+def functions_in(code: types.CodeType) -> Iterator[types.CodeType]:
     """All code inside ``code``."""
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
             yield inner
-            yield from _functions(inner)
+            yield from functions_in(inner)

@@ -69,7 +69,7 @@ def new_worker_parser() -> argparse.ArgumentParser:
     add("--job", metavar="NAME", help="the job of this task, where the cluster has several")
     add("--task", type=not_negative, metavar="N", help="the index of this task in its job")
     add("--bind", metavar="HOST:PORT", help="where to listen, if not at the task's address in the cluster")
-    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="log to DIR/JOB_TASK.log too")
+    add(*spellings("--log-dir"), type=Path, metavar="DIR", dest="log_dir", help="log to DIR, too")
     add(
         *spellings("--exit-with-job"), action="store_true", default=True, dest="exit_with_job",
         help="end when the last program that had sessions here is gone (the default)",
@@ -81,6 +81,10 @@ def new_worker_parser() -> argparse.ArgumentParser:
     add(
         *spellings("--insecure-i-understand"), action="store_true", dest="insecure",
         help="listen beyond the loopback without certificates: who reaches the port can run programs",
+    )  # fmt: skip
+    add(
+        *spellings("--allow-op"), action="append", default=[], metavar="NAME", dest="allowed_ops",
+        help="an operation that other processes' graphs may have although it touches files; may be repeated",
     )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
     return parser
@@ -104,9 +108,15 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     """Serve until there is a reason to end, then let the running steps end. A second signal ends at once."""
     reasons: queue.SimpleQueue[Reason] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
-    security = _security(cluster, arguments)
     server = Server(
-        cluster.spec, cluster.job, cluster.task, bind=arguments.bind, security=security, start=False
+        cluster.spec,
+        cluster.job,
+        cluster.task,
+        bind=arguments.bind,
+        insecure=arguments.insecure,
+        allowed_ops=arguments.allowed_ops,
+        log_dir=arguments.log_dir,
+        start=False,
     )
     if arguments.exit_with_job:
         server.on_job_end = functools.partial(_end_with_job, reasons)

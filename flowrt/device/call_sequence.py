@@ -15,7 +15,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from flowrt.device.host_call import LoopAddress
+from flowrt.device.host_call import LoopAddress, LoopCall
 from flowrt.device.host_jit import CompiledLoop, compile_functions
 from flowrt.device.host_pool import run_in_parallel
 
@@ -160,12 +160,11 @@ def shared(calls: Sequence[Call]) -> Call:
     return run_in_parallel, (_functions()["some"].call, table, 0, len(calls), 1)
 
 
-def repeated(calls: Sequence[Call], predicate: np.ndarray[Any, Any], nanoseconds: float) -> Call:
-    """Compiled ``calls``, at least one, as one that goes round and round, for about ``nanoseconds``, or until
-    ``predicate``, a bool that they write, is false.
+def repeated(calls: Sequence[Call], predicate: np.ndarray[Any, Any]) -> tuple[LoopCall, Table]:
+    """A function and its table: called from 0 to a number, it makes compiled ``calls``, at least one, so many
+    times, or until ``predicate``, a bool that they write, is false.
     """
-    table = _table(calls, predicate)
-    return _functions()["sequence"].call, (table, 0, max(1, int(nanoseconds / table.nanoseconds)))
+    return _functions()["sequence"].call, _table(calls, predicate)
 
 
 def advancing(table: Table, position: int, step: int) -> Call:

@@ -62,6 +62,16 @@ class Cache(Protocol):
         """Give it back. Called in any thread, without the pool's lock."""
 
 
+class Observer(Protocol):
+    """Who is told, under the pool's lock, of each piece that its allocator gives and gets back."""
+
+    def allocated(self, address: int, nbytes: int) -> None:
+        """``nbytes`` bytes were asked for, and begin at ``address``."""
+
+    def deallocated(self, address: int) -> None:
+        """The piece at ``address`` came back."""
+
+
 class _Lease:
     """Memory in use. It comes back when this dies, or before, by hand."""
 
@@ -110,6 +120,8 @@ class MemoryPool:
         self._frontiers: dict[Stream, _Frontier] = {}
         """Of the streams that others have to wait for."""
         self._caches = weakref.WeakSet[Cache]()
+        self.observer: Observer | None = None
+        """Set it while nobody holds memory of the pool."""
         self._is_closed = False
         # The next two are all that a dying lease touches. A SimpleQueue's put() is safe there, where a
         # condition variable's notify() may wait for itself.
@@ -254,6 +266,8 @@ class MemoryPool:
             return None
         lease = _Lease(self, address, nbytes, owner, stream)
         self._leases[address] = weakref.ref(lease)
+        if self.observer is not None:
+            self.observer.allocated(address, nbytes)
         return lease
 
     def _wait_for_lease(
@@ -311,6 +325,8 @@ class MemoryPool:
         while self._returned:
             address, stream = self._returned.popleft()
             del self._leases[address]
+            if self.observer is not None:
+                self.observer.deallocated(address)
             if stream is None or self._is_closed:
                 self._bfc.deallocate(address)
             else:

@@ -32,7 +32,7 @@ RETRY_S, LINGER_S = 0.1, 0.5
 @final
 @dataclass(frozen=True, slots=True)
 class PeerStatus:
-    """What a task that answers says of itself; ``kind`` is what carries frames: "grpc", "unix" or "tcp"."""
+    """What a task that answers says of itself; ``kind`` is what carries frames, as `Connection.kind`."""
 
     task: str
     version: str

@@ -9,15 +9,18 @@ small message a step. The master of a server in this process is asked by calls, 
 from __future__ import annotations
 
 import atexit
+import os
 import threading
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol, final
 from weakref import WeakSet
 
 import flowrt.version
 from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.distribute.bind_policy import check_dial
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.links import LOST_S, connect_timeout_s, keep_dialling
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
@@ -35,6 +38,7 @@ from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
 from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.security import load_security
 from flowrt.rendezvous.transport import new_transport
 
 FEEDING = DeviceRequest(gpus=0)
@@ -81,7 +85,9 @@ class _There:
         def connect(left_s: float) -> Peer:
             return dial(self._transport, address, self, left_s)
 
-        self._transport = new_transport()
+        security = load_security(os.environ, Path.home())
+        check_dial(address, security)
+        self._transport = new_transport(security)
         self._peer = keep_dialling(connect, f"a master at {address}", timeout_s, threading.Event())
 
     def hello(self) -> Any:

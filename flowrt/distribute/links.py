@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import flowrt.version
+from flowrt.distribute.certificates import check_claim
 from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.messages import PROTOCOL, Message
 from flowrt.distribute.peer import Done, Peer, dial
@@ -164,6 +165,7 @@ class Links:
             )
         if hello.task == self._task:
             raise AlreadyExistsError(f"two tasks call themselves {self._task}: expected one of each")
+        check_claim(peer.connection.certificate_names, hello.task)
         with self._lock:
             peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
             self._peers[peer.token] = peer
@@ -250,6 +252,11 @@ def fingerprint(cluster: ClusterSpec) -> str:
     """
     tasks = sorted(f"{job}:{index}" for job, index, _ in cluster.tasks())
     return hashlib.sha256(" ".join(tasks).encode()).hexdigest()[:16]
+
+
+def task_of(token: str) -> str:
+    """The name that the peer with ``token`` gave itself; ``client`` for a session's process."""
+    return token.partition("#")[0]
 
 
 def ignore(message: Message | None, error: OpError | None) -> None:

@@ -18,7 +18,8 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
 from typing import Any, final
 from weakref import WeakValueDictionary
 
@@ -27,10 +28,13 @@ from flowrt.device.device import Device
 from flowrt.device.local_devices import local_devices
 from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
+from flowrt.distribute.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.containers import Containers
+from flowrt.distribute.graph_limits import check_remote_graph
 from flowrt.distribute.links import Links, ignore
 from flowrt.distribute.messages import Message, kind_of
+from flowrt.distribute.observer import Observer
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
 from flowrt.distribute.steps import Steps, as_op_error
@@ -41,7 +45,7 @@ from flowrt.executor.local_runtime import limit_threads
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.faulty import with_faults
-from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
@@ -71,8 +75,13 @@ class Server:
 
     ``server_or_cluster_def`` is a `ClusterSpec` or what one is made of; ``job_name`` and ``task_index`` may
     be left out where the cluster has one task. ``config`` says which devices the task has. ``bind``:
-    ``host:port`` to listen at, if not the task's address in the cluster. Raises `InvalidArgumentError` for a
-    task that the cluster does not have, `AlreadyExistsError` where the port is taken, and `UnavailableError`
+    ``host:port`` to listen at, if not the task's address in the cluster. ``security``: what the environment
+    says, if it is None (`load_security`); with ``insecure`` it may be too little for the addresses.
+    ``allowed_ops``: ops with privileges that the graphs of other processes may have. ``log_dir``: where the
+    last events are written when a step fails, for ``flowrt debug hang``.
+
+    Raises `InvalidArgumentError` for a task that the cluster does not have, `PermissionDeniedError` for an
+    address that is open to strangers, `AlreadyExistsError` where the port is taken, and `UnavailableError`
     where the address cannot be bound.
     """
 
@@ -87,6 +96,9 @@ class Server:
         *,
         bind: str | None = None,
         security: Security | None = None,
+        insecure: bool = False,
+        allowed_ops: Collection[str] = (),
+        log_dir: Path | None = None,
     ) -> None:
         if protocol not in (None, "grpc"):
             raise InvalidArgumentError(f"Server: expected the protocol 'grpc'; got {protocol!r}")
@@ -95,6 +107,8 @@ class Server:
         self.job_name, self.task_index, self.task = job, index, task_name(job, index)
         self._addresses = {task_name(j, i): address for j, i, address in self.cluster.tasks()}
         self._bind = bind or self._addresses[self.task]
+        security = _checked_security(security, self._bind, list(self._addresses.values()), insecure)
+        self._allowed_ops = frozenset(allowed_ops)
         self.incarnation = secrets.randbits(64) | 1
         config = config or ConfigProto()
         limit_threads(config)
@@ -105,7 +119,8 @@ class Server:
         self._links = Links(
             self.task, self.incarnation, self.cluster, self._addresses, self._transport, self._threads, self
         )
-        self._steps = Steps(self.task, self._links, self._to_worker)
+        self._observer = Observer(self.task, self.incarnation, log_dir)
+        self._steps = Steps(self.task, self._links, self._to_worker, self._observer)
         self._lock = threading.Lock()
         self._master = m.Master(self.task, list(self._addresses), random.Random(secrets.randbits(128)))
         self._worker = w.Worker(
@@ -222,7 +237,20 @@ class Server:
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
         """See `flowrt.distribute.links.Handler`."""
-        self._dispatch(token, request_id, message)
+        if message.graph is None:
+            self._dispatch(token, request_id, message)
+        else:  # a thread of its own: to check 100,000 nodes takes 0.5 s
+            self._threads.submit(functools.partial(self._admit, token, request_id, message))
+
+    def _admit(self, token: str, request_id: int, message: Message) -> None:
+        """Take the graph of another process, if it may run here."""
+        assert message.graph is not None
+        try:
+            check_remote_graph(message.graph, self._allowed_ops)
+        except OpError as error:
+            self._answer(w.Answer(token, request_id, None, error))
+        else:
+            self._dispatch(token, request_id, message)
 
     def lost(self, token: str, name: str, error: OpError) -> None:
         """See `flowrt.distribute.links.Handler`."""
@@ -350,7 +378,11 @@ class Server:
     def _tick(self) -> None:
         while not self._stopped.wait(TICK_S):
             self._pass_time()
-            self._links.beat(time.monotonic())
+            now = time.monotonic()
+            self._links.beat(now)
+            with self._lock:
+                running = self._worker.running()
+            self._observer.look(now, running)
 
     def _pass_time(self) -> None:
         ticked = w.Ticked(time.monotonic())
@@ -374,6 +406,19 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     w.StartDraining: lambda server, drain: server._drain_beside(drain.timeout_ms / 1000),
 }
 """What each action is here."""
+
+
+def _checked_security(
+    security: Security | None, bind: str, addresses: Sequence[str], insecure: bool
+) -> Security:
+    """What the environment says where ``security`` is None. Raises `PermissionDeniedError` where it is too
+    little to listen at ``bind`` or to dial ``addresses``.
+    """
+    security = load_security(os.environ, Path.home()) if security is None else security
+    check_bind(bind, security, insecure)
+    for address in addresses:
+        check_dial(address, security, insecure)
+    return security
 
 
 def _which(cluster: ClusterSpec, job: str | None, index: int | None) -> tuple[str, int]:

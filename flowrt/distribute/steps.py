@@ -8,8 +8,10 @@ from contextlib import suppress
 from typing import Any, final
 
 from flowrt.device.deadline import deadline
-from flowrt.distribute.links import Links
+from flowrt.distribute.flight_recorder import What
+from flowrt.distribute.links import Links, task_of
 from flowrt.distribute.messages import Message, derived
+from flowrt.distribute.observer import Observer
 from flowrt.distribute.peer import Peer
 from flowrt.distribute.worker import EndStep, ServeTensors, StartStep, StepEnded
 from flowrt.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
@@ -18,15 +20,19 @@ from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.protos.step_stats_pb2 import StepStats
-from flowrt.rendezvous.remote import RemoteRendezvous
+from flowrt.rendezvous.remote import RemoteRendezvous, source_task
 
 
 @final
 class Steps:
-    """``ended`` hears of every step's end. Any thread may call anything."""
+    """``ended`` hears of every step's end, ``observer`` of what happens until then. Any thread may call
+    anything.
+    """
 
-    def __init__(self, task: str, links: Links, ended: Callable[[StepEnded], object]) -> None:
-        self._task, self._links, self._ended = task, links, ended
+    def __init__(
+        self, task: str, links: Links, ended: Callable[[StepEnded], object], observer: Observer
+    ) -> None:
+        self._task, self._links, self._ended, self._observer = task, links, ended, observer
         self._controls: dict[int, StepControl] = {}
 
     def new_rendezvous(self, step: int) -> RemoteRendezvous:
@@ -34,6 +40,8 @@ class Steps:
 
         def request(task: str, keys: Sequence[str]) -> None:
             dones = [functools.partial(self._arrived, step, rendezvous, key) for key in keys]
+            for key in keys:
+                self._observer.note(What.ASKED, step, key, task)
             self._links.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
 
         rendezvous = RemoteRendezvous(self._task, request)
@@ -63,6 +71,7 @@ class Steps:
         """
         control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
         self._controls[start.step] = control
+        self._observer.note(What.STARTED, start.step)
         return control
 
     def finish(self, start: StartStep, values: Sequence[Any], stats: bytes = b"") -> None:
@@ -79,6 +88,7 @@ class Steps:
 
     def _end(self, ended: StepEnded) -> None:
         self._controls.pop(ended.step, None)
+        self._observer.ended(ended.step, ended.error)
         self._ended(ended)
 
     def end(self, action: EndStep) -> None:
@@ -102,6 +112,7 @@ class Steps:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
             self.end(EndStep(step, rendezvous, failure))
             return
+        self._observer.note(What.ARRIVED, step, key, source_task(key))
         with suppress(OpError):  # the step has ended meanwhile
             rendezvous.arrived(key, message.tensors[0])
 
@@ -110,21 +121,24 @@ class Steps:
     def serve(self, serve: ServeTensors) -> None:
         """Answer with each tensor when it is there."""
         for i, key in enumerate(serve.keys):
-            serve.rendezvous.serve(key, functools.partial(self._send, serve, serve.request_id + i))
+            self._observer.note(What.REQUESTED, serve.step, key, task_of(serve.peer))
+            serve.rendezvous.serve(key, functools.partial(self._send, serve, i))
 
-    def _send(self, serve: ServeTensors, request_id: int, value: Any, error: OpError | None) -> None:
+    def _send(self, serve: ServeTensors, i: int, value: Any, error: OpError | None) -> None:
         peer, delivered = self._links.find(serve.peer), serve.rendezvous.delivered
         if error is not None:
             if peer is not None:
-                peer.answer(request_id, None, derived(error, self._task))
+                peer.answer(serve.request_id + i, None, derived(error, self._task))
         elif peer is None:
             delivered()
         else:
-            self._send_value(peer, serve, request_id, value)
+            self._send_value(peer, serve, i, value)
 
-    def _send_value(self, peer: Peer, serve: ServeTensors, request_id: int, value: Any) -> None:
+    def _send_value(self, peer: Peer, serve: ServeTensors, i: int, value: Any) -> None:
+        request_id = serve.request_id + i
         try:
             peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
+            self._observer.note(What.SENT, serve.step, serve.keys[i], peer.name)
         except OpError as failure:  # it cannot travel
             self.end(EndStep(serve.step, serve.rendezvous, failure))
             peer.answer(request_id, None, derived(failure, self._task))

@@ -22,24 +22,27 @@ from flowrt.device.device import Device
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.compiled_body import compiled_body, may_be_compiled
-from flowrt.executor.control import Branches, Frame, Loop
+from flowrt.executor.control import Branches, Frame, Loop, has_loop
 from flowrt.executor.cost import CALL_SECONDS
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
 from flowrt.executor.list_rows import row_list
 from flowrt.executor.loop_layout import compiled
 from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
+from flowrt.executor.pace import Pace
 from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
-MAX_ITERATION_COST = 1e7
-"""Estimated work between two pauses of a loop: some milliseconds."""
+MAX_ITERATION_COST = 1e6
+"""Estimated work between two pauses of a loop: half a millisecond, and 65 times that on subnormal numbers."""
 
-COMPILED_ITERATIONS = 1_000_000
-"""Iterations between two pauses of a loop over scalars that is machine code: some milliseconds."""
+FIRST_ITERATIONS = 1_000
+"""Of the first call of a loop over scalars: 5 us for an addition, 7 ms for a body of 60 powers."""
 
 MAX_ITERATIONS = 500
-"""Iterations between two pauses: under a millisecond of small operations."""
+"""Iterations between two pauses: under a millisecond of small operations. Around another loop it is one: the
+inner one makes no pause if it ends within a call, which may take milliseconds.
+"""
 
 
 class BoundFunction(NamedTuple):
@@ -101,10 +104,11 @@ def _bind_iterated(
     call = compiled(program.text).call
     address = int(table.ctypes.data)
 
-    def iterate(_: Any = (arrays, table)) -> None:  # which have to stay as long as this does
-        call(address, 0, COMPILED_ITERATIONS)
+    def iterate(count: int, _: Any = (arrays, table)) -> int:  # which have to stay as long as this does
+        call(address, 0, count)
+        return count
 
-    segment = segment_of([(iterate, ())], [node])
+    segment = segment_of([(Pace(iterate, predicate.item, FIRST_ITERATIONS), ())], [node])
     strand.cut(None, 0, Loop(node, mover.reader(pred), predicate.item, (segment,), Frame(None, node.name), 1))
 
 
@@ -173,8 +177,9 @@ def _body(
     mover.move(strand, results, outputs, function.is_read[1:])
     cost = max(strand.total_cost, 1.0)
     strand.cut(None, 0)
-    iterations = max(1, min(MAX_ITERATIONS, int(MAX_ITERATION_COST / cost)))
-    return _Body(tuple(strand.segments), again, lists, iterations)
+    segments = tuple(strand.segments)
+    most = 1 if has_loop(segments) else MAX_ITERATIONS
+    return _Body(segments, again, lists, max(1, min(most, int(MAX_ITERATION_COST / cost))))
 
 
 def _compiled_body(

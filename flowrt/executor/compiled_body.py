@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flowrt.device.call_sequence import Call, repeated
+from flowrt.device.call_sequence import Table, repeated
+from flowrt.device.host_call import LoopCall
 from flowrt.device.loops import DTYPES
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.copies import compiled_form
 from flowrt.executor.list_rows import RowList
 from flowrt.executor.open_lists import OpenList
+from flowrt.executor.pace import Pace
 from flowrt.executor.places import nbytes_of
 from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.small_calls import may_be_small
@@ -23,8 +25,8 @@ from flowrt.graph.shapes import is_static
 MAX_ROW_BYTES = 32768
 """Of an element of a list: to copy it takes 1 us."""
 
-COMPILED_NS = 2e6
-"""Estimated time between two pauses."""
+FIRST_NS = 1e5
+"""Estimated time of the first call."""
 
 
 def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList]) -> bool:
@@ -58,27 +60,37 @@ def compiled_body(
     calls = [compiled_form(call) for call in segments[0].stretch]
     if not calls or None in calls:
         return None
-    call = repeated([c for c in calls if c is not None], predicate.value, COMPILED_NS)
-    if lists:
-        call = _with_rows(call, lists), ()
-    return segment_of([call], [node])
+    function, table = repeated([c for c in calls if c is not None], predicate.value)
+    iterate = _along_rows(function, table, lists) if lists else _iterating(function, table)
+    first = max(1, int(FIRST_NS / table.nanoseconds))
+    return segment_of([(Pace(iterate, predicate.value.item, first), ())], [node])
 
 
-def _with_rows(call: Call, lists: Sequence[RowList]) -> Callable[[], None]:
-    """``call``, which makes iterations from its begin to its end, with rows for as many as there can be.
+def _iterating(function: LoopCall, table: Table) -> Callable[[int], int]:
+    """``function`` on ``table``, for so many iterations, which it returns."""
+
+    def iterate(count: int) -> int:
+        function(table, 0, count)
+        return count
+
+    return iterate
+
+
+def _along_rows(function: LoopCall, table: Table, lists: Sequence[RowList]) -> Callable[[int], int]:
+    """As `_iterating`, with rows for as many iterations as there can be, but not for more.
 
     Raises `InvalidArgumentError` where an element is to be taken from an empty list.
     """
-    function, (table, begin, end) = call
 
-    def run() -> None:
-        count = min([rows.room(end - begin) for rows in lists])
+    def iterate(count: int) -> int:
+        count = min([rows.room(count) for rows in lists])
         if not count:
             raise InvalidArgumentError("expected a list with elements; got an empty one")
         for rows in lists:
             rows.begin(count)
-        function(table, begin, begin + count)
+        function(table, 0, count)
         for rows in lists:
             rows.end()
+        return count
 
-    return run
+    return iterate

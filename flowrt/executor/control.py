@@ -134,3 +134,9 @@ class Branches:
 
 
 Control: TypeAlias = Loop | Branches
+
+
+def has_loop(block: Block) -> bool:
+    """Whether there is a loop in ``block``, in a branch too."""
+    inner = [segment.control for segment in block if segment.control is not None]
+    return any(isinstance(c, Loop) or any(map(has_loop, c.blocks)) for c in inner)

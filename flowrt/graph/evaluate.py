@@ -39,16 +39,19 @@ def kernel_arguments(op: OpDef, values: Sequence[Any], attrs: Mapping[str, Any])
 def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any = np) -> list[Any]:
     """The outputs of ``node`` for the given input values, as arrays of the declared dtypes.
 
-    Raises what the kernel raises as a typed error that names the node.
+    Raises what the kernel raises as a typed error that names the node; `InvalidArgumentError` without the
+    ``state`` that the operation keeps.
     """
     op = node.op
     if op.name == "Const":
         return [node.attrs["value"]]
     attrs = {key: node.attrs[key] for key in op.kernel_attrs}
+    if isinstance(op.kernel, Rule) or (op.state is not None and state is None):
+        raise InvalidArgumentError(
+            "has no kernel or no state: it needs a session", op=node.name, op_type=op.name
+        )
     if op.state is not None:
         attrs["state"] = state
-    if isinstance(op.kernel, Rule):
-        raise InvalidArgumentError("has no kernel: it needs a session", op=node.name, op_type=op.name)
     try:
         with np.errstate(all="ignore"):
             result = op.kernel(xp, *kernel_arguments(op, values, node.attrs), **attrs)

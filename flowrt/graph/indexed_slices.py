@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, final
+from typing import final
 
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
@@ -55,11 +55,11 @@ class IndexedSlices:
             raise self.op.error(
                 InvalidArgumentError, "IndexedSlices without dense_shape cannot become a dense tensor"
             )
-        dense: Tensor = op_def("UnsortedSegmentSum")(self.values, self.indices, self._rows(self.dense_shape))
+        # ScatterNd, since UnsortedSegmentSum leaves negative indices out: an id of -1 would change nothing.
+        rows = op_def("ExpandDims")(self.indices, -1)
+        dense_shape = op_def("Cast")(self.dense_shape, DstT=self.indices.dtype)
+        dense: Tensor = op_def("ScatterNd")(rows, self.values, dense_shape)
         return dense
-
-    def _rows(self, dense_shape: Tensor) -> Any:
-        return op_def("StridedSlice")(dense_shape, [0], [1], [1], shrink_axis_mask=1)
 
     def __repr__(self) -> str:
         return f"IndexedSlices({self.values!r}, indices={self.indices!r}, dense_shape={self.dense_shape!r})"

@@ -3,7 +3,8 @@
 A `flowrt.function` that is traced may ask for it (`flowrt.tracing`): then its parameters stand for the
 tensors of the call. Values are computed by the reference interpreter, each once. What only a run knows has
 none: what depends on a placeholder, a variable, a random number or an effect, on the variable of a loop, or
-on an operation that cannot run (its error belongs to the run).
+on an operation that cannot run (its error belongs to the run). Nor has what takes more than the `MAX_BYTES`
+of constant folding on the way: a trace is no run.
 """
 
 from __future__ import annotations
@@ -11,11 +12,18 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias, final
 
+import numpy as np
+
+from flowrt import dtypes
 from flowrt.errors import OpError
 from flowrt.graph.evaluate import evaluate_node
-from flowrt.graph.node import Node, Ref, Subgraph
-from flowrt.graph.op_def import Effect, Rule
+from flowrt.graph.inference import infer_outputs
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect, PartialValue
 from flowrt.graph.operation import Tensor
+from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
+from flowrt.graph.passes.fold import MAX_BYTES
+from flowrt.graph.shapes import num_elements
 
 Values: TypeAlias = Sequence[Any] | None
 """The outputs of an operation, if they are known."""
@@ -66,12 +74,42 @@ def _outputs_of(node: Node, inputs: Sequence[Any]) -> Values:
         return None
     if op.effect is Effect.NESTED:
         return _results_of(node, inputs)
-    if op.name != "Const" and (not op.is_pure or op.state is not None or isinstance(op.kernel, Rule)):
+    if not op.is_pure:
         return None
     try:
-        return evaluate_node(node, inputs)
+        return evaluate_node(node, inputs) if op.name == "Const" or _is_small(node, inputs) else None
     except OpError:
         return None
+
+
+def _is_small(node: Node, inputs: Sequence[Any]) -> bool:
+    """Whether the outputs of ``node`` are known to have at most `MAX_BYTES`. Raises what the shape rule does.
+
+    The node itself may have no static shape: where it was made, the arguments were not known.
+    """
+    specs = [_spec_of(value) for value in inputs]
+    outputs = infer_outputs(
+        node.op,
+        node.name,
+        node.attrs,
+        specs,
+        [spec.dtype for spec in node.outputs],
+        lambda i: _host_value(inputs[i]),
+        node.source,
+    )
+    return sum((num_elements(s.shape) or 0) * s.dtype.size for s in outputs) <= MAX_BYTES
+
+
+def _spec_of(value: Any) -> TensorSpec:
+    if isinstance(value, (np.ndarray, np.generic)):
+        return TensorSpec(dtypes.as_dtype(value.dtype), value.shape)
+    return TensorSpec(dtypes.variant, ())
+
+
+def _host_value(value: Any) -> PartialValue:
+    """``value`` as shape rules read it."""
+    is_small = isinstance(value, (np.ndarray, np.generic)) and value.size <= MAX_ELEMENTS
+    return as_host_value(value) if is_small else None
 
 
 def _results_of(node: Node, inputs: Sequence[Any]) -> Values:

@@ -9,12 +9,34 @@ the producer's program sends, the consumer's receives, and neither knows the oth
                                           | after the lock: act
                                         waiter(value, None)
 
-Modules, from pure to thread-safe:
+Modules, from pure to thread-safe. Within a task:
 
     key      `create_key`, `parse_key`, `ParsedKey`: a tensor on an edge, in one iteration of one frame
     table    `RendezvousTable`: matches sends and receives; returns actions (`Deliver`, `Fail`); no lock
-    local    `LocalRendezvous`: the table behind a lock, for programs on several threads
     inline   `InlineRendezvous`: a dict, for programs that take turns on one thread
+    local    `LocalRendezvous`: the table behind a lock, for programs on several threads
+
+Between tasks, where a receive asks the task that sends:
+
+    remote             `RemoteTable`, pure, and `RemoteRendezvous`: a step's rendezvous in one of its tasks
+    channel            `Transport`, `Listener`, `Connection`, `Receiver`: the seam, which carries frames
+    framing            frames as bytes and back; pure
+    security           tokens and certificates; `tls`, `host_identity` what follows from them and from a host
+    lifeline           whether a connection is open, lost or closed
+    receive_memory     where large arrays arrive
+
+    grpc_channel       gRPC, the one door to it: listens, dials, carries a `frame_stream`
+    stream_connection  a connection by that stream alone
+    byte_stream        a socket, plain or TLS; `frame_writer` writes frames to it from any thread
+    socket_channel     a connection by a socket, Unix or TCP
+    shared_memory      arrays between processes of a host; `shared_frames` are frames that have some
+    mpi_channel        MPI, the one door to it: ranks and messages; `progress` asks whether one has come
+    mpi_link           frames between two ranks, which `mpi_place` makes sure are of one world
+    mpi_connection     a connection by those
+
+    upgrade            the handshake over gRPC; `doors` are what the listening end offers in it
+    transport          `new_transport`: all of this by one name
+    faulty             `FaultyTransport`, for tests: loses, repeats and reorders
 
 What always holds (inline, which knows neither waiting nor abort, keeps the first and the last):
 

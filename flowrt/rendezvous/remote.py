@@ -140,6 +140,10 @@ class RemoteTable(Generic[W]):
     def pending(self) -> list[Pending]:
         return self._table.pending()
 
+    def awaited(self) -> list[str]:
+        """What other tasks were asked for and have not sent."""
+        return list(self._asked)
+
     def check(self) -> None:
         """Raises `InternalError` when a rule of this file is broken."""
         self._table.check()
@@ -193,6 +197,12 @@ class RemoteRendezvous(LocalRendezvous):
 
     def arrived(self, key: str, value: Any) -> None:
         self._do("arrived", key, value)
+
+    def awaited(self) -> list[str]:
+        """What other tasks were asked for and have not sent."""
+        assert isinstance(self._table, RemoteTable)
+        with self._lock:
+            return self._table.awaited()
 
     def end(self, drained: Callable[[], object]) -> None:
         """The programs have ended; ``drained`` is called when all that they made for others has left."""

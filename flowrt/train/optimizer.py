@@ -17,7 +17,6 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.gradients import gradients
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.op_def import op_def
 from flowrt.graph.ops.filling import zeros, zeros_like
 from flowrt.graph.ops.script import group
 from flowrt.variable_scope import get_variable_scope
@@ -241,10 +240,9 @@ def on_device_of(variable: Variable) -> Iterator[None]:
 
 def densified(grad: IndexedSlices, var: Variable) -> Tensor:
     """A gradient of ``var`` with zeros in the rows that it does not name."""
-    if grad.dense_shape is not None or var.shape.ndims is None or var.shape.as_list()[0] is None:
-        return convert_to_tensor(grad)
-    dense: Tensor = op_def("UnsortedSegmentSum")(grad.values, grad.indices, var.shape.as_list()[0])
-    return dense
+    if grad.dense_shape is None and var.shape.is_fully_defined():
+        grad = IndexedSlices(grad.values, grad.indices, convert_to_tensor(var.shape.as_list()))
+    return convert_to_tensor(grad)
 
 
 def _increment(global_step: Variable, after: Operation, scope: str) -> Operation:

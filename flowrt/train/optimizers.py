@@ -388,7 +388,7 @@ class LAMBOptimizer(Optimizer):
     def _prepare(self) -> None:
         step = self._get_non_slot_variable("lamb_step")
         with on_device_of(step):
-            self._step: Tensor = step.assign_add(1.0)
+            self._step: Tensor = step + 1.0
         self._tensors = {
             key: convert_to_tensor(value() if callable(value) else value, name=key)
             for key, value in self._settings.items()
@@ -410,6 +410,13 @@ class LAMBOptimizer(Optimizer):
         ratio = _where_positive(w, u, w / maximum(u, cast(1e-30, dtype)))
         updated: Operation = var.assign_sub(rate * ratio * update, read_value=False)
         return updated
+
+    def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
+        """The step counts after all updates."""
+        step = self._get_non_slot_variable("lamb_step")
+        with get_default_graph().control_dependencies(update_ops), on_device_of(step):
+            counted = step.assign_add(1.0, read_value=False)
+        return group(*update_ops, counted, name=name_scope)
 
 
 def _decayed(mean: Variable, beta: Any, value: Any) -> Any:

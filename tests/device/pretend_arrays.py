@@ -61,6 +61,10 @@ class Array(np.ndarray):
             like = None if function is np.copyto else function(*hosts, **options)
         if _is_view(like, hosts):
             return super().__array_function__(function, types, args, kwargs)
+        if hasattr(like, "_make"):  # several arrays, as of a decomposition
+            results = [self._cupy.empty(part.shape, part.dtype) for part in like]
+            self._cupy.thread.stream.put(partial(compute_all, function, hosts, options, as_numpys(results)))
+            return like._make(results)
         if like is not None and not isinstance(like, np.ndarray | np.generic):
             return like
         result = kwargs.get("out")
@@ -184,6 +188,11 @@ def compute(function: Any, arguments: Any, options: Any, target: Any) -> None:
         value = function(*arguments, **options)
         if target is not None:
             np.copyto(target, value)
+
+
+def compute_all(function: Any, arguments: Any, options: Any, targets: Any) -> None:
+    for target, value in zip(targets, function(*arguments, **options), strict=True):
+        np.copyto(target, value)
 
 
 def as_numpys(value: Any) -> Any:

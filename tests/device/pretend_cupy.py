@@ -257,7 +257,8 @@ class Cupy:
         """Of a ``__cuda_array_interface__`` an array over its memory, when the stream it names is done."""
         interface = getattr(array, "__cuda_array_interface__", None)
         if interface is None or isinstance(array, self.ndarray):
-            return array if isinstance(array, self.ndarray) else np.asarray(array, *arguments, **options)
+            is_there = isinstance(array, self.ndarray)
+            return array if is_there else self._make(np.array, array, *arguments, **options)
         if interface.get("stream") is not None:
             self.stream_of(interface["stream"]).synchronize()
         return self._over(interface, array)

@@ -13,6 +13,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
+from benchmarks.allocator import record
 from flowrt.device.bfc import FIRST_REGION
 from flowrt.device.memory_pool import LiveTensor, MemoryPool, Owner
 from flowrt.device.stream_executor import DeviceMemory, EventStatus, Stream
@@ -70,6 +71,17 @@ def test_memory_may_be_given_back_by_hand_once(pool):
     del memory
     assert pool.stats().bytes_in_use == 1024 + 256
     assert {again.address % 256, other.address % 256, other.nbytes} == {0}
+
+
+def test_an_observer_sees_each_piece_go_and_come_back(pool):
+    calls = record(pool)
+    first, second = pool.allocate(1000, OP), pool.allocate(20, OP)
+    with pytest.raises(ResourceExhaustedError):
+        pool.allocate(17 * MIB, OP)
+    pool.deallocate(first)
+    del second
+    assert pool.stats().bytes_in_use == 0  # what came back is taken in now
+    assert calls == [(0, 1000), (1, 20), (0, None), (1, None)]
 
 
 def test_foreign_memory_is_refused(pool, executor):

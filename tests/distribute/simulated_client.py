@@ -144,14 +144,14 @@ class Client:
         self.step: Step | None
         self.beside: Step | None = None
         """A second step, which it runs at the same time."""
-        self._is_asking = False
+        self.is_asking = False
         self._again: tuple[Any, ...] = ()
         self._script = self._live()
         self._reply: Any = None
 
     @property
     def is_waiting(self) -> bool:
-        return self._is_asking or self.beside is not None
+        return self.is_asking or self.beside is not None
 
     # --- what the simulation decides
 
@@ -168,13 +168,18 @@ class Client:
             error.origin = Origin(self._master, False)
             self._reply = None, error
             return
-        self._is_asking = True
+        self.is_asking = True
         self._request_id = peer.next_id()
         peer.ask(message, functools.partial(self._settle, self._request_id), self._request_id)
 
     @property
+    def running(self) -> list[Step]:
+        """The steps that it waits for."""
+        return [step for step in (self.step if self.is_asking else None, self.beside) if step is not None]
+
+    @property
     def may_run_beside(self) -> bool:
-        return self.step is not None and self._is_asking and self.beside is None and self._left > 0
+        return self.step is not None and self.is_asking and self.beside is None and self._left > 0
 
     def run_beside(self) -> None:
         """Run a step of the callable whose step runs, as another thread of the client would."""
@@ -282,9 +287,9 @@ class Client:
         return self._peer
 
     def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
-        assert self._is_asking, f"{self.name}: the request was answered twice"
+        assert self.is_asking, f"{self.name}: the request was answered twice"
         assert request_id == self._request_id
-        self._is_asking = False
+        self.is_asking = False
         self._reply = message, error
 
     def hello(self) -> Any:

@@ -23,6 +23,7 @@ from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.containers import Containers
 from flowrt.distribute.links import Links, ignore
 from flowrt.distribute.messages import Message
+from flowrt.distribute.observer import Observer
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done
 from flowrt.distribute.steps import Steps, as_op_error
@@ -84,7 +85,7 @@ class Task:
         self.address = addresses[name]
         self._transport = network.transport(self.address)
         self.links = Links(name, incarnation, cluster, addresses, self._transport, self, self)
-        self.steps = Steps(name, self.links, self._ended)
+        self.steps = Steps(name, self.links, self._ended, Observer(name, 0))
         self.devices = {device.name: device for device in devices_of(*index)}
         described = [
             pb.DeviceAttributes(name=device, device_type="CPU", incarnation=incarnation)

@@ -138,7 +138,7 @@ class Simulation:
             self.network.transport(f"client {number}"),
             programs,
             filters,
-            self.rng.randint(2, SLOTS // 6),
+            self.rng.randint(2, SLOTS // 8),
             random.Random(self.rng.random()),
             self._mode == "frames",
             self,
@@ -235,7 +235,7 @@ class Simulation:
 
     def _give_up(self) -> None:
         client = self.rng.choice(self.clients)
-        if client.step is None or not client.is_waiting:
+        if client.step is None or not client.is_asking:
             return
         self._fault(Fault("client"))
         if self.rng.random() < 0.6:
@@ -308,9 +308,9 @@ class Simulation:
         return [variable for task in self._all for variable in task.variables.values()]
 
     def _check_start(self, step: Step, whose: str) -> None:
-        """I6. A task whose `AbortStep` was lost may."""
-        knows = not any("lose abort_step" in fault.kind for fault in self.faults)
-        assert not (step.was_told and knows), f"I6: {whose} starts step {step.slot}, which has ended"
+        """I6. A task may that does not hear of the end: its `AbortStep` was lost, or its connection."""
+        hears = not any("lose abort_step" in fault.kind or whose in fault.tasks for fault in self.faults)
+        assert not (step.was_told and hears), f"I6: {whose} starts step {step.slot}, which has ended"
 
     def step_is_over(self, step: Step) -> None:
         """A client has its answer."""
@@ -346,10 +346,9 @@ class Simulation:
                 late = run.until is not None and self.now > run.until + SLACK_S
                 assert not (late and run.asked_for), f"I2: {task.name} still waits for {run.asked_for}"
         for client in self.clients:
-            step = client.step
-            if step is not None and client.is_waiting and step.timeout_s:
+            for step in client.running:
                 end = step.began + step.timeout_s + LATE_S + GRACE_S + SLACK_S
-                assert self.now < end, f"I2: {client.name} still waits for step {step.slot}"
+                assert not step.timeout_s or self.now < end, f"I2: {client.name} waits for step {step.slot}"
 
     def _left_over(self) -> str:
         """What is not finished, in words."""

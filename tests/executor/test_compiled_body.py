@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -186,22 +184,6 @@ def test_a_body_that_turns_out_to_be_more_is_bound_anew(monkeypatch):
     expected = run(recurrence, {"x": x, **feeds})
     monkeypatch.setattr(bind_control, "compiled_body", lambda *_: None)
     assert_equal(run(recurrence, {"x": x, **feeds}, is_whole=False), expected)
-
-
-def test_a_loop_without_end_is_ended():
-    def build():
-        x = tf.placeholder(tf.float32, [4])
-        return tf.while_loop(lambda a: a[0] < 2, lambda a: [tf.tanh(a) * 1.5], [x]), {"x": x}
-
-    graph = tf.Graph()
-    with graph.as_default():
-        fetches, names = build()
-    options = tf.RunOptions(timeout_in_ms=200)
-    with tf.Session(graph=graph) as session:
-        start = time.monotonic()
-        with pytest.raises(tf.errors.DeadlineExceededError):
-            session.run(fetches, {names["x"]: np.ones(4, "f")}, options=options)
-        assert time.monotonic() - start < 10
 
 
 def test_steps_that_fail_link_nothing_anew():

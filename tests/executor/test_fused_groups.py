@@ -246,7 +246,7 @@ def test_rows_are_gathered_bit_for_bit(monkeypatch, shape, dtype):
 NUMBERS = st.lists(st.integers(0, 2), min_size=1, max_size=3)
 
 
-@settings(deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(st.data(), st.integers(1, 3), st.integers(1, 3), st.lists(NUMBERS, min_size=1, max_size=3))
 def test_rows_gathered_by_constants_and_feeds(data, n_rows, n_columns, steps):
     """Matrices and numbers are constants, of one element too, or fed; what reads them may be so as well."""

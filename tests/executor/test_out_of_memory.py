@@ -177,7 +177,7 @@ class Training:
 
     def check_memory(self):
         """Nothing but the variables has any."""
-        found = self.session._variable_resources(self.variables)
+        found = self.session._runtime._places(self.variables, self.session.run)
         of_variables = sum(bytes_of(device, variable.array) for device, variable in found)
         assert in_use(self.session) == of_variables >= 3 * MIN_POOLED
         for device in self.session.devices:

@@ -7,12 +7,14 @@ jvp agrees with the vjp.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from flowrt import dtypes
 from flowrt.dtypes import as_dtype, variant
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.gradients import apply_vjp, gradients
@@ -243,6 +245,24 @@ def test_every_op_has_samples_unless_it_works_on_the_state_of_a_session() -> Non
         without - {o.name for o in registered_ops().values() if needs_a_session(o) or works_on_lists(o)}
         <= EXECUTOR_OPS | FUSED_OPS
     )
+
+
+class Backwards(frozenset[dtypes.DType]):
+    """As another process may have it: dtypes are hashed by their addresses."""
+
+    def __iter__(self) -> Iterator[dtypes.DType]:
+        return reversed(list(super().__iter__()))
+
+
+def test_samples_are_the_same_in_every_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def described() -> list[Any]:
+        samples = [(param.id, param.values[1]) for param in cases()]
+        return [(i, [getattr(x, "dtype", None) for x in s.inputs], s.attrs.get("dtype")) for i, s in samples]
+
+    found = described()
+    for name in ("ANY", "COMPLEX", "FLOATING", "INDEX", "INEXACT", "INTEGER", "NUMERIC", "REAL"):
+        monkeypatch.setattr(dtypes, name, Backwards(getattr(dtypes, name)))
+    assert described() == found
 
 
 def test_the_list_of_executor_ops_is_closed() -> None:

@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import sys
+import threading
+from types import SimpleNamespace
 
 import pytest
 
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
-from flowrt.rendezvous import doors, mpi_link
+from flowrt.rendezvous import doors, mpi_channel, mpi_link
 from flowrt.rendezvous import transport as transport_module
+from flowrt.rendezvous.framing import Kind, allocate_aligned, encode
 from flowrt.rendezvous.mpi_channel import MpiWorld, open_world
+from flowrt.rendezvous.mpi_link import MpiLink
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
@@ -132,6 +137,65 @@ def test_certificates_would_promise_what_mpi_does_not_do() -> None:
 def test_without_mpi4py() -> None:
     with pytest.raises(FailedPreconditionError, match=r"pip install flowrt\[mpi\]"):
         open_world()
+
+
+# --- links
+
+
+def link_pair() -> tuple[MpiLink, MpiLink]:
+    world = MpiWorld(PretendMpi())
+    return MpiLink(world, 0, 2, 1, allocate_aligned), MpiLink(world, 0, 1, 2, allocate_aligned)
+
+
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_bytes_are_given_back_when_the_peer_has_them_or_throws_them_away(is_taken: bool) -> None:
+    """Not when an end ends: what it began to send it cannot take back."""
+    near, far = link_pair()
+    array = random_bytes(3 * mpi_link.PIECE_BYTES)
+    expected, calls = array.copy(), list[int]()
+    near.send(encode(Kind.DATA, b"", [array]), lambda: (calls.append(1), array.fill(0)))
+    near.end()
+    assert not calls
+    if is_taken:
+        far.start()
+        frame = far.receive()
+        assert frame is not None
+        assert_same(frame.payload, [expected])
+    else:
+        far.end()
+    assert far.receive() is None
+    wait_until(lambda: near.is_over and far.is_over, "both ends are over")
+    assert calls == [1]
+
+
+def test_an_end_whose_peer_is_dead_is_over_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_link, "QUIET_S", 0.05)
+    link = MpiLink(MpiWorld(PretendMpi()), 0, 1, 2, allocate_aligned)
+    calls: list[int] = []
+    link.send(encode(Kind.DATA, b"", [random_bytes(1 << 20)]), lambda: calls.append(1))
+    link.end()
+    wait_until(lambda: link.is_over, "it is over")
+    assert calls == [1]
+    assert not link.send([b"x"], None)
+
+
+# --- the initialisation
+
+
+def test_a_rank_that_never_initialises_mpi_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_channel, "INIT_S", 0.05)
+    come = threading.Event()
+    mpi = SimpleNamespace(THREAD_MULTIPLE=3, Init_thread=lambda level: come.wait(), Exception=RuntimeError)
+    with pytest.raises(UnavailableError, match=r"all ranks to initialise MPI within 0.05 s"):
+        mpi_channel._initialise(mpi)
+    come.set()
+
+
+def test_an_mpi_for_one_thread_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    mpi = SimpleNamespace(THREAD_MULTIPLE=3, Query_thread=lambda: 1, Is_initialized=lambda: True)
+    monkeypatch.setitem(sys.modules, "mpi4py", SimpleNamespace(rc=SimpleNamespace(), MPI=mpi))
+    with pytest.raises(FailedPreconditionError, match=r"MPI_THREAD_MULTIPLE.*level 1 of 3"):
+        mpi_channel._load_mpi()
 
 
 # --- Open MPI

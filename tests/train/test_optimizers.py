@@ -369,15 +369,29 @@ def test_a_variable_that_was_initialized_in_column_order_is_updated() -> None:
         assert not session.run(w).any()
 
 
-def test_sparse_updates_check_their_indices_before_they_write() -> None:
+@pytest.mark.parametrize("case", CASES)
+def test_sparse_updates_check_their_indices_before_they_write(case: str) -> None:
     w = tf.Variable(np.ones((3, 2), np.float32))
     rows = tf.placeholder(tf.int32, [2])
     slices = tf.IndexedSlices(tf.ones([2, 2]), rows, tf.constant([3, 2]))
-    step = tf.train.AdagradOptimizer(1.0).apply_gradients([(slices, w)])
+    step = CASES[case][1]().apply_gradients([(slices, w)])
     with start() as session:
-        with pytest.raises(InvalidArgumentError, match=r"indices\[1\]: expected an index in \[0, 3\); got 3"):
-            session.run(step, {rows: [0, 3]})
-        assert session.run(w).all()
+        before = session.run(tf.global_variables())
+        for bad in (3, -1):
+            wanted = rf"indices\[1(, 0)?\]: expected an index in \[0, 3\); got {bad}"
+            with pytest.raises(InvalidArgumentError, match=wanted):
+                session.run(step, {rows: [0, bad]})
+        for was, now in zip(before, session.run(tf.global_variables()), strict=True):
+            np.testing.assert_array_equal(now, was)
+
+
+def test_slices_of_unknown_extent_become_dense_by_the_variables_shape() -> None:
+    w = tf.Variable(np.ones((3, 2), np.float32))
+    slices = tf.IndexedSlices(tf.ones([2, 2]), tf.constant([2, 2], tf.int64))
+    step = tf.train.AdamOptimizer(0.5).apply_gradients([(slices, w)])
+    with start() as session:
+        session.run(step)
+        np.testing.assert_allclose(session.run(w)[:, 0], [1, 1, 0.5], rtol=1e-5)
 
 
 def test_an_update_without_initialized_slots_says_which_and_changes_nothing() -> None:

@@ -233,7 +233,8 @@ def _cases(spatial: int) -> Iterable[tuple[tuple[int, ...], dict[str, Any]]]:
 def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, dict[str, Any]]]:
     """(input without equal elements, pooled gradient, attributes)."""
     cases = [(x, attrs, dtypes.float64) for x, attrs in _cases(spatial)]
-    cases += [(*case, dtype) for case, dtype in zip(_cases(spatial), dtypes.FLOATING, strict=False)]
+    floating = sorted(dtypes.FLOATING, key=str)
+    cases += [(*case, dtype) for case, dtype in zip(_cases(spatial), floating, strict=False)]
     for x_shape, attrs, dtype in cases:
         count = int(np.prod(x_shape))
         x = (rng.permutation(count) / max(1, count)).reshape(x_shape).astype(dtype.np)

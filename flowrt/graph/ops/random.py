@@ -198,7 +198,7 @@ def _define_float_draw(name: str, kernel: Callable[..., Any], doc: str) -> Any:
         shape=_one_drawn_shape,
         kernel=kernel,
         samples=lambda rng: (
-            *(sample(np.array([2, 3], np.int32), dtype=d, seed=1) for d in dtypes.FLOATING),
+            *(sample(np.array([2, 3], np.int32), dtype=d, seed=1) for d in sorted(dtypes.FLOATING, key=str)),
             sample(np.zeros(0, np.int64)),
             sample(np.array([0, 2], np.int32)),
         ),

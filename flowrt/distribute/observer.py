@@ -1,0 +1,58 @@
+"""`Observer`: what a task keeps of its steps for people: its last events, written when a step fails, and
+reports of steps that wait too long.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable
+from pathlib import Path
+from typing import final
+
+from flowrt.distribute.flight_recorder import FlightRecorder, What, write_record
+from flowrt.distribute.stalls import StallWatch, report_stall
+from flowrt.errors import OpError
+from flowrt.rendezvous.remote import RemoteRendezvous
+
+LOGGER = logging.getLogger(__name__)
+
+
+@final
+class Observer:
+    """Of the steps of ``task`` in its life ``incarnation``; records go to ``log_dir`` if there is one. Any
+    thread may call anything but `look`, which one thread calls now and then.
+    """
+
+    def __init__(self, task: str, incarnation: int, log_dir: Path | None = None) -> None:
+        self._task, self._incarnation, self._log_dir = task, incarnation, log_dir
+        self._recorder = FlightRecorder()
+        self.note = self._recorder.record
+        """``note(what, step, key, peer)``: an event, which happens now."""
+        self._watch = StallWatch()
+
+    def ended(self, step: int, error: OpError | None) -> None:
+        """A step's part is over here; one that failed is a reason to write the record."""
+        if error is None:
+            self.note(What.ENDED, step)
+            return
+        self.note(What.ABORTED, step, error.message)
+        if self._log_dir is None:
+            return
+        try:
+            write_record(self._log_dir, self._recorder.read(self._task, self._incarnation))
+        except OSError as failure:
+            LOGGER.warning("%s: its last events could not be written: %s", self._task, failure)
+
+    def look(self, now: float, steps: Iterable[tuple[int, RemoteRendezvous]]) -> None:
+        """At ``now`` of the monotonic clock ``steps`` run. Logs those that have waited for the same tensors
+        of other tasks for `flowrt.distribute.stalls.STALL_S` seconds.
+        """
+        for stall in self._watch.observe(now, {step: rendezvous.awaited() for step, rendezvous in steps}):
+            LOGGER.warning("%s", report_stall(stall, self._task, self._last_heard))
+
+    def _last_heard(self, task: str) -> str | None:
+        event = self._recorder.last_of(task)
+        return (
+            None if event is None else f"{event.what} {time.monotonic() - event.time:.0f} s ago: {event.key}"
+        )

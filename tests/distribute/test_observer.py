@@ -1,0 +1,69 @@
+"""What a task keeps for people: records of steps that failed, reports of steps that wait."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import flowrt as tf
+from flowrt.distribute.flight_recorder import What, read_records
+from flowrt.distribute.missing_sender import explain
+from flowrt.distribute.observer import Observer
+from flowrt.distribute.stalls import STALL_S
+from flowrt.rendezvous.key import create_key
+from flowrt.rendezvous.remote import RemoteRendezvous
+from tests.distribute.processes import cluster
+
+HERE, THERE = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
+KEY = create_key(f"{THERE}/device:CPU:0", 1, f"{HERE}/device:CPU:0", "loss", 0, 0)
+
+
+def test_a_step_that_fails_leaves_records_that_tell_what_was_missing(tmp_path: Path) -> None:
+    """Of two processes; what task 0 asks for never comes to task 1."""
+    faults = {"FLOWRT_FAULTS": "RecvTensor:drop=1"}
+    with cluster(0, 2, "--log-dir", str(tmp_path), environ=faults) as tasks, tf.Graph():
+        with tf.device("/job:worker/task:1"):
+            there = tf.identity(tf.placeholder_with_default(1.0, []), name="there")
+        with tf.device("/job:worker/task:0"):
+            here = there + 1.0
+        with tf.Session(tasks.target) as session:
+            with pytest.raises(tf.errors.DeadlineExceededError):
+                session.run(here, options=tf.RunOptions(timeout_in_ms=300))
+    records = {record.task: record for record in read_records(tmp_path)}
+    assert [event.what for event in records[HERE].events] == [What.STARTED, What.ASKED, What.ABORTED]
+    text = "\n".join(explain(records.values()))
+    assert "the request never came to worker 1" in text
+    assert "there" in text
+
+
+def test_a_step_that_waits_is_reported_with_the_producers_last_sign(caplog: pytest.LogCaptureFixture) -> None:
+    observer = Observer(HERE, 1)
+    rendezvous = RemoteRendezvous(HERE, lambda task, keys: observer.note(What.ASKED, 7, keys[0], task))
+    rendezvous.ask([KEY])
+    observer.look(100.0, [(7, rendezvous)])
+    observer.look(100.0 + STALL_S - 1, [(7, rendezvous)])
+    assert not caplog.messages
+    observer.look(100.0 + STALL_S, [(7, rendezvous)])
+    (report,) = caplog.messages
+    for words in ("step 7", f"waited {STALL_S:.0f} s", "'loss'", THERE, "s ago"):
+        assert words in report
+    rendezvous.arrived(KEY, 1.0)
+    observer.look(100.0 + 10 * STALL_S, [(7, rendezvous)])
+    assert len(caplog.messages) == 1
+
+
+def test_a_folder_that_cannot_be_written_is_a_warning(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "file").touch()
+    Observer(HERE, 1, tmp_path / "file").ended(3, tf.errors.AbortedError("x"))
+    assert "could not be written" in caplog.text
+
+
+def test_the_graph_of_another_process_is_checked() -> None:
+    with cluster(0, 1) as tasks, tf.Graph(), tf.Session(tasks.target) as session:
+        long = tf.add(tf.placeholder_with_default(1.0, []), 1.0, name="x" * 2000)
+        with pytest.raises(tf.errors.ResourceExhaustedError, match="characters in a name"):
+            session.run(long)
+        assert session.run(tf.placeholder_with_default(1.0, []) + 1.0) == 2.0
