@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import functools
+import logging
 import os
 import shutil
 import sys
@@ -53,6 +54,16 @@ def fresh_default_graph() -> None:
     reset = getattr(sys.modules.get("flowrt"), "reset_default_graph", None)
     if reset is not None:
         reset()
+
+
+@pytest.fixture(autouse=True)
+def verbosity_as_before() -> Iterator[None]:
+    """A script that sets the verbosity of its logs sets it for its test only."""
+    logger = logging.getLogger("flowrt")
+    level, handlers = logger.level, list(logger.handlers)
+    yield
+    logger.setLevel(level)
+    logger.handlers[:] = handlers
 
 
 @functools.cache

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import final
 
 from flowrt.distribute.flight_recorder import FlightRecorder, What, write_record
+from flowrt.distribute.missing_sender import describe
 from flowrt.distribute.stalls import StallWatch, report_stall
 from flowrt.errors import OpError
 from flowrt.rendezvous.remote import RemoteRendezvous
@@ -31,11 +32,8 @@ class Observer:
         """``note(what, step, key, peer)``: an event, which happens now."""
         self._watch = StallWatch()
 
-    def ended(self, step: int, error: OpError | None) -> None:
-        """A step's part is over here; one that failed is a reason to write the record."""
-        if error is None:
-            self.note(What.ENDED, step)
-            return
+    def aborted(self, step: int, error: OpError) -> None:
+        """A step was ended by ``error``: a reason to write the record."""
         self.note(What.ABORTED, step, error.message)
         if self._log_dir is None:
             return
@@ -53,6 +51,4 @@ class Observer:
 
     def _last_heard(self, task: str) -> str | None:
         event = self._recorder.last_of(task)
-        return (
-            None if event is None else f"{event.what} {time.monotonic() - event.time:.0f} s ago: {event.key}"
-        )
+        return None if event is None else f"{describe(event)}, {time.monotonic() - event.time:.0f} s ago"

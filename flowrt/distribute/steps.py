@@ -88,7 +88,8 @@ class Steps:
 
     def _end(self, ended: StepEnded) -> None:
         self._controls.pop(ended.step, None)
-        self._observer.ended(ended.step, ended.error)
+        if ended.error is None:
+            self._observer.note(What.ENDED, ended.step)
         self._ended(ended)
 
     def end(self, action: EndStep) -> None:
@@ -97,6 +98,7 @@ class Steps:
         if control is not None:
             control.cancel(action.error)
         action.rendezvous.abort(action.error)
+        self._observer.aborted(action.step, action.error)
 
     # --- tensors of others
 

@@ -33,8 +33,7 @@ def test_a_step_that_fails_leaves_records_that_tell_what_was_missing(tmp_path: P
     records = {record.task: record for record in read_records(tmp_path)}
     assert [event.what for event in records[HERE].events] == [What.STARTED, What.ASKED, What.ABORTED]
     text = "\n".join(explain(records.values()))
-    assert "the request never came to worker 1" in text
-    assert "there" in text
+    assert "for 'PlaceholderWithDefault:0': the request never came to worker 1" in text
 
 
 def test_a_step_that_waits_is_reported_with_the_producers_last_sign(caplog: pytest.LogCaptureFixture) -> None:
@@ -57,7 +56,7 @@ def test_a_folder_that_cannot_be_written_is_a_warning(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "file").touch()
-    Observer(HERE, 1, tmp_path / "file").ended(3, tf.errors.AbortedError("x"))
+    Observer(HERE, 1, tmp_path / "file").aborted(3, tf.errors.AbortedError("x"))
     assert "could not be written" in caplog.text
 
 
