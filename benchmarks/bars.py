@@ -47,5 +47,11 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("gpt_adam", "step"): (Bar(1.0, ("torch", "torch_compile")),),
     ("gelu_sum_16m", "run"): (_jax(0.8),),
     ("matmul_2048", "run"): (_tf(1.05),),
+    ("cluster_grpc", "64_mib"): (_tf(1.0),),
+    ("cluster_grpc", "hop"): (_tf(1.2),),
+    ("cluster_same_host", "64_mib"): (_tf(0.33),),
+    ("cluster_same_host", "scalar"): (_tf(0.4),),
+    ("cluster_same_host", "hop"): (_tf(0.5),),
+    ("cluster_same_host", "remote_noop"): (_tf(0.4),),
 }
 """By case and measure."""

@@ -29,19 +29,21 @@ class Loaded(NamedTuple):
 
 
 def _flowrt() -> Loaded:
-    from benchmarks.cases import CASES
+    from benchmarks import cases, cluster
 
     flowrt = importlib.import_module("flowrt")
-    cases = {name: partial(case, flowrt) for name, case in CASES.items()}
-    return Loaded(flowrt.__version__, cases, flowrt.errors.UnimplementedError)
+    all_cases = {**cases.CASES, **cluster.CASES}
+    bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
+    return Loaded(flowrt.__version__, bound, flowrt.errors.UnimplementedError)
 
 
 def _tensorflow() -> Loaded:
-    from benchmarks.cases import CASES
+    from benchmarks import cases, cluster
 
     tf = importlib.import_module("tensorflow.compat.v1")
     tf.disable_v2_behavior()
-    return Loaded(tf.__version__, {name: partial(case, tf) for name, case in CASES.items()})
+    all_cases = {**cases.CASES, **cluster.CASES}
+    return Loaded(tf.__version__, {name: partial(case, tf) for name, case in all_cases.items()})
 
 
 def _torch(is_compiled: bool) -> Loaded:

@@ -131,7 +131,7 @@ class Function:
             with traces.variables(self._signature.text):
                 traced = trace(
                     self._python_function(), self._name, self._signature, arguments, specs,
-                    observes=not self._autograph,
+                    observes=not self._autograph, is_converted=self._autograph,
                 )  # fmt: skip
         except RecursionError:
             raise self._recursion() from None

@@ -50,11 +50,14 @@ def recompute_sequential(layers: Sequence[Callable[[Any], Any]], x: Any, segment
 
     With the default, the square root of their number, n equal layers take O(sqrt n) memory and one more
     forward pass (Chen et al., 2016). Raises `DTypeError` unless ``layers`` is a list or tuple of callables,
-    `InvalidArgumentError` unless 1 <= segments <= the number of layers.
+    `InvalidArgumentError` if it is empty, and unless 1 <= segments <= the number of layers.
     """
     if not isinstance(layers, (list, tuple)) or not all(map(callable, layers)):
         message = f"recompute_sequential: expected layers to be a list of callables; got {layers!r:.80}"
         raise DTypeError(message, source=user_line())
+    if not layers:
+        message = "recompute_sequential: expected at least one layer; got none"
+        raise InvalidArgumentError(message, source=user_line())
     count = round(math.sqrt(len(layers))) if segments is None else segments
     if not 1 <= count <= len(layers):
         raise InvalidArgumentError(

@@ -102,16 +102,18 @@ def trace(
     arguments: Arguments,
     specs: Sequence[TensorSpec],
     observes: bool = False,
+    is_converted: bool = False,
 ) -> ConcreteFunction:
     """``func`` of ``arguments`` as a function of the default graph, with tensors of ``specs`` among them.
-    ``observes``: Python may ask for the values of tensors that are known for this call.
+    ``observes``: Python may ask for the values of tensors that are known for this call. ``is_converted``:
+    autograph has converted ``func``.
     """
     outer = get_default_graph()
     graph = FuncGraph(outer, f"function {name!r}")
     graph.must_run = in_order
     with graph:
         parameters = [graph.parameter(s, n) for s, n in zip(specs, arguments.tensor_names(), strict=True)]
-        graph.observe = None
+        graph.observe, graph.is_converted = None, is_converted
         if observes:
             graph.observe = _Observer(
                 signature.text, dict(zip(parameters, arguments.tensors, strict=True)), outer

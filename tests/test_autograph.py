@@ -303,7 +303,34 @@ def test_a_called_function_rebinds_what_the_block_carries_or_made():
     assert run(f(tf.placeholder_with_default(0.0, []))) == (0 * 2 + 1) * 2 + 2
 
 
+def counts_itself(x):
+    global calls  # noqa: PLW0603
+    while x < 3:
+        x = x + 1
+        calls += 1
+    total, calls = calls, 0
+    return total
+
+
+def test_a_block_rebinds_a_global_name_itself():
+    assert run(tf.function(counts_itself, autograph=True)(tf.placeholder_with_default(0.0, []))) == 3
+
+
 def test_what_a_refused_block_rebound_is_as_before():
+    count, x = 0, tf.placeholder(tf.float32, [])
+
+    def increment():
+        nonlocal count
+        count += 1
+
+    def counts(x):
+        if x > 0:
+            increment()
+        return x
+
+    with pytest.raises(InvalidArgumentError, match="name 'count'"):
+        tf.function(counts, autograph=True)(x)
+    assert count == 0
     with pytest.raises(InvalidArgumentError, match="name 'calls'"):
         tf.function(module_level_counts, autograph=True)(tf.constant(1.0))
     assert calls == 0

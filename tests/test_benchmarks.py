@@ -12,8 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import flowrt as tf
 from benchmarks import __main__ as bench
-from benchmarks import bars, plots, scaling, sides, timing
+from benchmarks import bars, cluster, cluster_scaling, plots, scaling, sides, timing
 from benchmarks.bars import BARS, Bar
 from benchmarks.cases import CASES
 from benchmarks.report import (
@@ -101,7 +102,7 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
-    assert {case for case, _ in BARS} == set(CASES)
+    assert {case for case, _ in BARS} == set(CASES) | set(cluster.CASES)
     assert {peer for many in BARS.values() for bar in many for peer in bar.peers} <= set(sides.PEERS)
 
 
@@ -319,12 +320,30 @@ def test_a_case_runs_for_real(tmp_path: Path) -> None:
     assert re.search(r"^\| `add_callable` \| run \| [\d.]+ [um]s \| 1 x PyTorch \|$", table, re.MULTILINE)
 
 
-@pytest.mark.parametrize("name", ["worker", "timing", "inputs", "cases", "peers_torch", "peers_jax"])
+@pytest.mark.parametrize(
+    "name", ["worker", "timing", "inputs", "cases", "cluster", "peers_torch", "peers_jax"]
+)
 def test_what_peers_run_imports_nothing_of_flowrt(name: str) -> None:
     tree = ast.parse((FOLDER / f"{name}.py").read_text())
     modules = [node.module for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     modules += [a.name for node in ast.walk(tree) if isinstance(node, ast.Import) for a in node.names]
     assert not [module for module in modules if module and module.partition(".")[0] == "flowrt"]
+
+
+# --- clusters
+
+
+def test_the_tasks_of_a_cluster_work_and_end_with_it() -> None:
+    with cluster.local_cluster(tf, 2) as target, tf.Graph():
+        with tf.device("/job:worker/task:1"):
+            there = tf.placeholder_with_default(20, []) + 1
+        with tf.Session(target) as session:
+            assert session.run(there) == 21
+
+
+def test_the_line_of_the_null_step_is_intercept_and_slope() -> None:
+    *_, fit = cluster_scaling.table_lines([(n, 1e-3 + n * 2e-4) for n in (1, 2, 4)])
+    assert fit == "1 ms and 200 us a worker"
 
 
 # --- scaling

@@ -88,6 +88,11 @@ def test_a_chain_of_n_layers_takes_the_square_root_and_one_more_forward_pass(cou
         np.testing.assert_array_equal(a, b)  # the same kernels on the same numbers
 
 
+def test_a_chain_without_layers_is_refused():
+    with pytest.raises(InvalidArgumentError, match="expected at least one layer; got none"):
+        tf.recompute_sequential([], tf.ones([2]))
+
+
 def test_segments_choose_between_memory_and_nothing():
     peaks = [chain(16, recomputed=True, segments=n).peak for n in (1, 4, 16)]
     assert peaks[1] < min(peaks[0], peaks[2])

@@ -71,6 +71,40 @@ def test_python_control_flow_of_a_tensor_says_what_to_use_and_where(use, message
     assert "function(autograph=True)" in caught.value.message
 
 
+@pytest.mark.parametrize(
+    ("value", "use", "message"),
+    [
+        ([1.0, 2.0], bool, r"truth value: expected one element; got shape \[2\]. Use .*reduce_all\(\) or"),
+        ([], bool, r"truth value: expected one element; got shape \[0\]. Use .*reduce_all"),
+        ("yes", bool, r"truth value: expected a bool or a number; got string. Use flowrt.equal\(\)"),
+        ([1, 2], range, r"Python integer: expected one element; got shape \[2\]"),
+    ],
+)
+@pytest.mark.parametrize("trace", [lambda f: f, tf.function], ids=["graph", "trace"])
+def test_what_is_no_truth_and_no_integer_whatever_its_value_is(value, use, message, trace):
+    x = tf.constant(value, name="x")
+    with pytest.raises(DTypeError, match=rf"Tensor 'x:0' (has|is) no {message}") as caught:
+        trace(lambda: use(x))()
+    assert "no values yet" not in caught.value.message
+
+
+def test_converted_code_is_not_told_to_convert():
+    n = tf.placeholder(tf.int32, [])
+
+    def first_or_second(n):
+        return tf.constant([1, 2][n])
+
+    def nested(n):
+        return tf.cond(n > 0, lambda: first_or_second(n), lambda: n)
+
+    for program in (first_or_second, nested):
+        with pytest.raises(DTypeError, match=r"integer.*autograph has not converted this") as caught:
+            tf.function(program, autograph=True)(n)
+        assert "flowrt.function(autograph=True)" not in caught.value.message
+    with pytest.raises(DTypeError, match=r"no Python integer.*function\(autograph=True\)"):
+        tf.function(first_or_second)(n)
+
+
 def test_the_length_of_a_tensor():
     with pytest.raises(DTypeError, match=rf"^\({HERE}\): Tensor 'x:0' has no len\(\): use .shape"):
         len(tf.constant([1], name="x"))

@@ -15,7 +15,8 @@
     local_devices     the devices of a session, by request
 
     loops             `LoopProgram`: what a loop over the elements of arrays computes, as data
-    loop_math, loop_stages    its functions as arithmetic; how many passes over a row it needs
+    loop_math, loop_formats   its functions as arithmetic; the polynomials of float32 and float64
+    loop_stages               how many passes over a row it needs
     llvm_loops, llvm_iteration, llvm_text   its LLVM IR, as text; of a loop over scalars; of one value
     llvm_convolution          LLVM IR of convolutions, as text
     cuda_loops, cuda_text     a loop's CUDA C, as text; of one value

@@ -192,11 +192,14 @@ class BFCAllocator:
         """The address of ``nbytes`` bytes, or None when no free chunks in a row are enough for them. 0 bytes
         get an address too.
 
-        Raises `InvalidArgumentError` for a negative size.
+        Raises `InvalidArgumentError` for a size that is negative or no integer.
         """
-        if nbytes < 0:
-            raise InvalidArgumentError(f"BFCAllocator.allocate: expected 0 bytes or more; got {nbytes}")
-        size = (nbytes + 255) & -256 or MIN_CHUNK  # `round_up`, without the call
+        try:
+            size = (nbytes + 255) & -256 or MIN_CHUNK  # `round_up`, without the call
+        except TypeError:
+            size = -1
+        if size < 0 or nbytes < 0:
+            raise InvalidArgumentError(f"BFCAllocator.allocate: expected 0 bytes or more; got {nbytes!r}")
         found = self._bins[None].best(size)
         if stream in self._bins and stream is not None:
             found = self._best_of_two(found, size, stream)

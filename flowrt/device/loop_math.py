@@ -5,24 +5,24 @@ machine's instructions only, and its vectoriser sees no call. Rules of this file
 
   1. No branches: both sides are computed, `select` takes one. Exponents are made and taken by integers.
   2. float32 is computed in float32; only `pow` and the range reduction of `sin` and `cos` go through float64.
-     One function serves both dtypes, its coefficients are in a table.
+     One function serves both dtypes, its coefficients are in a table (`flowrt.device.loop_formats`).
   3. A sum whose error matters takes its product through an explicit `fma`, or has an exact product: results
      keep their bounds whether or not a back end contracts ``a * b + c``.
   4. NaN gives NaN, infinities and signed zeros are IEEE 754's (C's Annex F), underflow is gradual.
 
 The docstrings give errors in ulp of the exact result, for float32 and float64: the largest found, in float32
-over all values where a function does anything (`pow`: 10**6 pairs), in float64 over 10**6 values. The
-polynomials are minimax fits (Remez, in 200 bits) whose own errors are below 0.1 ulp. Sources: Cody and Waite,
-"Software Manual for the Elementary Functions" (1980); Muller et al., "Handbook of Floating-Point Arithmetic"
-(2nd ed., 2018).
+over all values where a function does anything (`pow`: 10**6 pairs), in float64 over 10**6 values. Sources:
+Cody and Waite, "Software Manual for the Elementary Functions" (1980); Muller et al., "Handbook of
+Floating-Point Arithmetic" (2nd ed., 2018).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
+from flowrt.device.loop_formats import FORMATS
 from flowrt.device.loops import FUNCTIONS, Instruction, LoopBuilder, LoopProgram, Value
 
 
@@ -71,110 +71,7 @@ def _copy(b: LoopBuilder, instruction: Instruction, arguments: Sequence[Value]) 
     return b.emit(op, *arguments)
 
 
-# --- the two formats and their coefficients, lowest power first
-
-
-class _Format(NamedTuple):
-    fraction_bits: int
-    one: int
-    """The bits of 1.0."""
-    sqrt_half: int
-    """The bits of √½."""
-    least_normal: float
-    ln2: tuple[float, float]
-    """High and low part; the high one times any exponent is exact."""
-    exp_range: tuple[float, float]
-    """Below it is nothing but 0, above it nothing but infinity."""
-    saturation: float
-    """From here on ``tanh(x / 2)``, so also ``expm1(-x)``, is 1 but for its sign."""
-    exp: tuple[float, ...]
-    """``(e**r - 1 - r) / r**2`` in r, |r| <= ln 2 / 2."""
-    tanh: tuple[float, ...]
-    """``(tanh h - h) / h**3`` in h², |h| <= 0.2615."""
-    log: tuple[float, ...]
-    """``(ln((1 + s) / (1 - s)) - 2 s) / s**3`` in s², |s| <= (√2 - 1) / (√2 + 1)."""
-    sin: tuple[float, ...]
-    """``(sin r - r) / r**3`` in r², |r| <= 1.05 π/4."""
-    cos: tuple[float, ...]
-    """``(cos r - 1 + r**2 / 2) / r**4`` in r², |r| <= 1.05 π/4."""
-    erf_near: tuple[float, ...]
-    """``erf(x) / x - 1`` in x², x <= the bound."""
-    erf_bound: float
-    erf_far: tuple[float, ...]
-    """``ln(1 - erf(x))`` in x, from the bound to the end, its error weighted by ``1 - erf(x)``."""
-    erf_end: float
-    """From here on erf is 1."""
-
-
-_FORMATS = {
-    "float32": _Format(
-        fraction_bits=23,
-        one=0x3F800000,
-        sqrt_half=0x3F3504F3,
-        least_normal=2.0**-126,
-        ln2=(0.693145751953125, 1.4286068e-06),
-        exp_range=(-104.0, 89.0),
-        saturation=18.1,
-        exp=(0.49999994, 0.1666652, 0.0416684, 0.008368851, 0.0013814367),
-        tanh=(-0.33333212, 0.13322502, -0.051201116),
-        log=(0.6666666, 0.40000972, 0.284987, 0.24280949),
-        sin=(-0.16666651, 0.008331919, -0.00019483049),
-        cos=(0.041666638, -0.0013886959, 2.439365e-05),
-        erf_near=(0.12837917, -0.3761262, 0.11283398, -0.026835447, 0.0051157577, -0.0006758314),
-        erf_bound=0.75,
-        erf_far=(
-            *(-2.0986019e-05, -1.1284355, -0.6358379, -0.10516838),
-            *(0.022850333, -0.003206326, 0.00021323276),
-        ),
-        erf_end=4.0,
-    ),
-    "float64": _Format(
-        fraction_bits=52,
-        one=0x3FF0000000000000,
-        sqrt_half=0x3FE6A09E667F3BCD,
-        least_normal=2.0**-1022,
-        ln2=(0.6931471805598903, 5.497923018708371e-14),
-        exp_range=(-746.0, 710.0),
-        saturation=38.2,
-        exp=(
-            *(0.5000000000000011, 0.16666666666666408, 0.04166666666652816, 0.008333333333496784),
-            *(0.0013888888944236428, 0.00019841269503014823, 2.4801492400147083e-05),
-            *(2.755758819753819e-06, 2.7630519621925094e-07, 2.499992346365469e-08),
-        ),
-        tanh=(
-            *(-0.33333333333332343, 0.1333333333296336, -0.05396825350013328, 0.02186946041626088),
-            *(-0.00886233009168549, 0.003576034553214548, -0.001305951508300807),
-        ),
-        log=(
-            *(0.6666666666666735, 0.39999999999409147, 0.28571428743777916, 0.22222198415121613),
-            *(0.18183573295544161, 0.1531380272886091, 0.14798604692280634),
-        ),
-        sin=(
-            *(-0.16666666666666602, 0.008333333333315023, -0.00019841269823987547),
-            *(2.7557311710074173e-06, -2.5050454090949648e-08, 1.5879553406641785e-10),
-        ),
-        cos=(
-            *(0.04166666666666653, -0.0013888888888862847, 2.4801587282635878e-05),
-            *(-2.7557312430548077e-07, 2.0875469511100315e-09, -1.1346886143497585e-11),
-        ),
-        erf_near=(
-            *(0.12837916709551256, -0.3761263890318335, 0.1128379167093712, -0.026866170641976682),
-            *(0.005223977596779331, -0.0008548325481624448, 0.00012055280220076936),
-            *(-1.4924456799704724e-05, 1.6443996768711511e-06, -1.618246586007329e-07),
-            *(1.3608592356133097e-08, -7.589872953331808e-10),
-        ),
-        erf_bound=1.0,
-        erf_far=(
-            *(-4.994401527640029e-07, -1.1283741212161045, -0.6366434908673659, -0.1027038053544866),
-            *(0.01899085234394113, 0.0004097195294793879, -0.0019150140563340484),
-            *(0.0007699068058008224, -0.00013459278572285055, -2.0490871850763465e-05),
-            *(2.2909130954534682e-05, -8.693405244801765e-06, 2.141832622335999e-06),
-            *(-3.74397339610941e-07, 4.656535138940945e-08, -3.947053364933119e-09),
-            *(2.0520403503809824e-10, -4.946785196847792e-12),
-        ),
-        erf_end=6.0,
-    ),
-}
+# --- coefficients of float64 alone
 
 _TWO_THIRDS = (0.6666666666666666, 3.700743415417188e-17)
 """2/3, and what float64 leaves of it."""
@@ -226,14 +123,14 @@ def _nearest(b: LoopBuilder, x: Value, factor: float) -> tuple[Value, Value]:
     The sum with 1.5 * 2**fraction_bits, whose last place is 1, does the rounding; its bits end in the
     integer.
     """
-    magic = 1.5 * 2.0 ** _FORMATS[x.dtype].fraction_bits
+    magic = 1.5 * 2.0 ** FORMATS[x.dtype].fraction_bits
     shifted = b.fma(x, factor, magic)
     return shifted - magic, b.bits(shifted)
 
 
 def _power_of_two(b: LoopBuilder, n: Value) -> Value:
     """``2**n``, normal numbers only; of the integer n the low 9 (float32) or 12 bits count."""
-    form = _FORMATS["float32" if n.dtype == "int32" else "float64"]
+    form = FORMATS["float32" if n.dtype == "int32" else "float64"]
     return b.from_bits((n << form.fraction_bits) + form.one)
 
 
@@ -245,7 +142,7 @@ def _halved_power(b: LoopBuilder, n: Value) -> tuple[Value, Value]:
 
 def _split(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
     """m in [√½, √2) and the integer e with ``x = m * 2**e``, for normal x > 0."""
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     bits = b.bits(x)
     e = (bits - form.sqrt_half) >> form.fraction_bits
     return b.from_bits(bits - (e << form.fraction_bits)), e
@@ -253,7 +150,7 @@ def _split(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
 
 def _split_any(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
     """As `_split`, for subnormal x too, and e is a float."""
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     tiny = x < form.least_normal
     m, e = _split(b, b.select(tiny, x * 2.0**form.fraction_bits, x))
     return m, b.cast(e, x.dtype) - b.select(tiny, b.const(form.fraction_bits, x.dtype), 0.0)
@@ -264,26 +161,26 @@ def _split_any(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
 
 def _exp_reduced(b: LoopBuilder, x: Value, low: Value | None = None) -> tuple[Value, Value]:
     """r and the integer n with ``x + low = n ln 2 + r``, |r| <= ln 2 / 2 (Cody and Waite)."""
-    ln2_high, ln2_low = _FORMATS[x.dtype].ln2
+    ln2_high, ln2_low = FORMATS[x.dtype].ln2
     whole, n = _nearest(b, x, 1 / math.log(2))
     r = b.fma(whole, -ln2_high, x)
     return (b.fma(whole, -ln2_low, r) if low is None else r + b.fma(whole, -ln2_low, low)), n
 
 
 def _exp_of_reduced(b: LoopBuilder, r: Value) -> Value:
-    return _polynomial(b, r, (1.0, 1.0, *_FORMATS[r.dtype].exp))
+    return _polynomial(b, r, (1.0, 1.0, *FORMATS[r.dtype].exp))
 
 
 def _exp(b: LoopBuilder, x: Value, low: Value | None = None) -> Value:
     """``2**n e**r``. 0.91 and 0.88 ulp. ``low`` is added to x, for `_pow`."""
-    r, n = _exp_reduced(b, _clamp(b, x, *_FORMATS[x.dtype].exp_range), low)
+    r, n = _exp_reduced(b, _clamp(b, x, *FORMATS[x.dtype].exp_range), low)
     first, second = _halved_power(b, n)
     return _exp_of_reduced(b, r) * first * second
 
 
 def _expm1(b: LoopBuilder, x: Value) -> Value:
     """``2**n ((1 - 2**-n + r) + (e**r - 1 - r))``. 1.28 and 1.55 ulp."""
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     r, n = _exp_reduced(b, _clamp(b, x, -form.saturation, form.exp_range[1]))
     start = b.fma(_power_of_two(b, 2 - n), -0.25, 1.0)  # 2**-n itself is subnormal for the largest x
     value = b.fma(r * r, _polynomial(b, r, form.exp), start + r)
@@ -297,7 +194,7 @@ def _tanh(b: LoopBuilder, x: Value) -> Value:
     E is 2**n (1 + g) / (1 - g) with |2 x| = n ln 2 + 2 h and g = tanh h, which is small, and so is its error;
     for n = 0 it is the result.
     """
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     size = abs(x)
     size = b.select(size > form.saturation / 2, form.saturation / 2, size)
     whole, n = _nearest(b, size - 0.0867, 2 / math.log(2))  # n = 0 up to 1/4, n = 1 beyond 1/2
@@ -318,7 +215,7 @@ def _sigmoid(b: LoopBuilder, x: Value) -> Value:
     E is 2**n (1 + (e**r - 1)); numerator and denominator are divided by a part of 2**n, so that q underflows
     gradually and no E overflows.
     """
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     size = abs(x)
     r, n = _exp_reduced(b, b.select(size > -form.exp_range[0], -form.exp_range[0], size))
     rest = b.fma(r * r, _polynomial(b, r, form.exp), r)
@@ -333,7 +230,7 @@ def _erf(b: LoopBuilder, x: Value) -> Value:
 
     There e**Q is small, and its relative error counts little.
     """
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     size = abs(x)
     size = b.select(size > form.erf_end, form.erf_end, size)
     near = b.fma(size, _polynomial(b, size * size, form.erf_near), size)
@@ -350,7 +247,7 @@ def _log_of_parts(b: LoopBuilder, f: Value, e: Value) -> Value:
 
     With s = f / (2 + f), ln(1 + f) = 2 atanh s = f - (f²/2 - s (f²/2 + s² L(s²))).
     """
-    form = _FORMATS[f.dtype]
+    form = FORMATS[f.dtype]
     s = f / (f + 2.0)
     square = s * s
     half = f * f * 0.5
@@ -408,7 +305,7 @@ def _log_in_two(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
     square_low = b.fma(s + s, s_low, b.fma(s, s, -square))
     cube = s * square
     cube_low = b.fma(s_low, square, b.fma(s, square_low, b.fma(s, square, -cube)))
-    ln2_high, ln2_low = _FORMATS["float64"].ln2
+    ln2_high, ln2_low = FORMATS["float64"].ln2
     start, start_low = _fast_two_sum(e * ln2_high, s + s)
     high = b.fma(cube, _TWO_THIRDS[0], start)
     low = b.fma(cube, _TWO_THIRDS[0], start - high)
@@ -465,7 +362,7 @@ def _quarter_turns(b: LoopBuilder, x: Value) -> tuple[Value, Value, Value]:
 
 def _sine(b: LoopBuilder, x: Value, quarters: int) -> Value:
     """The sine of x and so many quarter turns: ± sin r or ± cos r of the rest of quarter turns."""
-    form = _FORMATS[x.dtype]
+    form = FORMATS[x.dtype]
     n, r, low = _quarter_turns(b, b.select(abs(x) <= _LARGEST_ANGLE, x, math.inf))
     n = n + quarters
     square = r * r

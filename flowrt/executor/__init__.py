@@ -18,6 +18,7 @@ The way of a step, in the order of the modules:
     strand        the instructions of one program as they are bound
     bind_streams, bind_transfer, keys         waits between streams; feeds, sends and receives; their keys
     bind_control, open_lists, bind_fetches    loops and branches, lists open in them; what is given out
+    iterated_program, compiled_body, pace     loops that are machine code; how long they go without a pause
     arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order

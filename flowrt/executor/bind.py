@@ -34,12 +34,13 @@ from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.host_kernels import host_kernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.open_lists import ListBinder
-from flowrt.executor.places import FunctionPlaces, Places, Storage, assign_places, is_on_host
+from flowrt.executor.places import FunctionPlaces, Places, Storage, assign_places, is_on_host, stand_ins
 from flowrt.executor.program import Program
 from flowrt.executor.sized_call import is_pooled, sized_call
 from flowrt.executor.small_calls import small_call
 from flowrt.executor.strand import Strand
 from flowrt.executor.streams import StreamSchedule
+from flowrt.executor.trip_counts import trip_counts
 from flowrt.executor.update_kernel import Update, Updates, update_of
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
@@ -114,6 +115,7 @@ class Binder:
         self._strand: Strand = self._streams.strands[0]
         """Of the node that is being bound."""
         self._feeds: dict[str, Callable[[Any], None]] = {}
+        self._trips = {} if self._device.executor.computes else trip_counts(self._subgraph)
 
     def bind(self) -> list[Program]:
         """One program a stream, or one for all of them; the first has the feeds and fetches. Raises what a
@@ -240,7 +242,8 @@ class Binder:
                 self._tensors.new_register(node, index)
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
         has_loops = self._has_loops and not self._is_remote
-        bind_control(node, self._strand, self._tensors, functions, self._frame, has_loops)
+        trips = self._trips.get(node.name)
+        bind_control(node, self._strand, self._tensors, functions, self._frame, has_loops, trips)
 
     def _bind_function(
         self,
@@ -328,6 +331,8 @@ class Binder:
         if self._has_loops and self._bind_update(node, arguments, operands):
             return
         function = self._timed(node, self._sized(node, function))
+        if not self._device.executor.computes:
+            function = functools.partial(function, out=stand_ins(node))
         registers = self._tensors.registers
         slots = [self._tensors.new_register(node, i) for i in range(len(node.outputs))]
         if not slots:

@@ -67,9 +67,11 @@ def bind_control(
     functions: Sequence[Bind],
     frame: Frame | None,
     compiles: bool,
+    trips: int | None,
 ) -> None:
     """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``. The node's outputs have
-    their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code.
+    their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code. ``trips``:
+    how often the loop runs, whatever its predicate says.
     """
     inputs, outputs = tensors.inputs(node), tensors.outputs(node)
     mover = _Mover(node, strand.device, tensors.registers)
@@ -79,7 +81,7 @@ def bind_control(
             _bind_iterated(node, program, mover, strand, inputs, outputs)
             return
     if node.op.name == "_Loop":
-        _bind_loop(node, mover, strand, inputs, outputs, functions, frame, compiles)
+        _bind_loop(node, mover, strand, inputs, outputs, functions, frame, compiles, trips)
     else:
         _bind_branches(node, mover, strand, inputs, outputs, functions, frame)
 
@@ -141,11 +143,13 @@ def _bind_loop(
     functions: Sequence[Bind],
     frame: Frame | None,
     compiles: bool,
+    trips: int | None,
 ) -> None:
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
     mover.move(strand, initial, outputs, [False] * len(outputs))
-    lists = open_lists(node, {k: o.slot for k, o in enumerate(outputs) if o.slot is not None})
+    slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
+    lists = open_lists(node, slots) if mover.device.executor.computes else {}
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
     bind = functools.partial(functions[0], [*outputs, *invariant], outputs, own_frame)
     body = _compiled_body(node, mover, strand, outputs, bind, lists) if compiles else None
@@ -154,9 +158,27 @@ def _bind_loop(
     for opened in body.lists:
         strand.emit(node, opened.open(mover.registers))
     readers = mover.reader(pred), mover.reader(body.predicate)
+    if trips is not None:
+        counter = _Counter(trips)
+        readers = counter.begins, counter.goes_on
     strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations))
     for opened in body.lists:
         strand.emit(node, opened.close(mover.registers))
+
+
+class _Counter:
+    """The predicates of a loop of so many iterations."""
+
+    def __init__(self, trips: int) -> None:
+        self._trips = self._left = trips
+
+    def begins(self) -> bool:
+        self._left = self._trips
+        return self._left > 0
+
+    def goes_on(self) -> bool:
+        self._left -= 1
+        return self._left > 0
 
 
 class _Body(NamedTuple):

@@ -1,5 +1,5 @@
-"""How many iterations of a loop one call of machine code makes: few enough for a deadline, `Session.close` and
-Ctrl-C to act soon, as a step can end only between two calls, and so many that the calls cost nothing.
+"""How many iterations of a loop one call of machine code makes: few enough for a deadline, `Session.close`
+and Ctrl-C to act soon, as a step can end only between two calls, and so many that the calls cost nothing.
 
 What an iteration takes is measured, because nothing else tells: a body may be one addition or 200 powers, and
 arithmetic on subnormal numbers takes 65 times as long as on others.
@@ -12,13 +12,13 @@ from collections.abc import Callable
 from typing import final
 
 SHORT_S = 0.5e-3
-"""A call that takes less is made twice as long: where its numbers become subnormal, it still ends within 65 ms."""
+"""A call that takes less is made twice as long. Should its numbers become subnormal, it ends within 65 ms."""
 
 LONG_S = 5e-3
 """A call that takes more is made half as long."""
 
 MAX_ITERATIONS = 1_000_000
-"""Of a call. The shortest body takes 0.3 ms for them, but for those that the compiler has computed in advance."""
+"""Of a call. The shortest body takes 0.3 ms for them, or nothing, where the compiler has summed them up."""
 
 
 @final
@@ -37,8 +37,8 @@ class Pace:
         self.count = first
 
     def __call__(self) -> None:
-        """One call. A long one may have been a short one that waited for the GIL, 5 ms at times: so the next is
-        measured in the thread's own time, which is not done always because asking for that takes 800 ns.
+        """One call. A long one may have been a short one that waited for the GIL, 5 ms at times: so the next
+        is measured in the thread's own time. To ask for that takes 0.8 us, too much to do it always.
         """
         clock = self._clock
         start = clock()

@@ -147,6 +147,8 @@ class _Assigner:
         self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
         self._outputs: dict[Ref, Storage] = {}
         self._functions: dict[str, tuple[FunctionPlaces, ...]] = {}
+        self._of_lists: set[str] = set()
+        """Of a device that does not compute: who makes something of all elements of a list."""
         self._surroundings = surroundings
         self.in_place: dict[Ref, int] = {}
         """Of a function: see `FunctionPlaces`."""
@@ -212,7 +214,7 @@ class _Assigner:
             return False
         if not all(map(_is_plain, node.outputs)):
             if not self._device.executor.computes:
-                raise located(node, InvalidArgumentError(self._needs_shapes(node)))
+                self._check_shapes(node)
             return False
         if not self._device.executor.computes:
             return True
@@ -238,9 +240,14 @@ class _Assigner:
     def _bytes_of(self, refs: list[Ref]) -> int:
         return sum(nbytes_of(self._subgraph.spec(ref)) for ref in refs)
 
-    def _needs_shapes(self, node: Node) -> str:
-        specs = ", ".join(map(str, node.outputs))
-        return f"{self._device.name} computes nothing: expected a shape that is known beforehand; got {specs}"
+    def _check_shapes(self, node: Node) -> None:
+        """Without values only lists may be of any length, and what is made of all their elements."""
+        if any(self._subgraph.spec(r).dtype is dtypes.variant or r[0] in self._of_lists for r in node.inputs):
+            self._of_lists.add(node.name)
+        elif not all(_is_plain(spec) or spec.dtype is dtypes.variant for spec in node.outputs):
+            specs = ", ".join(map(str, node.outputs))
+            message = f"computes nothing: expected a shape that is known beforehand; got {specs}"
+            raise located(node, InvalidArgumentError(f"{self._device.name} {message}"))
 
     # --- views
 
@@ -438,3 +445,14 @@ def _stand_in(spec: TensorSpec) -> Any:
         flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         _pages.append(mmap.mmap(-1, max(nbytes, 1 << 30), flags=flags, prot=mmap.PROT_READ))
     return np.ndarray(static_shape(spec), spec.dtype.np, buffer=_pages[-1])
+
+
+def stand_ins(node: Node) -> Any:
+    """What a device that does not compute gives for a call whose outputs are in registers: of a list nothing,
+    of what is made of all its elements one row.
+    """
+    found = []
+    for dtype, shape in node.outputs:
+        known = TensorSpec(dtype, tuple([1 if d is None else d for d in shape or ()]))
+        found.append(None if dtype is dtypes.variant else _stand_in(known))
+    return tuple(found) if len(found) != 1 or node.op.outputs[0].is_list else found[0]

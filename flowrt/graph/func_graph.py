@@ -59,6 +59,8 @@ class FuncGraph(Graph):
         """Gives a tensor's value, as a Python scalar, to the user's code that builds the function, or None;
         None: nobody gets any.
         """
+        self.is_converted: bool = getattr(outer, "is_converted", False)
+        """Whether autograph converted the user's code that builds the function."""
 
     @property
     def root(self) -> Graph:

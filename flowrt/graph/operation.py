@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NoReturn, final
 
 from flowrt.dtypes import DType
-from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
 from flowrt.graph.defaults import default_sessions
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef, nearest
+from flowrt.graph.python_values import index_error, iteration_error, truth_error, value_error
 from flowrt.graph.shapes import TensorShape, as_shape, merge
-from flowrt.graph.source import user_line
 
 if TYPE_CHECKING:
     from flowrt.graph.graph import Graph
@@ -119,32 +119,19 @@ class Tensor:
         def __invert__(self) -> Any: ...
 
     def __iter__(self) -> NoReturn:
-        raise self._no_value(
-            "cannot be iterated: the graph has no values yet. Use flowrt.map_fn() or scan() for a loop over"
-            " its rows, unstack() for a list of them, or flowrt.function(autograph=True)"
-        )
+        raise iteration_error(self)
 
     def __len__(self) -> NoReturn:
-        raise self._no_value("has no len(): use .shape, or flowrt.shape() for the run-time value")
+        raise value_error(self, "has no len(): use .shape, or flowrt.shape() for the run-time value")
 
     def __bool__(self) -> NoReturn:
-        raise self._no_value(
-            "has no truth value: the graph has no values yet. Use flowrt.cond() or where() for if,"
-            " while_loop() for while, logical_and(), logical_or() and logical_not() for and, or and not, or"
-            " flowrt.function(autograph=True); 'is None' tests for absence"
-        )
+        raise truth_error(self)
 
     def __index__(self) -> NoReturn:
-        raise self._no_value(
-            "is no Python integer: the graph has no values yet. Use flowrt.while_loop() or flowrt.range() for"
-            " range(), gather() or switch_case() for an index, or flowrt.function(autograph=True)"
-        )
-
-    def _no_value(self, message: str) -> DTypeError:
-        return DTypeError(f"Tensor {self.name!r} {message}", source=user_line())
+        raise index_error(self)
 
     def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise self._no_value("has no value yet: expected an array. Run it in a session first")
+        raise value_error(self, "has no value yet: expected an array. Run it in a session first")
 
     def __repr__(self) -> str:
         return f"<flowrt.Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"

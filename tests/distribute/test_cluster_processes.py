@@ -174,6 +174,37 @@ def test_a_task_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -
         assert time.monotonic() - begin < 5.0  # it is not waited for
 
 
+# --- addresses and silence (22)
+
+
+def test_a_cluster_may_speak_ipv6() -> None:
+    try:
+        server = tf.train.Server({"worker": ["[::1]:0"]})
+    except tf.errors.UnavailableError as error:
+        pytest.skip(f"no IPv6 here: {error}")
+    try:
+        done = subprocess.run(
+            [sys.executable, "-c", SCRIPT, server.target],
+            cwd=ROOT, capture_output=True, text=True, timeout=SOON_S, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout, done.stderr) == (0, "21\n", "")
+    finally:
+        server.stop()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["grpc", "unix", "tcp"])
+def test_a_connection_may_be_idle(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """gRPC asks every 10 s whether the other end is there; who does not allow that cuts it at the fourth."""
+    monkeypatch.setenv("FLOWRT_TRANSPORT", kind)
+    with cluster(1, 1) as tasks, tf.Graph(), tf.device(on(1)):
+        x = tf.placeholder_with_default(2.0, [])
+        with tf.Session(tasks.target) as session:
+            assert session.run(x * 2.0) == 4.0
+            time.sleep(55.0)
+            assert session.run(x * 3.0) == 6.0
+
+
 # --- forks (23)
 
 FORKED = """

@@ -31,7 +31,7 @@ def test_a_step_that_fails_leaves_records_that_tell_what_was_missing(tmp_path: P
             with pytest.raises(tf.errors.DeadlineExceededError):
                 session.run(here, options=tf.RunOptions(timeout_in_ms=300))
     records = {record.task: record for record in read_records(tmp_path)}
-    assert [event.what for event in records[HERE].events] == [What.STARTED, What.ASKED, What.ABORTED]
+    assert [event.what for event in records[HERE].events[:3]] == [What.STARTED, What.ASKED, What.ABORTED]
     text = "\n".join(explain(records.values()))
     assert "for 'PlaceholderWithDefault:0': the request never came to worker 1" in text
 

@@ -9,6 +9,7 @@ import os
 import signal
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
@@ -128,8 +129,8 @@ class Machine:
     def __init__(self, monkeypatch, seconds, waits=0.0, room=MAX_ITERATIONS):
         self.seconds, self.waits, self.room = seconds, waits, room
         self.wall = self.own = 0.0
-        monkeypatch.setattr(pace.time, "perf_counter", lambda: self.wall)
-        monkeypatch.setattr(pace.time, "thread_time", lambda: self.own)
+        clocks = SimpleNamespace(perf_counter=lambda: self.wall, thread_time=lambda: self.own)
+        monkeypatch.setattr(pace, "time", clocks)
 
     def iterate(self, count):
         count = min(count, self.room)

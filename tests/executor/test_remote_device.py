@@ -10,11 +10,13 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt import dtypes
 from flowrt.device import cuda, cuda_blas, local_devices
 from flowrt.device.cuda import GpuDescription
 from flowrt.device.stream_executor import EventStatus
 from flowrt.executor import session as session_module
 from flowrt.executor import streams as schedule
+from flowrt.graph.op_def import op_def
 from tests.device.pretend_cupy import ILLEGAL_ADDRESS, Cupy
 
 DESCRIPTIONS = [GpuDescription(i, "Pretended GPU", 1 << 26, (9, 0), f"0000:0{i}") for i in range(2)]
@@ -159,6 +161,33 @@ def test_tensors_cross_between_cpu_and_gpus(monkeypatch, seed):
     second = np.tanh(first) + np.sin(value)
     for got, wanted in zip(found, [first, second, second - first], strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("way", ["cpu gpu", "gpu cpu"])
+def test_lists_in_a_list_cross_between_cpu_and_gpu(monkeypatch, seed, way):
+    """A list of two lists: one holds an array, two elements of the other are not set."""
+    plug_in(monkeypatch, seed)
+    writer, reader = way.split()
+    x = tf.placeholder(tf.float32, [3])
+    with tf.device(f"/{writer}:0"):
+        array = op_def("TensorListPushBack")(_list_of(dtypes.float32), x * 2.0)
+        unset = op_def("TensorListReserve")([3], 2, element_dtype=dtypes.float32)
+        both = op_def("TensorListPushBack")(_list_of(dtypes.variant), array)
+        both = op_def("TensorListPushBack")(both, unset)
+    item = op_def("TensorListGetItem")
+    with tf.device(f"/{reader}:0"):
+        first, second = (item(both, i, [3], element_dtype=dtypes.variant) for i in (0, 1))
+        y = item(first, 0, [3], element_dtype=dtypes.float32) + 1.0
+        z = item(second, 1, [3], element_dtype=dtypes.float32) + 1.0
+    with tf.Session(config=config()) as session:
+        for n in range(2):
+            value = np.arange(3, dtype=np.float32) + n
+            np.testing.assert_array_equal(session.run([y, z], {x: value}), [value * 2 + 1, [1, 1, 1]])
+
+
+def _list_of(dtype):
+    return op_def("EmptyTensorList")([3], -1, element_dtype=dtype)
 
 
 def test_a_feed_to_a_gpu_is_one_transfer(machine):

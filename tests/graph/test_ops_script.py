@@ -19,7 +19,7 @@ from flowrt.errors import (
     UnimplementedError,
     UnknownError,
 )
-from flowrt.graph.evaluate import evaluate
+from flowrt.graph.evaluate import evaluate, evaluate_node
 from flowrt.graph.gradients import gradients
 from flowrt.graph.graph import Graph, Operation
 from flowrt.graph.indexed_slices import IndexedSlices
@@ -76,6 +76,12 @@ def run(op: Operation) -> None:
         return states[node.name]
 
     evaluate(Subgraph(nodes, targets=(op.name,)), {}, state)
+
+
+def test_the_interpreter_refuses_what_keeps_a_state_without_it() -> None:
+    tensor = numpy_function(lambda: True, [], dtypes.bool_, stateful=False)
+    with pytest.raises(InvalidArgumentError, match="needs a session"):
+        evaluate_node(tensor.op.node, [])
 
 
 # --- order

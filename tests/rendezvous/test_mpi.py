@@ -16,6 +16,7 @@ from flowrt.rendezvous import transport as transport_module
 from flowrt.rendezvous.framing import Kind, allocate_aligned, encode
 from flowrt.rendezvous.mpi_channel import MpiWorld, open_world
 from flowrt.rendezvous.mpi_link import MpiLink
+from flowrt.rendezvous.mpi_place import MpiPlace
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
@@ -43,6 +44,10 @@ class TestPretended(TransportContract):
     @pytest.fixture
     def transport(self, mpi: PretendMpi) -> Transport:
         return new_transport(kind="mpi")
+
+
+def progress_threads() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name == "flowrt mpi"]
 
 
 class Ends:
@@ -75,26 +80,6 @@ def test_arrays_travel_in_pieces(mpi: PretendMpi, monkeypatch: pytest.MonkeyPatc
     ends.end()
 
 
-def test_frames_wait_with_their_sender_while_the_receiver_is_busy(
-    mpi: PretendMpi, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(mpi_link, "MAX_AHEAD", 100_000)
-    transport = new_transport(kind="mpi")
-    ends = Ends(transport, transport)
-    go_on, calls = [False], list[int]()
-    busy = Inbox(lambda *_: wait_until(lambda: go_on[0], "the test lets it go on"))
-    ends.accepted.start(busy)
-    for number in range(10):
-        ends.dialled.send(b"", [random_bytes(90_000)], lambda number=number: calls.append(number))
-    wait_until(lambda: len(calls) >= 2 and busy.frames, "some are read ahead")
-    ends.dialled.send(b"small")
-    assert len(calls) < 5
-    go_on[0] = True
-    busy.wait(11)
-    assert calls == list(range(10))
-    ends.end()
-
-
 def test_who_is_in_no_world_or_another_is_served_by_grpc(mpi: PretendMpi) -> None:
     transport = new_transport(kind="mpi")
     for listens, dials in ((transport, new_transport()), (new_transport(), transport)):
@@ -122,7 +107,7 @@ def test_where_mpi_fails_the_connection_is_lost(mpi: PretendMpi) -> None:
     ends.accepted.start(ends.inbox)
     mpi.COMM_WORLD.failure = PretendMpi.Exception("MPI_ERR_INTERN")
     assert "MPI: MPI_ERR_INTERN" in ends.inbox.wait_lost().message
-    mpi.COMM_WORLD.failure = None
+    wait_until(lambda: not progress_threads(), "it is asked no more")
     with pytest.raises(UnavailableError, match="mpi"):
         ends.accepted.send(b"x")
     ends.end()
@@ -139,6 +124,33 @@ def test_without_mpi4py() -> None:
         open_world()
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        None,
+        [],
+        {"world": "another"},
+        {"rank": 1},
+        {"rank": -1},
+        {"rank": "0"},
+        {"tag": 1 << 40},
+        {"tag": None},
+    ],
+)
+def test_a_place_that_is_not_in_this_world(wrong: object) -> None:
+    place = MpiPlace(MpiWorld(PretendMpi()))
+    right = place.address._asdict()
+    assert place.find(right) == place.address
+    assert place.find(right | wrong if isinstance(wrong, dict) else wrong) is None
+
+
+def test_who_has_not_heard_the_secret_is_not_the_peer() -> None:
+    place = MpiPlace(MpiWorld(PretendMpi()))
+    for shown, is_peer in ((b"another", False), (b"", False), (b"secret", True)):
+        place.knock(place.address, shown, CONNECT_S)
+        assert place.hears(place.address, b"secret", CONNECT_S) == is_peer
+
+
 # --- links
 
 
@@ -148,8 +160,11 @@ def link_pair() -> tuple[MpiLink, MpiLink]:
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-def test_bytes_are_given_back_when_the_peer_has_them_or_throws_them_away(is_taken: bool) -> None:
+def test_bytes_are_given_back_when_the_peer_has_them_or_throws_them_away(
+    is_taken: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Not when an end ends: what it began to send it cannot take back."""
+    monkeypatch.setattr(mpi_link, "QUIET_S", 100.0)
     near, far = link_pair()
     array = random_bytes(3 * mpi_link.PIECE_BYTES)
     expected, calls = array.copy(), list[int]()
@@ -166,6 +181,26 @@ def test_bytes_are_given_back_when_the_peer_has_them_or_throws_them_away(is_take
     assert far.receive() is None
     wait_until(lambda: near.is_over and far.is_over, "both ends are over")
     assert calls == [1]
+
+
+def test_frames_wait_with_their_sender_while_nobody_takes_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_link, "MAX_AHEAD", 100_000)
+    (near, far), (before, after) = link_pair(), link_pair()
+    far.start()
+    after.start()
+    calls: list[int] = []
+    for number in range(10):
+        frame = encode(Kind.DATA, b"", [random_bytes(90_000)])
+        near.send(frame, lambda number=number: calls.append(number))
+    for _ in range(50):  # the same thread asks all links in turn: time for all ten
+        before.send(encode(Kind.DATA, b""), None)
+        after.receive()
+    assert calls == [0, 1]
+    for _ in range(10):
+        far.receive()
+    wait_until(lambda: calls == list(range(10)), "all are sent")
+    for link in (near, far, before, after):
+        link.end()
 
 
 def test_an_end_whose_peer_is_dead_is_over_when_nothing_moves(monkeypatch: pytest.MonkeyPatch) -> None:
