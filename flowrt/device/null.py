@@ -3,7 +3,7 @@
 Everything runs on it but the arithmetic, without hardware: plans, memory, copies and streams are as on an
 asynchronous device, calls are checked and recorded, data are zeros, and time is virtual. Two kernels of
 200 ms end at 0.2 s on two streams, and at 0.4 s on one. A loop or a branch goes as the host says where the
-host computes the predicate; one that this device computes is false.
+host computes the predicate or constants decide how often a loop runs; any other predicate is false.
 
 Each stream has a clock, the end of its work, and the host has one, which moves when the host waits for a
 stream (`block_host_until_done`) or is told to (`advance`). Work starts when the stream is free and the host

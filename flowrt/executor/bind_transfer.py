@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 
 from flowrt import dtypes
 from flowrt.device.spec import parse_device
-from flowrt.errors import OpError
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.control import Frame
@@ -121,6 +121,8 @@ def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], N
 
 def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None]) -> Call:
     registers, slot, device = tensors.registers, operand.slot, tensors.device
+    if not device.executor.computes:
+        raise InvalidArgumentError(f"{device.name} computes nothing: expected a list that stays on it")
     assert slot is not None  # a list is in no buffer
     return lambda: send(list_to_host(device, registers[slot])), ()
 

@@ -180,11 +180,12 @@ class Plan:
         return instance
 
     def _put(self, instance: Instance, feeds: Sequence[Any]) -> None:
+        puts = instance.feeds
         try:
-            for node, put, value in zip(self._fed, instance.feeds, feeds, strict=True):  # noqa: B007
+            for put, value in zip(puts, feeds):  # noqa: B905 (to say strict takes as long as to put a scalar)
                 put(value)
         except (MemoryError, ResourceExhaustedError) as error:
-            raise located(node, error) from cause(error)
+            raise located(self._fed[puts.index(put)], error) from cause(error)
 
     def finish(self, instance: Instance) -> list[Any]:
         """The fetches of a step that has ended well, after which others may use its instance."""
@@ -307,23 +308,14 @@ class Instance:
         self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
         nodes = [node for p in programs for segment in p.segments for node in segment.nodes]
         calls_python = any(node.op.effect is Effect.STATEFUL for node in nodes)
-        self._quiet = None if calls_python else contextvars.Context().run(_quiet_context)
-        self._empty = not any(s.stretch or s.key or s.control for p in programs for s in p.segments)
+        is_empty = not any(s.stretch or s.key or s.control for p in programs for s in p.segments)
+        self.run_straight = _do_nothing if is_empty else _quietly(programs[0].run_straight, calls_python)
+        """One step of a plan that is straight."""
 
     @property
     def is_stale(self) -> bool:
         """Whether a device has other streams by now."""
         return any(device.streams is not streams for device, streams in self._streams_of.items())
-
-    def run_straight(self) -> None:
-        """One step of a plan that is straight."""
-        if self._empty:
-            return
-        if self._quiet is not None:
-            self._quiet.run(self.programs[0].run_straight)
-            return
-        with np.errstate(all="ignore"):
-            self.programs[0].run_straight()
 
     def meet(self, shared: LocalRendezvous | None) -> None:
         """Take part in a step that other tasks have parts of: ``shared`` is its rendezvous."""
@@ -366,11 +358,26 @@ class Instance:
             program.reset()
 
 
-def _quiet_context() -> contextvars.Context:
-    """A context in which NumPy says nothing: 0/0 is nan, without a word, as in TensorFlow. To run in it costs
-    0.1 us, to enter ``errstate`` 0.6; but it has the caller's context variables not, which Python functions
-    may ask for.
+def _do_nothing() -> None:
+    """A step without instructions."""
+
+
+def _quietly(run: Callable[[], None], calls_python: bool) -> Callable[[], None]:
+    """``run`` while NumPy says nothing: 0/0 is nan, without a word, as in TensorFlow. To run in a context of
+    its own costs 0.1 us, to enter ``errstate`` 0.6; but the context has the caller's context variables not,
+    which Python functions may ask for.
     """
+    if not calls_python:
+        return functools.partial(contextvars.Context().run(_quiet_context).run, run)
+
+    def run_quietly() -> None:
+        with np.errstate(all="ignore"):
+            run()
+
+    return run_quietly
+
+
+def _quiet_context() -> contextvars.Context:
     with np.errstate(all="ignore"):
         return contextvars.copy_context()
 

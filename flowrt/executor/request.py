@@ -9,6 +9,7 @@ from flowrt.executor.feeds import converter
 from flowrt.executor.fetches import Fetches
 from flowrt.executor.plan import Plan
 from flowrt.graph.graph import Tensor
+from flowrt.graph.shapes import is_static
 
 
 @final
@@ -18,7 +19,7 @@ class Request:
     `InvalidArgumentError` for a tensor that is fed twice.
     """
 
-    __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "used")
+    __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "shapes", "used")
 
     def __init__(
         self,
@@ -32,6 +33,9 @@ class Request:
         self.fetches, self.feeds, self.done, self.is_nested = fetches, feeds, done, is_nested
         self.convert = [converter(t) for t in feeds]
         """One function a feed, in order: the value given, as an array of the tensor's dtype."""
+        shapes = [t.spec.shape for t in feeds]
+        self.shapes = tuple(shapes) if all(map(is_static, shapes)) else None
+        """The feeds' shapes, if only one fits each; otherwise a run's values say them."""
         self.plans: dict[Any, Plan] = {}
         self.used = 0
         """When it was looked up last, by the session's clock."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 import functools
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from operator import call
 from types import TracebackType
 from typing import Any, NamedTuple
 
@@ -183,8 +184,13 @@ class BaseSession:
             return self._requests.setdefault(key, request)
 
     def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
-        arrays = [convert(value) for convert, value in zip(request.convert, values, strict=True)]
-        plan = self._plan(request, tuple([a.shape for a in arrays]))
+        arrays = list(map(call, request.convert, values))
+        shapes = request.shapes
+        if shapes is None:
+            shapes = tuple([a.shape for a in arrays])
+        plan = request.plans.get(shapes)
+        if plan is None:
+            plan = self._plan(request, shapes)
         if GpuFeed in map(type, arrays):
             arrays = list(self._runtime.bring(plan, arrays))
         if plan.runs_to_compile:
@@ -222,14 +228,12 @@ class BaseSession:
         return values
 
     def _plan(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
-        plan = request.plans.get(shapes)
-        if plan is None:
-            with self._lock:
-                if len(request.plans) >= MAX_SHAPES:
-                    shapes = ()
-                plan = request.plans.get(shapes)
-                if plan is None:
-                    plan = request.plans[shapes] = self._compile(request, shapes)
+        with self._lock:
+            if len(request.plans) >= MAX_SHAPES:
+                shapes = ()
+            plan = request.plans.get(shapes)
+            if plan is None:
+                plan = request.plans[shapes] = self._compile(request, shapes)
         return plan
 
     @paused_collector()
@@ -264,17 +268,17 @@ class BaseSession:
             raise InvalidArgumentError("make_callable: expected each tensor once in feed_list")
         request = self._request(fetches, placeholders)
 
-        def call(*values: Any, options: RunOptions | None = None, run_metadata: Any = None) -> Any:
+        def run(*values: Any, options: RunOptions | None = None, run_metadata: Any = None) -> Any:
+            nonlocal request
             if len(values) != len(feeds):
                 raise InvalidArgumentError(f"callable: expected {len(feeds)} values; got {len(values)}")
             if not accept_options and (options is not None or run_metadata is not None):
                 raise InvalidArgumentError("callable: options need make_callable(..., accept_options=True)")
-            nonlocal request
             if self._closed or self._graph.mutations != self._mutations:
                 request = self._request(fetches, placeholders)
             return self._execute(request, values, options, run_metadata)
 
-        return call
+        return run
 
     # --- variables, without operations
 

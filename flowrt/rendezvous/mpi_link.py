@@ -50,7 +50,7 @@ class _Receiving(NamedTuple):
 
 
 _progress = Progress()
-_abandoned: list[Transfer] = []
+_abandoned: deque[Transfer] = deque()
 """What a dead peer never took. MPI may still look at the memory, so it stays until it is done, if ever."""
 
 
@@ -97,11 +97,13 @@ class MpiLink:
         with self._lock:
             if self._is_ending:
                 return False
+            transfers: list[Transfer] = []
             try:
-                transfers = self._begin_sending(buffers)
+                self._begin_sending(_pieces(buffers), transfers)
                 is_on_its_way = not all(transfer.is_done() for transfer in transfers)
             except OSError as error:
                 self.error = error
+                _abandoned.extend(transfers)
                 self._end(())
                 return False
             if is_on_its_way:
@@ -121,25 +123,21 @@ class MpiLink:
     def _end(self, last: Iterable[Buffer]) -> None:
         """With the lock."""
         self._is_ending, self._moved_at = True, time.monotonic()
+        transfers: list[Transfer] = []
         try:
-            self._sending.append(_Sending(self._begin_sending(last, NOTHING_MORE), None))
+            self._begin_sending((*_pieces(last), NOTHING_MORE), transfers)
         except OSError as error:
             self.error = error
+        self._sending.append(_Sending(transfers, None))
         self._frames.put(None)
         _progress.poke()
 
     def wait_until_over(self, timeout_s: float) -> None:
         self._over.wait(timeout_s)
 
-    def _begin_sending(self, buffers: Iterable[Buffer], *more: Buffer) -> list[Transfer]:
-        transfers: list[Transfer] = []
-        try:
-            for piece in (*_pieces(buffers), *more):
-                transfers += [self._world.send(piece, self._rank, self._tag)]
-        except OSError:
-            _abandoned.extend(transfers)
-            raise
-        return transfers
+    def _begin_sending(self, messages: Iterable[Buffer], transfers: list[Transfer]) -> None:
+        """Add to ``transfers`` what is on its way, also where it raises `OSError`."""
+        transfers.extend(self._world.send(message, self._rank, self._tag) for message in messages)
 
     # --- the thread of `Progress`
 
@@ -215,7 +213,9 @@ class MpiLink:
 
     def _finish(self) -> None:
         """Nothing is on its way any more, or it stays there for ever."""
-        _abandoned[:] = filter(_is_busy, _abandoned)
+        for transfer in [_abandoned.popleft() for _ in range(len(_abandoned))]:
+            if _is_busy(transfer):
+                _abandoned.append(transfer)
         if self._receiving is not None:
             _abandoned.append(self._receiving.transfer)
             self._receiving = None

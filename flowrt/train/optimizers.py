@@ -388,7 +388,7 @@ class LAMBOptimizer(Optimizer):
     def _prepare(self) -> None:
         step = self._get_non_slot_variable("lamb_step")
         with on_device_of(step):
-            self._step: Tensor = step + 1.0
+            self._step: Tensor = step.read_value() + 1.0
         self._tensors = {
             key: convert_to_tensor(value() if callable(value) else value, name=key)
             for key, value in self._settings.items()

@@ -51,16 +51,24 @@ def small_tensors(limit):
     return tf.while_loop(lambda v: v[0, 0] > limit, body, [tf.ones([4, 16], tf.float64)])
 
 
-def a_loop_in_a_loop(limit):
-    """The inner one ends within a call: 3.5 ms."""
+def inner(v):
+    """A loop that ends within a call: 3.5 ms."""
+    return tf.while_loop(lambda i, _: i < 500, lambda i, v: (i + 1, powers(v)), [tf.constant(0), v])[1]
 
+
+def a_loop_in_a_loop(limit):
+    return tf.while_loop(lambda v: v > limit, inner, [tf.constant(1.0, tf.float64)])
+
+
+def a_loop_in_a_branch(limit):
     def outer(v):
-        return tf.while_loop(lambda i, _: i < 500, lambda i, v: (i + 1, powers(v)), [tf.constant(0), v])[1]
+        return tf.cond(v > limit, lambda: inner(v), lambda: v)
 
     return tf.while_loop(lambda v: v > limit, outer, [tf.constant(1.0, tf.float64)])
 
 
-LOOPS = pytest.mark.parametrize("loop", [scalars, small_tensors, a_loop_in_a_loop], ids=lambda f: f.__name__)
+def by(*loops):
+    return pytest.mark.parametrize("loop", loops, ids=lambda f: f.__name__)
 
 
 @contextlib.contextmanager
@@ -89,7 +97,7 @@ def ends_soon(end=lambda: None, *arguments):
         timer.join()
 
 
-@LOOPS
+@by(scalars, small_tensors)
 def test_by_a_deadline(monkeypatch, loop):
     options = tf.RunOptions(timeout_in_ms=int(RUNNING_S * 1000))
     with endless(monkeypatch, loop) as (_, run), ends_soon():
@@ -97,21 +105,21 @@ def test_by_a_deadline(monkeypatch, loop):
             run(options=options)
 
 
-@LOOPS
+@by(scalars, small_tensors, a_loop_in_a_loop, a_loop_in_a_branch)
 def test_by_close(monkeypatch, loop):
     with endless(monkeypatch, loop) as (session, run):
         with ends_soon(session.close), pytest.raises(tf.errors.CancelledError):
             run()
 
 
-@LOOPS
+@by(scalars, small_tensors)
 def test_by_ctrl_c(monkeypatch, loop):
     with endless(monkeypatch, loop) as (_, run):
         with ends_soon(os.kill, os.getpid(), signal.SIGINT), pytest.raises(KeyboardInterrupt):
             run()
 
 
-@pytest.mark.parametrize("loop", [scalars, small_tensors], ids=lambda f: f.__name__)
+@by(scalars, small_tensors)
 def test_machine_code_goes_at_a_pace(monkeypatch, loop):
     with endless(monkeypatch, loop) as (session, _):
         ((program,),) = [plan.programs for plan in plans_of(session)]

@@ -101,7 +101,8 @@ def test_a_world_of_the_same_name_is_found_out(mpi: PretendMpi, monkeypatch: pyt
     ends.end()
 
 
-def test_where_mpi_fails_the_connection_is_lost(mpi: PretendMpi) -> None:
+def test_where_mpi_fails_the_connection_is_lost(mpi: PretendMpi, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mpi_link, "QUIET_S", 100.0)
     transport = new_transport(kind="mpi")
     ends = Ends(transport, transport)
     ends.accepted.start(ends.inbox)
