@@ -74,7 +74,7 @@ def test_python_control_flow_of_a_tensor_says_what_to_use_and_where(use, message
 @pytest.mark.parametrize(
     ("value", "use", "message"),
     [
-        ([1.0, 2.0], bool, r"truth value: expected one element; got shape \[2\]. Use .*reduce_all\(\) or"),
+        ([1.0, 2.0], bool, r"truth value: expected one element; got shape \[2\]. Use .*where.*reduce_all"),
         ([], bool, r"truth value: expected one element; got shape \[0\]. Use .*reduce_all"),
         ("yes", bool, r"truth value: expected a bool or a number; got string. Use flowrt.equal\(\)"),
         ([1, 2], range, r"Python integer: expected one element; got shape \[2\]"),

@@ -140,8 +140,8 @@ class MemoryPool:
 
         When there is no room the pool grows, waits for the work of its streams, has its caches let go, then
         waits up to ``retry_s`` seconds for other threads to let go of memory. Raises `ResourceExhaustedError`
-        with a report after that, and all other memory is as it was; `InvalidArgumentError` for a size
-        that is negative or no integer, or a stream of another device; `FailedPreconditionError` for a closed pool.
+        with a report after that, and all other memory is as it was; `InvalidArgumentError` for a size that is
+        negative or no integer, or a stream of another device; `FailedPreconditionError` for a closed pool.
         """
         if stream is not None and stream.executor is not self.executor:
             raise InvalidArgumentError(

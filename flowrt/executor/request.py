@@ -33,8 +33,8 @@ class Request:
         self.fetches, self.feeds, self.done, self.is_nested = fetches, feeds, done, is_nested
         self.convert = [converter(t) for t in feeds]
         """One function a feed, in order: the value given, as an array of the tensor's dtype."""
-        shapes = [t.spec.shape for t in feeds]
-        self.shapes = tuple(shapes) if all(map(is_static, shapes)) else None
+        shapes = [shape for t in feeds if is_static(shape := t.spec.shape)]
+        self.shapes = tuple(shapes) if len(shapes) == len(feeds) else None
         """The feeds' shapes, if only one fits each; otherwise a run's values say them."""
         self.plans: dict[Any, Plan] = {}
         self.used = 0

@@ -18,7 +18,9 @@ def truth_error(tensor: Tensor) -> DTypeError:
     what = "has no truth value"
     if not _may_be_one_element(tensor):
         return value_error(
-            tensor, f"{what}: {_expected_one(tensor)}. Use flowrt.reduce_all() or reduce_any() of it"
+            tensor,
+            f"{what}: {_expected_one(tensor)}. Use flowrt.where() for each element, or reduce_all() or"
+            " reduce_any() of it",
         )
     dtype = tensor.dtype
     if not (dtype.is_bool or dtype.is_integer or dtype.is_floating):

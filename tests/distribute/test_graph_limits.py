@@ -195,7 +195,7 @@ def consume(text: str) -> None:
     assert time.thread_time() - start < MAX_S
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(mutated())
 def test_a_mutated_text_is_a_graph_or_a_typed_error(text: str) -> None:
     consume(text)
