@@ -3,8 +3,8 @@
     void flowrt_loop(ptr table, i64 begin, i64 end)
 
 The table holds int64: the operands' addresses, the domain's dimensions, each operand's strides, in elements,
-one a dimension, and a grain; of a matrix with rows of its own those of a row. ``begin`` and ``end`` are a part
-of dimension 0: threads share the work by it. A part that begins at ``i`` has its sums over rows, or over
+one a dimension, and a grain; of a matrix with rows of its own those of a row. ``begin`` and ``end`` are a
+part of dimension 0: threads share the work by it. A part that begins at ``i`` has its sums over rows, or over
 everything, at place ``i / grain`` of their operand.
 
 A row is worked off in stages (`flowrt.device.loop_stages`), one loop over its columns each.

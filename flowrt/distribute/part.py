@@ -74,8 +74,8 @@ def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
 
 
 QUICK_COST = 1e5
-"""Elements or floating-point operations of a part that is run where its request arrives: a hand-over to another
-thread takes about 50 us.
+"""Elements or floating-point operations of a part that is run where its request arrives: a hand-over to
+another thread takes about 50 us.
 """
 
 

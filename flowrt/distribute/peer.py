@@ -262,8 +262,8 @@ class Peer:
     def _meet(self, hello: Any) -> None:
         if hello.protocol != PROTOCOL:
             raise FailedPreconditionError(
-                f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); got {hello.protocol} (flowrt "
-                f"{hello.version}) from {hello.task or self.name}. Install one version everywhere"
+                f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); got {hello.protocol} "
+                f"(flowrt {hello.version}) from {hello.task or self.name}. Install one version everywhere"
             )
         self.name, self.incarnation = hello.task or self.name, hello.incarnation
         self._owner.greeted(self, hello)

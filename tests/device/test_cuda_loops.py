@@ -74,7 +74,7 @@ def random(*shape, dtype="float32", seed=0):
     return np.random.default_rng(seed).standard_normal(shape).astype(dtype)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(programs(), st.sets(st.integers(0, 3)))
 def test_random_programs(made, transposed):
     program, operands = made

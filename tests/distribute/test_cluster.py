@@ -192,7 +192,8 @@ def test_a_failing_kernel_of_another_task_is_one_typed_error_with_the_users_line
         with tf.device(on(0)):
             y = bad + 1
         with tf.Session(target) as session:
-            with pytest.raises(tf.errors.InvalidArgumentError, match=r"test_cluster.py:\d+.*out of bounds") as info:
+            line = r"test_cluster.py:\d+.*out of bounds"
+            with pytest.raises(tf.errors.InvalidArgumentError, match=line) as info:
                 session.run(y, {i: 5}, options())
             assert info.value.origin.task == "/job:worker/replica:0/task:1"
             assert session.run(y, {i: 1}, options()) == 3.0  # the session is as before
