@@ -29,7 +29,7 @@ demo: $(READY)  ## train a network on real data on two CPU devices, then on a cl
 	@$(PY) -m flowrt.cli.run --standalone --nproc 2 examples/digits_cluster.py
 
 test: $(READY)  ## run the tests, all but the slow ones
-	@$(PY) -m pytest -m "not slow"
+	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-nightly: $(READY)  ## run all tests, the slow ones too, with many fresh random examples
 	@$(PY) -m pytest --timeout 1800 --hypothesis-profile nightly

@@ -27,20 +27,24 @@ HOPS = 100
 JOB = "worker"
 
 
-def free_addresses(count: int) -> list[str]:
-    """Of the loopback. They are free now; nobody else asks for them in the next second."""
-    with ExitStack() as stack:
-        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [f"127.0.0.1:{each.getsockname()[1]}" for each in sockets]
+def reserve_addresses(count: int, stack: ExitStack) -> list[str]:
+    """Of the loopback; nobody else gets them until ``stack`` ends. The sockets stay bound without listening,
+    with SO_REUSEADDR, which lets a gRPC server bind them too.
+    """
+    addresses = []
+    for _ in range(count):
+        held = stack.enter_context(socket.socket())
+        held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        held.bind(("127.0.0.1", 0))
+        addresses.append(f"127.0.0.1:{held.getsockname()[1]}")
+    return addresses
 
 
 @contextmanager
 def local_cluster(tf: Any, count: int) -> Iterator[str]:
     """``count`` tasks, the first of them here: the target of its master."""
-    addresses = free_addresses(count)
     with ExitStack() as stack:
+        addresses = reserve_addresses(count, stack)
         for index in range(1, count):
             command = [sys.executable, __file__, tf.__name__, str(index), *addresses]
             peer = stack.enter_context(

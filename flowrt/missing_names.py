@@ -28,7 +28,10 @@ _POOLS = "a session's devices have pools of their own. Nearest: Session.devices 
 _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count"
 _SYNC = "workers do not wait for each other. Nearest: replica_device_setter, and updates of one worker each"
 _MESSAGES = "clusters are described by no messages. Nearest: train.ClusterSpec"
-_DISTRIBUTED = "distributed training is not there yet. Nearest: device scopes in one process"
+_STRATEGIES = (
+    "there are no strategies. Nearest: device scopes in a session of a cluster (docs/cluster.md), or"
+    " train.replica_device_setter"
+)
 
 _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
@@ -66,11 +69,34 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
     | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES)
     | dict.fromkeys(("SyncReplicasOptimizer",), _SYNC),
+    "data": dict.fromkeys(("TFRecordDataset", "FixedLengthRecordDataset"), _PARSING),
+    "distribute": dict.fromkeys(
+        (
+            "Strategy",
+            "StrategyExtended",
+            "MirroredStrategy",
+            "MultiWorkerMirroredStrategy",
+            "OneDeviceStrategy",
+            "ParameterServerStrategy",
+            "TPUStrategy",
+            "ReplicaContext",
+            "InputContext",
+            "ReduceOp",
+            "experimental",
+            "experimental_set_strategy",
+            "get_loss_reduction",
+            "get_replica_context",
+            "get_strategy",
+            "has_strategy",
+            "in_cross_replica_context",
+        ),
+        _STRATEGIES,
+    ),
     "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
     | dict.fromkeys(("cudnn_rnn",), _CELLS)
     | dict.fromkeys(("learn", "estimator"), _ESTIMATOR)
     | dict.fromkeys(("eager",), _EAGER)
-    | dict.fromkeys(("distribute",), _DISTRIBUTED)
+    | dict.fromkeys(("distribute",), _STRATEGIES)
     | dict.fromkeys(("lookup",), _TABLES),
     "contrib.rnn": dict.fromkeys(
         ("NASCell", "UGRNNCell", "PhasedLSTMCell", "GridLSTMCell", "GLSTMCell", "AttentionCellWrapper"),
@@ -82,7 +108,7 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS),
     "contrib.tpu": dict.fromkeys(
         ("shard", "replicate", "batch_parallel", "rewrite", "cross_replica_sum", "CrossShardOptimizer"),
-        _DISTRIBUTED,
+        _STRATEGIES,
     )
     | dict.fromkeys(("TPUEstimator", "TPUEstimatorSpec", "RunConfig", "TPUConfig"), _ESTIMATOR),
     "config": dict.fromkeys(

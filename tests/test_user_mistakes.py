@@ -165,6 +165,19 @@ def test_a_matrix_times_a_vector():
         tf.matmul(tf.ones([2, 3]), tf.ones([3]))
 
 
+@pytest.mark.parametrize(
+    ("b", "transpose_b", "helps"),
+    [([4, 2], False, False), ([2, 4], False, True), ([4, 3], False, True), ([3, 4], True, True)],
+)
+def test_transposing_is_proposed_where_it_would_help(b, transpose_b, helps):
+    for rows in (None, 2):
+        a = tf.placeholder(tf.float32, [rows, 3])
+        with pytest.raises(InvalidArgumentError, match=r"expected a \[m, k\] and b \[k, n\]") as caught:
+            tf.matmul(a, tf.ones(b), transpose_b=transpose_b)
+        only_a_helps = b == [2, 4] and rows is None
+        assert ("Transpose one?" in str(caught.value)) == (helps and not only_a_helps)
+
+
 def test_a_bias_of_another_length():
     with pytest.raises(
         InvalidArgumentError, match=r"bias: expected one element for each of the 3 ch.*; got 4"
@@ -387,7 +400,7 @@ def test_a_generator_that_fails(error, kind):
     [
         ("config.experimental.get_memory_info", r"pools of their own\. Nearest: Session\.devices"),
         ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
-        ("contrib.tpu.shard", "distributed training is not there yet"),
+        ("contrib.tpu.shard", "there are no strategies"),
         ("config.experimental.set_memory_groth", r"no such name\. Nearest: set_memory_growth$"),
         ("contrib.tpu.infeed_enque", r"no such name\. Nearest: infeed_enqueue,"),
         ("datasett", r"no such name\. Nearest: data$"),

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(path)
     print(
         "Give each task its own .pem and .key as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY, and "
-        f"{arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. Who has ca.key can make more: keep it where no task is."
+        f"{arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. Who has ca.key can make more: keep it away from tasks."
     )
     return 0
 

@@ -18,9 +18,15 @@ from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.distribute.bind_policy import check_bind
 from flowrt.distribute.check import PeerCheck, check_cluster
 from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, PEER_LOST, exit_code
-from flowrt.distribute.resolvers import ResolvedCluster, resolve
+from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.server import Server
-from flowrt.errors import AlreadyExistsError, OpError, UnauthenticatedError, UnavailableError
+from flowrt.errors import (
+    AlreadyExistsError,
+    InvalidArgumentError,
+    OpError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
@@ -49,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = new_worker_parser().parse_args(argv)
     try:
-        cluster = resolve(os.environ, arguments.cluster, arguments.job, arguments.task)
+        cluster = _resolve(arguments)
         print(cluster, flush=True)
         if arguments.log_dir is not None:
             _log_to(arguments.log_dir / f"{cluster.job}_{cluster.task}.log")
@@ -84,10 +90,24 @@ def new_worker_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add(
         *spellings("--allow-op"), action="append", default=[], metavar="NAME", dest="allowed_ops",
-        help="an operation that other processes' graphs may have although it touches files; may be repeated",
+        help="an operation that other processes' graphs may have although it writes files, as PrintV2; may be"
+        " repeated",
     )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
     return parser
+
+
+def _resolve(arguments: argparse.Namespace) -> ResolvedCluster:
+    """Raises `InvalidArgumentError`, also where nobody describes a cluster: a worker without one would listen
+    at a port that nobody knows.
+    """
+    cluster = resolve(os.environ, arguments.cluster, arguments.job, arguments.task)
+    if cluster.source == ALONE.source:
+        raise InvalidArgumentError(
+            "cluster: expected one that is described by --cluster, FLOWRT_CLUSTER, TF_CONFIG, torchrun, Slurm,"
+            ' Open MPI or Kubernetes; got none. For instance --cluster \'{"worker": ["127.0.0.1:2222"]}\''
+        )
+    return cluster
 
 
 def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:

@@ -35,8 +35,15 @@ What always holds:
  - Nothing that arrives is executed: graphs are of registered operations, all else is data.
 """
 
+from typing import Any
+
 from flowrt.distribute import cluster_resolver as cluster_resolver
 from flowrt.distribute.cluster_runtime import ClusterRuntime as ClusterRuntime
 from flowrt.distribute.cluster_spec import ClusterSpec as ClusterSpec
 from flowrt.distribute.ray_cluster import RayCluster as RayCluster
 from flowrt.distribute.server import Server as Server
+from flowrt.missing_names import missing_name
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("distribute", name, globals())

@@ -14,7 +14,7 @@ LOGGER = logging.getLogger(__name__)
 
 _HINT = (
     "Set FLOWRT_TLS_CA, FLOWRT_TLS_CERT and FLOWRT_TLS_KEY (`flowrt certs init` makes them), or listen at "
-    "127.0.0.1; --insecure-i-understand opens it to all who can reach it"
+    "127.0.0.1; --insecure-i-understand, in Python Server(insecure=True), opens it to all who can reach it"
 )
 
 
@@ -26,8 +26,8 @@ def check_bind(address: str, security: Security, insecure: bool = False) -> None
         return
     if not insecure:
         raise PermissionDeniedError(
-            f"listen {address}: expected certificates of one authority, or TLS and a token, beyond the "
-            f"loopback; got {_described(security)}. {_HINT}"
+            f"listen {address}: {_unknown_name(address)}expected certificates of one authority, or TLS and"
+            f" a token, beyond the loopback; got {_described(security)}. {_HINT}"
         )
     LOGGER.warning(
         "listening at %s with %s: whoever can reach it can run programs here", address, _described(security)
@@ -41,8 +41,8 @@ def check_dial(address: str, security: Security, insecure: bool = False) -> None
     if security.token is None or security.uses_tls or insecure or is_loopback(parse_address(address).host):
         return
     raise PermissionDeniedError(
-        f"connection to {address}: expected TLS, since a token does not travel in the clear; got none. "
-        f"{_HINT}"
+        f"connection to {address}: {_unknown_name(address)}expected TLS, since a token does not travel in the"
+        f" clear; got none. {_HINT}"
     )
 
 
@@ -56,10 +56,27 @@ def is_loopback(host: str) -> bool:
     except ValueError:
         pass
     try:
-        found = {info[4][0] for info in socket.getaddrinfo(bare, None, type=socket.SOCK_STREAM)}
+        found = _look_up(bare)
     except OSError:
         return False
-    return all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in found)
+    return all(ipaddress.ip_address(each.partition("%")[0]).is_loopback for each in found)
+
+
+def _look_up(host: str) -> set[str]:
+    """The addresses of a name. Raises `OSError` for an unknown one."""
+    return {str(info[4][0]) for info in socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)}
+
+
+def _unknown_name(address: str) -> str:
+    """What an error about ``address`` begins with: a misspelt name looks like another host's. Empty for a
+    known one.
+    """
+    host = parse_address(address).host
+    try:
+        _look_up(host.strip("[]"))
+    except OSError as error:
+        return f"the name {host!r} was not found ({error.strerror}), so it is not this host's; "
+    return ""
 
 
 def _described(security: Security) -> str:

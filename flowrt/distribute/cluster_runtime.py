@@ -9,6 +9,7 @@ small message a step. The master of a server in this process is asked by calls, 
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -22,7 +23,7 @@ from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.distribute.bind_policy import check_dial
 from flowrt.distribute.cluster_spec import parse_address
-from flowrt.distribute.links import LOST_S, connect_timeout_s, keep_dialling
+from flowrt.distribute.links import LOST_S, REPORT_S, connect_timeout_s, keep_dialling
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
@@ -40,6 +41,8 @@ from flowrt.graph.shapes import Shape
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.security import load_security
 from flowrt.rendezvous.transport import new_transport
+
+LOGGER = logging.getLogger(__name__)
 
 FEEDING = DeviceRequest(gpus=0)
 """What a session of a cluster has in this process: where feeds are prepared."""
@@ -133,8 +136,8 @@ class ClusterRuntime:
         self.target, self._config = target, config
         address = str(parse_address(target.removeprefix("grpc://")))
         server = server_of(target)
-        timeout_s = config.operation_timeout_in_ms / 1000 or connect_timeout_s()
-        self._link: MasterLink = _There(address, timeout_s) if server is None else _Here(server)
+        self._connect_s = config.operation_timeout_in_ms / 1000 or connect_timeout_s()
+        self._link: MasterLink = _There(address, self._connect_s) if server is None else _Here(server)
         self.devices: Sequence[Device] = local_devices(FEEDING)
         self._lock = threading.Lock()
         self._session = ""
@@ -149,8 +152,14 @@ class ClusterRuntime:
         return self._wait(reply)
 
     def _wait(self, reply: Reply) -> Message:
+        report = time.monotonic() + REPORT_S
         while not reply.is_there(1.0):
             self._link.is_silent()
+            if not self._session and time.monotonic() > report:
+                report += REPORT_S
+                LOGGER.warning(
+                    "still waiting for the tasks of the cluster: the log of %s names them", self.target
+                )
         return reply.open()
 
     @property
@@ -164,6 +173,7 @@ class ClusterRuntime:
                     allow_soft_placement=self._config.allow_soft_placement,
                     optimises=self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0,
                     log_device_placement=self._config.log_device_placement,
+                    connect_timeout_ms=max(1, round(self._connect_s * 1000)),
                 )
                 self._session = self.ask(Message(body)).body.session
             return self._session

@@ -23,10 +23,23 @@ from flowrt.errors import (
 )
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Privilege
 from flowrt.graph.passes.verify import verify_subgraph
 from flowrt.graph.shapes import Shape
 
 _NAME = re.compile(r"[A-Za-z0-9_.][A-Za-z0-9_.\\/>:-]*")
+
+_HINTS = {
+    Privilege.PYTHON: (
+        "The function lives in the program that made it: place {op} on the task of that program, with a"
+        " server in it and Session(server.target)"
+    ),
+    Privilege.FILES: (
+        "Place it on the task of its own program, or start the task with --allow-op {op}, in Python"
+        " Server(allowed_ops=[{op!r}])"
+    ),
+}
+"""What to do instead. Leave (``allowed_ops``) does not bring a Python function to another process."""
 
 
 @final
@@ -106,10 +119,8 @@ class _Check:
     def _check_privilege(self, node: Node) -> None:
         privilege = None if node.op.privilege is None else node.op.privilege(node.attrs)
         if privilege is not None and node.op.name not in self._allowed_ops:
-            raise PermissionDeniedError(
-                f"it {privilege}, which a task does not do for others. Place it on the task of its own "
-                f"program, or start the task with --allow-op {node.op.name}"
-            )
+            hint = _HINTS[privilege].format(op=node.op.name)
+            raise PermissionDeniedError(f"it {privilege.value}, which a task does not do for others. {hint}")
 
     def _check_shape(self, shape: Shape) -> None:
         dims = shape or ()

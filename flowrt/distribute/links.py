@@ -18,6 +18,7 @@ from typing import Any, Protocol, final
 import flowrt.version
 from flowrt.distribute.certificates import check_claim
 from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.master import CONNECT_S
 from flowrt.distribute.messages import PROTOCOL, Message
 from flowrt.distribute.peer import Done, Peer, dial
 from flowrt.distribute.threads import Threads
@@ -39,7 +40,6 @@ HEARTBEAT_S = 2.0
 LOST_S = 10.0
 """A peer that has said nothing for so long is gone."""
 
-CONNECT_S = 60.0
 REPORT_S = 5.0
 """How often it says for whom it waits."""
 DIAL_S = 5.0
@@ -92,9 +92,9 @@ class Links:
 
     # --- asking
 
-    def ask(self, task: str, message: Message, dones: Sequence[Done], connects: bool = False) -> None:
+    def ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float = 0.0) -> None:
         """Send ``task`` a request with one answer, or several. Where there is no link yet, one is made on
-        another thread; ``connects``: the task may not be up yet.
+        another thread; ``wait_s``: for how long, where the task may not be up yet.
         """
         link = self._links.get(task)
         if link is not None:
@@ -102,7 +102,7 @@ class Links:
         elif task not in self._addresses:
             _fail(dones, UnavailableError(f"{task} is not a task of this cluster"))
         else:
-            self._threads.submit(lambda: self._connect_and_ask(task, message, dones, connects))
+            self._threads.submit(lambda: self._connect_and_ask(task, message, dones, wait_s))
 
     def tell(self, task: str, message: Message) -> None:
         """Send ``task`` what needs no answer; a task that is gone needs not know it."""
@@ -113,33 +113,33 @@ class Links:
     def find(self, token: str) -> Peer | None:
         return self._peers.get(token)
 
-    def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], connects: bool) -> None:
+    def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float) -> None:
         try:
-            link = self._connect(task, connects)
+            link = self._connect(task, wait_s)
         except OpError as error:
             error.origin = error.origin or Origin(task, False)
             _fail(dones, error)
         else:
             _ask(link, message, dones)
 
-    def _connect(self, task: str, connects: bool) -> Peer:
+    def _connect(self, task: str, wait_s: float) -> Peer:
         with self._dialing[task]:
             link = self._links.get(task)
             if link is None:
-                link = self._dial(task, connects)
+                link = self._dial(task, wait_s)
                 with self._lock:
                     self._links[task] = link
         return link
 
-    def _dial(self, task: str, connects: bool) -> Peer:
+    def _dial(self, task: str, wait_s: float) -> Peer:
         address = self._addresses[task]
         whom = f"{task} at {address}"
 
         def connect(left_s: float) -> Peer:
             return dial(self._transport, address, self, min(left_s, DIAL_S))
 
-        if connects:
-            peer = keep_dialling(connect, whom, connect_timeout_s(), self._closed)
+        if wait_s:
+            peer = keep_dialling(connect, whom, wait_s, self._closed)
         else:
             peer = dial_once(connect, whom, DIAL_S)
         if peer.name != task:

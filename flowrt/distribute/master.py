@@ -39,6 +39,9 @@ from flowrt.errors import (
 from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
 
+CONNECT_S = 60.0
+"""How long tasks are waited for that are not up yet, if nobody says otherwise."""
+
 GRACE_S = 5.0
 """How long a step that failed is waited for in the tasks that still run it."""
 
@@ -81,14 +84,14 @@ Event: TypeAlias = Asked | Answered | GraphCut | PeerLost | Ticked
 
 
 class Ask(NamedTuple):
-    """Send ``message`` to ``task``; `Answered` says what comes back. ``connects``: the task may not be up
-    yet, it is waited for as long as a cluster has to form.
+    """Send ``message`` to ``task``; `Answered` says what comes back. ``wait_s``: a task that is not up yet is
+    waited for, for so many seconds.
     """
 
     task: str
     token: int
     message: Message
-    connects: bool = False
+    wait_s: float = 0.0
 
 
 class Tell(NamedTuple):
@@ -205,11 +208,11 @@ class Master:
 
     # --- rounds
 
-    def _ask(self, round_: _Round, task: str, message: Message, connects: bool = False) -> Action:
+    def _ask(self, round_: _Round, task: str, message: Message, wait_s: float = 0.0) -> Action:
         self._last_token += 1
         round_.waiting[self._last_token] = task
         self._rounds[self._last_token] = round_
-        return Ask(task, self._last_token, message, connects)
+        return Ask(task, self._last_token, message, wait_s)
 
     def _take(self, token: int, message: Message | None, error: OpError | None) -> list[Action]:
         round_ = self._rounds.pop(token, None)
@@ -244,7 +247,10 @@ class Master:
         round_ = _Round(client, request_id, name, self._created)
         self._sessions[name] = _Session(client, tasks, options)
         body = pb.CreateWorkerSession(session=name, is_isolated=options.is_isolated)
-        return [self._ask(round_, task, Message(body), connects=True) for task in tasks]
+        return [
+            self._ask(round_, task, Message(body), options.connect_timeout_ms / 1000 or CONNECT_S)
+            for task in tasks
+        ]
 
     def _created(self, round_: _Round) -> list[Action]:
         session = self._sessions.get(round_.session)
@@ -281,7 +287,7 @@ class Master:
     def _reset(self, client: str, request_id: int, message: Message) -> list[Action]:
         round_ = _Round(client, request_id, "", self._all_done)
         body = pb.ResetContainers(containers=message.body.containers)
-        return [self._ask(round_, task, Message(body), connects=True) for task in self._tasks]
+        return [self._ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
 
     def _all_done(self, round_: _Round) -> list[Action]:
         if round_.error is not None:

@@ -50,6 +50,8 @@ from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
 DRAIN_S = 5.0
+JOB_GRACE_S = 10.0
+"""How long the tasks of a cluster wait for the next session of a program that is none of them."""
 
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
 """Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
@@ -136,6 +138,9 @@ class Server:
         """What this task and the sessions of its process ask it, by request."""
         self._here = threading.local()
         self._masters: set[str] = set()
+        """Who has had sessions here and is still there."""
+        self._job_end: tuple[float, str, bool] | None = None
+        """When the job has ended, if nobody begins a session before; and what is said of it."""
         self.on_job_end: Callable[[str, bool], object] = self._end_with_job
         """Called when the last master that had sessions here is gone, with its name, and whether it went in
         the midst of one: it was killed, or cut off.
@@ -237,6 +242,9 @@ class Server:
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
         """See `flowrt.distribute.links.Handler`."""
+        if type(message.body) in (pb.CreateSession, pb.CreateWorkerSession):
+            self._masters.add(token)
+            self._job_end = None
         if message.graph is None:
             self._dispatch(token, request_id, message)
         else:  # a thread of its own: to check 100,000 nodes takes 0.5 s
@@ -261,8 +269,20 @@ class Server:
         self._to_worker(event)
         if token in self._masters:
             self._masters.discard(token)
-            if not self._masters and not self._stopped.is_set():
-                self.on_job_end(name, in_midst)
+            is_task = name in self._addresses
+            wait_s = (
+                0.0 if is_task or in_midst else JOB_GRACE_S
+            )  # a program may open one session after another
+            if not self._masters:
+                self._job_end = (time.monotonic() + wait_s, name, in_midst)
+                self._end_job(time.monotonic())
+
+    def _end_job(self, now: float) -> None:
+        """Tell of the job's end when its time has come."""
+        end = self._job_end
+        if end is not None and now >= end[0] and not self._stopped.is_set():
+            self._job_end = None
+            self.on_job_end(*end[1:])
 
     # --- the state machines
 
@@ -308,7 +328,7 @@ class Server:
             self._work(run)
 
     def _ask_for(self, ask: m.Ask) -> None:
-        self._ask(ask.task, ask.message, functools.partial(self._answered, ask.token), ask.connects)
+        self._ask(ask.task, ask.message, functools.partial(self._answered, ask.token), ask.wait_s)
 
     def _tell(self, tell: m.Tell) -> None:
         if tell.task == self.task:
@@ -330,8 +350,6 @@ class Server:
             if done is not None:
                 done(message, error)
         elif (found := self._links.find(peer)) is not None:
-            if message is not None and type(message.body) in (pb.DeviceList, pb.SessionHandle):
-                self._masters.add(peer)
             try:
                 found.answer(request_id, message, error)
             except OpError as failure:
@@ -340,9 +358,9 @@ class Server:
     def _answered(self, token: int, message: Message | None, error: OpError | None) -> None:
         self._to_master(m.Answered(token, message, error))
 
-    def _ask(self, task: str, message: Message, done: Done, connects: bool = False) -> None:
+    def _ask(self, task: str, message: Message, done: Done, wait_s: float = 0.0) -> None:
         if task != self.task:
-            self._links.ask(task, message, (done,), connects)
+            self._links.ask(task, message, (done,), wait_s)
             return
         number = next(self._serial)
         self._own[number] = done
@@ -380,6 +398,7 @@ class Server:
             self._pass_time()
             now = time.monotonic()
             self._links.beat(now)
+            self._end_job(now)
             with self._lock:
                 running = self._worker.running()
             self._observer.look(now, running)

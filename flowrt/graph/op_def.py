@@ -59,6 +59,13 @@ class Effect(Enum):
     """Its value comes from outside the graph (placeholder, feed, receive)."""
 
 
+class Privilege(Enum):
+    """What a process does not do for others unasked."""
+
+    PYTHON = "calls Python"
+    FILES = "writes a file"
+
+
 class Rule(Enum):
     """Choices that are said aloud in place of a rule."""
 
@@ -325,8 +332,8 @@ class OpDef:
     """From attrs, the axis of each input along which parts may be joined: the op of the joined inputs is the
     sum of the op over the parts. None for an input that says how.
     """
-    privilege: Callable[[Mapping[str, Any]], str | None] | None
-    """From attrs, what a node does that a process does not do for others unasked, such as "calls Python"."""
+    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None
+    """From attrs, what a node does that a process does not do for others unasked."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
@@ -402,7 +409,7 @@ def define_op(
     loop: Loop | None = None,
     reduction: str | None = None,
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None,
-    privilege: Callable[[Mapping[str, Any]], str | None] | None = None,
+    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 

@@ -48,7 +48,8 @@ class VariableResource:
         """
         if not self.is_initialized:
             raise FailedPreconditionError(
-                f"variable {self.name!r} has no value yet. Run its initializer, or restore a checkpoint"
+                f"variable {self.name!r} has no value yet. Run its initializer (a local variable's by"
+                " local_variables_initializer), or restore a checkpoint"
             )
         return self.array
 

@@ -264,18 +264,20 @@ class Drain(_message.Message):
     def __init__(self, timeout_ms: _Optional[int] = ...) -> None: ...
 
 class CreateSession(_message.Message):
-    __slots__ = ("is_isolated", "device_filters", "allow_soft_placement", "optimises", "log_device_placement")
+    __slots__ = ("is_isolated", "device_filters", "allow_soft_placement", "optimises", "log_device_placement", "connect_timeout_ms")
     IS_ISOLATED_FIELD_NUMBER: _ClassVar[int]
     DEVICE_FILTERS_FIELD_NUMBER: _ClassVar[int]
     ALLOW_SOFT_PLACEMENT_FIELD_NUMBER: _ClassVar[int]
     OPTIMISES_FIELD_NUMBER: _ClassVar[int]
     LOG_DEVICE_PLACEMENT_FIELD_NUMBER: _ClassVar[int]
+    CONNECT_TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     is_isolated: bool
     device_filters: _containers.RepeatedScalarFieldContainer[str]
     allow_soft_placement: bool
     optimises: bool
     log_device_placement: bool
-    def __init__(self, is_isolated: bool = ..., device_filters: _Optional[_Iterable[str]] = ..., allow_soft_placement: bool = ..., optimises: bool = ..., log_device_placement: bool = ...) -> None: ...
+    connect_timeout_ms: int
+    def __init__(self, is_isolated: bool = ..., device_filters: _Optional[_Iterable[str]] = ..., allow_soft_placement: bool = ..., optimises: bool = ..., log_device_placement: bool = ..., connect_timeout_ms: _Optional[int] = ...) -> None: ...
 
 class SessionHandle(_message.Message):
     __slots__ = ("session", "devices")

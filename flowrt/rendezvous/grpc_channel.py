@@ -63,7 +63,7 @@ _CLIENT_OPTIONS = (
 def load_grpc() -> Any:
     """The module, imported by the first who asks: it takes 0.1 s."""
     # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     return grpc
@@ -136,6 +136,8 @@ _REASONS = {
     "Name or service not known": "name not found",
     "lookup failed": "name not found",
     "DNS": "name not found",
+    "WRONG_VERSION_NUMBER": "TLS on this end only",
+    "Socket closed": "closed at once: does the other end want TLS?",
     "handshake": "TLS",
     "CERTIFICATE": "TLS",
     "Ssl": "TLS",
@@ -182,6 +184,8 @@ class GrpcListener(Listener):
         self._server.start()
 
     def _bind(self, grpc: Any, address: str, security: Security) -> int:
+        if address.startswith("localhost:"):  # gRPC is content with ::1 where 127.0.0.1 is taken
+            address = address.replace("localhost:", "127.0.0.1:", 1)
         if not security.uses_tls:
             return int(self._server.add_insecure_port(address))
         server_context(security)  # says what is wrong with a certificate, where gRPC only says no

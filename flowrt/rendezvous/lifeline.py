@@ -82,8 +82,8 @@ class Lifeline:
             yield
             self.lose("the peer closed it")
         except Exception as error:  # noqa: BLE001 (carried to the receiver)
-            # Without its traceback, whose frames hold the arrays that came last: these hold their memory, which
-            # holds this connection, a circle that the garbage collector cannot see.
+            # Without its traceback, whose frames hold the arrays that came last: these hold their memory,
+            # which holds this connection, a circle that the garbage collector cannot see.
             self.lose(
                 str(error) if isinstance(error, (OSError, OpError)) else repr(error),
                 error.with_traceback(None),

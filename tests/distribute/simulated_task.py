@@ -174,7 +174,7 @@ class Task:
         if ask.task == self.name:
             self._ask_itself(ask.message, done)
         else:
-            self.links.ask(ask.task, ask.message, (done,), ask.connects)
+            self.links.ask(ask.task, ask.message, (done,), ask.wait_s)
 
     def _tell(self, tell: m.Tell) -> None:
         if tell.task == self.name:

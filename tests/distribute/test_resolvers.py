@@ -174,6 +174,7 @@ def test_sources_that_agree_are_fine() -> None:
         (flowrt_variables(task="worker:"), "FLOWRT_TASK: expected a number"),
         ({"FLOWRT_CLUSTER": "/no/such/file"}, "FLOWRT_CLUSTER: expected JSON or a file with it"),
         ({"FLOWRT_CLUSTER": "{"}, "FLOWRT_CLUSTER: cluster: expected JSON"),
+        ({"FLOWRT_CLUSTER": tf_config()["TF_CONFIG"]}, "FLOWRT_CLUSTER: .* has the form of TF_CONFIG"),
         ({"TF_CONFIG": "{"}, "TF_CONFIG: expected JSON"),
         ({"TF_CONFIG": "[]"}, "TF_CONFIG: expected an object"),
         (tf_config(index="x"), "TF_CONFIG: expected a number as the task's index; got 'x'"),

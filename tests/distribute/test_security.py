@@ -107,6 +107,17 @@ def test_beyond_the_loopback_only_with_tls_and_proof(security: Security, is_allo
                 check_bind(address, security)
 
 
+def test_a_misspelt_name_is_named_before_certificates_are() -> None:
+    for check in (
+        lambda: check_bind("no-such-host.invalid:1", Security()),
+        lambda: check_dial("no-such-host.invalid:1", Security(TOKEN)),
+    ):
+        with pytest.raises(PermissionDeniedError, match=r"'no-such-host\.invalid' was not found.*expected"):
+            check()
+    with pytest.raises(PermissionDeniedError, match=f"listen {OUTSIDE}: expected.*Server\\(insecure=True\\)"):
+        check_bind(OUTSIDE, Security())
+
+
 def test_insecure_is_allowed_and_warned_of_each_time(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING, "flowrt"):
         for _ in range(2):

@@ -212,6 +212,8 @@ def test_check_compares_versions_clusters_and_tasks(
         (["--cluster", "{"], "--cluster: cluster: expected JSON"),
         (["--cluster", '{"worker": ["a:1", "b:1"]}'], "expected to be told which task"),
         (["--task", "1"], "1 from --task"),
+        ([], "expected one that is described by --cluster, FLOWRT_CLUSTER, TF_CONFIG"),
+        (["--job", "worker", "--task", "0", "--check"], "expected one that is described by --cluster"),
         (["--task", "x"], "argument --task: invalid"),
         (["--task", "-1"], "expected a number of at least 0"),
         (["--nope"], "unrecognized arguments: --nope"),

@@ -6,6 +6,7 @@ one job.
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_cluster, shortened
@@ -14,6 +15,9 @@ from flowrt.errors import InvalidArgumentError
 
 CLUSTER, TASK = "FLOWRT_CLUSTER", "FLOWRT_TASK"
 VARIABLES = (CLUSTER, TASK)
+
+_TF_CONFIG = re.compile(r'\s*\{\s*"(cluster|task)"\s*:\s*\{')
+"""How what belongs in TF_CONFIG begins: the cluster is inside, beside the task."""
 
 
 def from_flags(cluster: str | None, job: str | None, task: int | None) -> tuple[Declaration, ...]:
@@ -40,10 +44,12 @@ def read_cluster(source: str, value: str) -> ClusterSpec:
     """The cluster that ``value``, JSON or the name of a file, says. Raises `InvalidArgumentError`."""
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
-        return parse_cluster(text)
     except (OSError, UnicodeDecodeError) as error:
         raise InvalidArgumentError(
             f"{source}: expected JSON or a file with it; got {shortened(value)!r}: {error}"
         ) from None
+    try:
+        return parse_cluster(text)
     except InvalidArgumentError as error:
-        raise InvalidArgumentError(f"{source}: {error}") from None
+        hint = ". This has the form of TF_CONFIG: set that variable to it" if _TF_CONFIG.match(text) else ""
+        raise InvalidArgumentError(f"{source}: {error}{hint}") from None

@@ -25,7 +25,7 @@ from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgume
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph import get_default_graph
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, attr_string, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Privilege, attr_string, define_op
 from flowrt.graph.shapes import Shape, compatible, format_shape
 from flowrt.graph.step import current_step, wait_until
 
@@ -195,7 +195,7 @@ one_shot_iterator_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.HANDLE,
-    privilege=lambda attrs: "calls Python",
+    privilege=lambda attrs: Privilege.PYTHON,
     state=lambda node: IteratorResource(node.name, _open_of(node)),
     doc="The handle of an iterator that begins by itself and ends for good.",
 )
@@ -211,7 +211,7 @@ make_iterator_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
-    privilege=lambda attrs: "calls Python",
+    privilege=lambda attrs: Privilege.PYTHON,
     state=_open_of,
     doc="Begins an iterator, or begins it again.",
 )

@@ -59,8 +59,9 @@ def _product_shape(a: Shape, b: Shape, transpose_a: bool, transpose_b: bool) -> 
             if transpose_a or transpose_b
             else ""
         )
+        hint = ". Transpose one?" if m == k2 or n == k else ""
         raise InvalidArgumentError(
-            f"expected a [m, k] and b [k, n]{asked}; got {format_shape(a)}, {format_shape(b)}. Transpose one?"
+            f"expected a [m, k] and b [k, n]{asked}; got {format_shape(a)}, {format_shape(b)}{hint}"
         )
     batch = broadcast(a[:-2], b[:-2])
     assert batch is not None

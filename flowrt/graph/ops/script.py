@@ -36,6 +36,7 @@ from flowrt.graph.op_def import (
     Attr,
     Effect,
     OpDef,
+    Privilege,
     attr_int,
     attr_string,
     define_op,
@@ -227,7 +228,7 @@ def _define_call(name: str, effect: Effect, doc: str) -> OpDef:
         jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
         effect=effect,
-        privilege=lambda attrs: "calls Python",
+        privilege=lambda attrs: Privilege.PYTHON,
         state=_function_of,
         doc=doc,
     )
@@ -354,7 +355,7 @@ print_v2_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.STATEFUL,
-    privilege=lambda attrs: "writes a file" if attrs["output_stream"].startswith("file://") else None,
+    privilege=lambda attrs: Privilege.FILES if attrs["output_stream"].startswith("file://") else None,
     doc="Writes a string to a stream.",
 )
 

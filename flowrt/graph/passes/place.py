@@ -32,6 +32,9 @@ TYPE_PRIORITY = ("GPU", "CPU")
 MADE_BY_COUNT = ("CPU", "NULL")
 """Types of which there are as many devices as a session is asked for."""
 
+LOCAL_JOB = "localhost"
+"""Of the devices of a session without a cluster."""
+
 WhyNone: TypeAlias = Mapping[str, Callable[[], str | None]]
 """By type of device, what tells why there is none of it. Asked for an error only: it may take a second."""
 
@@ -286,6 +289,11 @@ class _Placer:
 
     def _how_to_have(self, spec: DeviceSpec) -> str:
         """Empty for a device that there is, and for one that nobody can make."""
+        if spec.job not in (None, LOCAL_JOB) and all(device.job == LOCAL_JOB for device in self._devices):
+            return (
+                f" Job {spec.job!r} is there in a session of its cluster: Session(server.target), or"
+                ' Session("grpc://host:port").'
+            )
         task = spec.replace(device_type=None, device_index=None)
         kind, index = spec.device_type, spec.device_index or 0
         is_there = any(

@@ -350,6 +350,14 @@ def test_an_error_says_why_there_is_no_device_of_the_type(x):
     assert "There is no" not in error(y, feeds=[x], why_none={"GPU": lambda: None})
 
 
+def test_a_task_of_a_cluster_is_hinted_at_only_where_there_is_no_cluster(x):
+    y = on("/job:trainer/task:1", lambda: op("Exp", x, name="y"))
+    assert "Job 'trainer' is there in a session of its cluster: Session(server.target)" in error(
+        y, feeds=[x], on=(CPU_0,)
+    )
+    assert "server.target" not in error(y, feeds=[x], on=(PS_0,))
+
+
 def test_nobody_is_asked_why_where_there_is_a_device(x):
     def why():
         raise AssertionError
