@@ -104,7 +104,7 @@ def _resolve(arguments: argparse.Namespace) -> ResolvedCluster:
     cluster = resolve(os.environ, arguments.cluster, arguments.job, arguments.task)
     if cluster.source == ALONE.source:
         raise InvalidArgumentError(
-            "cluster: expected one that is described by --cluster, FLOWRT_CLUSTER, TF_CONFIG, torchrun, Slurm,"
+            "cluster: expected one described by --cluster, FLOWRT_CLUSTER, TF_CONFIG, torchrun, Slurm,"
             ' Open MPI or Kubernetes; got none. For instance --cluster \'{"worker": ["127.0.0.1:2222"]}\''
         )
     return cluster
