@@ -32,8 +32,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "graph": ("errors", "dtypes", "protos", "device.spec"),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
     "executor": ("errors", "dtypes", "protos", "device", "graph", "rendezvous"),
-    "distribute": ("errors", "version", "dtypes", "protos", "device", "graph", "rendezvous", "executor"),
-}
+    "missing_names": ("errors", "graph"),
+    "distribute": (
+        "errors", "version", "dtypes", "protos", "device", "graph", "rendezvous", "executor", "missing_names",
+    ),
+}  # fmt: skip
 
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
 DOORS: dict[str, tuple[str, ...]] = {
