@@ -1,10 +1,10 @@
 """`Master`: what a task does for its clients, as a pure state machine.
 
-    client                     master                                       workers
-    CreateSession      -> CreateWorkerSession                        ->     every task that the filters let
-    through MakeCallable       -> CutGraph: place, cut by task; RegisterGraph ->    the tasks that have a part
-    RunStep            -> RunGraph with the part's feeds, one a task  ->    the same; fetches come back
-    CloseSession       -> DeleteWorkerSession                        ->     every task of the session
+    client           master                                           workers
+    CreateSession -> CreateWorkerSession                           -> every task that the filters let through
+    MakeCallable  -> CutGraph: place, cut by task; RegisterGraph   -> the tasks that have a part
+    RunStep       -> RunGraph with the part's feeds, one a task    -> the same; fetches come back
+    CloseSession  -> DeleteWorkerSession                           -> every task of the session
 
     handle(event) -> actions, as in `flowrt.distribute.worker`
 
@@ -26,7 +26,7 @@ from fnmatch import fnmatchcase
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.distribute.messages import Message, decode_status, encode_status
-from flowrt.distribute.worker import Answer, Asked, PeerLost, Ticked
+from flowrt.distribute.worker import Answer, Asked, PeerLost, Ticked, unknown
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -34,7 +34,6 @@ from flowrt.errors import (
     InvalidArgumentError,
     OpError,
     UnavailableError,
-    UnimplementedError,
 )
 from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
@@ -186,12 +185,7 @@ class Master:
         match event:
             case Asked(peer, request_id, message):
                 handler = _HANDLERS.get(type(message.body))
-                if handler is None:
-                    name = type(message.body).__name__
-                    return [
-                        Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))
-                    ]
-                return handler(self, peer, request_id, message)
+                return handler(self, peer, request_id, message) if handler else [unknown(event, self.task)]
             case Answered(token, message, error):
                 return self._take(token, message, error)
             case GraphCut():

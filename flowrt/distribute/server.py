@@ -1,7 +1,6 @@
 """`Server`: one task of a cluster. It listens, and does what its master and its worker decide.
 
-    Peer.asked ---> Master.handle / Worker.handle, under the lock ---> actions ---> performed, the lock is
-    free
+    Peer.asked ---> Master.handle / Worker.handle, under the lock ---> actions ---> performed without it
 
 A request of another task and one of a session in this process go the same way, without frames when both ends
 are here. Work that takes time (cutting and compiling graphs, running steps, connecting) has a thread of its

@@ -1,8 +1,7 @@
 """`Worker`: what one task does of other tasks' steps, as a pure state machine.
 
-    handle(event) -> actions        events say what happened, actions what a shell
-    (`flowrt.distribute.server`)
-                                    is to do; an action carries all that it needs
+    handle(event) -> actions        events say what happened, actions what a shell (`Server`) is to do; an
+                                    action carries all that it needs
 
 The life of a step in a task: a request for one of its tensors may come before the step does, so whoever comes
 first makes its rendezvous. `RunGraph` starts its programs. It ends when they have ended and what they made
@@ -221,12 +220,7 @@ class Worker:
         match event:
             case Asked(peer, request_id, message):
                 handler = _HANDLERS.get(type(message.body))
-                if handler is None:
-                    name = type(message.body).__name__
-                    return [
-                        Answer(peer, request_id, None, UnimplementedError(f"{self.task} knows no {name}"))
-                    ]
-                return handler(self, peer, request_id, message)
+                return handler(self, peer, request_id, message) if handler else [unknown(event, self.task)]
             case StepEnded():
                 return self._end_step(event)
             case GraphCompiled(number, part, error):
@@ -451,6 +445,12 @@ class Worker:
             f"task {self.task} knows no {what} {name}: it was restarted or reset, or the session was closed. "
             "Make a new Session"
         )
+
+
+def unknown(asked: Asked, task: str) -> Answer:
+    """The answer of ``task`` to a message that is not for it."""
+    error = UnimplementedError(f"{task} knows no {type(asked.message.body).__name__}")
+    return Answer(asked.peer, asked.request_id, None, error)
 
 
 def _done(peer: str, request_id: int) -> Answer:

@@ -42,7 +42,7 @@ def iterated_program(loop: Node) -> IteratedProgram | None:
     if not is_scalar_loop(loop):
         return None
     body: Subgraph = loop.attrs["body"]
-    program = _Tracer(body, len(loop.attrs["T"])).run()
+    program = _Tracer(body).run()
     if program is None:
         return None
     carried = range(len(loop.attrs["T"]))
@@ -84,8 +84,8 @@ def _is_scalar(node: Node) -> bool:
 
 @final
 class _Tracer:
-    def __init__(self, body: Subgraph, carried: int) -> None:
-        self._body, self._carried = body, carried
+    def __init__(self, body: Subgraph) -> None:
+        self._body = body
         self._builder = LoopBuilder()
         self._values: dict[Ref, Value] = {}
 

@@ -5,8 +5,7 @@ it with one request, and the producer's table parks the request as a waiter like
 
     task 0                                              task 1
     send(key, value) -> stays in the table
-                                        RequestTensors  <- recv(key), or `ask` for all keys when the step
-                                        starts
+                                     RequestTensors  <- recv(key), or `ask` for all keys at the step's start
     serve(key, answer) -> Deliver(answer, value)
                           the transport takes the bytes -> arrived(key, value) -> Deliver(receive, value)
     delivered(key)     -> the value's memory is free
