@@ -124,13 +124,9 @@ class Server:
         self._steps = Steps(self.task, self._links, self._to_worker, self._observer)
         self._lock = threading.Lock()
         self._master = m.Master(self.task, list(self._addresses), random.Random(secrets.randbits(128)))
-        self._worker = w.Worker(
-            self.task,
-            self.incarnation,
-            flowrt.version.VERSION,
-            [_described(device, self.incarnation) for device in self.devices],
-            self._steps.new_rendezvous,
-        )
+        described = [_described(device, self.incarnation) for device in self.devices]
+        version, new_rendezvous = flowrt.version.VERSION, self._steps.new_rendezvous
+        self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
         self._containers = Containers()
         self._serial = itertools.count(1)
         self._own: dict[int, Done] = {}
