@@ -29,6 +29,7 @@ import numpy as np
 from flowrt.device.event_manager import call_and_log
 from flowrt.device.host_jit import is_available
 from flowrt.device.host_memory import Array, HostMemory, bytes_of, memory_of
+from flowrt.device.interruptible import acquire
 from flowrt.device.stream_executor import (
     DeviceMemory,
     Event,
@@ -80,7 +81,7 @@ class _Mark:
                 turn.release
             )  # before looking again: `settle` changes the status, then wakes
             if self.status is EventStatus.PENDING:
-                turn.acquire(timeout=_lock_timeout(timeout_s))
+                acquire(turn, timeout_s)
         return self.status is not EventStatus.PENDING
 
     def when_settled(self, function: Callable[[], object]) -> None:
@@ -92,10 +93,6 @@ class _Mark:
             except ValueError:  # `settle` was quicker
                 return
             function()
-
-
-def _lock_timeout(timeout_s: float | None) -> float:
-    return -1 if timeout_s is None else min(max(0.0, timeout_s), threading.TIMEOUT_MAX)
 
 
 @final

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
+from flowrt.device.interruptible import acquire
 from flowrt.errors import DeadlineExceededError, InternalError, InvalidArgumentError, OpError, copy_to_raise
 from flowrt.rendezvous.table import Action, Deliver, Fail, Pending, RendezvousTable
 
@@ -135,9 +136,7 @@ class _Mailbox:
 
     def wait(self, timeout_s: float | None) -> bool:
         """Whether the mail came in time."""
-        if timeout_s is None:
-            return self._locked.acquire()
-        return self._locked.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX))
+        return acquire(self._locked, timeout_s)
 
     def open(self) -> Any:
         if self._error is not None:
