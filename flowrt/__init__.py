@@ -362,7 +362,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 # What a first import need not pay for.
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "flags", "gfile", "graph_util",
-    "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "summary", "test", "train", "viz",
+    "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler", "summary", "test",
+    "train", "viz",
 )  # fmt: skip
 _LAZY_MESSAGES = {
     "graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
@@ -399,3 +400,5 @@ def __dir__() -> list[str]:
 
 if "FLOWRT_LOG" in _os.environ:
     _importlib.import_module("flowrt.logging")  # which reads it
+if _os.environ.get("FLOWRT_TRACE"):
+    _importlib.import_module("flowrt.profiler.always_on").start(_os.environ["FLOWRT_TRACE"])

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.distribution_context import distribution_context
 from flowrt.dtypes import float32, int64
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.build import convert_to_tensor
@@ -23,12 +24,28 @@ from flowrt.graph.ops.matrix_parts import diag_part
 from flowrt.graph.ops.reductions import reduce_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape
 from flowrt.missing_names import missing_name
-from flowrt.variables import GraphKeys, Variable
+from flowrt.variables import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
 
 def _total(name: str, shape: Sequence[int] = ()) -> Variable:
-    keys = [GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES]
-    return Variable(lambda: zeros(shape, float32), trainable=False, collections=keys, name=name)
+    """A variable to count in: on several replicas each counts its own part."""
+    return Variable(
+        lambda: zeros(shape, float32),
+        trainable=False,
+        collections=[GraphKeys.LOCAL_VARIABLES, GraphKeys.METRIC_VARIABLES],
+        name=name,
+        synchronization=VariableSynchronization.ON_READ,
+        aggregation=VariableAggregation.SUM,
+    )
+
+
+def _counted(total: Variable) -> Tensor:
+    """What was counted: on several replicas by all of them."""
+    context = distribution_context()
+    if context is None or context.replica is None:
+        return total.read_value()
+    counted: Tensor = context.replica.merge_call(lambda _, variable: variable.read_value(), (total,))
+    return counted
 
 
 def mean(
@@ -58,7 +75,7 @@ def _ratio(
     finish: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> tuple[Tensor, Tensor]:
     total, count = _total("total"), _total("count")
-    value = finish(div_no_nan(total.value(), count.value(), name="value"))
+    value = finish(div_no_nan(_counted(total), _counted(count), name="value"))
     update = finish(div_no_nan(total.assign_add(numerator), count.assign_add(denominator), name="update_op"))
     return _collected(value, update, metrics_collections, updates_collections)
 
@@ -178,7 +195,7 @@ def _counts(
     with get_default_graph().name_scope(name):
         total = _total("count")
         spread = cast(hits, float32) * (1.0 if weights is None else cast(convert_to_tensor(weights), float32))
-        value, update = total.value(), total.assign_add(reduce_sum(spread))
+        value, update = _counted(total), total.assign_add(reduce_sum(spread))
         return _collected(value, update, metrics_collections, updates_collections)
 
 
@@ -279,7 +296,7 @@ def mean_iou(
         flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]
         spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
         found = confusion_matrix(flat[0], flat[1], num_classes, float32, weights=spread)
-        update, matrix = total.assign_add(found), total.value()
+        update, matrix = total.assign_add(found), _counted(total)
         both = diag_part(matrix)
         union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
         occurs = cast(not_equal(union, 0.0), float32)
@@ -322,7 +339,7 @@ def auc(
         totals = [_total(f"{what}_all", []) for what in ("positives", "negatives")]
         sums = [total.assign_add(all_of) for total, (_, _, all_of) in zip(totals, counts, strict=True)]
         moved = [variable.assign_add(found) for variable, found, _ in counts]
-        value = _area(counts[0][0].value(), counts[1][0].value(), totals[0].value(), totals[1].value())
+        value = _area(*(_counted(v) for v in (counts[0][0], counts[1][0], *totals)))
         return _collected(value, _area(*moved, *sums), metrics_collections, updates_collections)
 
 

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from enum import Enum
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowrt.dtypes import as_dtype, float32
 from flowrt.errors import DTypeError, InvalidArgumentError
@@ -125,12 +125,25 @@ def nested_getter(inner: Any, outer: Any) -> Any:
     return nested
 
 
+class OpenScopes(NamedTuple):
+    """What a thread's open scope is, to be taken over by another thread."""
+
+    scope: VariableScope
+    counts: dict[str, int]
+
+
 class _Current(threading.local):
     """A thread's open scope on one graph, and how often each scope name was opened in its parent."""
 
     def __init__(self) -> None:
         self.scope = VariableScope(reuse=False)
         self.counts: dict[str, int] = {}
+
+    def copy(self) -> OpenScopes:
+        return OpenScopes(self.scope, dict(self.counts))
+
+    def become(self, scopes: OpenScopes) -> None:
+        self.scope, self.counts = scopes.scope, dict(scopes.counts)
 
     def unique(self, prefix: str) -> str:
         """``prefix``, or the first of ``prefix_1``, ... that no scope in the current one has."""

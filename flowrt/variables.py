@@ -23,6 +23,7 @@ from flowrt.graph.ops import state
 from flowrt.graph.ops.operators import overload_operators
 from flowrt.graph.ops.script import group, no_op
 from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.variable_creators import CreatedInScopes
 
 
 class GraphKeys:
@@ -88,7 +89,7 @@ class Reference:
         return id(self._variable)
 
 
-class Variable:
+class Variable(metaclass=CreatedInScopes):
     """A value of the session that operations read and assign.
 
     ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it.
@@ -148,7 +149,7 @@ class Variable:
                 )
             handle_shape = known if validate_shape else None
             self._dtype = self._initial_value.dtype
-            self.handle: Tensor = state.var_handle_op(
+            self._handle: Tensor = state.var_handle_op(
                 dtype=self._dtype, shape=handle_shape, container=container, shared_name=full_name, name=scope
             )
             with self._beside():
@@ -165,6 +166,11 @@ class Variable:
         if self.trainable and GraphKeys.TRAINABLE_VARIABLES not in keys:
             keys.append(GraphKeys.TRAINABLE_VARIABLES)
         graph.add_to_collections(keys, self)
+
+    @property
+    def handle(self) -> Tensor:
+        """The resource that stands for the variable."""
+        return self._handle
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
@@ -242,7 +248,7 @@ class Variable:
         """The initial value: for the initial values of other variables, in whatever order they are
         initialized.
         """
-        return self._initial_value
+        return self.initial_value
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Rows of the value: ``[*indices.shape, *shape[1:]]``; on a GPU 0 for an index out of range."""
@@ -250,11 +256,27 @@ class Variable:
             return state.resource_gather(self.handle, indices, dtype=self._dtype, name=name)  # type: ignore[no-any-return]
 
     def eval(self, session: Any = None) -> Any:
-        return self._snapshot.eval(session=session)
+        return self._as_graph_element().eval(session=session)
 
     def load(self, value: Any, session: Any = None) -> None:
         """Set the value in ``session`` (or the default session), without adding operations."""
-        (session or _default_session()).assign_variables({self: value})
+        values = zip(self.copies, self.value_for_copies(value), strict=True)
+        (session or _default_session()).assign_variables(dict(values))
+
+    # --- what sessions keep of it: one value, or with a strategy one a copy
+
+    @property
+    def copies(self) -> Sequence[Variable]:
+        """The variables that hold its value: itself, unless a strategy made it."""
+        return (self,)
+
+    def value_of_copies(self, values: Sequence[Any]) -> Any:
+        """The value, from those of `copies`: what is saved."""
+        return values[0]
+
+    def value_for_copies(self, value: Any) -> Sequence[Any]:
+        """Values for `copies`, so that together they are ``value``: what is restored."""
+        return (value,)
 
     # --- writing
 

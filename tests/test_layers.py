@@ -26,17 +26,21 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "version": (),
+    "progress": (),
     "protos": (),
     "dtypes": ("errors",),
     "device": ("errors", "dtypes"),
     "graph": ("errors", "dtypes", "protos", "device.spec"),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
-    "executor": ("errors", "dtypes", "protos", "device", "graph", "rendezvous"),
+    "executor": ("errors", "progress", "dtypes", "protos", "device", "graph", "rendezvous"),
     "missing_names": ("errors", "graph"),
     "distribute": (
-        "errors", "version", "dtypes", "protos", "device", "graph", "rendezvous", "executor", "missing_names",
+        "errors", "version", "progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
+        "missing_names",
     ),
 }  # fmt: skip
+FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
+"""Packages that are front ends, although the package around them is not."""
 
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
 DOORS: dict[str, tuple[str, ...]] = {
@@ -157,7 +161,8 @@ def _inner_imports(module: Module) -> Iterator[Import]:
 
 
 def _is_lazy_attribute(module: Module, found: Import) -> bool:
-    return module.name in ("flowrt", "flowrt.nn", "flowrt.protos") and found.function == "__getattr__"
+    names = ("flowrt", "flowrt.distribute", "flowrt.nn", "flowrt.protos")
+    return module.name in names and found.function == "__getattr__"
 
 
 def _may_import(importer: str, imported: str) -> bool:
@@ -167,9 +172,15 @@ def _may_import(importer: str, imported: str) -> bool:
     if imported == "flowrt":
         return False
     layer = importer.split(".")[1]
-    if layer not in MAY_IMPORT:
+    if layer not in MAY_IMPORT or _is_inner_front_end(importer):
         return True
+    if _is_inner_front_end(imported):
+        return False
     return any(f"{imported}.".startswith(f"flowrt.{allowed}.") for allowed in (layer, *MAY_IMPORT[layer]))
+
+
+def _is_inner_front_end(module: str) -> bool:
+    return any(f"{module}.".startswith(f"{package}.") for package in FRONT_ENDS_INSIDE)
 
 
 def check_order(modules: Tree) -> list[str]:
@@ -177,7 +188,8 @@ def check_order(modules: Tree) -> list[str]:
         f"{module.at(found.line)} imports {target}, which is not left of it"
         for module in modules.values()
         for found in _inner_imports(module)
-        if not _may_import(module.name, target := resolve(found.target, modules))
+        if not _is_lazy_attribute(module, found)
+        and not _may_import(module.name, target := resolve(found.target, modules))
     ]
 
 
@@ -340,6 +352,7 @@ if TYPE_CHECKING:
     "flowrt.executor": "",
     "flowrt.executor.session": "from flowrt.graph import Graph; from flowrt.rendezvous.key import ParsedKey",
     "flowrt.distribute": "from flowrt.executor.session import Session",
+    "flowrt.distribute.strategies": "from flowrt.layers import dense",
     "flowrt.train": "import numpy as np; from flowrt.layers import dense; np.load('x', allow_pickle=False)",
     "flowrt.layers": "from flowrt.graph import Graph",
 }
@@ -374,6 +387,12 @@ def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
         (check_order, "rendezvous.key", "if T: from flowrt.graph import Graph", "imports flowrt.graph"),
         (check_order, "executor.session", "from flowrt import distribute", "imports flowrt.distribute"),
         (check_order, "distribute", "from flowrt.train import Saver", "imports flowrt.train"),
+        (
+            check_order,
+            "distribute",
+            "from flowrt.distribute import strategies",
+            "flowrt.distribute.strategies",
+        ),
         (check_order, "train", "from flowrt import Graph", "imports flowrt,"),
         (check_order, "train", "import flowrt", "imports flowrt,"),
         (check_cycles, "errors", "import flowrt.dtypes", "flowrt.dtypes -> flowrt.errors -> flowrt.dtypes"),

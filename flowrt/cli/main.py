@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from flowrt.cli import certs, debug, devices, env, selftest, token
+from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
 from flowrt.errors import NotFoundError, OpError
 from flowrt.graph.op_def import nearest
 
@@ -24,6 +24,9 @@ COMMANDS: dict[str, Any] = {
     "certs": certs,
     "token": token,
     "debug": debug,
+    "export": export,
+    "explain": explain,
+    "report": report,
 }
 
 FAILURE = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import functools
 import logging
 import os
@@ -15,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flowrt.cli.options import new_parser, not_negative, spellings
+from flowrt.device.interruptible import NOTICED_WITHIN_S
 from flowrt.distribute.bind_policy import check_bind
 from flowrt.distribute.check import PeerCheck, check_cluster
 from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, PEER_LOST, exit_code
@@ -140,17 +142,23 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     )
     if arguments.exit_with_job:
         server.on_job_end = functools.partial(_end_with_job, reasons)
-    server.start()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: reasons.put(Reason(f"got {signal.Signals(number).name}")))
+    server.start()
     threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()
     _say(f"{cluster.job} {cluster.task} listens at {server.address}")
-    reason, status = reasons.get()
+    reason, status = _first(reasons)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
     is_idle = server.drain(DRAIN_S)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
     return status
+
+
+def _first(reasons: queue.SimpleQueue[Reason]) -> Reason:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return reasons.get(timeout=NOTICED_WITHIN_S)
 
 
 def _security(cluster: ResolvedCluster, arguments: argparse.Namespace) -> Security:

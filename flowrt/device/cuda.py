@@ -82,6 +82,18 @@ def load_cupy() -> Any:
     return cupy
 
 
+def load_nccl() -> Any:
+    """The module ``cupy.cuda.nccl``. Raises `FailedPreconditionError` without a GPU, or NCCL's library."""
+    load_cupy()
+    try:
+        from cupy.cuda import nccl
+    except ImportError as error:
+        raise FailedPreconditionError(
+            f"NCCL: expected its library; {error}. Install nvidia-nccl-cu12 or nvidia-nccl-cu13"
+        ) from None
+    return nccl
+
+
 def why_no_gpu() -> str | None:
     """Why this process has no GPU: CuPy is not installed or cannot be imported, no driver,
     ``CUDA_VISIBLE_DEVICES`` hides all. None where it has one.

@@ -1,27 +1,36 @@
-"""`acquire`: wait for a lock so that Ctrl-C is always noticed.
+"""`in_slices`: wait so that Ctrl-C and other signals are always noticed.
 
 A signal that comes when a thread has let go of the interpreter and not yet blocked is noticed by nobody until
-the lock is free, which may be at the end of a long step: Python looks for signals between instructions, and
-when one interrupts the wait. So a wait is cut into slices.
+the wait is over, which may be never: Python looks for signals between instructions, and when one interrupts
+the wait. On two busy cores a worker that was told to end just when it began to wait did not end in two suites
+of three. So a wait of the main thread is cut into slices.
 """
 
 from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable
 
 NOTICED_WITHIN_S = 0.1
 
 
-def acquire(lock: threading.Lock, timeout_s: float | None) -> bool:
-    """Whether ``lock`` could be taken within ``timeout_s`` seconds; None: wait until it can."""
+def in_slices(wait: Callable[[float], bool], timeout_s: float | None) -> bool:
+    """Call ``wait(seconds)`` until it returns True, for ``timeout_s`` seconds at most; None: for ever.
+    Returns whether it did.
+    """
     if timeout_s is None:
-        while not lock.acquire(timeout=NOTICED_WITHIN_S):
+        while not wait(NOTICED_WITHIN_S):
             pass
         return True
     end_s = time.monotonic() + timeout_s
-    while not lock.acquire(timeout=min(max(0.0, timeout_s), NOTICED_WITHIN_S)):
+    while not wait(min(max(0.0, timeout_s), NOTICED_WITHIN_S)):
         timeout_s = end_s - time.monotonic()
         if timeout_s <= 0:
             return False
     return True
+
+
+def acquire(lock: threading.Lock, timeout_s: float | None) -> bool:
+    """Whether ``lock`` could be taken within ``timeout_s`` seconds; None: wait until it can."""
+    return in_slices(lambda slice_s: lock.acquire(timeout=slice_s), timeout_s)

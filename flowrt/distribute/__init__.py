@@ -20,10 +20,12 @@ Modules, from pure to thread-safe:
     part                      `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
     containers                the variables that the sessions of a task share, and what is each one's own
     steps                     the steps that run here; tensors for others and from others
+    step_trace, clock         what a traced step did in this task, in the time of who asked for it
     peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
     server                    `Server`: puts them together and does what the state machines decide
     cluster_runtime           what a session of a cluster has in the place of plans
     launcher, check           ``flowrt-run`` and ``flowrt-worker --check``
+    strategies/               a front end, and the only one here: training on several replicas
 
 What always holds:
 
@@ -35,6 +37,7 @@ What always holds:
  - Nothing that arrives is executed: graphs are of registered operations, all else is data.
 """
 
+import importlib
 from typing import Any
 
 from flowrt.distribute import cluster_resolver as cluster_resolver
@@ -44,6 +47,23 @@ from flowrt.distribute.ray_cluster import RayCluster as RayCluster
 from flowrt.distribute.server import Server as Server
 from flowrt.missing_names import missing_name
 
+# What stands on the front ends, which stand on this package: loaded when it is first asked for.
+_STRATEGIES = (
+    "AllReduceCrossDeviceOps", "CrossDeviceOps", "DistributedDataset", "DistributedIterator",
+    "DistributedValues", "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "MirroredStrategy",
+    "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToOneDevice", "ReplicaContext",
+    "Strategy", "StrategyExtended", "ValueContext", "experimental_set_strategy", "get_loss_reduction",
+    "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context",
+)  # fmt: skip
+
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("distribute", name, globals())
+    if name == "experimental":
+        return importlib.import_module("flowrt.distribute.strategies.experimental")
+    if name in _STRATEGIES:
+        return getattr(importlib.import_module("flowrt.distribute.strategies"), name)
+    raise missing_name("distribute", name, __dir__())
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_STRATEGIES, "experimental"})

@@ -21,6 +21,7 @@ from weakref import WeakSet
 import flowrt.version
 from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
+from flowrt.device.spec import parse_device
 from flowrt.distribute.bind_policy import check_dial
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.links import LOST_S, REPORT_S, connect_timeout_s, keep_dialling
@@ -28,6 +29,7 @@ from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
 from flowrt.errors import CancelledError, OpError
+from flowrt.executor.compile_step import Setting
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.feeds import bring
 from flowrt.executor.local_runtime import Run
@@ -38,6 +40,7 @@ from flowrt.graph.graph import Graph
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
+from flowrt.progress import Progress
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.security import load_security
 from flowrt.rendezvous.transport import new_transport
@@ -137,7 +140,8 @@ class ClusterRuntime:
         address = str(parse_address(target.removeprefix("grpc://")))
         server = server_of(target)
         self._connect_s = config.operation_timeout_in_ms / 1000 or connect_timeout_s()
-        self._link: MasterLink = _There(address, self._connect_s) if server is None else _Here(server)
+        with Progress(f"connecting to {target}"):
+            self._link: MasterLink = _There(address, self._connect_s) if server is None else _Here(server)
         self.devices: Sequence[Device] = local_devices(FEEDING)
         self._lock = threading.Lock()
         self._session = ""
@@ -171,11 +175,12 @@ class ClusterRuntime:
                     is_isolated=self._config.isolate_session_state,
                     device_filters=self._config.device_filters,
                     allow_soft_placement=self._config.allow_soft_placement,
-                    optimises=self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0,
+                    optimises=self._optimises(),
                     log_device_placement=self._config.log_device_placement,
                     connect_timeout_ms=max(1, round(self._connect_s * 1000)),
                 )
-                self._session = self.ask(Message(body)).body.session
+                with Progress(f"waiting for the tasks of {self.target}"):
+                    self._session = self.ask(Message(body)).body.session
             return self._session
 
     # --- what a session asks
@@ -186,6 +191,24 @@ class ClusterRuntime:
         subgraph = extract(graph, request.fetches.tensors, request.fetches.targets, feeds, request.done)
         answer = self.ask(Message(pb.MakeCallable(session=self.session), graph=subgraph))
         return ClusterStep(self, self._link, subgraph, answer.body.callable)
+
+    def setting(self) -> Setting:
+        """See `flowrt.executor.local_runtime.Runtime`: what the master and the tasks compile for, as far as a
+        client knows.
+        """
+        names = [name for name, _, _ in self.list_devices()]
+        optimises = self._optimises()
+        return Setting(
+            [parse_device(name) for name in names],
+            {},
+            self._config.allow_soft_placement,
+            optimises,
+            dict.fromkeys(names, 1),
+            names if optimises else (),
+        )
+
+    def _optimises(self) -> bool:
+        return bool(self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0)
 
     def count_run(self, plan: Any, replace: Any) -> None:
         """Loops are compiled where the parts are."""

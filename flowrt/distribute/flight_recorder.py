@@ -116,7 +116,7 @@ def read_records(folder: Path) -> list[Record]:
     """The records in ``folder``, by task and time. Raises `NotFoundError` if there are none, and
     `DataLossError`, with the file, for one that cannot be read.
     """
-    records = [_read_record(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
+    records = [read_record(path) for path in sorted(folder.glob(f"*{SUFFIX}"))]
     if not records:
         raise NotFoundError(
             f"{folder}: expected records, *{SUFFIX}; got none. Tasks with --log-dir write them on an abort"
@@ -124,7 +124,8 @@ def read_records(folder: Path) -> list[Record]:
     return sorted(records, key=lambda record: (record.task, record.written_at))
 
 
-def _read_record(path: Path) -> Record:
+def read_record(path: Path) -> Record:
+    """What `write_record` wrote. Raises `DataLossError` for a file that is something else, or damaged."""
     lines = path.read_text("utf-8", "replace").splitlines() or [""]
     events = []
     try:

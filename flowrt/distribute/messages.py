@@ -72,10 +72,11 @@ class Envelope(NamedTuple):
 
 
 _BODY_OF = {
-    field.message_type.full_name: field.name
+    getattr(pb, field.message_type.name): field.name
     for field in pb.Envelope.DESCRIPTOR.oneofs_by_name["body"].fields
     if field.message_type is not None
 }
+"""The field of each class of bodies."""
 
 
 def encode(request_id: int, message: Message, is_answer: bool = False) -> Frame:
@@ -87,7 +88,7 @@ def encode(request_id: int, message: Message, is_answer: bool = False) -> Frame:
         body.graph.text = print_subgraph(detached).encode()
         tensors = [*constants, *tensors]
         body.graph.constants = len(constants)
-    getattr(envelope, _BODY_OF[body.DESCRIPTOR.full_name]).CopyFrom(body)
+    getattr(envelope, _BODY_OF[type(body)]).CopyFrom(body)
     payload: list[Array] = []
     for tensor in tensors:
         part = _encode_tensor(envelope.tensors.add(), np.asarray(tensor))
@@ -105,9 +106,9 @@ def encode_error(request_id: int, error: OpError, task: str) -> Frame:
 def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     """Raises `InvalidArgumentError` for a frame that `encode` would not have made."""
     envelope = _parse(header)
-    if envelope.HasField("status"):
-        return Envelope(envelope.request_id, True, None, decode_status(envelope.status))
     kind = envelope.WhichOneof("body")
+    if kind is None and envelope.HasField("status"):
+        return Envelope(envelope.request_id, True, None, decode_status(envelope.status))
     if kind is None:
         raise InvalidArgumentError("message: expected a body that this version knows; got none")
     parts = iter(payload)
@@ -141,6 +142,7 @@ def _parse(header: bytes) -> Any:
 
 
 _ASKED_BY = {
+    "clock_reading": "ReadClock",
     "device_list": "CreateWorkerSession",
     "graph_handle": "RegisterGraph",
     "step_result": "RunGraph",
@@ -224,14 +226,13 @@ def _decode_tensor(meta: Any, parts: Any) -> Array:
         strings = np.empty(count, object)
         strings[:] = list(meta.strings.value)
         return strings.reshape(shape)
-    content = np.frombuffer(bytearray(meta.content), np.uint8) if place == "content" else next(parts, None)
-    if content is None or content.nbytes != count * dtype.np.itemsize:
-        got = "none" if content is None else content.nbytes
+    content = bytearray(meta.content) if place == "content" else next(parts, None)
+    if content is None or len(content) != count * dtype.np.itemsize:
+        got = "none" if content is None else len(content)
         raise InvalidArgumentError(
             f"tensor: expected {count * dtype.np.itemsize} bytes for {dtype.name}{list(shape)}; got {got}"
         )
-    array: Array = content.view(dtype.np).reshape(shape)
-    return array
+    return np.ndarray(shape, dtype.np, content)
 
 
 # --- errors

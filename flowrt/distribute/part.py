@@ -19,6 +19,7 @@ from flowrt.executor.compile_step import compile_subgraph
 from flowrt.executor.cost import may_block, total_cost
 from flowrt.executor.keys import remote_keys
 from flowrt.executor.plan import Plan
+from flowrt.executor.relay import Ended
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
@@ -27,6 +28,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.transfer import recv_op, send_op
 from flowrt.graph.passes.partition import partition, task_of
 from flowrt.graph.passes.split import split
+from flowrt.graph.shapes import num_elements
 from flowrt.rendezvous.local import LocalRendezvous
 
 
@@ -73,16 +75,25 @@ def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
     return part.with_nodes([with_life(node) for node in part])
 
 
-QUICK_COST = 1e5
-"""Elements or floating-point operations of a part that is run where its request arrives: a hand-over to
-another thread takes about 50 us.
+SHORT_COST = 1e5
+"""Elements or floating-point operations of a part that runs where its request and its tensors arrive: a
+hand-over to another thread takes about 50 us.
 """
+SHORT_NODES = 1000
+"""Each takes 0.5 us at least."""
 
 
-def _is_quick(part: Subgraph) -> bool:
-    nests = any(node.op.effect is Effect.NESTED for node in part)  # a loop may not end
-    waits = any(node.op is recv_op or may_block(node) for node in part)
-    return not nests and not waits and total_cost(part) < QUICK_COST
+def _is_short(part: Subgraph) -> bool:
+    """Whether it is known to take no time, but for its receives."""
+    return len(part.nodes) <= SHORT_NODES and all(map(_is_known, part)) and total_cost(part) < SHORT_COST
+
+
+def _is_known(node: Node) -> bool:
+    """Whether all that a node does is in its shapes: a loop may not end, and a user's function may wait."""
+    asks_for = node.op.privilege
+    if node.op.effect is Effect.NESTED or may_block(node) or (asks_for and asks_for(node.attrs)):
+        return False
+    return all(num_elements(spec.shape) is not None for spec in node.outputs)
 
 
 @final
@@ -100,12 +111,12 @@ class CompiledPart:
     ) -> None:
         self.keys = remote_keys(part)
         """What it receives from other tasks in every step."""
-        self.is_quick = _is_quick(part)
-        """Whether it waits for nothing and takes less than handing it to another thread."""
         make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
         mode = jit_mode()
         can_fuse = optimises and len(part.nodes) <= MAX_NODES
         self._plan = make(mode is Jit.EAGER and can_fuse)
+        self.is_short = self._plan.is_single and _is_short(part)
+        """Whether it takes less than handing it to another thread: `relay` runs it."""
         self._lock = threading.Lock()
         self._runs_to_compile = RUNS_BEFORE_COMPILING if mode is Jit.BACKGROUND and can_fuse else 0
         self._make, self._devices = make, list(devices.values())
@@ -122,6 +133,18 @@ class CompiledPart:
         if self._runs_to_compile:
             self._count_run()
         return self._plan.run(feeds, control, recorder, rendezvous)
+
+    def relay(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl,
+        rendezvous: LocalRendezvous,
+        ended: Ended,
+    ) -> None:
+        """`run` of a short part, on this thread and on those that bring its tensors. See `Plan.relay`."""
+        if self._runs_to_compile:
+            self._count_run()
+        self._plan.relay(feeds, control, rendezvous, ended)
 
     @property
     def plan(self) -> Plan:

@@ -200,6 +200,8 @@ class Peer:
             pass  # the first one is answered
         elif not self._is_known:
             self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
+        elif type(message.body) is pb.ReadClock:
+            self.answer(request_id, Message(pb.ClockReading(nanos=time.time_ns())), None)
         else:
             self._owner.asked(self, request_id, message)
 

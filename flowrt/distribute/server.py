@@ -5,7 +5,8 @@
 A request of another task and one of a session in this process go the same way, without frames when both ends
 are here. Work that takes time (cutting and compiling graphs, running steps, connecting) has a thread of its
 own, but a session of this process runs its own task's part on the thread that called `Session.run`: that
-saves two hand-overs.
+saves two hand-overs. A part that is known to be short has no thread: it is run by whoever brings its request
+and its tensors (`Steps.relay`).
 """
 
 from __future__ import annotations
@@ -24,12 +25,14 @@ from weakref import WeakValueDictionary
 
 import flowrt.version
 from flowrt.device.device import Device
+from flowrt.device.interruptible import in_slices
 from flowrt.device.local_devices import local_devices
 from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
 from flowrt.distribute.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.containers import Containers
+from flowrt.distribute.describe import describe_parts
 from flowrt.distribute.graph_limits import check_remote_graph
 from flowrt.distribute.links import Links, ignore
 from flowrt.distribute.messages import Message, kind_of
@@ -39,7 +42,7 @@ from flowrt.distribute.peer import Done, Reply
 from flowrt.distribute.steps import Steps, as_op_error
 from flowrt.distribute.threads import Threads
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
-from flowrt.executor.config import ConfigProto, device_request
+from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Listener
@@ -136,6 +139,7 @@ class Server:
         """Who has had sessions here and is still there."""
         self._job_end: tuple[float, str, bool] | None = None
         """When the job has ended, if nobody begins a session before; and what is said of it."""
+        self._is_joined = False
         self.on_job_end: Callable[[str, bool], object] = self._end_with_job
         """Called when the last master that had sessions here is gone, with its name, and whether it went in
         the midst of one: it was killed, or cut off.
@@ -190,9 +194,14 @@ class Server:
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Block until the server was stopped; False if ``timeout_s`` seconds came first. A task of
-        ``flowrt-run`` stops when the last program that had sessions here is gone.
+        ``flowrt-run`` stops when the last program that had sessions here is gone; while its own program does
+        other things than wait here, it does not.
         """
-        return self._ended.wait(timeout_s)
+        self._is_joined = True
+        try:
+            return in_slices(self._ended.wait, timeout_s)
+        finally:
+            self._is_joined = False
 
     def drain(self, timeout_s: float) -> bool:
         """Take no new work, wait for the steps that run, and stop; False if they did not end in time."""
@@ -275,7 +284,7 @@ class Server:
     def _end_job(self, now: float) -> None:
         """Tell of the job's end when its time has come."""
         end = self._job_end
-        if end is not None and now >= end[0] and not self._stopped.is_set():
+        if end is not None and now >= end[0] and self._is_joined and not self._stopped.is_set():
             self._job_end = None
             self.on_job_end(*end[1:])
 
@@ -316,11 +325,10 @@ class Server:
         _PERFORM[type(action)](self, action)
 
     def _start_step(self, start: w.StartStep) -> None:
-        run = self._steps.prepare(start)
-        if start.part.is_quick:
-            run()
+        if start.part.is_short and start.trace_level == RunOptions.NO_TRACE:
+            self._steps.relay(start)
         else:
-            self._work(run)
+            self._work(self._steps.prepare(start))
 
     def _ask_for(self, ask: m.Ask) -> None:
         self._ask(ask.task, ask.message, functools.partial(self._answered, ask.token), ask.wait_s)
@@ -386,6 +394,14 @@ class Server:
             error = as_op_error(failure)
         self._to_worker(w.GraphCompiled(action.graph, part, error))
 
+    def _describe(self, asked: w.DescribeParts) -> None:
+        described, error = None, None
+        try:
+            described = describe_parts(self.task, asked.parts)
+        except Exception as failure:  # noqa: BLE001 (it is the asker's)
+            error = as_op_error(failure)
+        self._answer(w.Answer(asked.peer, asked.request_id, described, error))
+
     # --- time
 
     def _tick(self) -> None:
@@ -396,6 +412,7 @@ class Server:
             self._end_job(now)
             with self._lock:
                 running = self._worker.running()
+            self._steps.end_late(running)
             self._observer.look(now, running)
 
     def _pass_time(self) -> None:
@@ -410,6 +427,7 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     m.Tell: Server._tell,
     m.CutGraph: lambda server, cut: server._work(functools.partial(server._cut, cut)),
     w.CompileGraph: lambda server, graph: server._work(functools.partial(server._compile, graph)),
+    w.DescribeParts: lambda server, asked: server._work(functools.partial(server._describe, asked)),
     w.StartStep: lambda server, start: server._start_step(start),
     w.EndStep: lambda server, end: server._steps.end(end),
     w.ServeTensors: lambda server, serve: server._steps.serve(serve),

@@ -3,23 +3,23 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any, final
 
 from flowrt.device.deadline import deadline
+from flowrt.distribute.clock import offset_of
 from flowrt.distribute.flight_recorder import What
 from flowrt.distribute.links import Links, task_of
 from flowrt.distribute.messages import Message, derived
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.peer import Peer
+from flowrt.distribute.step_trace import StepTrace
 from flowrt.distribute.worker import EndStep, ServeTensors, StartStep, StepEnded
-from flowrt.errors import CancelledError, InvalidArgumentError, OpError, UnknownError
+from flowrt.errors import CancelledError, InternalError, InvalidArgumentError, OpError, UnknownError
 from flowrt.executor.config import RunOptions
 from flowrt.executor.runner import StepControl
-from flowrt.executor.step_stats import StepRecorder
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.protos.step_stats_pb2 import StepStats
 from flowrt.rendezvous.remote import RemoteRendezvous, source_task
 
 
@@ -34,6 +34,7 @@ class Steps:
     ) -> None:
         self._task, self._links, self._ended, self._observer = task, links, ended, observer
         self._controls: dict[int, StepControl] = {}
+        self._traces: dict[int, StepTrace] = {}
 
     def new_rendezvous(self, step: int) -> RemoteRendezvous:
         rendezvous: RemoteRendezvous
@@ -41,7 +42,7 @@ class Steps:
         def request(task: str, keys: Sequence[str]) -> None:
             dones = [functools.partial(self._arrived, step, rendezvous, key) for key in keys]
             for key in keys:
-                self._observer.note(What.ASKED, step, key, task)
+                self._note(What.ASKED, step, key, task)
             self._links.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
 
         rendezvous = RemoteRendezvous(self._task, request)
@@ -49,17 +50,40 @@ class Steps:
 
     # --- running
 
+    def relay(self, start: StartStep) -> None:
+        """Run a step whose part is short, on this thread and on those that bring its tensors. Not one that
+        is traced: at its end it waits, for the clock of who asked for it.
+        """
+        control = self.begin(start)
+
+        def ended(values: Sequence[Any], failure: BaseException | None) -> None:
+            if failure is None:
+                try:
+                    self.finish(start, values)
+                except InternalError as error:
+                    failure = error
+            if failure is not None:
+                self.fail(start, control, failure)
+
+        try:
+            start.rendezvous.ask(start.part.keys)
+            start.part.relay(start.feeds, control, start.rendezvous, ended)
+        except Exception as failure:  # noqa: BLE001 (it is the step's)
+            self.fail(start, control, failure)
+
     def prepare(self, start: StartStep) -> Callable[[], None]:
         """What runs the step. It can be ended from now on."""
         return functools.partial(self._run, start, self.begin(start))
 
     def _run(self, start: StartStep, control: StepControl) -> None:
-        recorder = StepRecorder() if start.trace_level != RunOptions.NO_TRACE else None
+        trace = self._traces.get(start.step)
         try:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
-                values = start.part.run(start.feeds, control, recorder, start.rendezvous)
-            self.finish(start, values, b"" if recorder is None else _stats(recorder))
+                values = start.part.run(start.feeds, control, trace and trace.recorder, start.rendezvous)
+            if trace is not None and (peer := self._links.find(start.peer)) is not None:
+                trace.shift_ns = offset_of(peer)
+            self.finish(start, values)
         except BaseException as failure:
             self.fail(start, control, failure)
             if not isinstance(failure, Exception):
@@ -71,13 +95,14 @@ class Steps:
         """
         control = StepControl(start.timeout_ms / 1000 if start.timeout_ms else None)
         self._controls[start.step] = control
+        if start.trace_level != RunOptions.NO_TRACE:
+            self._traces[start.step] = StepTrace()
         self._observer.note(What.STARTED, start.step)
         return control
 
-    def finish(self, start: StartStep, values: Sequence[Any], stats: bytes = b"") -> None:
+    def finish(self, start: StartStep, values: Sequence[Any]) -> None:
         """The step's programs have ended well; it ends when what they made for others has left."""
-        ended = StepEnded(start.step, values, None, stats)
-        start.rendezvous.end(functools.partial(self._end, ended))
+        start.rendezvous.end(functools.partial(self._end, StepEnded(start.step, values, None)))
 
     def fail(self, start: StartStep, control: StepControl, failure: BaseException) -> None:
         """The step's programs have ended with ``failure``, or with what it was ended with from outside."""
@@ -88,6 +113,9 @@ class Steps:
 
     def _end(self, ended: StepEnded) -> None:
         self._controls.pop(ended.step, None)
+        trace = self._traces.pop(ended.step, None)
+        if trace is not None:
+            ended = ended._replace(step_stats=trace.encode())
         if ended.error is None:
             self._observer.note(What.ENDED, ended.step)
         self._ended(ended)
@@ -99,6 +127,15 @@ class Steps:
             control.cancel(action.error)
         action.rendezvous.abort(action.error)
         self._observer.aborted(action.step, action.error)
+
+    def end_late(self, running: Iterable[tuple[int, RemoteRendezvous]]) -> None:
+        """End those of ``running`` whose deadline has passed. A step that waits on a thread sees to that
+        itself; of a relayed one nobody else looks at the clock.
+        """
+        for step, rendezvous in running:
+            control = self._controls.get(step)
+            if control is not None and control.has_deadline and not control.remaining_s():
+                self.end(EndStep(step, rendezvous, control.too_late()))
 
     # --- tensors of others
 
@@ -114,7 +151,7 @@ class Steps:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
             self.end(EndStep(step, rendezvous, failure))
             return
-        self._observer.note(What.ARRIVED, step, key, source_task(key))
+        self._note(What.ARRIVED, step, key, source_task(key), message.tensors[0])
         with suppress(OpError):  # the step has ended meanwhile
             rendezvous.arrived(key, message.tensors[0])
 
@@ -139,11 +176,19 @@ class Steps:
     def _send_value(self, peer: Peer, serve: ServeTensors, i: int, value: Any) -> None:
         request_id = serve.request_id + i
         try:
+            self._note(What.SENT, serve.step, serve.keys[i], peer.name, value)
             peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
-            self._observer.note(What.SENT, serve.step, serve.keys[i], peer.name)
         except OpError as failure:  # it cannot travel
             self.end(EndStep(serve.step, serve.rendezvous, failure))
             peer.answer(request_id, None, derived(failure, self._task))
+
+    # ---
+
+    def _note(self, what: What, step: int, key: str, peer: str, value: Any = None) -> None:
+        self._observer.note(what, step, key, peer)
+        trace = self._traces.get(step)
+        if trace is not None:
+            trace.note(what, key, value)
 
 
 def as_op_error(error: BaseException) -> OpError:
@@ -153,9 +198,3 @@ def as_op_error(error: BaseException) -> OpError:
     if isinstance(error, KeyboardInterrupt | SystemExit):
         return CancelledError(f"the step was interrupted by {type(error).__name__}")
     return UnknownError(f"{type(error).__name__}: {error}")
-
-
-def _stats(recorder: StepRecorder) -> bytes:
-    stats = StepStats()
-    recorder.fill(stats)
-    return stats.SerializeToString()

@@ -105,8 +105,16 @@ class CompileGraph(NamedTuple):
     optimises: bool
 
 
+class DescribeParts(NamedTuple):
+    """Tell ``peer`` what ``parts`` are."""
+
+    peer: str
+    request_id: int
+    parts: Sequence[Any]
+
+
 class StartStep(NamedTuple):
-    """Run ``part``; `StepEnded` says the end. ``timeout_ms`` of 0: it has no deadline."""
+    """Run ``part`` for ``peer``; `StepEnded` says the end. ``timeout_ms`` of 0: it has no deadline."""
 
     step: int
     part: Any
@@ -114,6 +122,7 @@ class StartStep(NamedTuple):
     rendezvous: RemoteRendezvous
     timeout_ms: int
     trace_level: int
+    peer: str
 
 
 class EndStep(NamedTuple):
@@ -162,8 +171,8 @@ class StartDraining(NamedTuple):
 
 
 Action: TypeAlias = (
-    Answer | CompileGraph | StartStep | EndStep | ServeTensors | OpenWorkerSession | ForgetParts
-    | CloseWorkerSession | ClearContainers | StartDraining
+    Answer | CompileGraph | DescribeParts | StartStep | EndStep | ServeTensors | OpenWorkerSession
+    | ForgetParts | CloseWorkerSession | ClearContainers | StartDraining
 )  # fmt: skip
 
 
@@ -310,6 +319,10 @@ class Worker:
         graph.part = part
         return [Answer(graph.peer, graph.request_id, Message(pb.GraphHandle(graph=number)))]
 
+    def _describe(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        parts = [graph.part for graph in self._graphs.values() if graph.part is not None]
+        return [DescribeParts(peer, request_id, parts)]
+
     def _deregister(self, peer: str, request_id: int, message: Message) -> list[Action]:
         found = [self._graphs.pop(number, None) for number in message.body.graphs]
         parts = [graph.part for graph in found if graph is not None and graph.part is not None]
@@ -343,7 +356,13 @@ class Worker:
         step.owner, step.session = (peer, request_id), graph.session
         return [
             StartStep(
-                body.step, graph.part, message.tensors, step.rendezvous, body.timeout_ms, body.trace_level
+                body.step,
+                graph.part,
+                message.tensors,
+                step.rendezvous,
+                body.timeout_ms,
+                body.trace_level,
+                peer,
             )
         ]
 
@@ -472,6 +491,7 @@ _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {
     pb.DeleteWorkerSession: Worker._delete_session,
     pb.RegisterGraph: Worker._register,
     pb.DeregisterGraph: Worker._deregister,
+    pb.DescribeGraphs: Worker._describe,
     pb.RunGraph: Worker._run,
     pb.AbortStep: Worker._abort_step,
     pb.CleanupGraph: Worker._cleanup,

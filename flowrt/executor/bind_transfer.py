@@ -55,11 +55,11 @@ def bind_recv(
     """Wait for the tensor, and copy it to a device that works by itself. ``frame``: the innermost loop."""
     key = tensor_key(node, frame)
     if not strand.device.is_remote:
-        strand.cut(key, tensors.new_register(node, 0))
+        strand.cut(key, tensors.new_register(node, 0), receive=node)
     else:
         strand.is_fixed = False
         stream, arrived = strand.stream, tensors.new_slot()
-        strand.cut(key, arrived)
+        strand.cut(key, arrived, receive=node)
         strand.use_stream(node, stream)
         _copy_in(node, strand, tensors, is_buffer, arrived)
     strand.line(node, (node.attrs["send_device"],), tensors.text(node))

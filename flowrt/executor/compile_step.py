@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Collection, Mapping, Sequence
+from typing import NamedTuple
 
 from flowrt.device.spec import DeviceSpec
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes import optimise
+from flowrt.graph.passes import Watch, optimise, unwatched
+from flowrt.graph.passes.collectives import lower_collectives
 from flowrt.graph.passes.extend import Recent
 from flowrt.graph.passes.infer import infer_shapes
 from flowrt.graph.passes.lower import lower
@@ -19,6 +21,19 @@ from flowrt.graph.passes.place import NO_REASONS, WhyNone, place
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.passes.split import split
 from flowrt.graph.shapes import Shape
+
+
+class Setting(NamedTuple):
+    """What a runtime compiles for: its ``devices``, where nodes with state are (``assigned``), what its
+    session allows; how many ``streams`` each device has, and which are ``fusing`` operations.
+    """
+
+    devices: Sequence[DeviceSpec]
+    assigned: Mapping[str, str]
+    soft_placement: bool
+    optimisations: bool
+    streams: Mapping[str, int]
+    fusing: Collection[str]
 
 
 def compile_step(
@@ -34,15 +49,26 @@ def compile_step(
     why_none: WhyNone = NO_REASONS,
     times: CompileTimes | None = None,
     recent: Recent | None = None,
+    watch: Watch = unwatched,
 ) -> Subgraph:
     """The placed subgraph of one run. Nothing waits for the operations in ``done``. `place` explains
     ``why_none``. What ``recent`` remembers of an earlier run with these ``optimisations`` is not done again.
+    ``watch`` is shown the subgraph after each pass.
     """
     times = times or CompileTimes()
     with times.phase("extract"):
         subgraph = extract(graph, fetches, targets, feeds, done)
+    watch("extract", subgraph)
     return compile_subgraph(
-        subgraph, devices, assigned, soft_placement, optimisations, why_none, times, recent=recent
+        subgraph,
+        devices,
+        assigned,
+        soft_placement,
+        optimisations,
+        why_none,
+        times,
+        recent=recent,
+        watch=watch,
     )
 
 
@@ -56,23 +82,34 @@ def compile_subgraph(
     times: CompileTimes | None = None,
     part_of: PartOf = device_of,
     recent: Recent | None = None,
+    watch: Watch = unwatched,
 ) -> Subgraph:
     """``subgraph``, as `extract` leaves it, placed and ready to be cut by ``part_of``."""
     times = times or CompileTimes()
-    prepare = functools.partial(_prepare, optimisations=optimisations, times=times)
+    prepare = functools.partial(_prepare, optimisations=optimisations, times=times, watch=watch)
     subgraph = prepare(subgraph) if recent is None else recent.optimise(subgraph, prepare)
     with times.phase("place"):
         placed = place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none)
-        return split(placed, part_of)
+        watch("place", placed)
+        placed = lower_collectives(placed)
+        watch("lower_collectives", placed)
+        placed = split(placed, part_of)
+    watch("split", placed)
+    return placed
 
 
-def _prepare(subgraph: Subgraph, optimisations: bool, times: CompileTimes) -> Subgraph:
+def _prepare(subgraph: Subgraph, optimisations: bool, times: CompileTimes, watch: Watch) -> Subgraph:
     """All that comes before `place`."""
     with times.phase("extract"):
-        subgraph = order_effects(lower(subgraph))
+        subgraph = lower(subgraph)
+        watch("lower", subgraph)
+        subgraph = order_effects(subgraph)
+    watch("order_effects", subgraph)
     with times.phase("infer"):
         subgraph = infer_shapes(subgraph)
+    watch("infer_shapes", subgraph)
     if optimisations:
         with times.phase("optimise"):
-            subgraph = infer_shapes(optimise(subgraph))  # folded shapes are known now
+            subgraph = infer_shapes(optimise(subgraph, watch=watch))  # folded shapes are known now
+        watch("infer_shapes", subgraph)
     return subgraph

@@ -18,13 +18,19 @@ SHOWN_S = 0.005
 class CompileTimes:
     """Seconds a phase, of one plan, from its making to `log`."""
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock, self._start = clock, clock()
+    def __init__(
+        self,
+        clock: Callable[[], float] = time.perf_counter,
+        begin: Callable[[str], object] = lambda name: None,
+    ) -> None:
+        """``begin`` is told of each phase that begins."""
+        self._clock, self._start, self._begin = clock, clock(), begin
         self.seconds: dict[str, float] = {}
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """What happens inside counts as ``name``."""
+        self._begin(name)
         start = self._clock()
         try:
             yield

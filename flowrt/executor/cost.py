@@ -37,8 +37,8 @@ def node_seconds(subgraph: Subgraph, node: Node) -> float:
 
 
 def may_block(node: Node) -> bool:
-    """Whether nothing is known of the time it takes: it calls the world outside."""
-    return node.op.effect is Effect.STATEFUL and node.op.name != "_Send"
+    """Whether nothing is known of the time it takes: it calls the world outside, or waits for another step."""
+    return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op.name != "_Send")
 
 
 def total_cost(subgraph: Subgraph) -> float:

@@ -19,7 +19,7 @@ from flowrt.device.device import Device
 from flowrt.device.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
 from flowrt.errors import FailedPreconditionError, ResourceExhaustedError
-from flowrt.executor.compile_step import compile_step
+from flowrt.executor.compile_step import Setting, compile_step
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, device_request
 from flowrt.executor.feeds import Array, GpuFeed, bring
@@ -33,6 +33,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.extend import Recent
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
+from flowrt.progress import Progress
 
 Run = Callable[..., Any]
 """A session's `run`."""
@@ -47,6 +48,9 @@ class Runtime(Protocol):
 
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Any:
         """A `Plan` of the request for feeds of these shapes, or what is used like one."""
+
+    def setting(self) -> Setting:
+        """What is compiled for, as it is now: for who looks at the stages of a compile."""
 
     def count_run(self, plan: Any, replace: Callable[[Any, Any], None]) -> None:
         """A plan is run again; ``replace(plan, better)`` puts a better one in its place, at any time."""
@@ -97,8 +101,12 @@ class LocalRuntime:
 
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Plan:
         """See `Runtime`. Raises what the passes and the binder raise."""
-        optimises = self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0
-        times = CompileTimes()
+        with Progress("compiling") as progress:
+            times = CompileTimes(begin=functools.partial(progress.update, 0))
+            return self._compile(graph, request, shapes, times)
+
+    def _compile(self, graph: Graph, request: Request, shapes: Sequence[Shape], times: CompileTimes) -> Plan:
+        optimises = self._optimises()
         placed = compile_step(
             graph,
             request.fetches.tensors,
@@ -126,6 +134,22 @@ class LocalRuntime:
         if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
             plan.runs_to_compile, plan.with_loops = RUNS_BEFORE_COMPILING, functools.partial(make, True)
         return plan
+
+    def setting(self) -> Setting:
+        """See `Runtime`."""
+        optimises = self._optimises()
+        fuses = optimises and self._jit is not Jit.OFF and self._seed is None
+        return Setting(
+            [device.spec for device in self.devices],
+            dict(self._assigned),
+            self._config.allow_soft_placement,
+            optimises,
+            {device.name: device.num_streams for device in self.devices},
+            [device.name for device in self.devices if fuses and device.executor.compiles_loops()],
+        )
+
+    def _optimises(self) -> bool:
+        return bool(self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0)
 
     def count_run(self, plan: Plan, replace: Callable[[Plan, Plan], None]) -> None:
         """Have loops compiled for a plan that runs again and again."""

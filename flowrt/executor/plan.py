@@ -24,19 +24,17 @@ from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.cost import total_cost
-from flowrt.executor.fused_program import supports
 from flowrt.executor.host_kernels import LOOP_KERNELS
-from flowrt.executor.iterated_program import is_scalar_loop, is_small_loop
+from flowrt.executor.iterated_program import is_scalar_loop
 from flowrt.executor.program import Program, cause
-from flowrt.executor.runner import StepControl, run_inline, run_seeded, run_threaded
+from flowrt.executor.recent_steps import recent_steps
+from flowrt.executor.relay import Ended, Relay
+from flowrt.executor.runner import Running, StepControl, run_inline, run_seeded, run_threaded
+from flowrt.executor.schedule import schedule_parts
 from flowrt.executor.step_stats import StepRecorder
-from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Subgraph, owned_subgraphs, with_functions
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.fuse import fuse
-from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.row_reads import read_rows_in_place
 from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
@@ -66,7 +64,9 @@ class Plan:
         is_shared: bool = False,
     ) -> None:
         times = times or CompileTimes()
-        scheduled = _schedule(placed, devices, fuses, times)
+        streams = {name: device.num_streams for name, device in devices.items()}
+        fusing = [name for name, device in devices.items() if fuses and device.executor.compiles_loops()]
+        scheduled = schedule_parts(placed, streams, fusing, times)
         with times.phase("lay out"):
             self.partitions = {
                 name: compile_partition(
@@ -102,9 +102,12 @@ class Plan:
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
         programs = first.programs
-        is_free = seed is None and not controlled and not is_shared
+        self._recent = recent_steps()
+        is_free = seed is None and not controlled and not is_shared and self._recent is None
         self.is_straight = len(programs) == 1 and programs[0].is_straight and is_free
         """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
+        self.is_single = len(programs) == 1 and not programs[0].device.is_remote
+        """Whether it is one program on the host, which `relay` can run."""
         self._idle.append(first)
         for part in self.partitions.values():
             part.device.pool.add_cache(self)
@@ -167,8 +170,30 @@ class Plan:
         rendezvous: LocalRendezvous | None,
     ) -> list[Any]:
         instance = self.begin(feeds, rendezvous)
-        instance.run(control or StepControl(), recorder, self._seed)
+        instance.run(control or StepControl(), self._recorder(recorder), self._seed)
         return self.finish(instance)
+
+    def relay(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl,
+        rendezvous: LocalRendezvous,
+        ended: Ended,
+    ) -> None:
+        """`run` without a thread that waits, of a plan of one program, on the host: ``ended`` is told what
+        `run` returns or raises. Raises what it raises before the program begins, and tells nothing then.
+        """
+
+        def tell(values: Sequence[Any], error: BaseException | None) -> None:
+            ended(values, _without_frames(error) if isinstance(error, ResourceExhaustedError) else error)
+
+        instance = self.begin(feeds, rendezvous)
+        running = instance.running(self._recorder(None))[0]
+        Relay(running, control, rendezvous, functools.partial(self.finish, instance), tell).start()
+
+    def _recorder(self, given: StepRecorder | None) -> StepRecorder | None:
+        """Of a step that is traced, or kept."""
+        return self._recent.begin() if given is None and self._recent is not None else given
 
     def begin(self, feeds: Sequence[Any], rendezvous: LocalRendezvous | None = None) -> Instance:
         """One step's programs with its values in them, for who drives them. He gives them to `finish` when
@@ -335,17 +360,22 @@ class Instance:
         if seed is not None:
             run_seeded([p.run_stepwise() for p in self.programs], control, seed)
             return
-        if recorder is None:
-            single = control.has_deadline  # looked at after each instruction
-            running = [p.run_stepwise() if single else p.run() for p in self.programs]
+        if recorder is None and control.has_deadline:  # looked at after each instruction
+            running = [p.run_stepwise() for p in self.programs]
         else:
-            running = [p.run_traced(time.time_ns, recorder.on(p.name)) for p in self.programs]
+            running = self.running(recorder)
         if isinstance(self._rendezvous, InlineRendezvous):
             run_inline(running, control)
             return
         rendezvous = self._rendezvous
         step = rendezvous.current if isinstance(rendezvous, StepRendezvous) else rendezvous
         run_threaded(running, control, step, self._streams)
+
+    def running(self, recorder: StepRecorder | None) -> list[Running]:
+        """The programs as generators; ``recorder`` hears of each instruction."""
+        if recorder is None:
+            return [p.run() for p in self.programs]
+        return [p.run_traced(time.time_ns, recorder.on(p.device, p.stream)) for p in self.programs]
 
     @functools.cached_property
     def _streams(self) -> list[HostStream]:
@@ -395,50 +425,6 @@ def _can_have_loops(subgraph: Subgraph) -> bool:
         or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
         for node in subgraph
     )
-
-
-def _schedule(
-    placed: Subgraph, devices: Mapping[str, Device], fuses: bool, times: CompileTimes
-) -> dict[str, tuple[Subgraph, StreamSchedule]]:
-    """The partitions on their devices' streams. If no device spreads its part the order stays as it was,
-    which ends lifetimes sooner.
-    """
-    if any(devices[name].num_streams > 1 for name in {node.device for node in placed}):
-        spread = {
-            name: (part, schedule_streams(part, devices[name].num_streams))
-            for name, part in _parts(by_rank(placed), devices, fuses, times).items()
-        }
-        if any(schedule.count > 1 for _, schedule in spread.values()):
-            return spread
-    parts = _parts(placed, devices, fuses, times)
-    return {name: (part, one_stream(part)) for name, part in parts.items()}
-
-
-def _parts(
-    placed: Subgraph, devices: Mapping[str, Device], fuses: bool, times: CompileTimes
-) -> dict[str, Subgraph]:
-    """The partitions; those of devices that compile with their groups as one node each."""
-    with times.phase("partition"):
-        parts = partition(placed)
-    with times.phase("fuse"):
-        return {
-            name: _fuse(part) if fuses and devices[name].executor.compiles_loops() else part
-            for name, part in parts.items()
-        }
-
-
-def _fuse(subgraph: Subgraph, each: bool = False) -> Subgraph:
-    """`fuse`, in all functions too."""
-    if any(node.op.effect is Effect.NESTED for node in subgraph):
-        subgraph = subgraph.with_nodes([_fuse_functions(node) for node in subgraph])
-    return fuse(read_rows_in_place(subgraph), supports, each)
-
-
-def _fuse_functions(node: Node) -> Node:
-    """Where all tensors of a loop are small each operation becomes machine code, so that the loop may."""
-    if is_scalar_loop(node):
-        return node
-    return with_functions(node, functools.partial(_fuse, each=is_small_loop(node)))
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:

@@ -1,12 +1,14 @@
 """Driving programs: in turn on the calling thread, one thread each, or in a seeded order.
 
-All three drive the same generators (`Program.run`), and the result does not depend on which.
+All of them drive the same generators (`Program.run`), and the result does not depend on which.
 
     run_inline    small work: the programs take turns; a program is left when the tensor it needs has not
                   been sent
     run_threaded  large work, and several streams: NumPy releases the interpreter lock in its kernels, so the
                   devices do work at once
     run_seeded    tests: after every single instruction a seeded generator chooses who goes on
+
+`flowrt.executor.relay` drives one program without a thread that waits.
 """
 
 from __future__ import annotations
@@ -180,7 +182,7 @@ def _drive(
                     value = rendezvous.recv(key, control.remaining_s())
                 except DeadlineExceededError as error:
                     raise control.too_late() from error
-                key = _send(program, value)
+                key = resume(program, value)
     except BaseException as error:  # noqa: BLE001 (raised by `run_threaded`)
         errors.append(error)  # before the others hear of it: what they raise comes after it
         control.cancel(_known(error))  # wakes kernels that wait, and by `wake_by` the rendezvous
@@ -190,7 +192,10 @@ def _known(error: BaseException) -> OpError:
     return error if isinstance(error, OpError) else AbortedError(f"another device failed: {error!r}")
 
 
-def _send(program: Running, value: Any) -> str | None:
+def resume(program: Running, value: Any) -> str | None:
+    """Give ``program`` what it waited for (None at its beginning, and to look again): the next key that it
+    waits for, None at its end.
+    """
     try:
         return program.send(value)
     except StopIteration:

@@ -23,6 +23,7 @@ from flowrt.errors import (
     OpError,
 )
 from flowrt.executor.collector import paused_collector
+from flowrt.executor.compile_step import Setting
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.default_session import as_default, graph_to_run, leave
 from flowrt.executor.feeds import GpuFeed, flat_feeds, resolve_feed
@@ -52,6 +53,12 @@ MAX_SHAPES = 32
 CLUSTERS: dict[str, Callable[[str, ConfigProto], Runtime]] = {}
 """By the protocol of a target, what connects a session with a cluster
 (`flowrt.distribute.cluster_runtime`).
+"""
+
+
+ON_COMPILE: list[Callable[[BaseSession, Request, Sequence[Shape]], None]] = []
+"""Who hears of each request that a session compiles, with the feeds' shapes: who looks at a script as it runs
+(`flowrt.viz.script`).
 """
 
 
@@ -240,6 +247,8 @@ class BaseSession:
     def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
         """A `Plan`, or what a cluster has in its place."""
         known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
+        for hear in ON_COMPILE:
+            hear(self, request, known)
         return self._runtime.compile(self._graph, request, known)
 
     def _replace(self, request: Request, plan: Plan, better: Plan) -> None:
@@ -293,6 +302,22 @@ class BaseSession:
         """
         self._check_open()
         self._runtime.assign_variables(values, self.run)
+
+    # --- for those who look
+
+    @property
+    def setting(self) -> Setting:
+        """What steps are compiled for. Raises `FailedPreconditionError` after `close`."""
+        self._check_open()
+        return self._runtime.setting()
+
+    def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Any:
+        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to: a `Plan`, or what a cluster
+        has in its place. Nothing runs. Raises as `run`.
+        """
+        request = self._request(fetches, feeds)
+        shapes = tuple(feeds.values())
+        return request.plans.get(shapes) or self._runtime.compile(self._graph, request, shapes)
 
     # --- partial runs
 

@@ -67,8 +67,14 @@ class Strand:
         ):
             self.cut(PAUSE, 0)
 
-    def cut(self, key: str | Callable[[], str] | None, slot: int, control: Control | None = None) -> None:
-        """End the stretch, and wait for ``key`` or enter ``control``."""
-        self.segments.append(segment_of(self._instructions, self._nodes, key, slot, control))
+    def cut(
+        self,
+        key: str | Callable[[], str] | None,
+        slot: int,
+        control: Control | None = None,
+        receive: Node | None = None,
+    ) -> None:
+        """End the stretch, and wait for ``key``, which ``receive`` may need, or enter ``control``."""
+        self.segments.append(segment_of(self._instructions, self._nodes, key, slot, control, receive))
         self._instructions, self._nodes, self._cost = [], [], 0.0
         self.stream = 0  # every stretch begins on the first

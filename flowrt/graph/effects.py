@@ -33,9 +33,20 @@ def touches(node: Node) -> list[Touch]:
     if effect is Effect.READ:
         return [Touch(node.inputs[0], False)] if node.op.inputs[0].dtype is dtypes.resource else []
     if effect is Effect.WRITE:
-        arguments = zip(node.op.inputs, node.inputs, strict=False)
-        return [Touch(ref, True) for argument, ref in arguments if argument.dtype is dtypes.resource]
+        return [Touch(ref, True) for ref in _resources(node)]
     return _nested_touches(node) if effect is Effect.NESTED else []
+
+
+def _resources(node: Node) -> list[Ref]:
+    """The resources among its inputs, those of lists too, each once."""
+    found: dict[Ref, None] = {}
+    position = 0
+    for argument in node.op.inputs:
+        length = argument.length(node.attrs) if argument.is_list else 1
+        if argument.dtype is dtypes.resource:
+            found.update(dict.fromkeys(node.inputs[position : position + length]))
+        position += length
+    return list(found)
 
 
 def is_stateful(node: Node) -> bool:

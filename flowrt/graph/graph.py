@@ -28,7 +28,7 @@ from flowrt.graph.op_def import OpDef, PartialValue, nearest
 from flowrt.graph.operation import Operation, Tensor, depends_on
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.rollback import Rollback
-from flowrt.graph.scopes import Controller, ThreadScopes, apply_device_functions
+from flowrt.graph.scopes import Controller, Scopes, ThreadScopes, apply_device_functions
 from flowrt.graph.source import user_line, user_source
 
 __all__ = [
@@ -355,6 +355,11 @@ class Graph:
             yield
         finally:
             scopes.device, scopes.device_functions = old
+
+    @property
+    def scopes(self) -> Scopes:
+        """The calling thread's scopes."""
+        return self._thread.scopes
 
     def get_device_scope(self) -> str:
         """What the device scopes outside the first function, which judges each operation, ask for."""

@@ -334,6 +334,8 @@ class OpDef:
     """
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None
     """From attrs, what a node does that a process does not do for others unasked."""
+    waits: bool
+    """Whether its kernel may wait for what another step does, so that its step needs a thread of its own."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
@@ -410,6 +412,7 @@ def define_op(
     reduction: str | None = None,
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None,
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
+    waits: bool = False,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
@@ -425,7 +428,7 @@ def define_op(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
         shape, kernel, vjp, jvp, samples, effect,
         alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, joined, privilege,
-        doc,
+        waits, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,

@@ -40,6 +40,16 @@ class Scopes:
         self.colocation: tuple[str, ...] = ()
         self.gradient_overrides: dict[str, str] = {}
 
+    def copy(self) -> Scopes:
+        copied = Scopes()
+        copied.become(self)
+        return copied
+
+    def become(self, other: Scopes) -> None:
+        """Take over all of ``other``, which another thread may have opened."""
+        for name in Scopes.__slots__:
+            setattr(self, name, getattr(other, name))
+
     def inherit(self, outer: Scopes) -> None:
         """Begin a function inside a graph with these scopes. It waits for nothing of them: its owner does."""
         self.name, self.container = outer.name, outer.container

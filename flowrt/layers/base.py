@@ -27,7 +27,7 @@ from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import TensorShape
 from flowrt.structure import map_structure
 from flowrt.variable_scope import VariableScope, variable_scope
-from flowrt.variables import GraphKeys, Variable
+from flowrt.variables import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
 
 class Layer:
@@ -80,6 +80,8 @@ class Layer:
         regularizer: Any = None,
         trainable: bool = True,
         constraint: Any = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
     ) -> Variable:
         """The layer's variable ``name``: a new one, or with reuse the existing one."""
         collected = get_default_graph().get_collection_ref(GraphKeys.REGULARIZATION_LOSSES)
@@ -92,6 +94,8 @@ class Layer:
             regularizer,
             trainable and self.trainable,
             constraint=constraint,
+            synchronization=synchronization,
+            aggregation=aggregation,
         )
         self.losses += collected[before:]
         self._weights.append(weight)

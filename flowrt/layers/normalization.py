@@ -22,7 +22,7 @@ from flowrt.initializers import Ones, Zeros
 from flowrt.layers.base import Layer
 from flowrt.layers.core import is_symbolic
 from flowrt.train.optimizer import on_device_of
-from flowrt.variables import Variable
+from flowrt.variables import Variable, VariableAggregation, VariableSynchronization
 
 
 class BatchNormalization(Layer):
@@ -112,11 +112,21 @@ class BatchNormalization(Layer):
                 self.beta_regularizer,
                 constraint=self.beta_constraint,
             )
-        self.moving_mean = self.add_weight(
-            "moving_mean", size, dtype, self.moving_mean_initializer, trainable=False
+        self.moving_mean = self._add_moving("moving_mean", size, dtype, self.moving_mean_initializer)
+        self.moving_variance = self._add_moving(
+            "moving_variance", size, dtype, self.moving_variance_initializer
         )
-        self.moving_variance = self.add_weight(
-            "moving_variance", size, dtype, self.moving_variance_initializer, trainable=False
+
+    def _add_moving(self, name: str, size: list[int], dtype: dtypes.DType, initializer: Any) -> Variable:
+        """A moving statistic: on several replicas each moves its own, and their mean is the value."""
+        return self.add_weight(
+            name,
+            size,
+            dtype,
+            initializer,
+            trainable=False,
+            synchronization=VariableSynchronization.ON_READ,
+            aggregation=VariableAggregation.MEAN,
         )
 
     def call(self, inputs: Tensor, *args: Any, training: Any = False, **kwargs: Any) -> Tensor:

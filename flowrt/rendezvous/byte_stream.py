@@ -19,6 +19,7 @@ from flowrt.rendezvous.framing import Buffer
 
 MAX_DESCRIPTORS = 64
 """File descriptors that one write may pass; Linux takes 253."""
+_RIGHTS_BYTES = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
 MAX_PIECES = 512
 """Buffers that one write takes; Linux takes 1024."""
 
@@ -94,8 +95,7 @@ class PlainStream(ByteStream):
     def read(self, room: Buffer | bytearray) -> int:
         if not self._passes_descriptors:
             return self._socket.recv_into(room)
-        space = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
-        count, messages, _, _ = self._socket.recvmsg_into([room], space, socket.MSG_CMSG_CLOEXEC)
+        count, messages, _, _ = self._socket.recvmsg_into([room], _RIGHTS_BYTES, socket.MSG_CMSG_CLOEXEC)
         for level, kind, data in messages:
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 self.descriptors.extend(array("i", data[: len(data) // 4 * 4]))

@@ -191,6 +191,8 @@ class FrameWriter:
 
 def _drop(buffers: list[Buffer], count: int) -> list[Buffer]:
     """Without the first ``count`` bytes."""
+    if len(buffers) == 1 and len(buffers[0]) == count:  # nearly always
+        return []
     for at, buffer in enumerate(buffers):
         if count < len(buffer):
             return [memoryview(buffer)[count:], *buffers[at + 1 :]]

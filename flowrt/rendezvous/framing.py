@@ -162,6 +162,10 @@ class FrameDecoder:
         view = memoryview(data)
         frames: list[Frame] = []
         while view:
+            if self.is_between_frames and (frame := _decode_small(view)) is not None:
+                frames.append(frame)
+                view = view[HEAD_BYTES + len(frame.header) :]
+                continue
             count = min(len(view), len(self.room))
             self.room[:count] = view[:count]
             frames += self.written(count)
@@ -188,8 +192,7 @@ class FrameDecoder:
             self._in_head = False
             if rest:
                 yield memoryview(rest)
-            if zlib.crc32(rest, zlib.crc32(memoryview(head)[: _HEAD.size])) != crc:
-                raise DataLossError("frame: expected the checksum of its head to fit; it does not")
+            _check(crc, memoryview(head), rest)
             payload = [self._array(length) for length in struct.unpack_from(f"<{arrays}Q", rest)]
             for array in payload:
                 if array.nbytes:
@@ -207,7 +210,27 @@ class FrameDecoder:
             ) from error
 
 
-def _decode_head(head: bytearray) -> tuple[int, int, int, int]:
+def _decode_small(view: memoryview) -> Frame | None:
+    """The frame that ``view`` begins with, if it is all there and has no arrays. Place by place such a frame,
+    the commonest, takes 2 us more.
+    """
+    if len(view) < HEAD_BYTES:
+        return None
+    kind, arrays, header_bytes, crc = _decode_head(view)
+    end = HEAD_BYTES + header_bytes
+    if arrays or len(view) < end:
+        return None
+    header = bytes(view[HEAD_BYTES:end])
+    _check(crc, view, header)
+    return Frame(kind, header, [])
+
+
+def _check(crc: int, head: memoryview, rest: bytes | bytearray) -> None:
+    if zlib.crc32(rest, zlib.crc32(head[: _HEAD.size])) != crc:
+        raise DataLossError("frame: expected the checksum of its head to fit; it does not")
+
+
+def _decode_head(head: bytearray | memoryview) -> tuple[int, int, int, int]:
     """Kind, number of arrays, length of the header, CRC."""
     magic, version, kind, arrays, header_bytes = _HEAD.unpack_from(head)
     if magic != MAGIC:

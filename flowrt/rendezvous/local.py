@@ -82,6 +82,18 @@ class LocalRendezvous:
         with self._lock:
             return self._table.take(key, default)
 
+    def take_or_wait(self, key: Hashable, done: Done) -> Any:
+        """The oldest value of ``key``; or None, and ``done`` is called when it is sent: before this returns,
+        with the error, if the step was aborted.
+        """
+        with self._lock:
+            actions = self._table.recv(key, done)
+        if actions and type(actions[0]) is Deliver:
+            return actions[0].value
+        if actions:
+            self._perform(actions)
+        return None
+
     def cancel(self, key: Hashable, done: Done) -> bool:
         """Withdraw one receive, the oldest of ``key`` with this ``done``, which is given a `CancelledError`.
 
@@ -149,11 +161,11 @@ def perform(actions: Iterable[Action[Done]]) -> None:
     raised: list[BaseException] = []
     for action in actions:
         try:
-            match action:
-                case Deliver(done, value):
-                    done(value, None)
-                case Fail(done, error):
-                    done(None, error)
+            if type(action) is Deliver:
+                action.waiter(action.value, None)
+            else:
+                assert type(action) is Fail
+                action.waiter(None, action.error)
         except BaseException as failure:  # noqa: BLE001 (raised below)
             raised.append(failure)
     if raised:

@@ -1,8 +1,10 @@
-"""MPI (the extra ``mpi``): messages between the ranks of a world. The one module that imports mpi4py.
+"""MPI (the extra ``mpi``): messages between the ranks of a world, and its collectives. The one module that
+imports mpi4py.
 
-Nothing here is collective, so no rank waits for another that is elsewhere in its program. All messages are in
-``COMM_WORLD``, under tags from the upper half of what MPI has: a program that receives with ``ANY_TAG`` does
-that in a communicator of its own (``COMM_WORLD.Dup()``).
+Nothing here waits: what is begun is a `Transfer`, which is asked whether it is done. Collectives are in a
+communicator of their own (`MpiWorld.begin_group`). All messages are in ``COMM_WORLD``, under tags from the
+upper half of what MPI has: a program that receives with ``ANY_TAG`` does that in a communicator of its own
+(``COMM_WORLD.Dup()``).
 """
 
 from __future__ import annotations
@@ -82,6 +84,16 @@ class MpiWorld:
         except self._mpi.Exception as error:
             raise OSError(f"MPI: {error}") from error
 
+    def begin_group(self) -> tuple[MpiGroup, Transfer]:
+        """A communicator for collectives of all ranks, there when the transfer is done: all have begun it.
+        Raises `OSError`.
+        """
+        try:
+            communicator, request = self._world.Idup()
+        except self._mpi.Exception as error:
+            raise OSError(f"MPI: {error}") from error
+        return MpiGroup(self._mpi, communicator), Transfer(request, self._mpi.Exception)
+
     def probe(self, rank: int, tag: int) -> Arrival | None:
         """The next message from ``rank`` under ``tag``, if it is there. Raises `OSError`."""
         status = self._mpi.Status()
@@ -90,6 +102,63 @@ class MpiWorld:
         except self._mpi.Exception as error:
             raise OSError(f"MPI: {error}") from error
         return None if message is None else Arrival(message, status.Get_count(self._mpi.BYTE), self._mpi)
+
+
+@final
+class MpiGroup:
+    """Collectives of all ranks, which have to begin the same ones in the same order. Arrays are NumPy's,
+    contiguous and flat; they are MPI's until the transfer is done. All raise `OSError`.
+    """
+
+    def __init__(self, mpi: Any, communicator: Any) -> None:
+        self._mpi, self._communicator = mpi, communicator
+        self._joins = {"sum": mpi.SUM, "mean": mpi.SUM, "prod": mpi.PROD, "min": mpi.MIN, "max": mpi.MAX}
+
+    def joins(self, dtype: Any) -> bool:
+        """Whether MPI has arithmetic of ``dtype``."""
+        return dtype.kind in "iuf" and dtype.itemsize >= 4 and dtype.char in "ilqILQfd"
+
+    def all_reduce(self, array: Any, out: Any, reduction: str) -> Transfer:
+        """``out`` may be ``array``. A mean is only summed up."""
+        given = self._mpi.IN_PLACE if out.ctypes.data == array.ctypes.data else array
+        return self._begin("Iallreduce", given, out, self._joins[reduction])
+
+    def reduce(self, array: Any, out: Any | None, reduction: str, root: int) -> Transfer:
+        """``out`` is the root's, and may be ``array``."""
+        is_same = out is not None and out.ctypes.data == array.ctypes.data
+        return self._begin(
+            "Ireduce", self._mpi.IN_PLACE if is_same else array, out, self._joins[reduction], root
+        )
+
+    def reduce_scatter(self, array: Any, out: Any, reduction: str) -> Transfer:
+        return self._begin("Ireduce_scatter_block", array, out, self._joins[reduction])
+
+    def broadcast(self, array: Any, root: int) -> Transfer:
+        return self._begin("Ibcast", self._bytes(array), root)
+
+    def all_gather(self, array: Any, out: Any) -> Transfer:
+        return self._begin("Iallgather", self._bytes(array), self._bytes(out))
+
+    def gather(self, array: Any, out: Any | None, root: int) -> Transfer:
+        return self._begin("Igather", self._bytes(array), self._bytes(out), root)
+
+    def scatter(self, array: Any | None, out: Any, root: int) -> Transfer:
+        return self._begin("Iscatter", self._bytes(array), self._bytes(out), root)
+
+    def all_to_all(self, array: Any, out: Any) -> Transfer:
+        return self._begin("Ialltoall", self._bytes(array), self._bytes(out))
+
+    def barrier(self) -> Transfer:
+        return self._begin("Ibarrier")
+
+    def _bytes(self, array: Any | None) -> Any:
+        return None if array is None else [array.view("u1"), self._mpi.BYTE]
+
+    def _begin(self, name: str, *arguments: Any) -> Transfer:
+        try:
+            return Transfer(getattr(self._communicator, name)(*arguments), self._mpi.Exception)
+        except self._mpi.Exception as error:
+            raise OSError(f"MPI: {error}") from error
 
 
 _lock = threading.Lock()

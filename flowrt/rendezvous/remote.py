@@ -77,10 +77,7 @@ class RemoteTable(Generic[W]):
         return self._counted(actions) if actions else actions
 
     def recv(self, key: Any, waiter: W) -> Sequence[Any]:
-        actions: list[Any] = list(self._table.recv(key, waiter))
-        if not actions:
-            actions += self.ask((key,))
-        return actions
+        return self._table.recv(key, waiter) or self.ask((key,))
 
     def ask(self, keys: Iterable[str]) -> Sequence[Any]:
         """Request what of ``keys`` other tasks make, all of one task at once, and each key once."""
@@ -151,15 +148,12 @@ class RemoteTable(Generic[W]):
 
     def _counted(self, actions: Sequence[Action[W | _Serving[W]]]) -> Sequence[Any]:
         """``actions`` with the waiters of other tasks as they came; what these are given is leaving."""
-        if not any(type(action.waiter) is _Serving for action in actions):
-            return actions
-        own = []
-        for action in actions:
-            if type(action.waiter) is _Serving:
-                self._leaving += type(action) is Deliver
-                action = action._replace(waiter=action.waiter.waiter)
-            own.append(action)
-        return own
+        return [self._count(action) if type(action[0]) is _Serving else action for action in actions]
+
+    def _count(self, action: Action[Any]) -> Action[W]:
+        kind, (serving, outcome) = type(action), action
+        self._leaving += kind is Deliver
+        return kind(serving.waiter, outcome)
 
     def _drained(self) -> Sequence[Any]:
         if not self._end or self._is_over or not self.is_empty:
@@ -217,12 +211,13 @@ class RemoteRendezvous(LocalRendezvous):
     def _perform(self, actions: Sequence[Any]) -> None:
         matched = []
         for action in actions:
-            match action:
-                case RequestTensors(task, keys):
-                    self._request(task, keys)
-                case Drained():
-                    assert self._on_drained is not None
-                    self._on_drained()
-                case _:
-                    matched.append(action)
-        perform(matched)
+            kind = type(action)
+            if kind is RequestTensors:
+                self._request(*action)
+            elif kind is Drained:
+                assert self._on_drained is not None
+                self._on_drained()
+            else:
+                matched.append(action)
+        if matched:
+            perform(matched)

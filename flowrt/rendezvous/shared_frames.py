@@ -56,6 +56,8 @@ class SharedFrames:
 
     def control(self) -> Outgoing | None:
         """What the peer has to know: segments released and retired since the last call."""
+        if not self._released and not self._retired:
+            return None
         buffers = [
             *_encode_list(Kind.RELEASE, self._released),
             *_encode_list(Kind.RETIRE, self._retired),

@@ -116,7 +116,7 @@ class SegmentPool:
             if segment is not None:
                 self._free.remove(segment)
             else:
-                descriptor = _create(capacity)
+                descriptor = create_segment(capacity)
                 segment = self._add(descriptor, capacity)
             self._used.add(segment)
             mapping = self._mappings[segment]
@@ -178,18 +178,10 @@ class SegmentMap:
 
         Raises `DataLossError` unless it is what it should be, `ResourceExhaustedError`.
         """
-        try:
-            # A sealed segment cannot be cut short later, which would make reading it a SIGBUS.
-            seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
-            if (
-                seals & _SEALS != _SEALS
-                or os.fstat(descriptor).st_size != capacity
-                or segment in self._mappings
-            ):
-                raise DataLossError(f"shared memory: expected a new sealed segment of {capacity} bytes")
-            self._mappings[segment] = Mapping(descriptor, capacity)
-        finally:
+        if segment in self._mappings:
             os.close(descriptor)
+            raise DataLossError(f"shared memory: expected a new segment; got {segment} again")
+        self._mappings[segment] = map_segment(descriptor, capacity)
 
     def lend(self, segment: int, nbytes: int) -> Bytes:
         """The array in ``segment``. Raises `DataLossError` for one that is not there or too small."""
@@ -213,8 +205,23 @@ def _capacity(nbytes: int) -> int:
     return 1 << (nbytes - 1).bit_length()
 
 
-def _create(capacity: int) -> int:
-    """The descriptor of a new segment. Raises `ResourceExhaustedError`."""
+def map_segment(descriptor: int, capacity: int) -> Mapping:
+    """The segment of another process behind ``descriptor``, which is closed.
+
+    Raises `DataLossError` unless it is what `create_segment` makes, `ResourceExhaustedError`.
+    """
+    try:
+        # A sealed segment cannot be cut short later, which would make reading it a SIGBUS.
+        seals = fcntl.fcntl(descriptor, fcntl.F_GET_SEALS)
+        if seals & _SEALS != _SEALS or os.fstat(descriptor).st_size != capacity:
+            raise DataLossError(f"shared memory: expected a sealed segment of {capacity} bytes")
+        return Mapping(descriptor, capacity)
+    finally:
+        os.close(descriptor)
+
+
+def create_segment(capacity: int) -> int:
+    """The descriptor of a new segment, zeros. Raises `ResourceExhaustedError`."""
     try:
         descriptor = os.memfd_create("flowrt", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     except OSError as error:

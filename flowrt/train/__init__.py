@@ -70,11 +70,12 @@ from flowrt.train.optimizers import (
     MomentumOptimizer,
     RMSPropOptimizer,
 )
+from flowrt.train.profiler_hook import ProfilerHook
+from flowrt.train.progress_hook import ProgressHook
 from flowrt.train.queue_runner import start_queue_runners
 from flowrt.train.recording_hooks import (
     CheckpointSaverHook,
     CheckpointSaverListener,
-    ProfilerHook,
     StepCounterHook,
     SummarySaverHook,
 )

@@ -22,7 +22,7 @@ import fcntl
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import IO, Any, final
 
@@ -31,6 +31,7 @@ import safetensors.numpy
 
 from flowrt.dtypes import DType
 from flowrt.errors import DataLossError, InvalidArgumentError, NotFoundError, OpError
+from flowrt.progress import Progress
 from flowrt.train import checkpoint_format as form
 from flowrt.train.checkpoint_format import Array, Manifest, ShardEntry
 from flowrt.train.durable_files import PathLike, path_string, sync_directory, typed_os_errors, write_synced
@@ -226,12 +227,21 @@ def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dic
     reader = CheckpointReader(prefix)
     while True:
         try:
-            return {name: reader.get_tensor(name) for name in (reader.tensors if wanted is None else wanted)}
+            return _read_all(reader, list(reader.tensors) if wanted is None else wanted)
         except NotFoundError:
             newer = CheckpointReader(prefix)
             if newer.save_id == reader.save_id:
                 raise
             reader = newer  # the shards were swept while we read; for another turn, a whole save has to end
+
+
+def _read_all(reader: CheckpointReader, names: Sequence[str]) -> dict[str, Array]:
+    found: dict[str, Array] = {}
+    with Progress("restoring", len(names), "tensors") as progress:
+        for done, name in enumerate(names):
+            progress.update(done, name)
+            found[name] = reader.get_tensor(name)
+    return found
 
 
 @final

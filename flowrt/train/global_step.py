@@ -9,7 +9,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.get_variable import get_variable
 from flowrt.graph.graph import Graph, get_default_graph
 from flowrt.initializers import Zeros
-from flowrt.variables import GraphKeys, Variable
+from flowrt.variables import GraphKeys, Variable, VariableAggregation
 
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
@@ -53,6 +53,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
             initializer=Zeros(),
             trainable=False,
             collections=[GraphKeys.GLOBAL_VARIABLES, GraphKeys.GLOBAL_STEP],
+            aggregation=VariableAggregation.ONLY_FIRST_REPLICA,
         )
 
 

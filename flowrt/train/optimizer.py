@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, ClassVar
 
 from flowrt import dtypes
-from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
+from flowrt.distribution_context import distribution_context
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, UnimplementedError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.gradients import gradients
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
@@ -112,12 +113,61 @@ class Optimizer:
     ) -> Operation:
         """An operation that updates each variable from its gradient. Pairs without a gradient are left out.
 
-        Raises `InvalidArgumentError` when no pair has a gradient, `DTypeError` for
-        a gradient of another dtype than its variable's.
+        In a replica of a strategy the gradients are summed over all replicas, and every copy of a variable is
+        updated with the sum: a loss that is a mean has to be divided by the global batch size. Raises
+        `InvalidArgumentError` when no pair has a gradient, `DTypeError` for a gradient of another dtype than
+        its variable's, `FailedPreconditionError` in a strategy's scope outside of its replicas.
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
             raise InvalidArgumentError("apply_gradients: expected at least one gradient; got none")
+        context = distribution_context()
+        if context is None:
+            return self._apply(pairs, global_step, name)
+        if context.replica is None:
+            raise FailedPreconditionError(
+                "apply_gradients: expected to be called in a replica; got a call cross-replica. Call it in "
+                "the function given to strategy.run()"
+            )
+        extended = context.strategy.extended
+        applied: Operation = extended.apply_gradients(self, pairs, global_step, name)
+        return applied
+
+    def _apply_merged(
+        self,
+        strategy: Any,
+        pairs: Sequence[tuple[Any, Variable]],
+        global_step: Variable | None,
+        name: str | None,
+    ) -> Operation:
+        """`apply_gradients` of all replicas of ``strategy``, cross-replica: the gradients differ."""
+        extended, graph = strategy.extended, get_default_graph()
+        variables = [v for _, v in pairs]
+        sums = extended.batch_reduce_to("SUM", pairs)
+        with graph.control_dependencies(None):
+            self._create_slots(variables)
+        with graph.name_scope(name or self._name) as scope:
+            self._prepare()
+            updates = [
+                extended.update(variable, self._update_copy, (total,), group=False)
+                for total, variable in zip(sums, variables, strict=True)
+            ]
+            ends = extended.non_slot_devices(variables)
+            finished = extended.update_non_slot(ends, self._finish, (updates, "update"))
+            train_op = (
+                group(finished, name=scope)
+                if global_step is None
+                else _increment(global_step, finished, scope)
+            )
+        graph.add_to_collections(GraphKeys.TRAIN_OP, train_op)
+        return train_op
+
+    def _update_copy(self, variable: Variable, gradient: Any) -> Operation:
+        return self._update(gradient, variable)
+
+    def _apply(
+        self, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None, name: str | None
+    ) -> Operation:
         graph = get_default_graph()
         variables = [v for _, v in pairs]
         with graph.control_dependencies(None):

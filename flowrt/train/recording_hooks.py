@@ -1,4 +1,4 @@
-"""Hooks that write files during training: checkpoints, summaries, steps a second, profiles."""
+"""Hooks that write files during training: checkpoints, summaries, steps a second."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from typing import Any, final
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.config import RunOptions
 from flowrt.protos.event_pb2 import SessionLog, Summary
-from flowrt.python.client.timeline import Timeline
 from flowrt.summary.writer import FileWriter, FileWriterCache
 from flowrt.train.basic_session_run_hooks import SecondOrStepTimer, required_global_step
 from flowrt.train.coordinator import Coordinator
@@ -225,54 +223,3 @@ class SummarySaverHook(SessionRunHook):
         if op is None:
             return []
         return list(op) if isinstance(op, list | tuple) else [op]
-
-
-@final
-class ProfilerHook(SessionRunHook):
-    """Traces a run each ``save_steps`` steps or ``save_secs`` seconds: writes ``timeline-STEP.json`` to
-    ``output_dir``, for chrome://tracing, and the trace as run metadata to the event file there.
-
-    ``show_dataflow`` and ``show_memory`` are accepted for TensorFlow's sake. Raises `InvalidArgumentError`
-    for anything but one interval.
-    """
-
-    def __init__(
-        self,
-        save_steps: int | None = None,
-        save_secs: float | None = None,
-        output_dir: str = "",
-        show_dataflow: bool = True,
-        show_memory: bool = False,
-    ) -> None:
-        self._timer = SecondOrStepTimer(save_secs, save_steps)
-        self._directory = output_dir
-        self._next_step: int | None = None
-        self._is_due = False
-
-    def begin(self) -> None:
-        self._step = required_global_step(self)
-        os.makedirs(self._directory or ".", exist_ok=True)
-        self._writer = FileWriterCache.get(self._directory or ".")
-        self._next_step = None
-
-    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        self._is_due = self._next_step is not None and self._timer.should_trigger_for_step(self._next_step)
-        options = RunOptions(trace_level=RunOptions.FULL_TRACE) if self._is_due else None
-        return SessionRunArgs(self._step, options=options)
-
-    def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        step = int(run_values.results) + 1
-        if self._next_step is None:
-            self._timer.update_last_triggered_step(step)
-        elif self._is_due:
-            step = int(run_context.session.run(self._step))
-            self._timer.update_last_triggered_step(step)
-            self._write(step, run_values.run_metadata)
-        self._next_step = step + 1
-
-    def _write(self, step: int, run_metadata: Any) -> None:
-        path = os.path.join(self._directory, f"timeline-{step}.json")
-        LOGGER.info("saving the timeline of step %d to %s", step, path)
-        with open(path, "w", encoding="utf-8") as file:
-            file.write(Timeline(run_metadata.step_stats).generate_chrome_trace_format())
-        self._writer.add_run_metadata(run_metadata, f"step_{step}")

@@ -104,8 +104,7 @@ class Saver:
         if global_step is not None:
             step = _step_of(sess, global_step)
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
-        values = sess.variable_values(list(targets.values()))
-        write_checkpoint(prefix, dict(zip(targets, values, strict=True)))
+        write_checkpoint(prefix, dict(zip(targets, _values(sess, targets.values()), strict=True)))
         if write_state:
             self._record(prefix)
             directory = os.path.dirname(prefix) or "."
@@ -145,7 +144,13 @@ class Saver:
         for name, variable in targets.items():
             self._check(prefix, name, variable, shapes, types)
         stored = read_checkpoint(prefix, list(targets))
-        sess.assign_variables({v: _shaped(stored[name], v) for name, v in targets.items()})
+        sess.assign_variables(
+            {
+                copy: value
+                for name, v in targets.items()
+                for copy, value in zip(v.copies, v.value_for_copies(_shaped(stored[name], v)), strict=True)
+            }
+        )
 
     def _check(
         self, prefix: str, name: str, variable: Variable, shapes: Mapping[str, Any], types: Mapping[str, Any]
@@ -184,6 +189,13 @@ class Saver:
     def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
         """Take over checkpoints of an earlier process, as far as they exist."""
         self.set_last_checkpoints([p for p in checkpoint_paths if checkpoint_exists(p)])
+
+
+def _values(sess: Any, variables: Iterable[Variable]) -> list[Any]:
+    """What is to be saved of each variable."""
+    variables = list(variables)
+    found = iter(sess.variable_values([copy for v in variables for copy in v.copies]))
+    return [v.value_of_copies([next(found) for _ in v.copies]) for v in variables]
 
 
 def _saveables() -> list[Variable]:

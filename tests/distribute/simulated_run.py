@@ -15,6 +15,10 @@ from flowrt.executor.control import PAUSE
 from flowrt.graph.step import step_scope
 
 
+def late() -> OpError:
+    return DeadlineExceededError("the step did not end within its virtual deadline")
+
+
 class Run:
     """The programs of one step in one task; what `run_threaded` does with threads, a segment at a time."""
 
@@ -59,7 +63,7 @@ class Run:
 
     def be_late(self) -> None:
         """The deadline has passed."""
-        self.control.cancel(DeadlineExceededError("the step did not end within its virtual deadline"))
+        self.control.cancel(late())
 
     def _begin(self) -> None:
         self._programs = {}

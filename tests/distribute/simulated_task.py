@@ -33,7 +33,7 @@ from flowrt.graph.resources import VariableResource
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.remote import RemoteRendezvous
 from tests.distribute.simulated_network import Network
-from tests.distribute.simulated_run import Run
+from tests.distribute.simulated_run import Run, late
 
 
 @functools.cache
@@ -49,7 +49,10 @@ cut_once = functools.lru_cache(1024)(
 
 
 class Task:
-    """``incarnation`` is of this life; ``now()`` the virtual time; ``report(task, text)`` the log."""
+    """``incarnation`` is of this life; ``now()`` the virtual time; ``report(task, text)`` the log.
+    ``relays``: short parts are run as a server runs them, by who brings their tensors; else the simulation
+    chooses when they go on, which knows more orders, and counts what they are given.
+    """
 
     def __init__(
         self,
@@ -60,8 +63,11 @@ class Task:
         network: Network,
         now: Callable[[], float],
         report: Callable[[str, str], None],
+        relays: bool,
     ) -> None:
         self.name, self.incarnation, self.now, self._report = name, incarnation, now, report
+        self._relays, self._relayed = relays, dict[int, tuple[float, RemoteRendezvous]]()
+        """The steps that are relayed and have a deadline, with that."""
         self.is_dead = False
         self.slot_of: dict[int, int] = {}
         """The slot of each step that is asked for here, by its number."""
@@ -127,6 +133,9 @@ class Task:
         for run in self.runs:
             if run.until is not None and now > run.until:
                 run.be_late()
+        for step, (until, rendezvous) in list(self._relayed.items()):
+            if now > until:
+                self.steps.end(w.EndStep(step, rendezvous, late()))
         self._to_master(w.Ticked(now))
         self._to_worker(w.Ticked(now))
 
@@ -155,6 +164,7 @@ class Task:
         what = "well" if ended.error is None else f"with {ended.error!r}"
         self._report(self.name, f"step {ended.step:x} ends {what}")
         self._over.add(ended.step)
+        self._relayed.pop(ended.step, None)
         self._to_worker(ended)
 
     def _answer(self, answer: w.Answer) -> None:
@@ -239,10 +249,12 @@ class Task:
         self._report(self.name, f"step {start.step:x} starts")
         assert start.step not in self._over, f"I6: {self.name} starts step {start.step:x} after its end"
         self.started.append(start.step)
-        run = Run(start, self.steps, self.now, self._count, self.runs.remove)
-        self.runs.append(run)
-        while start.part.is_quick and run in self.runs:
-            run.advance(run.movable[0])
+        if self._relays and start.part.is_short:
+            if start.timeout_ms:
+                self._relayed[start.step] = self.now() + start.timeout_ms / 1000, start.rendezvous
+            self.steps.relay(start)
+        else:
+            self.runs.append(Run(start, self.steps, self.now, self._count, self.runs.remove))
 
     def _count(self, step: int, key: str) -> None:
         self.delivered[step, key] += 1

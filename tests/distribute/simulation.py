@@ -85,6 +85,7 @@ class Simulation:
         rng = self.rng
         num_tasks = rng.choice([2, 2, 3, 3, 4])
         self._mode = rng.choices(["calm", "faults", "frames"], [1, 4, 2])[0]
+        self._relays = rng.random() < 0.5
         self._faults_left = 0 if self._mode == "calm" else rng.randint(1, 3)
         self.names = ["/job:ps/replica:0/task:0"]
         self.names += [f"/job:worker/replica:0/task:{i}" for i in range(num_tasks - 1)]
@@ -117,7 +118,14 @@ class Simulation:
         incarnation = (self.names.index(name) + 1) << 8 | life
         job, index = name.split("/")[1][4:], int(name.rsplit(":", 1)[1])
         task = Task(
-            self._cluster, name, (job, index), incarnation, self.network, lambda: self.now, self.report
+            self._cluster,
+            name,
+            (job, index),
+            incarnation,
+            self.network,
+            lambda: self.now,
+            self.report,
+            self._relays,
         )
         task.slot_of = self._slot_of
         self.tasks[name] = task
@@ -270,7 +278,7 @@ class Simulation:
 
     def _bring(self, late: tuple[End, Frame]) -> None:
         """A frame that others have overtaken arrives, if its connection is still there."""
-        self._delayed.remove(late)
+        self._delayed = [other for other in self._delayed if other is not late]  # frames hold arrays
         end, frame = late
         if end.is_cut or end not in self.network.ends:
             frame.sent()

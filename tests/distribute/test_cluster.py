@@ -11,6 +11,8 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.server import EXIT_WITH_JOB
+from tests.contracts.check_transport import wait_until
 
 DEADLINE_S = 30.0
 
@@ -322,3 +324,22 @@ def test_two_servers_cannot_have_one_port() -> None:
     with pytest.raises(tf.errors.AlreadyExistsError, match=first.address):
         tf.train.Server({"localhost": [first.address]})
     first.stop()
+
+
+def test_a_task_ends_with_the_job_only_when_its_program_waits_for_that(
+    cluster: list[tf.train.Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Task 1's program has had sessions at task 0, and ends while that of task 0 is still in one."""
+    monkeypatch.setenv(EXIT_WITH_JOB, "1")
+    first, second = cluster
+    with tf.Graph():
+        with tf.device(on(0)):
+            v = tf.Variable(0.0, name="v")
+            step = v.assign_add(1.0)
+        with tf.Session(second.target) as session:
+            session.run(tf.global_variables_initializer())
+        with tf.Session(first.target, config=tf.ConfigProto(device_filters=["/job:worker/task:0"])) as own:
+            second.stop()
+            wait_until(lambda: first._job_end, "the job's end is noticed")
+            assert own.run(step) == 1.0
+    assert first.join(DEADLINE_S)

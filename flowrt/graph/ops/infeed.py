@@ -61,6 +61,7 @@ transfer_enqueue_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
+    waits=True,
     doc="Puts a tuple of values into a queue, when there is room.",
 )
 
@@ -91,6 +92,7 @@ transfer_dequeue_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
+    waits=True,
     doc="Takes the first tuple of values of a queue, when there is one.",
 )
 

@@ -25,7 +25,7 @@ from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgume
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph import get_default_graph
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Privilege, attr_string, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Privilege, attr_string, define_op, sample
 from flowrt.graph.shapes import Shape, compatible, format_shape
 from flowrt.graph.step import current_step, wait_until
 
@@ -237,6 +237,7 @@ iterator_get_next_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
+    waits=True,
     doc="The components of an iterator's next element.",
 )
 
@@ -259,3 +260,22 @@ def iterator_get_next(iterator: Any, name: str | None = None) -> list[Any]:
     with get_default_graph().colocate_with(iterator):
         outputs: list[Any] = iterator_get_next_op(iterator, **attrs, name=name)
         return outputs
+
+
+def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
+    if not has_data:
+        raise OutOfRangeError("expected data from some worker; all have come to their end")
+    return ()
+
+
+expect_data_op = define_op(
+    "ExpectData",
+    "has_data: bool ->",
+    shape=lambda s: [],
+    kernel=_expect_data,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [sample(np.array(True))],
+    effect=Effect.STATEFUL,
+    doc="Fails as an iterator at its end does, unless ``has_data``.",
+)

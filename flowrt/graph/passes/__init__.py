@@ -13,6 +13,7 @@ _Send and _Recv.
       -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
          extend                        Subgraph                 the same, of what is new in a request
       -> place                         Subgraph                 every node has one full device name
+      -> lower_collectives             Subgraph                 sends, sums and copies on the ranks' devices
       -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
       -> read_rows_in_place            Subgraph                 rows of variables are gathered where they lie
       -> fuse                          Subgraph                 what one loop can compute is one node
@@ -44,15 +45,26 @@ MAX_ROUNDS = 2
 """A second round picks up what the first uncovered; of 3,000 random graphs 1 % would change in a third."""
 
 
-def optimise(subgraph: Subgraph, passes: tuple[Pass, ...] = OPTIMISATIONS) -> Subgraph:
+Watch: TypeAlias = Callable[[str, Subgraph], object]
+"""Is told the name of a pass that was applied, and what there is after it."""
+
+
+def unwatched(name: str, subgraph: Subgraph) -> None:
+    """The `Watch` of who does not look."""
+
+
+def optimise(
+    subgraph: Subgraph, passes: tuple[Pass, ...] = OPTIMISATIONS, watch: Watch = unwatched
+) -> Subgraph:
     """Apply ``passes`` in turn until nothing changes, each `MAX_ROUNDS` times at most. What a pass has just
     changed it would find nothing in.
     """
     in_functions = partial(optimise_functions, optimise=partial(optimise, passes=passes))
-    every: tuple[Pass, ...] = (*passes, in_functions)
+    every = [(apply.__name__, apply) for apply in passes] + [("optimise_functions", in_functions)]
     content = 0
-    for apply in every * MAX_ROUNDS:
+    for name, apply in every * MAX_ROUNDS:
         before, subgraph = subgraph, apply(subgraph)
+        watch(name, subgraph)
         content = content + 1 if subgraph is before else 1
         if content == len(every):
             break

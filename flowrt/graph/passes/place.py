@@ -137,7 +137,7 @@ class _Placer:
     ) -> None:
         self._subgraph, self._assigned, self._soft, self._why_none = subgraph, assigned, soft, why_none
         self._devices, self._names = devices, [d.to_string() for d in devices]
-        self._ranked = sorted(range(len(devices)), key=lambda i: _rank(devices[i], devices[0]))
+        self._ranked = sorted(range(len(devices)), key=lambda i: device_rank(devices[i], devices[0]))
         self._all = (1 << len(devices)) - 1
         self._types: dict[str, int] = {}
         """The devices of each type."""
@@ -150,7 +150,7 @@ class _Placer:
     def run(self) -> Mapping[str, str]:
         """The device of each node, by name."""
         placed: dict[str, str] = {}
-        for group in _groups(self._subgraph):
+        for group in colocated_groups(self._subgraph):
             placed.update(dict.fromkeys(group, self._choose(group)))
         sources: dict[str, Node] = {}
         readers: list[Node] = []
@@ -159,7 +159,7 @@ class _Placer:
             if name in placed:
                 continue
             if not node.device and name not in self._assigned:
-                if _is_metadata(node):
+                if is_metadata(node):
                     readers.append(node)
                     continue
                 if not node.inputs and node.op.effect in (Effect.PURE, Effect.SOURCE):
@@ -316,14 +316,14 @@ class _Placer:
         return f"{node.op.name} {name!r}" + ("" if node.source is None else f" ({node.source})")
 
 
-def _rank(device: DeviceSpec, default: DeviceSpec) -> tuple[int, bool, str, int, int]:
+def device_rank(device: DeviceSpec, default: DeviceSpec) -> tuple[int, bool, str, int, int]:
     kind = device.device_type or ""
     priority = TYPE_PRIORITY.index(kind) if kind in TYPE_PRIORITY else len(TYPE_PRIORITY)
     is_far = (device.job, device.replica, device.task) != (default.job, default.replica, default.task)
     return priority, is_far, device.job or "", device.task or 0, device.device_index or 0
 
 
-def _is_metadata(node: Node) -> bool:
+def is_metadata(node: Node) -> bool:
     """Whether the node does shape arithmetic on one tensor: it costs least beside that tensor."""
     if node.op.value is None or len(node.inputs) != 1 or len(node.outputs) != 1:
         return False
@@ -333,7 +333,7 @@ def _is_metadata(node: Node) -> bool:
 # --- groups
 
 
-def _groups(subgraph: Subgraph) -> list[list[str]]:
+def colocated_groups(subgraph: Subgraph) -> list[list[str]]:
     """The sets of names that must share a device, by union-find; some may name nodes outside the subgraph."""
     parent: dict[str, str] = {}
     find = partial(_find, parent)

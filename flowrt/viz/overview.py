@@ -1,33 +1,30 @@
-"""Pictures of a graph as it runs: pruned, optimised, placed and cut into one part a device.
+"""An overview of a graph as it runs, as an SVG that needs no other program: one band a device, time from left
+to right.
 
 Operations are drawn together by name scope: on each device one box for all whose scopes agree in the first
 ``depth`` parts. Constants, Send and Recv are not drawn; a tensor that goes from one device to another is a
 dashed edge. An operation that owns functions has a box of its own, around a picture of them.
 
-    session, fetches -> partitions -> collapse -> write_dot     text for Graphviz
-                                               -> write_svg     a picture that needs no other program
+    session, fetches -> partitions -> collapse -> lay_out -> write_svg
 """
 
 from __future__ import annotations
 
-import itertools
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from flowrt.device.spec import parse_device
-from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.executor.compile_step import compile_step
-from flowrt.executor.config import ConfigProto
-from flowrt.executor.fetches import parse_fetches
-from flowrt.executor.session import BaseSession, Session
-from flowrt.graph.graph import Graph, Operation
+from flowrt.errors import DTypeError
+from flowrt.executor.session import BaseSession
+from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.partition import partition
 from flowrt.graph.text import labelled_functions
+from flowrt.viz.export import export
+from flowrt.viz.question import question
+from flowrt.viz.sources import Step
 
 Partitions: TypeAlias = Mapping[str, Subgraph]
 """``{device: its part}``."""
@@ -75,39 +72,9 @@ class Picture(NamedTuple):
 def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partitions:
     """The compiled parts of the step that computes ``fetches``, with its placeholders fed; nothing runs.
 
-    A `Graph` is placed on as many CPUs as its operations ask for. Raises as `Session.run`.
+    A `Graph` is placed on the devices that its operations ask for. Raises as `Session.run`.
     """
-    if isinstance(session_or_graph, Graph):
-        config = ConfigProto(
-            device_count={"CPU": _cpus_asked_for(session_or_graph)}, allow_soft_placement=True
-        )
-        session: BaseSession = Session(graph=session_or_graph, config=config)
-    else:
-        session = session_or_graph
-    graph = session.graph
-    parsed = parse_fetches(graph, fetches)
-    feeds = {
-        op.outputs[0]: op.node.outputs[0].shape for op in graph.get_operations() if op.type == "Placeholder"
-    }
-    wanted = _ancestors([t.op for t in parsed.tensors] + list(parsed.targets))
-    feeds = {tensor: shape for tensor, shape in feeds.items() if tensor.op in wanted}
-    devices = [device.spec for device in session.devices]
-    return partition(compile_step(graph, parsed.tensors, parsed.targets, feeds, devices, {}, True, True, ()))
-
-
-def _cpus_asked_for(graph: Graph) -> int:
-    specs = [parse_device(name) for name in {op.device for op in graph.get_operations()}]
-    return 1 + max((spec.device_index or 0 for spec in specs if spec.device_type == "CPU"), default=0)
-
-
-def _ancestors(roots: list[Operation]) -> set[Operation]:
-    found: set[Operation] = set()
-    while roots:
-        op = roots.pop()
-        if op not in found:
-            found.add(op)
-            roots += [t.op for t in op.inputs] + list(op.control_inputs)
-    return found
+    return Step("", question(session_or_graph, fetches)).parts("partitioned")
 
 
 def collapse(parts: Partitions, depth: int = 2, scope: str = "") -> Picture:
@@ -180,69 +147,16 @@ def _origin(parts: Partitions, device: str, name: str, kind: str) -> Iterator[tu
 def write_graph_picture(
     session_or_graph: BaseSession | Graph, fetches: Any, path: str | os.PathLike[str], depth: int = 2
 ) -> str:
-    """Draw the step that computes ``fetches`` into ``path``, an ``.svg`` or ``.dot`` file; returns ``path``.
+    """Draw the step that computes ``fetches``, cut by device, into ``path``; returns ``path``. An ``.svg`` is
+    drawn here, any other name by `flowrt.viz.export`.
 
-    Raises `InvalidArgumentError` for another kind of file.
+    Raises `DTypeError` for anything but a Session or a Graph, and as `flowrt.viz.export`.
     """
-    writers = {".svg": write_svg, ".dot": write_dot}
     if not isinstance(session_or_graph, BaseSession | Graph):
         raise DTypeError(f"write_graph_picture: expected a Session or a Graph; got {session_or_graph!r}")
-    suffix = Path(path).suffix
-    if suffix not in writers:
-        raise InvalidArgumentError(
-            f"write_graph_picture: expected an .svg or .dot file; got {os.fspath(path)!r}"
-        )
-    return writers[suffix](partitions(session_or_graph, fetches), path, depth)
-
-
-def write_dot(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:
-    """Write the collapsed parts as text for Graphviz, one cluster a device; returns ``path``."""
-    writer = _DotWriter()
-    writer.write(collapse(parts, depth), "  ")
-    head = '  compound=true; rankdir=LR; node [shape=box, style="rounded,filled", fillcolor=white]'
-    Path(path).write_text("\n".join(["digraph {", head, *writer.lines, "}", ""]), "utf-8")
-    return os.fspath(path)
-
-
-class _DotWriter:
-    """``lines`` for Graphviz: clusters of devices, functions and operations that own functions."""
-
-    def __init__(self) -> None:
-        self.lines: list[str] = []
-        self._boxes, self._clusters = itertools.count(), itertools.count()
-
-    def write(self, picture: Picture, indent: str) -> None:
-        ends: dict[Key, tuple[str, str]] = {}  # of each box: its name, and its cluster if it is one
-        for device in dict.fromkeys(box.device for box in picture.boxes.values()):
-            self.lines += [f"{indent}subgraph cluster_{next(self._clusters)} {{"]
-            self.lines += [f"{indent}  label={_quoted(device)}"]
-            for key, box in picture.boxes.items():
-                if box.device == device:
-                    ends[key] = self._write_box(box, indent + "  ")
-            self.lines += [f"{indent}}}"]
-        for (source, target), (kind, _) in picture.edges.items():
-            (tail, tail_cluster), (head, head_cluster) = ends[source], ends[target]
-            style = {"send": "dashed", "control": "dotted", "data": "solid"}[kind]
-            style += f", ltail={tail_cluster}" if tail_cluster else ""
-            style += f", lhead={head_cluster}" if head_cluster else ""
-            self.lines += [f"{indent}{tail} -> {head} [style={style}]"]
-
-    def _write_box(self, box: Box, indent: str) -> tuple[str, str]:
-        name, label = f"n{next(self._boxes)}", f"label={_quoted(box.name, box.subtitle)}"
-        if box.inner is None:
-            self.lines += [f"{indent}{name} [{label}]"]
-            return name, ""
-        cluster = f"cluster_{next(self._clusters)}"  # edges end at clusters only by a node inside
-        self.lines += [f"{indent}subgraph {cluster} {{", f"{indent}  {label}"]
-        self.lines += [f"{indent}  {name} [shape=point, style=invis]"]
-        self.write(box.inner, indent + "  ")
-        self.lines += [f"{indent}}}"]
-        return name, cluster
-
-
-def _quoted(*lines: str) -> str:
-    escaped = [line.replace("\\", "\\\\").replace('"', '\\"') for line in lines]
-    return '"' + "\\n".join(escaped) + '"'
+    if Path(path).suffix == ".svg":
+        return write_svg(partitions(session_or_graph, fetches), path, depth)
+    return export(session_or_graph, path, view="partitioned", fetches=fetches, depth=depth)
 
 
 def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:

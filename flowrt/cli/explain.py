@@ -1,0 +1,40 @@
+"""``flowrt explain``: where each operation of a step runs and why, and the programs that run it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from flowrt.errors import OpError
+from flowrt.viz.explain import Explanation, explain
+from flowrt.viz.script import main_question, questions_of_script
+
+HELP = "say where each operation of a step runs and why, and what was compiled for it"
+MISTAKE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "source",
+        help="a script, which is run: of its steps the one with most operations is explained; or a GraphDef"
+        " (.pb, .pbtxt) or an event file",
+    )
+    parser.add_argument(
+        "--fetch", action="append", metavar="TENSOR", help="the step that computes it; may be repeated"
+    )
+    parser.add_argument("arguments", nargs="*", help="the script's own arguments, behind --")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        print(_explained(arguments))
+    except OpError as error:
+        print(f"flowrt explain: {str(error).splitlines()[0]}", file=sys.stderr)
+        return MISTAKE
+    return 0
+
+
+def _explained(arguments: argparse.Namespace) -> Explanation:
+    if not arguments.source.endswith(".py"):
+        return explain(arguments.source, arguments.fetch)
+    return explain(main_question(questions_of_script(arguments.source, arguments.arguments)))

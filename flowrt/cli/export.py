@@ -1,0 +1,61 @@
+"""``flowrt export``: a graph as a file that a viewer opens."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from flowrt.cli.options import not_negative, positive
+from flowrt.errors import OpError
+from flowrt.viz.export import RADIUS, export
+from flowrt.viz.formats.table import FORMATS
+from flowrt.viz.script import main_question, questions_of_script
+from flowrt.viz.sources import VIEWS
+
+HELP = "write a graph for a viewer: as built, as placed, or cut by device"
+MISTAKE = 2
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add(
+        "source",
+        help="a GraphDef (.pb, .pbtxt), an event file, a running worker (grpc://host:port), or a script,"
+        " which is run: of its steps the one with most operations is drawn",
+    )
+    add("--out", required=True, metavar="FILE", help="the file to write; replaced when all is well")
+    add("--format", metavar="NAME", help=f"{', '.join(FORMATS)} (default: by the name of FILE)")
+    add("--view", metavar="NAME", default=VIEWS[0], help=f"{', '.join(VIEWS)} (default: {VIEWS[0]})")
+    add("--fetch", action="append", metavar="TENSOR", help="only what it needs; may be repeated")
+    add("--depth", type=positive, metavar="N", help="levels of scopes to draw (default: what is legible)")
+    add("--focus", metavar="OP", help="only what is around this operation or scope")
+    add(
+        "--radius", type=not_negative, default=RADIUS, metavar="N",
+        help=f"how many edges around --focus (default: {RADIUS})",
+    )  # fmt: skip
+    add("arguments", nargs="*", help="the script's own arguments, behind --")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    try:
+        print(_export(arguments))
+    except OpError as error:
+        print(f"flowrt export: {str(error).splitlines()[0]}", file=sys.stderr)
+        return MISTAKE
+    return 0
+
+
+def _export(arguments: argparse.Namespace) -> str:
+    source = arguments.source
+    if source.endswith(".py"):
+        source = main_question(questions_of_script(source, arguments.arguments))
+    return export(
+        source,
+        arguments.out,
+        arguments.format,
+        arguments.view,
+        fetches=arguments.fetch,
+        depth=arguments.depth,
+        focus=arguments.focus,
+        radius=arguments.radius,
+    )

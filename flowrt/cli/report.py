@@ -1,0 +1,23 @@
+"""``flowrt report RUN_DIR``: one HTML file of a run."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from flowrt.report import write_report
+
+HELP = "write one HTML file of a run: curves, times, traffic, memory, events"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "run_dir", type=Path, metavar="RUN_DIR", help="where event files, --log-dir and traces of the run are"
+    )
+    parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    target = arguments.out or arguments.run_dir / "report.html"
+    print(write_report(arguments.run_dir, target))
+    return 0

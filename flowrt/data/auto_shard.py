@@ -1,0 +1,130 @@
+"""`shard`: one worker's part of a dataset that all workers build, by rewriting its tree.
+
+Each record has to be read by one worker, once an epoch. A part is taken as near to the source as it can be,
+below what shuffles: workers whose orders differ would otherwise take some records twice and others never.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import Enum
+from typing import Any, TypeVar
+
+import numpy as np
+
+from flowrt.data.batching import Batch, PaddedBatch
+from flowrt.data.node import Node, known_int
+from flowrt.data.pipeline import Cache, Interleave, Prefetch, Repeat, Shard, Shuffle
+from flowrt.data.sources import TextLines
+from flowrt.data.traced import FRESH_SEED, TracedDataset
+from flowrt.errors import InvalidArgumentError
+
+N = TypeVar("N", bound=Node)
+
+
+class AutoShardPolicy(Enum):
+    """FILE: whole files to each worker. DATA: records. AUTO: FILE if there are enough files, else DATA. OFF:
+    the workers' datasets differ already.
+    """
+
+    OFF, AUTO, FILE, DATA = -1, 0, 1, 2
+
+
+def shard(node: Node, count: int, index: int, policy: AutoShardPolicy) -> Node | None:
+    """Worker ``index``'s part of ``node``, in batches of a ``count``-th of the size.
+
+    None: there is an order on which all workers agree, so that all can read the same batches and take a part
+    of each, which makes the same steps as one worker alone would. Raises `InvalidArgumentError` for FILE with
+    fewer files than workers, and for batches whose size ``count`` does not divide.
+    """
+    if policy is AutoShardPolicy.OFF:
+        return divide_batches(node, count)
+    if policy is not AutoShardPolicy.DATA:
+        by_file = _at_files(node, count, index)
+        if by_file is not None:
+            return divide_batches(by_file, count)
+        if policy is AutoShardPolicy.FILE:
+            raise InvalidArgumentError(
+                f"AutoShardPolicy.FILE: expected a dataset of {count} files or more, one for each worker; "
+                "got fewer. Use AutoShardPolicy.DATA"
+            )
+    if not _is_random(node):
+        return None
+    return divide_batches(_at_records(node, count, index), count)
+
+
+def _is_random(node: Node) -> bool:
+    """Whether the order of ``node`` is another one in each process."""
+    if isinstance(node, Shuffle) and any(part is FRESH_SEED for part in node.seed):
+        return True
+    return any(_is_random(child) for child in _inputs(node))
+
+
+def _inputs(node: Node) -> list[Node]:
+    values = [getattr(node, field.name) for field in dataclasses.fields(node)]  # type: ignore[arg-type]
+    return [value for value in values if isinstance(value, Node)]
+
+
+def _with_input(node: N, below: Node) -> N:
+    return dataclasses.replace(node, input=below)  # type: ignore[type-var,call-arg]
+
+
+# --- by file
+
+
+def _at_files(node: Node, count: int, index: int) -> Node | None:
+    """``node`` with every ``count``-th of its files from number ``index`` on; None if they are too few."""
+    if isinstance(node, TextLines):
+        if isinstance(node.filenames, np.ndarray) and node.filenames.size < count:
+            return None
+        names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
+        return dataclasses.replace(node, filenames=names[index::count]) if names.shape else None
+    if isinstance(node, Interleave) and _reads_files(node.fn):
+        return _with_input(node, _at_records(node.input, count, index))
+    below = getattr(node, "input", None)
+    if not isinstance(below, Node):
+        return None
+    sharded = _at_files(below, count, index)
+    return None if sharded is None else _with_input(node, sharded)
+
+
+def _reads_files(function: Any) -> bool:
+    """Whether the datasets that ``function`` makes of elements are of files."""
+    return isinstance(function, TracedDataset) and _has_files(function.node)
+
+
+def _has_files(node: Node) -> bool:
+    return isinstance(node, TextLines) or any(map(_has_files, _inputs(node)))
+
+
+# --- by record
+
+
+_PASS_ON = (Batch, PaddedBatch, Shuffle, Repeat, Cache, Prefetch)
+
+
+def _at_records(node: Node, count: int, index: int) -> Node:
+    """Every ``count``-th record of the source of ``node``, from number ``index`` on."""
+    below = getattr(node, "input", None)
+    if isinstance(below, Node) and (isinstance(node, _PASS_ON) or _is_random(node)):
+        return _with_input(node, _at_records(below, count, index))
+    return Shard(node, count, index)
+
+
+def divide_batches(node: Node, count: int) -> Node:
+    """``node`` with the last of its batchings made for ``count`` workers. Raises `InvalidArgumentError`."""
+    if isinstance(node, Batch | PaddedBatch):
+        size = known_int(node.batch_size)
+        if size is None or size % count:
+            raise InvalidArgumentError(
+                f"distributed dataset: expected a batch size that {count} workers divide; got "
+                f"{size or 'a tensor'}"
+            )
+        return dataclasses.replace(node, batch_size=size // count)
+    below = getattr(node, "input", None)
+    if not isinstance(below, Node):
+        raise InvalidArgumentError(
+            "distributed dataset: expected a dataset with batch(); got one whose batches another function "
+            "makes. Use distribute_datasets_from_function()"
+        )
+    return _with_input(node, divide_batches(below, count))

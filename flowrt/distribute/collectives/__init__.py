@@ -1,0 +1,311 @@
+"""Collectives between the devices of one process, of a cluster's tasks, or of several sessions.
+
+    all_reduce(values)         one operation for all ranks of this graph      graph/ops/collectives.py
+       | at compile time, when every rank has its device
+    lower_collectives          an algorithm: named, or the cheapest           graph/collectives, graph/passes
+       |-- expanded            slices, sums and copies on the ranks' devices; between two devices of one graph
+       |                       the step's sends and receives, to another graph `_GroupSend` and `_GroupRecv`
+       '-- native              one operation a rank, which calls the rank's `Communicator`
+    run                        as any step
+
+The functions here build graph. ``values`` has one tensor a rank of this graph, each on its rank's own device;
+results are on these devices, in the same order. With ``group=None`` the values are the whole group: one
+graph, run by one session, with any devices of its process or cluster. A `Group` has ranks in other graphs
+too, each run by its own session: every graph builds the same collectives in the same order, and every process
+calls `join` before its session runs.
+
+All take ``lowering``: "auto" (the cost model chooses), the name of an algorithm (see
+`flowrt.graph.collectives.algorithms.ALGORITHMS`), or "native"; and ``name``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.collectives import (
+    all_gather_op,
+    all_reduce_op,
+    all_to_all_op,
+    barrier_op,
+    broadcast_op,
+    gather_op,
+    next_instance,
+    places_of,
+    reduce_op,
+    reduce_scatter_op,
+    scatter_op,
+)
+from flowrt.graph.ops.constant import constant
+from flowrt.graph.ops.identities import identity
+from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A group of ``size`` ranks of which one graph has ``ranks``, in the order of its values; other graphs
+    have the others. All graphs give the same ``key``, ``size`` and ``tasks``: a number a rank, alike for
+    ranks of one task; by default each rank is in a task of its own.
+    """
+
+    key: str
+    size: int
+    ranks: tuple[int, ...]
+    tasks: tuple[int, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.key or ";" in self.key:
+            raise InvalidArgumentError(f"group: expected a key, without ';'; got {self.key!r}")
+        if self.tasks and len(self.tasks) != self.size:
+            raise InvalidArgumentError(
+                f"group {self.key!r}: expected the task of each of {self.size} ranks; got {self.tasks}"
+            )
+
+
+def all_reduce(
+    values: Sequence[Any],
+    reduction: str = "sum",
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "AllReduce",
+) -> list[Tensor]:
+    """For each rank the reduction of all ranks' values: "sum", "mean", "prod", "min" or "max".
+
+    The values have one dtype and shape, and so do the results; a mean of integers is rounded down. Raises
+    `InvalidArgumentError`, showing both, for values that differ, and for a reduction that is not there.
+    """
+    tensors = _tensors(values, group, name)
+    return _collective(all_reduce_op, [tensors], tensors, group, lowering, name, reduction=reduction)
+
+
+def reduce(
+    values: Sequence[Any],
+    reduction: str = "sum",
+    root: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "Reduce",
+) -> Tensor | None:
+    """The reduction of all ranks' values on the rank ``root``; None if another graph has that rank."""
+    tensors = _tensors(values, group, name)
+    return _to_root(reduce_op, tensors, root, group, lowering, name, reduction=reduction)
+
+
+def all_gather(
+    values: Sequence[Any],
+    axis: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "AllGather",
+) -> list[Tensor]:
+    """For each rank all ranks' values one behind the other along ``axis``. In one graph they may be of
+    different sizes there; between graphs they have one shape.
+    """
+    tensors = _tensors(values, group, name)
+    return _collective(all_gather_op, [tensors], tensors, group, lowering, name, axis=_axis(axis, tensors))
+
+
+def gather(
+    values: Sequence[Any],
+    axis: int = 0,
+    root: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "Gather",
+) -> Tensor | None:
+    """As `all_gather`, on the rank ``root`` only; None if another graph has that rank."""
+    tensors = _tensors(values, group, name)
+    return _to_root(gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
+
+
+def reduce_scatter(
+    values: Sequence[Any],
+    reduction: str = "sum",
+    axis: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "ReduceScatter",
+) -> list[Tensor]:
+    """For rank i part i of the reduction, cut along ``axis`` as by ``numpy.array_split``."""
+    tensors = _tensors(values, group, name)
+    attrs = {"reduction": reduction, "axis": _axis(axis, tensors)}
+    return _collective(reduce_scatter_op, [tensors], tensors, group, lowering, name, **attrs)
+
+
+def all_to_all(
+    values: Sequence[Any],
+    axis: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "AllToAll",
+) -> list[Tensor]:
+    """For rank i part i of every rank's value, cut along ``axis``, one behind the other along it."""
+    tensors = _tensors(values, group, name)
+    return _collective(all_to_all_op, [tensors], tensors, group, lowering, name, axis=_axis(axis, tensors))
+
+
+def broadcast(
+    value: Any,
+    devices: Sequence[str],
+    root: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "Broadcast",
+) -> list[Tensor]:
+    """The value of the rank ``root`` for each rank, on ``devices``, one a rank of this graph.
+
+    A graph that has not the root gives a `TensorSpec`-like pair (dtype, shape) in place of the value.
+    """
+    given, attrs = _from_root(value)
+    return _from_one(broadcast_op, given, devices, group, lowering, name, root=root, **attrs)
+
+
+def scatter(
+    value: Any,
+    devices: Sequence[str],
+    axis: int = 0,
+    root: int = 0,
+    group: Group | None = None,
+    lowering: str = "auto",
+    name: str = "Scatter",
+) -> list[Tensor]:
+    """For rank i, on device i of ``devices``, part i of the value of ``root``, cut along ``axis``. See
+    `broadcast` for graphs that have not the root.
+    """
+    given, attrs = _from_root(value)
+    attrs |= {"axis": _axis(axis, given), "root": root}
+    return _from_one(scatter_op, given, devices, group, lowering, name, **attrs)
+
+
+def barrier(
+    devices: Sequence[str], group: Group | None = None, lowering: str = "auto", name: str = "Barrier"
+) -> list[Operation]:
+    """For each rank, on ``devices``, an operation that is done when all ranks have begun theirs. A rank
+    begins when the operations are done that control dependencies around this call name.
+    """
+    graph = get_default_graph()
+    signals = []
+    for device in devices:
+        with graph.device(device):
+            signals.append(identity(constant(np.zeros(1, np.int32)), name=f"{name}/signal"))
+    results = _collective(barrier_op, [signals], signals, group, lowering, name)
+    return [result.op for result in results]
+
+
+# --- building
+
+
+def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tensor]:
+    """``values`` as tensors. Raises `InvalidArgumentError` if they are not one a rank."""
+    if not isinstance(values, (list, tuple)) or not values:
+        raise InvalidArgumentError(
+            f"{name}: expected a list with one value a rank; got {values!r}", source=user_line()
+        )
+    _check_count(len(values), group, name, "values")
+    return [convert_to_tensor(value) for value in values]
+
+
+def _check_count(count: int, group: Group | None, name: str, what: str) -> None:
+    if group is not None and count != len(group.ranks):
+        raise InvalidArgumentError(
+            f"{name}: expected {len(group.ranks)} {what}, one for each of the ranks {list(group.ranks)} of "
+            f"group {group.key!r} that this graph has; got {count}",
+            source=user_line(),
+        )
+
+
+def _axis(axis: int, tensors: Sequence[Tensor]) -> int:
+    """``axis`` counted from the front, where the rank is known."""
+    dims = tensors[0].spec.shape if tensors else None
+    return axis + len(dims) if axis < 0 and dims is not None else axis
+
+
+def _membership(group: Group | None, count: int, lowering: str) -> dict[str, Any]:
+    """The attributes of a collective of ``group``, or of a whole group of ``count`` ranks."""
+    group = group or Group("local", count, tuple(range(count)))
+    return {
+        "group_key": group.key,
+        "group_size": group.size,
+        "ranks": group.ranks,
+        "tasks": group.tasks,
+        "instance_key": next_instance(get_default_graph(), group.key),
+        "lowering": lowering,
+    }
+
+
+def _collective(
+    op: OpDef,
+    inputs: Sequence[Any],
+    places: Sequence[Tensor],
+    group: Group | None,
+    lowering: str,
+    name: str,
+    **attrs: Any,
+) -> list[Tensor]:
+    """The results of ``op``, each beside its rank's of ``places``. The operation itself is nowhere: it does
+    not obey device scopes.
+    """
+    graph = get_default_graph()
+    attrs |= _membership(group, len(places), lowering)
+    with graph.device(None):
+        results = op(*inputs, name=name, **attrs)
+    found = []
+    for place, result in zip(places, results, strict=True):
+        with graph.colocate_with(place.op):
+            found.append(identity(result, name=f"{name}/result"))
+    return found
+
+
+def _to_root(
+    op: OpDef,
+    tensors: list[Tensor],
+    root: int,
+    group: Group | None,
+    lowering: str,
+    name: str,
+    **attrs: Any,
+) -> Tensor | None:
+    ranks = range(len(tensors)) if group is None else group.ranks
+    graph = get_default_graph()
+    attrs |= {"root": root, "M": int(root in ranks), **_membership(group, len(tensors), lowering)}
+    with graph.device(None):
+        results = op(tensors, name=name, **attrs)
+    if root not in ranks:
+        return None
+    with graph.colocate_with(tensors[list(ranks).index(root)].op):
+        found: Tensor = identity(results[0], name=f"{name}/result")
+    return found
+
+
+def _from_root(value: Any) -> tuple[list[Tensor], dict[str, Any]]:
+    """The value, and what a graph says that has none."""
+    if isinstance(value, tuple):
+        dtype, shape = value
+        return [], {"T": dtype, "shape": as_shape(shape)}
+    return [convert_to_tensor(value)], {}
+
+
+def _from_one(
+    op: OpDef,
+    given: list[Tensor],
+    devices: Sequence[str],
+    group: Group | None,
+    lowering: str,
+    name: str,
+    **attrs: Any,
+) -> list[Tensor]:
+    _check_count(len(devices), group, name, "devices")
+    places = []
+    for device in devices:
+        with get_default_graph().device(device):
+            places.append(constant(np.zeros(0, np.int32), name=f"{name}/place"))
+    return _collective(op, [given, places], places, group, lowering, name, **attrs)

@@ -1,0 +1,345 @@
+"""`Communicator`: the collectives of one rank of a group, on arrays, by blocking calls.
+
+    every rank   all_reduce(array, out=out)
+       | the array is checked, made contiguous and flat; the call gets its number
+    the medium   _all_reduce(flat, flat_out, reduction)       threads, shared memory, connections, MPI, NCCL
+       | the ranks see that they make the same call, then move and join the elements
+    every rank   out
+
+Rules of this file:
+
+  1. All ranks make the same calls in the same order, each on one thread at a time. Who does not is told: all
+     ranks raise one error that shows both calls.
+  2. The first error ends the communicator: it reaches all ranks, and sticks. Half a collective cannot be made
+     whole again; a new group can.
+  3. No call waits for ever: a rank that does not come is named after `Membership.timeout_s` seconds, a rank
+     that died as soon as its connections are.
+  4. What all ranks get is the same, bit for bit: each element is joined once, in one order.
+
+A blocking call needs a thread that nobody else needs: `CommunicatorThread` is one.
+"""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeAlias, final
+
+import numpy as np
+
+from flowrt.distribute.collectives.membership import Call, Membership
+from flowrt.distribute.collectives.reduction import check_reduction
+from flowrt.errors import (
+    CancelledError,
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    copy_to_raise,
+)
+
+Array: TypeAlias = Any
+"""Of NumPy; for NCCL of CuPy."""
+
+
+@final
+@dataclass(slots=True)
+class Traffic:
+    """What this rank has sent: bytes of arrays, and messages that carried them."""
+
+    bytes_sent: int = 0
+    messages_sent: int = 0
+
+    def count(self, nbytes: int) -> None:
+        self.bytes_sent += nbytes
+        self.messages_sent += 1
+
+
+class Communicator(ABC):
+    """One rank's end of a group of `size` ranks. Where a method says shape [n, ...], all ranks give the same.
+
+    Results go to ``out``, a C-contiguous array of the result's shape and dtype, or to a new array; ``out``
+    may be ``array`` itself, but may not overlap it otherwise. ``name`` is the call's, for errors; all ranks
+    must give the same.
+
+    All collectives raise `InvalidArgumentError` or `DTypeError` for arguments that are wrong in themselves,
+    and have done nothing then; for what is below, they end the communicator: `InvalidArgumentError` where the
+    ranks disagree, `DeadlineExceededError` where one does not come, `UnavailableError` where one died.
+    """
+
+    kind: ClassVar[str]
+    """The name under which it is registered."""
+    xp: Any = np
+    """The module of its arrays."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self.rank, self.size = membership.rank, membership.size
+        self.traffic = Traffic()
+        self._is_busy = threading.Lock()
+        self._error: OpError | None = None
+        self._error_lock = threading.Lock()
+        self._number = 0
+        self._call = Call("none")
+        self._text = b""
+
+    # --- collectives
+
+    @final
+    def all_reduce(
+        self, array: Array, reduction: str = "sum", out: Array | None = None, name: str = ""
+    ) -> Array:
+        """What the ranks' arrays [...] join to, on all ranks: "sum", "mean", "prod", "min" or "max"."""
+        array = self._input(array)
+        check_reduction(reduction, array.dtype)
+        out = self._output(out, array.shape, array.dtype)
+        with self._calling(_call_of("all_reduce", array, name, reduction)):
+            self._all_reduce(array.reshape(-1), out.reshape(-1), reduction)
+        return out
+
+    @final
+    def reduce(
+        self, array: Array, root: int = 0, reduction: str = "sum", out: Array | None = None, name: str = ""
+    ) -> Array | None:
+        """As `all_reduce`, but the result is only ``root``'s; the others get None."""
+        array = self._input(array)
+        check_reduction(reduction, array.dtype)
+        result = self._root_output(root, out, array.shape, array.dtype)
+        with self._calling(_call_of("reduce", array, name, reduction, root)):
+            self._reduce(array.reshape(-1), _flat(result), reduction, root)
+        return result
+
+    @final
+    def broadcast(self, array: Array, root: int = 0, out: Array | None = None, name: str = "") -> Array:
+        """The array of ``root``; those of the others say only its shape and dtype."""
+        array = self._input(array)
+        self._check_root(root)
+        out = self._output(out, array.shape, array.dtype)
+        with self._calling(_call_of("broadcast", array, name, root=root)):
+            self._broadcast(array.reshape(-1) if self.rank == root else None, out.reshape(-1), root)
+        return out
+
+    @final
+    def all_gather(self, array: Array, out: Array | None = None, name: str = "") -> Array:
+        """The ranks' arrays [n, ...] behind each other: [size * n, ...]."""
+        array = self._with_rows(array)
+        out = self._output(out, (array.shape[0] * self.size, *array.shape[1:]), array.dtype)
+        with self._calling(_call_of("all_gather", array, name)):
+            self._all_gather(array.reshape(-1), out.reshape(-1))
+        return out
+
+    @final
+    def gather(self, array: Array, root: int = 0, out: Array | None = None, name: str = "") -> Array | None:
+        """As `all_gather`, but the result is only ``root``'s; the others get None."""
+        array = self._with_rows(array)
+        shape = (array.shape[0] * self.size, *array.shape[1:])
+        result = self._root_output(root, out, shape, array.dtype)
+        with self._calling(_call_of("gather", array, name, root=root)):
+            self._gather(array.reshape(-1), _flat(result), root)
+        return result
+
+    @final
+    def scatter(self, array: Array | None, root: int = 0, out: Array | None = None, name: str = "") -> Array:
+        """Part ``rank`` of the array [size * n, ...] of ``root``: [n, ...]. The others give None, and an
+        ``out``, which says the shape.
+        """
+        self._check_root(root)
+        if self.rank == root:
+            array = self._parted(array)
+            out = self._output(out, (array.shape[0] // self.size, *array.shape[1:]), array.dtype)
+        elif array is not None or out is None:
+            raise InvalidArgumentError(
+                f"{self}: scatter: expected None and an out on rank {self.rank}, which is not the root {root}"
+            )
+        else:
+            out = self._output(out, out.shape, out.dtype)
+        with self._calling(_call_of("scatter", out, name, root=root)):
+            self._scatter(_flat(array), out.reshape(-1), root)
+        return out
+
+    @final
+    def reduce_scatter(
+        self, array: Array, reduction: str = "sum", out: Array | None = None, name: str = ""
+    ) -> Array:
+        """Part ``rank`` of what the ranks' arrays [size * n, ...] join to: [n, ...]."""
+        array = self._parted(array)
+        check_reduction(reduction, array.dtype)
+        out = self._output(out, (array.shape[0] // self.size, *array.shape[1:]), array.dtype)
+        with self._calling(_call_of("reduce_scatter", array, name, reduction)):
+            self._reduce_scatter(array.reshape(-1), out.reshape(-1), reduction)
+        return out
+
+    @final
+    def all_to_all(self, array: Array, out: Array | None = None, name: str = "") -> Array:
+        """Part ``rank`` of each rank's array [size * n, ...], behind each other: [size * n, ...]."""
+        array = self._parted(array)
+        if out is array:
+            raise InvalidArgumentError(f"{self}: all_to_all: expected an out that is not the array")
+        out = self._output(out, array.shape, array.dtype)
+        with self._calling(_call_of("all_to_all", array, name)):
+            self._all_to_all(array.reshape(-1), out.reshape(-1))
+        return out
+
+    @final
+    def barrier(self, name: str = "") -> None:
+        """Return when all ranks have called it."""
+        with self._calling(Call("barrier", name=name)):
+            self._barrier()
+
+    # --- the end
+
+    @final
+    def abort(self, error: OpError) -> None:
+        """End the communicator with ``error``, on all ranks: their calls raise it, those under way too. The
+        first error stays. Any thread may call.
+        """
+        if self._end(error):
+            self._tell_others(error)
+
+    @final
+    def close(self) -> None:
+        """Release what it holds, when no call is under way. The others may go on until they need this rank.
+        Idempotent.
+        """
+        self._end(CancelledError(f"{self} was closed: expected no call after it"))
+        self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __str__(self) -> str:
+        return f"{self.membership}, {self.kind}"
+
+    # --- what a medium does; arrays are flat
+
+    @abstractmethod
+    def _all_reduce(self, array: Array, out: Array, reduction: str) -> None: ...
+
+    @abstractmethod
+    def _reduce(self, array: Array, out: Array | None, reduction: str, root: int) -> None: ...
+
+    @abstractmethod
+    def _broadcast(self, array: Array | None, out: Array, root: int) -> None: ...
+
+    @abstractmethod
+    def _all_gather(self, array: Array, out: Array) -> None: ...
+
+    @abstractmethod
+    def _gather(self, array: Array, out: Array | None, root: int) -> None: ...
+
+    @abstractmethod
+    def _scatter(self, array: Array | None, out: Array, root: int) -> None: ...
+
+    @abstractmethod
+    def _reduce_scatter(self, array: Array, out: Array, reduction: str) -> None: ...
+
+    @abstractmethod
+    def _all_to_all(self, array: Array, out: Array) -> None: ...
+
+    @abstractmethod
+    def _barrier(self) -> None: ...
+
+    @abstractmethod
+    def _tell_others(self, error: OpError) -> None:
+        """The communicator has ended on this rank with ``error``: end it on the others, and wake a call that
+        waits here. Any thread may call.
+        """
+
+    @abstractmethod
+    def _close(self) -> None:
+        """Idempotent."""
+
+    # --- for media
+
+    def _end(self, error: OpError) -> bool:
+        """Have all calls raise ``error`` from now on. False if they do already."""
+        with self._error_lock:
+            is_first = self._error is None
+            self._error = self._error or error
+        return is_first
+
+    def _check(self) -> None:
+        """Raises what has ended the communicator."""
+        if self._error is not None:
+            raise copy_to_raise(self._error)
+
+    # --- arguments
+
+    @contextmanager
+    def _calling(self, call: Call) -> Iterator[None]:
+        if not self._is_busy.acquire(blocking=False):
+            raise FailedPreconditionError(
+                f"{self}: {call}: expected one call at a time; got it beside {self._call}"
+            )
+        try:
+            self._check()
+            self._number += 1
+            self._call, self._text = call, call.text(self._number)
+            yield
+        except OpError as error:
+            self.abort(error)
+            raise
+        except BaseException as error:
+            self.abort(CancelledError(f"{self}: {call}: rank {self.rank} left it with {error!r}"))
+            raise
+        finally:
+            self._is_busy.release()
+
+    def _input(self, array: Array) -> Array:
+        array = self.xp.asarray(array, order="C")
+        if array.dtype.kind in "OSU" or array.dtype.type is np.void:
+            raise DTypeError(f"{self}: expected an array of numbers; got {array.dtype}")
+        return array
+
+    def _with_rows(self, array: Array) -> Array:
+        array = self._input(array)
+        if not array.ndim:
+            raise InvalidArgumentError(f"{self}: expected an array [n, ...]; got a scalar")
+        return array
+
+    def _parted(self, array: Array) -> Array:
+        array = self._with_rows(array)
+        if array.shape[0] % self.size:
+            raise InvalidArgumentError(
+                f"{self}: expected an array [{self.size} * n, ...]; got {list(array.shape)}"
+            )
+        return array
+
+    def _output(self, out: Array | None, shape: tuple[int, ...], dtype: Any) -> Array:
+        if out is None:
+            return self.xp.empty(shape, dtype)
+        if not isinstance(out, self.xp.ndarray) or out.shape != shape or out.dtype != dtype:
+            got = f"{out.dtype}{list(out.shape)}" if isinstance(out, self.xp.ndarray) else type(out).__name__
+            raise InvalidArgumentError(f"{self}: expected an out of {dtype}{list(shape)}; got {got}")
+        if not out.flags.c_contiguous or not getattr(out.flags, "writeable", True):
+            raise InvalidArgumentError(f"{self}: expected an out that is contiguous and can be written")
+        return out
+
+    def _root_output(self, root: int, out: Array | None, shape: tuple[int, ...], dtype: Any) -> Array | None:
+        self._check_root(root)
+        if self.rank == root:
+            return self._output(out, shape, dtype)
+        if out is not None:
+            raise InvalidArgumentError(f"{self}: expected an out only on the root {root}; got one")
+        return None
+
+    def _check_root(self, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise InvalidArgumentError(f"{self}: expected a root of 0 to {self.size - 1}; got {root}")
+
+
+def _call_of(op: str, array: Array, name: str, reduction: str = "", root: int | None = None) -> Call:
+    return Call(op, str(array.dtype), array.shape, reduction, root, name)
+
+
+def _flat(array: Array | None) -> Array | None:
+    return None if array is None else array.reshape(-1)

@@ -1,0 +1,108 @@
+"""Who takes part in a group, and what its ranks have to agree on. Pure.
+
+The ranks of a group make the same calls in the same order. Each call has a number and a text, and every rank
+sees those of the others before it uses their bytes: where they differ, all raise one error that shows both.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple, final
+
+from flowrt.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+
+TIMEOUT_S = 60.0
+"""For how long a rank waits for another that lives. One that dies is noticed at once."""
+
+MAX_TEXT = 240
+"""Bytes of a call's text: with its length it has 256 in shared memory."""
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """One rank's place in the group ``key``: it is ``rank`` of ``size``.
+
+    ``addresses`` are ``host:port`` of all ranks, by rank, where they are reached that way; ``timeout_s`` is
+    for how long it waits for a rank that lives. Raises `InvalidArgumentError`.
+    """
+
+    key: str
+    rank: int
+    size: int
+    addresses: tuple[str, ...] = ()
+    timeout_s: float = TIMEOUT_S
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise InvalidArgumentError(f"{self}: expected a rank of 0 to {self.size - 1}; got {self.rank}")
+        if self.addresses and len(self.addresses) != self.size:
+            raise InvalidArgumentError(
+                f"{self}: expected an address for each of {self.size} ranks; got {len(self.addresses)}"
+            )
+        if not self.timeout_s > 0:
+            raise InvalidArgumentError(f"{self}: expected timeout_s > 0; got {self.timeout_s}")
+
+    def __str__(self) -> str:
+        return f"group {self.key!r}"
+
+    def name_of(self, rank: int) -> str:
+        return f"rank {rank} ({self.addresses[rank]})" if self.addresses else f"rank {rank}"
+
+    @property
+    def others(self) -> list[int]:
+        return [rank for rank in range(self.size) if rank != self.rank]
+
+
+class Call(NamedTuple):
+    """One collective, as all ranks have to call it: the same ``dtype`` and ``shape``, those of a rank's
+    share.
+    """
+
+    op: str
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    reduction: str = ""
+    root: int | None = None
+    name: str = ""
+
+    def __str__(self) -> str:
+        parts = [self.op, repr(self.name) if self.name else "", self.reduction]
+        parts.append(f"{self.dtype}{list(self.shape)}" if self.dtype else "")
+        parts.append("" if self.root is None else f"with root {self.root}")
+        return " ".join(filter(None, parts))
+
+    def text(self, number: int) -> bytes:
+        """What is compared: ``number`` says which of the group's calls it is. At most `MAX_TEXT` bytes."""
+        text = f"{number}: {self}".encode()
+        if len(text) <= MAX_TEXT:
+            return text
+        digest = hashlib.sha256(text).hexdigest()[:16].encode()
+        return text[: MAX_TEXT - 20] + b" ..." + digest
+
+
+# --- errors
+
+
+def disagree(membership: Membership, texts: Sequence[tuple[int, bytes]]) -> InvalidArgumentError:
+    """Of ranks that call different collectives: ``texts`` are some ranks with their calls."""
+    calls = "; ".join(f"{membership.name_of(rank)} {text.decode(errors='replace')}" for rank, text in texts)
+    return InvalidArgumentError(
+        f"{membership}: expected all ranks to make the same calls in the same order; got {calls}"
+    )
+
+
+def missing(membership: Membership, ranks: Collection[int], doing: str) -> DeadlineExceededError:
+    """Of ``ranks`` that did not come in time."""
+    names = ", ".join(membership.name_of(rank) for rank in sorted(ranks))
+    return DeadlineExceededError(
+        f"{membership}: {membership.name_of(membership.rank)} in {doing}: expected all {membership.size} "
+        f"ranks within {membership.timeout_s:g} s; {names} did not come"
+    )
+
+
+def lost_rank(membership: Membership, rank: int, why: OpError) -> UnavailableError:
+    """Of a ``rank`` whose process or network died."""
+    return UnavailableError(f"{membership}: {membership.name_of(rank)} was lost: {why.message}")

@@ -1,0 +1,218 @@
+"""`Mesh`: a connection between each two ranks of a group, over the transports of clusters.
+
+    DATA     in order; waits at the other rank until that asks for it
+    ABORT    the error that has ended the group on another rank: known at once, whoever is waited for
+    (lost)   the process or the network of the other rank died: known when that rank is waited for
+
+How the ranks find each other is in `flowrt.distribute.collectives.mesh_forming`.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
+from flowrt.distribute.messages import decode_status, encode_status
+from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel import Bytes, Connection, Listener
+
+COPIED_BYTES = 64 << 10
+"""Up to this size what is sent is copied, and may be changed at once."""
+
+DATA, ABORT = b"D", b"A"
+"""The first byte of a frame's header."""
+
+
+class Arrived(NamedTuple):
+    """A frame of another rank: the text of its call, and an array of bytes."""
+
+    text: bytes
+    payload: Bytes | None
+
+
+Item: TypeAlias = Arrived | OpError | None
+"""Of an inbox: what arrived; that the rank was lost; None: look at the mesh's error."""
+
+
+@final
+class Mesh:
+    """The links of one rank. `send`, `receive` and `flush` are one thread's; any may call the others."""
+
+    def __init__(self, membership: Membership) -> None:
+        self.membership = membership
+        self._on_abort: Callable[[OpError], object] | None = None
+        self.lost: dict[int, OpError] = {}
+        """The ranks that were lost, and how."""
+        self._listener: Listener | None = None
+        self._error: OpError | None = None
+        self._changed = threading.Condition()
+        self._connections: dict[int, Connection] = {}
+        self._inboxes: dict[int, queue.SimpleQueue[Item]] = {
+            rank: queue.SimpleQueue() for rank in membership.others
+        }
+        self._sent: queue.SimpleQueue[None] = queue.SimpleQueue()
+        self._unsent = 0
+
+    # --- frames
+
+    def send(self, rank: int, text: bytes, array: Any = None) -> None:
+        """Send ``array``, contiguous and flat, which may be changed after `flush`. Raises
+        `UnavailableError` where ``rank`` was lost.
+        """
+        payload: Sequence[Bytes] = ()
+        sent = None
+        if array is not None:
+            view = array.view(np.uint8)
+            if view.nbytes <= COPIED_BYTES:
+                view = view.copy()
+            else:
+                sent = self._count_sent
+                self._unsent += 1
+            payload = (view,)
+        try:
+            self._connections[rank].send(DATA + text, payload, sent)
+        except UnavailableError as error:
+            raise copy_to_raise(self._error or self.lose(rank, error)) from None
+
+    def receive(self, rank: int, doing: str) -> Arrived:
+        """The next frame of ``rank``. Raises `UnavailableError` where that was lost, the error that the mesh
+        was aborted with, and `DeadlineExceededError` after the membership's ``timeout_s``.
+        """
+        inbox = self._inboxes[rank]
+        try:
+            item = inbox.get(timeout=self.membership.timeout_s)
+        except queue.Empty:
+            raise missing(self.membership, [rank], doing) from None
+        if self._error is None and isinstance(item, Arrived):
+            return item
+        inbox.put(item)  # for the next call
+        error = self._error or item
+        assert isinstance(error, OpError)
+        raise copy_to_raise(error)
+
+    def flush(self, doing: str) -> None:
+        """Return when all that was sent may be changed. Raises `DeadlineExceededError`."""
+        end = time.monotonic() + self.membership.timeout_s
+        while self._unsent:
+            try:
+                self._sent.get(timeout=max(0.0, end - time.monotonic()))
+            except queue.Empty:
+                raise missing(self.membership, self.membership.others, doing) from None
+            self._unsent -= 1
+
+    def check(self) -> None:
+        """Raises what the mesh was aborted with, and that a rank was lost."""
+        for error in (self._error, *self.lost.values()):
+            if error is not None:
+                raise copy_to_raise(error)
+
+    def kinds(self) -> set[str]:
+        """What carries the links."""
+        return {connection.kind for connection in self._connections.values()}
+
+    # --- the end
+
+    def on_abort(self, tell: Callable[[OpError], object]) -> None:
+        """Have ``tell`` called once, in any thread, with the error that the mesh was, or will be, aborted
+        with.
+        """
+        with self._changed:
+            self._on_abort, error = tell, self._error
+        if error is not None:
+            tell(error)
+
+    def abort(self, error: OpError) -> None:
+        """Tell all ranks, and who waits here. The first error stays."""
+        self._end(error)
+        status = encode_status(error, self.membership.name_of(self.membership.rank)).SerializeToString()
+        for connection in self._links():
+            with suppress(UnavailableError):  # who is gone needs not know
+                connection.send(ABORT + status)
+
+    def close(self) -> None:
+        """End all connections; what is sent still arrives. Idempotent."""
+        for connection in self._links():
+            connection.close()
+        if self._listener is not None:
+            self._listener.close()
+
+    # --- what the links tell, in reader threads
+
+    def arrived(self, rank: int, header: bytes, payload: list[Bytes]) -> None:
+        """A frame of ``rank``. Raises `DataLossError` for one that is no frame of a mesh."""
+        kind, rest = header[:1], header[1:]
+        if kind == DATA:
+            self._inboxes[rank].put(Arrived(rest, payload[0] if payload else None))
+        elif kind == ABORT:
+            error = decode_status(pb.Status.FromString(rest))
+            self._end(error)
+        else:
+            raise DataLossError(f"{self.membership}: expected a frame of a rank; got one of kind {kind!r}")
+
+    def lose(self, rank: int, why: OpError) -> OpError:
+        """``rank`` was lost, behind what it has sent; the error for who waits for it."""
+        error = self.lost.setdefault(rank, lost_rank(self.membership, rank, why))
+        self._inboxes[rank].put(error)
+        return error
+
+    def _count_sent(self) -> None:
+        self._sent.put(None)
+
+    def _end(self, error: OpError) -> None:
+        with self._changed:
+            is_first, self._error = self._error is None, self._error or error
+            self._changed.notify_all()
+        for inbox in self._inboxes.values():
+            inbox.put(None)
+        if is_first and self._on_abort is not None:
+            self._on_abort(error)
+
+    def _links(self) -> list[Connection]:
+        with self._changed:
+            return list(self._connections.values())
+
+    # --- forming
+
+    def listens(self, listener: Listener) -> None:
+        """Close ``listener`` with the mesh: the connections that it accepted end with it."""
+        self._listener = listener
+
+    def add(self, rank: int, connection: Connection, greeting: bytes = b"") -> bool:
+        """Send ``greeting`` before anything else; False, and nothing is sent, if ``rank`` has come before.
+        Raises `UnavailableError`.
+        """
+        with self._changed:
+            if rank in self._connections:
+                return False
+            if greeting:
+                connection.send(greeting)
+            self._connections[rank] = connection
+            self._changed.notify_all()
+            return True
+
+    def refuse(self, error: OpError) -> None:
+        """End the forming of the mesh with ``error``."""
+        self._end(error)
+
+    def wait_until_formed(self, end: float) -> None:
+        """Raises `DeadlineExceededError`, with the ranks that have not come, at ``end`` of
+        ``time.monotonic``, and what the mesh was refused or aborted with.
+        """
+        with self._changed:
+            self._changed.wait_for(self._is_formed, max(0.0, end - time.monotonic()))
+            if self._error is not None:
+                raise copy_to_raise(self._error)
+            absent = self._inboxes.keys() - self._connections.keys()
+        if absent:
+            raise missing(self.membership, absent, "joining")
+
+    def _is_formed(self) -> bool:
+        return self._error is not None or len(self._connections) == len(self._inboxes)

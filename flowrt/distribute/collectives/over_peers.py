@@ -1,0 +1,175 @@
+"""`grpc`: ranks on any hosts, over the transports of clusters. Works always.
+
+The algorithms are those of `flowrt.graph.collectives`: who sends which chunks to whom, step by step. Here a
+step sends, receives, and joins what has come. What is small goes from everybody to everybody at once, which
+is one round where a tree has two or more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.distribute.collectives.communicator import Array, Communicator
+from flowrt.distribute.collectives.membership import disagree
+from flowrt.distribute.collectives.mesh import Mesh
+from flowrt.distribute.collectives.parts import part, pieces
+from flowrt.distribute.collectives.reduction import REDUCTIONS, finish, join
+from flowrt.errors import DataLossError, OpError
+from flowrt.graph.collectives.algorithms import Group
+from flowrt.graph.collectives.cost import cheapest, schedule_of
+from flowrt.graph.collectives.schedule import Schedule, Transfer, offset
+
+AT_ONCE_BYTES = 16 << 10
+"""Up to so much in all a rank sends its array to every other: a round more takes as long as 100 KiB do."""
+PIECE_BYTES = 1 << 20
+"""A large transfer travels in such pieces: one is joined while the next is on its way."""
+
+
+@final
+class PeersCommunicator(Communicator):
+    """A rank's end of the ``mesh``, which closes with it."""
+
+    kind = "grpc"
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__(mesh.membership)
+        self._mesh = mesh
+        mesh.on_abort(self._end)
+
+    # --- collectives
+
+    def _all_reduce(self, array: Array, out: Array, reduction: str) -> None:
+        if array.nbytes * (self.size - 1) <= AT_ONCE_BYTES:
+            join([each.view(array.dtype) for each in self._swap(array)], out, reduction)
+        else:
+            _copy(out, array)
+            self._run(self._schedule("AllReduce", out.nbytes), out, reduction)
+            finish(reduction, out, self.size)
+
+    def _reduce(self, array: Array, out: Array | None, reduction: str, root: int) -> None:
+        work = array.copy() if out is None else out
+        _copy(work, array)
+        self._run(self._schedule("Reduce", array.nbytes, root), work, reduction)
+        if out is not None:
+            finish(reduction, out, self.size)
+
+    def _broadcast(self, array: Array | None, out: Array, root: int) -> None:
+        if array is not None:
+            _copy(out, array)
+        self._run(self._schedule("Broadcast", out.nbytes, root), out)
+
+    def _all_gather(self, array: Array, out: Array) -> None:
+        _copy(out[part(out.size, self.size, self.rank)], array)
+        self._run(self._schedule("AllGather", out.nbytes), out)
+
+    def _gather(self, array: Array, out: Array | None, root: int) -> None:
+        work = np.empty(array.size * self.size, array.dtype) if out is None else out
+        _copy(work[part(work.size, self.size, self.rank)], array)
+        self._run(self._schedule("Gather", work.nbytes, root), work)
+
+    def _scatter(self, array: Array | None, out: Array, root: int) -> None:
+        work = np.empty(out.size * self.size, out.dtype) if array is None else array
+        self._run(self._schedule("Scatter", work.nbytes, root), work)
+        _copy(out, work[part(work.size, self.size, self.rank)])
+
+    def _reduce_scatter(self, array: Array, out: Array, reduction: str) -> None:
+        work = array.copy()
+        self._run(self._schedule("ReduceScatter", work.nbytes), work, reduction)
+        _copy(out, work[part(work.size, self.size, self.rank)])
+        finish(reduction, out, self.size)
+
+    def _all_to_all(self, array: Array, out: Array) -> None:
+        """Chunk ``i * size + j`` of the schedule is what rank i has for rank j."""
+        own = part(array.size, self.size, self.rank)
+        _copy(out[own], array[own])
+        schedule = schedule_of("AllToAll", "pairwise", Group(tuple(range(self.size))))
+        for _, transfer in schedule.of(self.rank):
+            source, target = divmod(transfer.first, self.size)
+            if source == self.rank:
+                self._send(target, array[part(array.size, self.size, target)])
+            else:
+                self._receive(source, out[part(out.size, self.size, source)], None)
+        self._mesh.flush(str(self._call))
+
+    def _barrier(self) -> None:
+        self._swap(np.empty(0, np.uint8))
+
+    # --- schedules
+
+    def _schedule(self, kind: str, nbytes: int, root: int = 0) -> Schedule:
+        group = Group(tuple(range(self.size)), root)
+        return schedule_of(kind, cheapest(kind, group, nbytes), group)
+
+    def _run(self, schedule: Schedule, work: Array, reduction: str | None = None) -> None:
+        """Carry out this rank's part of ``schedule`` on ``work``, whose chunks are the schedule's."""
+        # A chunk that was sent is not written before all that it went into has come back, so it may still be
+        # on its way while the next steps run.
+        for step in schedule.steps:
+            for transfer in self._mine(step, by_source=True):
+                self._send(transfer.target, _chunks(work, schedule, transfer))
+            for transfer in self._mine(step, by_source=False):
+                function = REDUCTIONS[reduction or "sum"] if transfer.reduces else None
+                self._receive(transfer.source, _chunks(work, schedule, transfer), function)
+        self._mesh.flush(str(self._call))
+
+    def _mine(self, step: Iterable[Transfer], by_source: bool) -> list[Transfer]:
+        return [t for t in step if (t.source if by_source else t.target) == self.rank]
+
+    # --- transfers
+
+    def _send(self, rank: int, array: Array) -> None:
+        for piece in pieces(slice(0, array.size), PIECE_BYTES // array.itemsize):
+            self._mesh.send(rank, self._text, array[piece])
+        self.traffic.count(array.nbytes)
+
+    def _receive(self, rank: int, target: Array, function: Any) -> None:
+        """What ``rank`` sends, into ``target``; ``function`` joins it with what is there."""
+        for piece in pieces(slice(0, target.size), PIECE_BYTES // target.itemsize):
+            came = self._receive_bytes(rank, target[piece].nbytes).view(target.dtype)
+            if function is None:
+                np.copyto(target[piece], came)
+            else:
+                function(target[piece], came, out=target[piece])
+
+    def _receive_bytes(self, rank: int, nbytes: int) -> Array:
+        text, payload = self._mesh.receive(rank, str(self._call))
+        if text != self._text:
+            raise disagree(self.membership, [(self.rank, self._text), (rank, text)])
+        if payload is None or payload.nbytes != nbytes:
+            got = "none" if payload is None else payload.nbytes
+            raise DataLossError(f"{self}: expected {nbytes} bytes of rank {rank}; got {got}")
+        return payload
+
+    def _swap(self, array: Array) -> list[Array]:
+        """The bytes of all ranks' arrays, in one round."""
+        own = array.view(np.uint8)
+        for rank in self.membership.others:
+            self._mesh.send(rank, self._text, own)
+            self.traffic.count(own.nbytes)
+        found = [
+            own if rank == self.rank else self._receive_bytes(rank, own.nbytes) for rank in range(self.size)
+        ]
+        self._mesh.flush(str(self._call))
+        return found
+
+    # --- the end
+
+    def _tell_others(self, error: OpError) -> None:
+        self._mesh.abort(error)
+
+    def _close(self) -> None:
+        self._mesh.close()
+
+
+def _chunks(work: Array, schedule: Schedule, transfer: Transfer) -> Array:
+    begin, end = (offset(chunk, work.size, schedule.chunks) for chunk in (transfer.first, transfer.end))
+    return work[begin:end]
+
+
+def _copy(target: Array, source: Array) -> None:
+    """Unless they are the same."""
+    if target.ctypes.data != source.ctypes.data:
+        np.copyto(target, source)

@@ -1,0 +1,54 @@
+"""What the arrays of several ranks join to, on the host. Pure.
+
+The order is that of the ranks, from the first on: it does not depend on who joins, so what a rank gets can be
+compared bit by bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.errors import DTypeError, InvalidArgumentError
+
+REDUCTIONS: dict[str, Any] = {
+    "sum": np.add,
+    "mean": np.add,
+    "prod": np.multiply,
+    "min": np.minimum,
+    "max": np.maximum,
+}
+"""What joins two elements. A mean is a sum, divided at the end."""
+
+
+def check_reduction(reduction: str, dtype: np.dtype[Any]) -> None:
+    """Raises `InvalidArgumentError` for one that is not there, `DTypeError` for a dtype that has no such."""
+    if reduction not in REDUCTIONS:
+        raise InvalidArgumentError(f"reduction: expected {', '.join(REDUCTIONS)}; got {reduction!r}")
+    if dtype.kind in "OSUb" or (dtype.kind == "c" and reduction in ("min", "max")):
+        raise DTypeError(f"reduction {reduction}: expected numbers that it can join; got {dtype}")
+
+
+def join(arrays: Sequence[Any], out: Any, reduction: str) -> None:
+    """Join ``arrays``, those of the ranks [n] in their order, to ``out`` [n], which may be the first or the
+    second of them, but none behind.
+    """
+    function = REDUCTIONS[reduction]
+    if len(arrays) == 1:
+        np.copyto(out, arrays[0])
+        return
+    function(arrays[0], arrays[1], out=out)
+    for array in arrays[2:]:
+        function(out, array, out=out)
+    finish(reduction, out, len(arrays))
+
+
+def finish(reduction: str, joined: Any, size: int) -> None:
+    """Make the result of what was ``joined`` from ``size`` ranks, in place. A mean of integers is rounded
+    down.
+    """
+    if reduction == "mean":
+        divide = np.floor_divide if joined.dtype.kind in "iu" else np.divide
+        divide(joined, joined.dtype.type(size), out=joined)

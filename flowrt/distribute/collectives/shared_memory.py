@@ -1,0 +1,185 @@
+"""`shared_memory`: ranks that are processes of one host, around one segment of memory.
+
+    round t    post chunk t in the own slot
+               join the own part of chunk t - 1, of all slots, to the result
+               -- all have come to round t --
+               copy the result of chunk t - 1 out
+
+So there is one meeting a chunk, and an element goes through the caches once on its way in and once on its way
+out; each rank joins 1 / size of it.
+
+Rules of this file:
+
+  1. A rank writes its own line, its own slots and its own part of the results, nothing else.
+  2. Memory is written before the round that announces it. That is what x86-64 promises (stores are seen in
+     order); on others this medium is not offered.
+"""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Iterator
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.distribute.collectives.communicator import Array, Communicator
+from flowrt.distribute.collectives.mesh import Mesh
+from flowrt.distribute.collectives.parts import part, pieces
+from flowrt.distribute.collectives.reduction import join
+from flowrt.distribute.collectives.shared_memory_rounds import Rounds
+from flowrt.distribute.collectives.shared_memory_segment import Layout, share_segment
+from flowrt.errors import FailedPreconditionError, OpError
+
+CHUNK_BYTES = 512 << 10
+"""The slots of 2 ranks and the array's chunks fit a level 2 cache of 2 MiB."""
+SMALL_BYTES = 16 << 10
+"""Up to here every rank joins all of it: one meeting, where to share the work takes two."""
+
+
+@final
+class SharedMemoryCommunicator(Communicator):
+    """A rank's end of the segment. ``mesh`` tells who was lost, and why the group ended; it closes with this.
+
+    Raises what `share_segment` raises, and `FailedPreconditionError` where this is no x86-64.
+    """
+
+    kind = "shared_memory"
+
+    def __init__(self, mesh: Mesh) -> None:
+        super().__init__(mesh.membership)
+        if platform.machine() not in ("x86_64", "AMD64"):
+            raise FailedPreconditionError(
+                f"{self}: expected an x86-64, whose stores are seen in order; got {platform.machine()}"
+            )
+        self._mesh = mesh
+        layout = Layout(self.size, CHUNK_BYTES)
+        memory = share_segment(mesh, layout.nbytes).array(layout.nbytes)
+        self._rounds = Rounds(mesh, layout, memory, self._check)
+        self._compared = 0
+        """The number of the last call that was compared with the others'."""
+        mesh.on_abort(self._end)
+
+    # --- collectives
+
+    def _all_reduce(self, array: Array, out: Array, reduction: str) -> None:
+        if array.nbytes > SMALL_BYTES:
+            self._join_chunks(array, out, reduction)
+            return
+        self._post(array)
+        self._meet()
+        join(self._posted(array.size, array.dtype), out, reduction)
+
+    def _reduce(self, array: Array, out: Array | None, reduction: str, root: int) -> None:
+        self._join_chunks(array, out, reduction)
+
+    def _join_chunks(self, array: Array, out: Array | None, reduction: str) -> None:
+        rounds, before = self._rounds, None
+        for chunk in [*pieces(slice(0, array.size), CHUNK_BYTES // array.itemsize), None]:
+            if chunk is not None:
+                self._post_for_others(array[chunk])
+            if before is not None:
+                self._join_part(array[before], reduction)
+            self._meet()
+            if before is not None and out is not None:
+                np.copyto(out[before], _as(rounds.results[(rounds.number - 1) % 2], out[before]))
+            before = chunk
+
+    def _post_for_others(self, chunk: Array) -> None:
+        """All but the own part, which this rank joins from where it is."""
+        slot = _as(self._rounds.slots[self._rounds.number % 2][self.rank], chunk)
+        own = part(chunk.size, self.size, self.rank)
+        for piece in (slice(0, own.start), slice(own.stop, chunk.size)):
+            np.copyto(slot[piece], chunk[piece])
+        self.traffic.count(chunk.nbytes - chunk[own].nbytes)
+
+    def _join_part(self, chunk: Array, reduction: str) -> None:
+        """Of the chunk that was posted for the round before."""
+        own = part(chunk.size, self.size, self.rank)
+        joining = [each[own] for each in self._posted(chunk.size, chunk.dtype)]
+        joining[self.rank] = chunk[own]
+        result = _as(self._rounds.results[self._rounds.number % 2], chunk)[own]
+        join(joining, result, reduction)
+        self.traffic.count(result.nbytes)
+
+    def _reduce_scatter(self, array: Array, out: Array, reduction: str) -> None:
+        for piece, posted in self._exchange(array, out.size):
+            join([each[self.rank] for each in posted], out[piece], reduction)
+
+    def _all_to_all(self, array: Array, out: Array) -> None:
+        rows = out.reshape(self.size, -1)
+        for piece, posted in self._exchange(array, rows.shape[1]):
+            for rank, each in enumerate(posted):
+                np.copyto(rows[rank, piece], each[self.rank])
+
+    def _scatter(self, array: Array | None, out: Array, root: int) -> None:
+        for piece, posted in self._exchange(array, out.size, out.dtype):
+            np.copyto(out[piece], posted[root][self.rank])
+
+    def _exchange(
+        self, array: Array | None, length: int, dtype: Any = None
+    ) -> Iterator[tuple[slice, list[Array]]]:
+        """``array`` [size * length] piece by piece: each rank has a row for every rank. What the ranks have
+        posted [size, piece], by rank, until the next is asked for; a rank without an array posts none.
+        """
+        rows = None if array is None else array.reshape(self.size, -1)
+        dtype = array.dtype if array is not None else dtype
+        for piece in pieces(slice(0, length), max(1, CHUNK_BYTES // (dtype.itemsize * self.size))):
+            if rows is not None:
+                self._post(rows[:, piece])
+            self._meet()
+            count = self.size * (piece.stop - piece.start)
+            yield piece, [each.reshape(self.size, -1) for each in self._posted(count, dtype)]
+
+    def _broadcast(self, array: Array | None, out: Array, root: int) -> None:
+        for piece in pieces(slice(0, out.size), CHUNK_BYTES // out.itemsize):
+            if array is not None:
+                self._post(array[piece])
+            self._meet()
+            np.copyto(out[piece], self._posted(out[piece].size, out.dtype)[root])
+
+    def _all_gather(self, array: Array, out: Array) -> None:
+        self._gather(array, out, self.rank)
+
+    def _gather(self, array: Array, out: Array | None, root: int) -> None:
+        rows = None if out is None else out.reshape(self.size, -1)
+        for piece in pieces(slice(0, array.size), CHUNK_BYTES // array.itemsize):
+            self._post(array[piece])
+            self._meet()
+            if rows is not None:
+                for rank, each in enumerate(self._posted(array[piece].size, array.dtype)):
+                    np.copyto(rows[rank, piece], each)
+
+    def _barrier(self) -> None:
+        self._meet()
+
+    # --- rounds
+
+    def _post(self, array: Array) -> None:
+        """For the round to come."""
+        slot = self._rounds.slots[self._rounds.number % 2][self.rank]
+        np.copyto(_as(slot, array).reshape(array.shape), array)
+        self.traffic.count(array.nbytes)
+
+    def _posted(self, length: int, dtype: Any) -> list[Array]:
+        """What the ranks have posted for the round that was met, as arrays [length]."""
+        nbytes = length * dtype.itemsize
+        return [each[:nbytes].view(dtype) for each in self._rounds.slots[(self._rounds.number - 1) % 2]]
+
+    def _meet(self) -> None:
+        is_first = self._compared != self._number
+        self._compared = self._number
+        self._rounds.meet(self._text if is_first else None, self._call)
+
+    # --- the end
+
+    def _tell_others(self, error: OpError) -> None:
+        self._mesh.abort(error)
+
+    def _close(self) -> None:
+        self._mesh.close()
+
+
+def _as(memory: Array, like: Array) -> Array:
+    """The first bytes of ``memory`` as an array [n] of as many elements as ``like`` has."""
+    return memory[: like.nbytes].view(like.dtype)

@@ -1,0 +1,57 @@
+"""Where each shard is: the server that is its primary, and the one that has its replica.
+
+A shard begins on the server of its own number, with its replica on the next. When servers are lost, the replica of
+a shard becomes its primary, and the replica is kept by the next server that answers: the same one if there is no
+other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import NamedTuple
+
+from flowrt.errors import UnavailableError
+
+
+class Home(NamedTuple):
+    """Two servers, by number."""
+
+    primary: int
+    replica: int
+
+
+class Seen(NamedTuple):
+    """What a server says of a shard: its role (0 for none) and how new its state is."""
+
+    is_primary: bool
+    generation: int
+    version: int
+
+
+def first_home(shard: int, servers: int) -> Home:
+    return Home(shard, (shard + 1) % servers)
+
+
+def candidates(shard: int, servers: int, replicas: int) -> list[int]:
+    """The servers that may have a shard: with replicas any, since every loss moves it on."""
+    return [(shard + i) % servers for i in range(servers if replicas > 1 else 1)]
+
+
+def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collection[int]) -> Home:
+    """The home of a shard of which the servers in ``alive`` say what is ``seen``: its primary is the one that is one,
+    in the last generation, else the one with the newest state. Without any state it is where it begins.
+
+    Raises `UnavailableError` when that server is lost.
+    """
+    order = [(shard + i) % servers for i in range(servers)]
+    with_state = [server for server in order if server in alive and server in seen]
+    if with_state:
+        primary = max(with_state, key=lambda s: (seen[s].generation, seen[s].is_primary, seen[s].version))
+    else:
+        primary = shard
+    if primary not in alive:
+        raise UnavailableError(
+            f"shard {shard}: expected its server, or one with its replica; all that had it are lost. Restore a checkpoint"
+        )
+    following = [(primary + i) % servers for i in range(1, servers + 1)]
+    return Home(primary, next(server for server in following if server in alive))

@@ -1,0 +1,13 @@
+"""``flowrt.distribute.experimental``: the strategies that TensorFlow has under this name."""
+
+from typing import Any
+
+from flowrt.distribute.strategies.central_storage import CentralStorageStrategy
+from flowrt.distribute.strategies.parameter_server import ParameterServerStrategy
+from flowrt.missing_names import missing_name
+
+__all__ = ["CentralStorageStrategy", "ParameterServerStrategy"]
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("distribute.experimental", name, __all__)

@@ -1,0 +1,87 @@
+"""`run_steps`: several training steps in one session call.
+
+The steps are the iterations of a `while_loop`, which every replica's device runs for itself. They take their
+data from the iterator inside the loop, which reads ahead meanwhile, so that the host is asked once for all of
+them. A result is kept in a cell, a resource without an initializer on the result's device, where each step
+overwrites it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, final
+
+from flowrt.control_flow.loops import while_loop
+from flowrt.distribute.strategies.cross_device_ops import placed_on
+from flowrt.distribute.strategies.values import DistributedValues
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.ops import state
+from flowrt.graph.ops.script import group
+from flowrt.structure import Structure, map_structure
+
+
+def run_steps(extended: Any, step: Callable[[], Structure], count: int) -> Structure:
+    """What the last of ``count`` calls of ``step`` in the graph returns: tensors and distributed values as
+    such, for an operation one that runs all steps.
+
+    ``step`` is called once, to build the loop's body, cross-replica. When run, raises what a step raises; the
+    steps before it are done then.
+    """
+    strategy = extended.strategy
+    kept: list[Structure] = []
+
+    def body(done: Tensor) -> Tensor:
+        result = map_structure(_keep, step())
+        kept.append(result)
+        with get_default_graph().control_dependencies([strategy.group(map_structure(_written, result))]):
+            return done + 1
+
+    with get_default_graph().name_scope("steps"):
+        done = while_loop(lambda done: done < count, body, [convert_to_tensor(0)], back_prop=False)
+        return map_structure(lambda leaf: _read(leaf, done), kept[0])
+
+
+@final
+class _Cell:
+    """Where the loop keeps ``value``."""
+
+    def __init__(self, value: Any) -> None:
+        tensor = convert_to_tensor(value)
+        self._dtype, self._device = tensor.dtype, tensor.device
+        root = get_default_graph().root
+        with root, root.control_dependencies(None), placed_on(self._device):
+            name = root.unique_absolute("last_of_steps")
+            self._handle = state.var_handle_op(
+                dtype=self._dtype, shape=tensor.spec.shape, shared_name=name, name=f"{name}/"
+            )
+        with placed_on(self._device):
+            self.written: Operation = state.assign_variable_op(self._handle, tensor)
+
+    def read(self) -> Tensor:
+        with placed_on(self._device):
+            value: Tensor = state.read_variable_op(self._handle, dtype=self._dtype)
+            return value
+
+
+def _keep(leaf: Any) -> Any:
+    """``leaf`` of a step's result with a cell for each tensor."""
+    if isinstance(leaf, DistributedValues):
+        return type(leaf)([_keep(value) for value in leaf.values])
+    return leaf if leaf is None or isinstance(leaf, Operation) else _Cell(leaf)
+
+
+def _written(leaf: Any) -> Any:
+    if isinstance(leaf, DistributedValues):
+        return [_written(value) for value in leaf.values]
+    return leaf.written if isinstance(leaf, _Cell) else group() if leaf is None else leaf
+
+
+def _read(leaf: Any, done: Tensor) -> Any:
+    """What `_keep` kept, after the loop whose count is ``done``."""
+    if isinstance(leaf, DistributedValues):
+        return type(leaf)([_read(value, done) for value in leaf.values])
+    if leaf is None:
+        return None
+    with get_default_graph().control_dependencies([done]):
+        return leaf.read() if isinstance(leaf, _Cell) else group(name="run_steps")

@@ -1,0 +1,476 @@
+"""`Strategy`: what scripts call; `StrategyExtended`: what a kind of strategy is made of.
+
+A strategy changes nothing of how a graph runs. It says on which devices the variables made in its scope are,
+calls a function once a replica under the replica's device, and builds the operations that combine what the
+replicas have. A kind of strategy is a subclass of `StrategyExtended`; its abstract methods are all that
+differ.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps, devices_of, placed_on
+from flowrt.distribute.strategies.input import (
+    DistributedDataset,
+    DistributedIterator,
+    InputContext,
+    InputOptions,
+    distribute_dataset,
+    distribute_datasets_from_function,
+)
+from flowrt.distribute.strategies.reduce_op import ReduceOp, as_reduce_op
+from flowrt.distribute.strategies.steps import run_steps
+from flowrt.distribute.strategies.values import DistributedValues, PerReplica, regroup, select
+from flowrt.distribution_context import DistributionContext, distribution_context, entered_context
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.ops.division import truediv
+from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.iterators import expect_data_op
+from flowrt.graph.ops.reductions import reduce_sum
+from flowrt.graph.ops.script import group
+from flowrt.graph.ops.shaping import shape
+from flowrt.structure import Structure, flatten, map_structure
+from flowrt.variable_creators import variable_creator_scope
+from flowrt.variables import Variable, global_variables, local_variables
+
+
+class Strategy:
+    """Runs a function on several replicas that share variables. See the module."""
+
+    def __init__(self, extended: StrategyExtended) -> None:
+        self._extended = extended
+
+    @property
+    def extended(self) -> Any:
+        """What libraries use: the strategy's devices, reductions and updates."""
+        return self._extended
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        """How many replicas there are, on all workers: by what a global batch is divided."""
+        return self._extended.num_replicas_in_sync
+
+    @property
+    def cluster_resolver(self) -> Any:
+        """The resolver of the cluster it was made for, or None."""
+        return None
+
+    # --- contexts
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[Strategy]:
+        """Variables made inside are the strategy's, and the thread builds cross-replica.
+
+        Raises `FailedPreconditionError` inside the scope of another strategy and inside a replica.
+        """
+        context = distribution_context()
+        self._check_not_nested(context)
+        if context is not None:
+            yield self
+            return
+        with self._extended.opened_scope(), entered_context(DistributionContext(self)):
+            yield self
+
+    def _check_not_nested(self, context: DistributionContext | None) -> None:
+        if context is None:
+            return
+        if context.strategy is not self:
+            raise FailedPreconditionError(
+                f"{type(self).__name__}.scope: expected to be outside of other strategies' scopes; got one "
+                "inside "
+                f"that of another {type(context.strategy).__name__}. Use one strategy, or leave the first "
+                "scope"
+            )
+        self._extended.check_cross_replica("scope")
+
+    def run(
+        self,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        options: Any = None,
+    ) -> Structure:
+        """Call ``fn(*args, **kwargs)`` once a replica, under its device, and return the results regrouped:
+        what differs from replica to replica is a `PerReplica`.
+
+        Of arguments that are `PerReplica` each replica gets its own. Raises `FailedPreconditionError` inside
+        a replica, `InvalidArgumentError` when the replicas return different structures. ``options`` are
+        accepted.
+        """
+        if not callable(fn):
+            raise InvalidArgumentError(f"strategy.run: expected a function; got {fn!r}")
+        with self.scope():
+            return self._extended.call_for_each_replica(fn, args, kwargs)
+
+    experimental_run_v2 = run
+
+    # --- values of replicas
+
+    def reduce(self, reduce_op: ReduceOp | str, value: Structure, axis: int | None = None) -> Structure:
+        """The sum or mean of the replicas' values; with ``axis`` of their elements along it too.
+
+        A mean with ``axis`` divides by the number of all elements, so that replicas with fewer weigh less.
+        Raises `FailedPreconditionError` inside a replica.
+        """
+        op = as_reduce_op(reduce_op)
+        with self.scope():
+            if axis is None:
+                return map_structure(partial(self._reduce_leaf, op), value)
+            of_all = self._sum_along if op is ReduceOp.SUM else self._mean_along
+            return map_structure(partial(of_all, axis), value)
+
+    def _reduce_leaf(self, op: ReduceOp, value: Any) -> Tensor:
+        reduced: Tensor = self._extended.reduce_to(op, value, self._extended.worker_devices[0])
+        return reduced
+
+    def _sum_along(self, axis: int, value: Any) -> Tensor:
+        return self._reduce_leaf(ReduceOp.SUM, self._each(lambda v: reduce_sum(v, axis), value))
+
+    def _mean_along(self, axis: int, value: Any) -> Tensor:
+        total = self._sum_along(axis, value)
+        count = self._reduce_leaf(ReduceOp.SUM, self._each(lambda v: shape(v, out_type="int64")[axis], value))
+        if not (total.dtype.is_floating or total.dtype.is_complex):
+            total = cast(total, "float64")
+        mean: Tensor = truediv(total, cast(count, total.dtype))
+        return mean
+
+    def _each(self, fn: Callable[[Any], Any], value: Any) -> PerReplica:
+        """``fn`` of the value of each replica, on its device."""
+        found = []
+        for i, device in enumerate(self._extended.worker_devices):
+            with placed_on(device):
+                found.append(fn(convert_to_tensor(select(i, value))))
+        return PerReplica(found)
+
+    def gather(self, value: Structure, axis: int) -> Structure:
+        """The replicas' values one after the other along ``axis``. They may differ in that dimension only."""
+        with self.scope():
+            device = self._extended.worker_devices[0]
+            return map_structure(lambda leaf: self._extended.gather_to(leaf, device, axis), value)
+
+    def experimental_local_results(self, value: Structure) -> tuple[Any, ...]:
+        """The values of the replicas in this graph, in order; of one value that itself."""
+        if isinstance(value, DistributedValues):
+            return value.values
+        if isinstance(value, Variable):
+            return tuple(value.copies)
+        leaves = flatten(value)
+        if leaves and any(isinstance(leaf, DistributedValues) for leaf in leaves):
+            return tuple(select(i, value) for i in range(len(self._extended.worker_devices)))
+        return (value,)
+
+    unwrap = experimental_local_results
+
+    def group(self, value: Structure, name: str | None = None) -> Operation:
+        """One operation that runs everything in ``value``."""
+        everything = [v for leaf in flatten(value) for v in self.experimental_local_results(leaf)]
+        operation: Operation = group(*everything, name=name)
+        return operation
+
+    def experimental_distribute_values_from_function(self, value_fn: Callable[[Any], Any]) -> Structure:
+        """``value_fn(ValueContext)`` for each replica, regrouped."""
+        count = self.num_replicas_in_sync
+        first = self._extended.first_replica_id
+        local = range(len(self._extended.worker_devices))
+        return regroup([value_fn(ValueContext(first + i, count)) for i in local])
+
+    # --- input
+
+    def experimental_distribute_dataset(
+        self, dataset: Any, options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """The elements of ``dataset``, batches of the global size, divided among the replicas.
+
+        Each step gives every replica its part: full ones in order, then what is left of the last batch, then
+        batches of no rows. Raises `InvalidArgumentError` for elements that are no batches and for a batch
+        size that the replicas do not divide.
+        """
+        self._extended.check_cross_replica("experimental_distribute_dataset")
+        return distribute_dataset(self._extended, dataset, options or InputOptions())
+
+    def distribute_datasets_from_function(
+        self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
+    ) -> DistributedDataset:
+        """The elements of ``dataset_fn(InputContext)``, which is called once a worker: batches of a replica's
+        size, dealt out to the replicas in turn. ``options`` are accepted: the function does the sharding.
+        """
+        self._extended.check_cross_replica("distribute_datasets_from_function")
+        return distribute_datasets_from_function(self._extended, dataset_fn)
+
+    experimental_distribute_datasets_from_function = distribute_datasets_from_function
+
+    def make_dataset_iterator(self, dataset: Any) -> DistributedIterator:
+        """An initializable iterator over `experimental_distribute_dataset`."""
+        return self.experimental_distribute_dataset(dataset).make_initializable_iterator()
+
+    def make_input_fn_iterator(
+        self, input_fn: Callable[[InputContext], Any], replication_mode: Any = None
+    ) -> DistributedIterator:
+        """An initializable iterator over `distribute_datasets_from_function`."""
+        return self.distribute_datasets_from_function(input_fn).make_initializable_iterator()
+
+    def experimental_run(
+        self, fn: Callable[..., Any], input_iterator: Any = None, steps_per_loop: int = 1
+    ) -> Structure:
+        """`run` of ``fn`` with the next element of ``input_iterator``, or without arguments.
+
+        With ``steps_per_loop`` that many such steps are one loop in the graph, so a session call runs all of
+        them; the result is the last one's. Raises `InvalidArgumentError` for less than one step.
+        """
+        if steps_per_loop < 1:
+            raise InvalidArgumentError(
+                f"experimental_run: expected steps_per_loop >= 1; got {steps_per_loop}"
+            )
+
+        def step() -> Structure:
+            return self.run(fn, () if input_iterator is None else (input_iterator.get_next(),))
+
+        with self.scope():
+            return step() if steps_per_loop == 1 else run_steps(self._extended, step, steps_per_loop)
+
+    def update_config_proto(self, config_proto: Any) -> Any:
+        """``config_proto`` as a session for this strategy needs it."""
+        return config_proto
+
+    def configure(
+        self, session_config: Any = None, cluster_spec: Any = None, task_type: Any = None, task_id: Any = None
+    ) -> None:
+        """Accepted: a strategy is complete when it is made."""
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.num_replicas_in_sync} replicas>"
+
+
+class ValueContext:
+    """What a function that makes one replica's value knows."""
+
+    def __init__(self, replica_id_in_sync_group: int = 0, num_replicas_in_sync: int = 1) -> None:
+        self.replica_id_in_sync_group, self.num_replicas_in_sync = (
+            replica_id_in_sync_group,
+            num_replicas_in_sync,
+        )
+
+
+class StrategyExtended(ABC):
+    """The devices, variables, reductions and updates of ``strategy``.
+
+    ``worker_devices`` are those of the replicas in this graph, in order; ``first_replica_id`` is the number
+    of the first of them among all workers' replicas.
+    """
+
+    first_replica_id = 0
+
+    def __init__(self, strategy: Strategy, worker_devices: Sequence[str], ops: CrossDeviceOps) -> None:
+        self._strategy = strategy
+        self._worker_devices = tuple(worker_devices)
+        self._cross_device_ops = ops
+
+    # --- what a kind of strategy says
+
+    @abstractmethod
+    def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
+        """What `Variable` makes in the scope; ``next_creator(**arguments)`` makes one plain variable."""
+
+    @abstractmethod
+    def _call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+    ) -> Structure:
+        """See `Strategy.run`."""
+
+    # --- devices
+
+    @property
+    def strategy(self) -> Strategy:
+        return self._strategy
+
+    @property
+    def worker_devices(self) -> tuple[str, ...]:
+        return self._worker_devices
+
+    @property
+    def parameter_devices(self) -> tuple[str, ...]:
+        """Where variables are."""
+        return self._worker_devices
+
+    @property
+    def num_replicas_in_sync(self) -> int:
+        return len(self._worker_devices)
+
+    def non_slot_devices(self, var_list: Sequence[Variable]) -> tuple[str, ...]:
+        """Where the variables of an optimizer that belong to none of ``var_list`` are."""
+        return self.parameter_devices
+
+    # --- input
+
+    @property
+    def input_context(self) -> InputContext:
+        """Which of the workers' input pipelines this graph has."""
+        return InputContext(1, 0, self.num_replicas_in_sync)
+
+    def expect_data_somewhere(self, has_data: Tensor) -> Operation:
+        """An operation that raises `OutOfRangeError` unless some worker's ``has_data`` is true."""
+        operation: Operation = expect_data_op(has_data)
+        return operation
+
+    # --- contexts
+
+    @contextlib.contextmanager
+    def opened_scope(self) -> Iterator[None]:
+        """What `Strategy.scope` is besides the context."""
+        with variable_creator_scope(self.create_variable):
+            yield
+
+    def check_cross_replica(self, what: str) -> None:
+        """Raise `FailedPreconditionError` inside a replica."""
+        context = distribution_context()
+        if context is not None and context.replica is not None:
+            raise FailedPreconditionError(
+                f"strategy.{what}: expected to be called cross-replica; got a call in the function given to "
+                "strategy.run(). Call it outside, or in get_replica_context().merge_call()"
+            )
+
+    def call_for_each_replica(
+        self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Structure:
+        """See `Strategy.run`."""
+        self.check_cross_replica("run")
+        with self._strategy.scope():
+            return self._call_for_each_replica(fn, tuple(args), kwargs or {})
+
+    @contextlib.contextmanager
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
+        """Variables made inside are where ``colocate_with_variable`` is, as all of the strategy's are."""
+        if not self.variable_created_in_scope(colocate_with_variable):
+            raise InvalidArgumentError(
+                f"colocate_vars_with: expected a variable of this strategy; got {colocate_with_variable!r}"
+            )
+        yield
+
+    def variable_created_in_scope(self, v: Any) -> bool:
+        return getattr(v, "strategy", None) is self._strategy
+
+    # --- values
+
+    def value_container(self, value: Any) -> Any:
+        """The distributed variable whose copy ``value`` is; any other value itself."""
+        if not isinstance(value, Variable):
+            return value
+        made = global_variables() + local_variables()
+        return next((v for v in made if any(value is copy for copy in v.copies)), value)
+
+    def read_var(self, v: Variable) -> Tensor:
+        """The value of ``v`` cross-replica."""
+        return v.read_value()
+
+    def reduce_to(self, reduce_op: ReduceOp | str, value: Any, destinations: Any, options: Any = None) -> Any:
+        """The replicas' ``value`` reduced, on ``destinations``: a device, several, or a variable that is
+        there. On several devices the result is `Mirrored`.
+        """
+        return self.batch_reduce_to(reduce_op, [(value, destinations)], options)[0]
+
+    def batch_reduce_to(
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[Any, Any]],
+        options: Any = None,
+    ) -> list[Any]:
+        """`reduce_to` for several values at once."""
+        self.check_cross_replica("extended.batch_reduce_to")
+        op = as_reduce_op(reduce_op)
+        pairs = [(self._per_replica(op, v), devices_of(to, self)) for v, to in value_destination_pairs]
+        return self._cross_device_ops.batch_reduce(op, pairs)
+
+    def _per_replica(self, op: ReduceOp, value: Any) -> DistributedValues:
+        """``value`` as one value a replica. A number stands for the same one in each. Raises
+        `InvalidArgumentError` for the sum of a tensor that is only one.
+        """
+        if isinstance(value, DistributedValues):
+            return value
+        count = len(self._worker_devices)
+        is_one_tensor = hasattr(value, "graph")
+        if is_one_tensor and op is ReduceOp.SUM and count > 1:
+            raise InvalidArgumentError(
+                f"strategy.reduce: expected a value a replica to sum; got one for all: {value!r}. Is it "
+                "reduced already?"
+            )
+        return PerReplica([value if is_one_tensor else convert_to_tensor(value)] * count)
+
+    def gather_to(self, value: Any, destinations: Any, axis: int, options: Any = None) -> Any:
+        """The replicas' ``value`` one after the other along ``axis``, on ``destinations``."""
+        self.check_cross_replica("extended.gather_to")
+        per_replica = value if isinstance(value, DistributedValues) else PerReplica([value])
+        return self._cross_device_ops.gather(per_replica, devices_of(destinations, self), axis)
+
+    def broadcast_to(self, tensor: Any, destinations: Any) -> Any:
+        """``tensor`` on ``destinations``, all worker devices if None."""
+        self.check_cross_replica("extended.broadcast_to")
+        return self._cross_device_ops.broadcast(tensor, devices_of(destinations, self))
+
+    # --- updates
+
+    def apply_gradients(
+        self,
+        optimizer: Any,
+        pairs: Sequence[tuple[Any, Variable]],
+        global_step: Variable | None,
+        name: str | None,
+    ) -> Operation:
+        """`Optimizer.apply_gradients` of the replica that is being built."""
+        applied: Operation = distribution_context().replica.merge_call(  # type: ignore[union-attr]
+            optimizer._apply_merged, (pairs, global_step, name)
+        )
+        return applied
+
+    def update(
+        self,
+        var: Variable,
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """``fn(var, *args, **kwargs)`` for each copy of ``var``, beside it: ``var`` stands for that copy
+        there, and of arguments that are distributed it gets its own.
+
+        Returns one operation, or with ``group=False`` the results, regrouped. Raises
+        `FailedPreconditionError` inside a replica.
+        """
+        self.check_cross_replica("extended.update")
+        copies = [copy.device for copy in var.copies]
+        return self._updated(copies, partial(fn, var), args, kwargs or {}, group)
+
+    def update_non_slot(
+        self,
+        colocate_with: Sequence[str],
+        fn: Callable[..., Any],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+        group: bool = True,
+    ) -> Any:
+        """``fn(*args, **kwargs)`` on each of the devices ``colocate_with`` (of `non_slot_devices`). Otherwise
+        as `update`.
+        """
+        self.check_cross_replica("extended.update_non_slot")
+        return self._updated(colocate_with, fn, args, kwargs or {}, group)
+
+    def _updated(
+        self,
+        devices: Sequence[str],
+        fn: Callable[..., Any],
+        args: Sequence[Any],
+        kwargs: Mapping[str, Any],
+        grouped: bool,
+    ) -> Any:
+        results = []
+        for i, device in enumerate(devices):
+            with entered_context(DistributionContext(self._strategy, updated_copy=i)), placed_on(device):
+                results.append(fn(*select(i, tuple(args)), **select(i, dict(kwargs))))
+        regrouped = regroup(results)
+        return self._strategy.group(regrouped) if grouped else regrouped

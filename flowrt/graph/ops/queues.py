@@ -1,0 +1,229 @@
+"""Queues' operations: a handle for an `ElementQueue` of the session, enqueue, dequeue, close.
+
+Those of one step run in the order of creation; who waits for the other end waits for another step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.element_queue import ElementQueue
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Attr,
+    Effect,
+    OpDef,
+    ShapeContext,
+    attr_bool,
+    attr_int,
+    attr_string,
+    define_op,
+)
+from flowrt.graph.shapes import Shape, compatible, format_shape
+
+UNBOUNDED = 2**31 - 1
+"""Elements, as TensorFlow has it for a negative capacity."""
+
+_COMPONENTS = {"component_types": Attr("list(type)"), "shapes": Attr("list(shape)", ())}
+
+fifo_queue_op = define_op(
+    "FIFOQueueV2",
+    "-> resource",
+    attrs={
+        **_COMPONENTS,
+        "capacity": attr_int(-1),
+        "container": attr_string(""),
+        "shared_name": attr_string(""),
+    },
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.HANDLE,
+    state=lambda node: ElementQueue(
+        node.name, node.attrs["capacity"] if node.attrs["capacity"] >= 0 else UNBOUNDED
+    ),
+    value=lambda s: (s.attrs["component_types"], s.attrs["shapes"]),
+    doc="The handle of a first-in, first-out queue of the session.",
+)
+
+
+# --- what goes in
+
+
+def _check_components(s: ShapeContext, is_batch: bool) -> list[Shape]:
+    """The components are what the queue is for, as far as its handle tells."""
+    known = s.value(0)
+    if known is None:
+        return []
+    types, shapes = known
+    given = list(zip(s.dtypes[1:], s.shapes[1:], strict=True))
+    if [dtype for dtype, _ in given] != list(types):
+        names = ", ".join(dtype.name for dtype in types)
+        raise InvalidArgumentError(
+            f"expected components of {names}; got {', '.join(dtype.name for dtype, _ in given)}"
+        )
+    for i, (shape, (_, got)) in enumerate(zip(shapes, given, strict=False)):
+        expected = (None, *shape) if is_batch and shape is not None else shape
+        if not compatible(got, expected):
+            raise InvalidArgumentError(
+                f"component {i}: expected a value of shape {format_shape(expected)}; got {format_shape(got)}"
+            )
+    return []
+
+
+def _elements_of(xp: Any, components: Sequence[Any]) -> list[tuple[Any, ...]]:
+    """One element a row of the components. Raises `InvalidArgumentError` when they differ in rows."""
+    rows = {component.shape[0] for component in components}
+    if len(rows) != 1:
+        raise InvalidArgumentError(f"expected components with as many rows each; got {sorted(rows)}")
+    owned = [xp.array(component) for component in components]  # a step's own memory is used again
+    return [tuple(xp.asarray(component[i]) for component in owned) for i in range(rows.pop())]
+
+
+def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef:
+    def kernel(xp: Any, handle: ElementQueue, components: Sequence[Any]) -> None:
+        one = tuple([xp.array(component) for component in components]) if not is_batch else ()
+        handle.put(_elements_of(xp, components) if is_batch else [one])
+
+    return define_op(
+        name,
+        "handle: resource, components: *Tcomponents ->",
+        types={"Tcomponents": dtypes.ANY},
+        attrs={"timeout_ms": attr_int(-1)},
+        shape=lambda s: _check_components(s, is_batch),
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effect=Effect.WRITE,
+        waits=True,
+        doc=doc,
+    )
+
+
+queue_enqueue_op = _define_enqueue("QueueEnqueueV2", False, "Adds an element, when there is room.")
+queue_enqueue_many_op = _define_enqueue(
+    "QueueEnqueueManyV2", True, "Adds an element a row of its components, each when there is room."
+)
+
+
+# --- what comes out
+
+
+def _shapes(s: ShapeContext, count: int | None = None) -> list[Shape]:
+    """Of the components of an element, or of ``count`` stacked ones (-1: a number not known)."""
+    known = s.value(0)
+    types = s.attrs["component_types"]
+    shapes = known[1] if known is not None and known[1] else [None] * len(types)
+    if count is None:
+        return list(shapes)
+    rows = None if count < 0 else count
+    return [None if shape is None else (rows, *shape) for shape in shapes]
+
+
+def _checked(elements: Sequence[Sequence[Any]], types: Sequence[DType]) -> Sequence[Sequence[Any]]:
+    for element in elements:
+        got = [value.dtype for value in element]
+        if got != [dtype.np for dtype in types]:
+            raise InvalidArgumentError(f"expected an element of {[d.name for d in types]}; got {list(map(str, got))}")
+    return elements
+
+
+def _dequeue(xp: Any, handle: ElementQueue, component_types: Sequence[DType]) -> tuple[Any, ...]:
+    (element,) = _checked(handle.get(1), component_types)
+    return tuple(element)
+
+
+queue_dequeue_op = define_op(
+    "QueueDequeueV2",
+    "handle: resource -> *component_types",
+    types={"component_types": dtypes.ANY},
+    attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
+    shape=_shapes,
+    kernel=_dequeue,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    waits=True,
+    doc="Takes the first element, when there is one.",
+)
+
+
+def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
+    def kernel(xp: Any, handle: ElementQueue, n: int, component_types: Sequence[DType]) -> tuple[Any, ...]:
+        if n < 1:
+            raise InvalidArgumentError(f"n: expected at least 1 element; got {n}")
+        elements = _checked(handle.get(n, up_to), component_types)
+        return tuple([xp.stack(values) for values in zip(*elements, strict=True)])
+
+    def shape(s: ShapeContext) -> list[Shape]:
+        wanted = s.value(1)
+        return _shapes(s, -1 if up_to or wanted is None else wanted)
+
+    return define_op(
+        name,
+        "handle: resource, n: host int32 -> *component_types",
+        types={"component_types": dtypes.ANY},
+        attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
+        shape=shape,
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effect=Effect.WRITE,
+        waits=True,
+        doc=doc,
+    )
+
+
+queue_dequeue_many_op = _define_dequeue_many(
+    "QueueDequeueManyV2", False, "Takes n elements, stacked along a new first dimension."
+)
+queue_dequeue_up_to_op = _define_dequeue_many(
+    "QueueDequeueUpToV2", True, "Takes n elements, or of a closed queue those that are left, stacked."
+)
+
+
+# --- the queue itself
+
+queue_close_op = define_op(
+    "QueueCloseV2",
+    "handle: resource ->",
+    attrs={"cancel_pending_enqueues": attr_bool(False)},
+    shape=lambda s: [],
+    kernel=lambda xp, handle, cancel_pending_enqueues: handle.close(cancel_pending_enqueues),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    doc="Closes a queue: it takes no more elements.",
+)
+
+
+def _define_question(name: str, dtype: DType, ask: Callable[[ElementQueue], Any], doc: str) -> OpDef:
+    return define_op(
+        name,
+        f"handle: resource -> {dtype.name}",
+        shape=lambda s: [()],
+        kernel=lambda xp, handle: np.array(ask(handle), dtype.np),
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effect=Effect.READ,
+        doc=doc,
+    )
+
+
+queue_is_closed_op = _define_question(
+    "QueueIsClosedV2", dtypes.bool_, lambda queue: queue.is_closed, "Whether a queue is closed."
+)
+queue_size_op = _define_question("QueueSizeV2", dtypes.int32, len, "How many elements a queue has.")

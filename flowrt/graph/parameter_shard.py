@@ -1,0 +1,359 @@
+"""`ParameterShard`: what a parameter server decides about the parameters that it keeps, as a pure state machine.
+
+    handle(event) -> actions        events say what happened, actions what a shell is to do
+
+A worker's step begins (`StepBegun`), reads the parameters, and pushes a gradient (`GradientPushed`). Both may have
+to wait; the answer to a request is an `Answer`. An update is what a number of gradients make of the parameters; their
+state after ``version`` updates is called that version. A worker's *clock* is the number of steps that it has ended.
+
+Rules of this file:
+  1. A gradient is named by its worker and clock, and is used once: who pushes it again, because it did not hear the
+     answer, is answered from what is known.
+  2. An update takes the place of one version: with a ``quorum`` above 1 only gradients that were computed from that
+     version count, one of each worker, and they are given in the order of the workers. What comes later is dropped.
+  3. No step begins while a member's clock is more than ``staleness`` behind the beginner's (Ho et al., "More
+     Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013). Quorum and backup
+     workers: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
+  4. A shard with a replica answers a push when the replica has the update. One worker's step at a time carries the
+     state there; what others did meanwhile goes with it.
+  5. A replica takes states with a higher version only, and none of a generation before its own: a primary that was
+     replaced cannot have its updates acknowledged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, final
+
+from flowrt.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OpError
+
+LEASE_S = 5.0
+"""How long the step that carries the state to the replica may take before another one does it."""
+
+
+class Policy(NamedTuple):
+    """``workers`` there are, numbered from 0; ``quorum`` of them make an update; ``staleness`` is how many clocks a
+    step may begin before the slowest member's, None for any number.
+    """
+
+    workers: int
+    quorum: int = 1
+    staleness: int | None = None
+    is_replicated: bool = False
+
+
+class Role(Enum):
+    NEW, PRIMARY, SECONDARY = range(3)
+
+
+# --- events
+
+
+class StepBegun(NamedTuple):
+    """``worker``, with ``clock`` steps behind it, wants to read. Answered with the version. A worker that had left
+    is a member again.
+    """
+
+    request: int
+    worker: int
+    clock: int
+
+
+class GradientPushed(NamedTuple):
+    """``worker`` has computed ``gradient`` in its step number ``clock`` from version ``tag``. Answered with the
+    version that the parameters have then.
+    """
+
+    request: int
+    worker: int
+    clock: int
+    tag: int
+    gradient: Any
+
+
+class UpdateEnded(NamedTuple):
+    """The end of `ApplyUpdate`; with an error the parameters are as they were."""
+
+    error: OpError | None = None
+
+
+class StateAsked(NamedTuple):
+    """A step wants ``version`` to be acknowledged. Answered with True if it is to carry the state to the replica,
+    with False when that has the version.
+    """
+
+    request: int
+    version: int
+    now: float
+
+
+class StateReplicated(NamedTuple):
+    """The replica has ``version``."""
+
+    version: int
+
+
+class StateArrived(NamedTuple):
+    """A primary's state has come to its replica. ``clocks`` are of all workers."""
+
+    generation: int
+    version: int
+    clocks: Sequence[int]
+    values: Any
+
+
+class PromotionAsked(NamedTuple):
+    """The primary is gone. Nothing happens in a shard that is a primary already."""
+
+
+class WorkerLeft(NamedTuple):
+    """``worker`` makes no more steps for now: nobody waits for it."""
+
+    worker: int
+
+
+class RequestLeft(NamedTuple):
+    """Nobody waits for the answer any more."""
+
+    request: int
+
+
+class Ticked(NamedTuple):
+    """It is ``now``, in seconds of a clock that does not jump."""
+
+    now: float
+
+
+Event: TypeAlias = (
+    StepBegun | GradientPushed | UpdateEnded | StateAsked | StateReplicated | StateArrived | PromotionAsked
+    | WorkerLeft | RequestLeft | Ticked
+)  # fmt: skip
+
+# --- actions
+
+
+class Answer(NamedTuple):
+    request: int
+    value: Any
+    error: OpError | None = None
+
+
+class ApplyUpdate(NamedTuple):
+    """Update the parameters from these gradients, whole or not at all, then tell by `UpdateEnded`, before anything
+    else.
+    """
+
+    gradients: Sequence[Any]
+
+
+class InstallState(NamedTuple):
+    """Set the parameters."""
+
+    values: Any
+
+
+Action: TypeAlias = Answer | ApplyUpdate | InstallState
+
+
+@final
+class ParameterShard:
+    """The state machine of shard ``name``. Raises `InvalidArgumentError` for a policy that cannot be followed."""
+
+    def __init__(self, name: str, policy: Policy) -> None:
+        if not 1 <= policy.quorum <= policy.workers:
+            raise InvalidArgumentError(
+                f"shard {name!r}: expected a quorum of 1 to {policy.workers} workers; got {policy.quorum}"
+            )
+        self.name, self.policy = name, policy
+        self.role, self.generation = Role.NEW, 0
+        self.version = self.acknowledged = 0
+        self.clocks = [0] * policy.workers
+        self.members = set(range(policy.workers))
+        self.staleness: Counter[int] = Counter()
+        """How many versions old the gradients were that made updates."""
+        self.dropped = 0
+        """Gradients that came too late."""
+        self.waits = 0
+        """Steps that did not begin at once."""
+        self._pending: dict[int, GradientPushed] = {}
+        self._applying: list[GradientPushed] = []
+        self._beginning: dict[int, StepBegun] = {}
+        self._asking: dict[int, StateAsked] = {}
+        self._lease: StateAsked | None = None
+
+    def handle(self, event: Event) -> list[Action]:
+        """Raises the error of an event that is refused; nothing has changed then."""
+        match event:
+            case StepBegun():
+                return self._begin(event)
+            case GradientPushed():
+                return self._push(event)
+            case UpdateEnded(error):
+                return self._end_update(error)
+            case StateAsked():
+                self._asking[event.request] = event
+                return self._hand_over(event.now)
+            case StateReplicated(version):
+                self.acknowledged = max(self.acknowledged, version)
+                self._lease = None
+                return self._hand_over(0.0)
+            case StateArrived():
+                return self._install(event)
+            case PromotionAsked():
+                return self._promote()
+            case WorkerLeft(worker):
+                self.members.discard(worker)
+                return self._admit() + self._update_if_complete()
+            case RequestLeft(request):
+                self._beginning.pop(request, None)
+                self._asking.pop(request, None)
+                return []
+            case Ticked(now):
+                return self._hand_over(now)
+
+    def awaited(self) -> list[int]:
+        """The workers that others wait for now, in order."""
+        if self._pending:
+            return sorted(self.members - self._pending.keys())
+        if self._beginning:
+            slowest = self._slowest()
+            return [worker for worker in sorted(self.members) if self.clocks[worker] == slowest]
+        return []
+
+    def check(self) -> None:
+        """What always holds."""
+        assert self.acknowledged <= self.version
+        assert len(self._pending) < max(1, self._needed())
+        assert all(push.tag == self.version for push in self._pending.values())
+        assert not any(self._may_begin(step) for step in self._beginning.values())
+        assert not any(asked.version <= self.acknowledged for asked in self._asking.values())
+
+    # --- steps begin
+
+    def _begin(self, step: StepBegun) -> list[Action]:
+        self._serve_as_primary()
+        self._check_worker(step.worker)
+        self.members.add(step.worker)
+        if self._may_begin(step):
+            return [Answer(step.request, self.version)]
+        self.waits += 1
+        self._beginning[step.request] = step
+        return []
+
+    def _may_begin(self, step: StepBegun) -> bool:
+        allowed = self.policy.staleness
+        return allowed is None or not self.members or self._slowest() >= step.clock - allowed
+
+    def _slowest(self) -> int:
+        return min(self.clocks[worker] for worker in self.members)
+
+    def _admit(self) -> list[Action]:
+        """Answer the steps that may begin now."""
+        ready = [step for step in self._beginning.values() if self._may_begin(step)]
+        for step in ready:
+            del self._beginning[step.request]
+        return [Answer(step.request, self.version) for step in ready]
+
+    # --- gradients
+
+    def _push(self, push: GradientPushed) -> list[Action]:
+        self._serve_as_primary()
+        self._check_worker(push.worker)
+        if push.clock < self.clocks[push.worker]:
+            return [Answer(push.request, self.version)]  # an update has it, or it was dropped
+        if self.policy.quorum > 1 and push.tag != self.version:
+            self.dropped += 1
+            self.clocks[push.worker] = push.clock + 1
+            return [Answer(push.request, self.version), *self._admit()]
+        self._pending[push.worker] = push
+        return self._update_if_complete()
+
+    def _needed(self) -> int:
+        """How many gradients make an update."""
+        return max(1, min(self.policy.quorum, len(self.members)))
+
+    def _update_if_complete(self) -> list[Action]:
+        if not self._pending or len(self._pending) < self._needed():
+            return []
+        self._applying = [self._pending[worker] for worker in sorted(self._pending)]
+        self._pending = {}
+        return [ApplyUpdate([push.gradient for push in self._applying])]
+
+    def _end_update(self, error: OpError | None) -> list[Action]:
+        pushes, self._applying = self._applying, []
+        if error is not None:
+            return [Answer(push.request, None, error) for push in pushes]
+        for push in pushes:
+            self.staleness[self.version - push.tag] += 1
+            self.clocks[push.worker] = push.clock + 1
+        self.version += 1
+        if not self.policy.is_replicated:
+            self.acknowledged = self.version
+        return [Answer(push.request, self.version) for push in pushes] + self._admit()
+
+    # --- replicas
+
+    def _hand_over(self, now: float) -> list[Action]:
+        """Answer those whose version the replica has; have one of the others carry the state there."""
+        done = [asked for asked in self._asking.values() if asked.version <= self.acknowledged]
+        for asked in done:
+            del self._asking[asked.request]
+        answers: list[Action] = [Answer(asked.request, False) for asked in done]
+        is_free = self._lease is None or now - self._lease.now > LEASE_S
+        if is_free and self._asking:
+            first = next(iter(self._asking.values()))
+            del self._asking[first.request]
+            self._lease = first._replace(now=max(now, first.now))
+            answers.append(Answer(first.request, True))
+        return answers
+
+    def _install(self, state: StateArrived) -> list[Action]:
+        if state.generation < self.generation:
+            raise AbortedError(
+                f"shard {self.name!r}: expected a state of generation {self.generation}, whose primary is another"
+                f" server now; got {state.generation}. Find the primary again"
+            )
+        is_own = self.role is Role.PRIMARY and state.generation == self.generation
+        if is_own or (self.role is Role.SECONDARY and self._stamp() >= (state.generation, state.version)):
+            return []
+        self.role, self.generation = Role.SECONDARY, state.generation
+        self.version = self.acknowledged = state.version
+        self.clocks = list(state.clocks)
+        return [InstallState(state.values)]
+
+    def _stamp(self) -> tuple[int, int]:
+        return self.generation, self.version
+
+    def _promote(self) -> list[Action]:
+        if self.role is Role.NEW:
+            raise FailedPreconditionError(
+                f"shard {self.name!r}: expected the state of its primary; got none: the primary was lost before the"
+                " first update. Restore a checkpoint"
+            )
+        if self.role is Role.SECONDARY:
+            self.role, self.generation = Role.PRIMARY, self.generation + 1
+        return []
+
+    def _serve_as_primary(self) -> None:
+        if self.role is Role.SECONDARY:
+            raise FailedPreconditionError(
+                f"shard {self.name!r}: expected the primary; got its replica, which was not promoted"
+            )
+        if self.role is Role.NEW:
+            self.role, self.generation = Role.PRIMARY, 1
+
+    def _check_worker(self, worker: int) -> None:
+        if not 0 <= worker < self.policy.workers:
+            raise InvalidArgumentError(
+                f"shard {self.name!r}: expected a worker below {self.policy.workers}; got {worker}"
+            )
+
+
+def histogram(counts: Mapping[int, int]) -> list[int]:
+    """``counts`` by key, from key 0 to the largest; what is below 0 (a version that was lost) counts as 0."""
+    found = [0] * (1 + max(0, *counts)) if counts else []
+    for key, count in counts.items():
+        found[max(key, 0)] += count
+    return found

@@ -1,0 +1,67 @@
+"""``FLOWRT_TRACE``: the last steps of a process are kept, and written when it ends.
+
+    FLOWRT_TRACE=50           keep the last 50 steps, for `recent_step_stats`
+    FLOWRT_TRACE=run.json     keep the last 100, and write a Chrome trace to run.json at exit
+    FLOWRT_TRACE=traces/      the same, to a file of its own for each process: traces/<pid>.trace.json
+
+What is kept is of this process: each task of a cluster has its own.
+"""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import os
+from pathlib import Path
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.recent_steps import keep_recent_steps, recent_steps
+from flowrt.profiler.timeline import Timeline
+from flowrt.protos.step_stats_pb2 import StepStats
+
+LOGGER = logging.getLogger(__name__)
+
+VARIABLE = "FLOWRT_TRACE"
+DEFAULT_STEPS = 100
+
+
+def recent_step_stats() -> list[Any]:
+    """A ``StepStats`` for each step that is kept, oldest first; none where ``FLOWRT_TRACE`` is not set."""
+    kept = recent_steps()
+    stats = []
+    for recorder in kept.read() if kept is not None else ():
+        stats.append(StepStats())
+        recorder.fill(stats[-1])
+    return stats
+
+
+def write_recent_steps(path: Path) -> None:
+    """Write what is kept as a Chrome trace to ``path``, whole or not at all. Raises OSError."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial.write_text(Timeline(recent_step_stats()).generate_chrome_trace_format(), encoding="utf-8")
+    partial.replace(path)
+
+
+def start(setting: str) -> None:
+    """Do what ``setting``, the variable's value, asks for. Raises `InvalidArgumentError` for a number that is
+    not positive.
+    """
+    if setting.lstrip("-").isdigit():
+        if int(setting) < 1:
+            raise InvalidArgumentError(f"{VARIABLE}: expected a number of steps, or a file; got {setting!r}")
+        keep_recent_steps(int(setting))
+        return
+    keep_recent_steps(DEFAULT_STEPS)
+    path = Path(setting)
+    if setting.endswith("/") or path.is_dir():
+        path = path / f"{os.getpid()}.trace.json"
+    atexit.register(_write_at_exit, path)
+
+
+def _write_at_exit(path: Path) -> None:
+    try:
+        write_recent_steps(path)
+    except OSError as error:
+        LOGGER.warning("%s: %s could not be written: %s", VARIABLE, path, error.strerror or error)

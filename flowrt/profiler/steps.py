@@ -1,0 +1,195 @@
+"""What a traced step did, read from its ``StepStats``.
+
+    StepStats (protobuf) --read_step--> Step: Operations by device and stream, Transfers between tasks
+
+Times are nanoseconds since the epoch, of one clock. Nothing is trusted: what a message lacks is empty or 0,
+and labels of other programs that write ``StepStats``, TensorFlow's among them, are read as far as they go.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict, deque
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
+
+from flowrt.dtypes import BY_NUMBER
+
+_LABEL = re.compile(r"(?P<name>.*?) = (?P<op>\S*?(?:\[.*?\])?)\((?P<operands>.*)\)", re.DOTALL)
+_TRANSFER = re.compile(r"\[.*?\] (?P<edge>.*) from (?P<source>\S+) to (?P<target>\S+)", re.DOTALL)
+_STREAM = re.compile(r"/stream:(\w+)$")
+
+
+class Output(NamedTuple):
+    """A result of an operation. ``shape`` is None where the rank is not known, a dimension is -1 where it
+    is not.
+    """
+
+    dtype: str
+    shape: tuple[int, ...] | None
+    nbytes: int
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join("?" if d < 0 else str(d) for d in self.shape)
+        return f"{self.dtype}[{dims}]"
+
+
+class Operation(NamedTuple):
+    """What one stream of a device did for one node: from ``start`` it waited or computed until ``done``, and
+    handed on what it made until ``end``.
+    """
+
+    device: str
+    stream: int
+    name: str
+    op: str
+    operands: tuple[str, ...]
+    start: int
+    done: int
+    end: int
+    outputs: tuple[Output, ...]
+    nbytes: int
+    """New memory of its results."""
+    pool_bytes: int
+    """In use of the device's pool at the end; 0 where nobody looked."""
+
+    @property
+    def is_send(self) -> bool:
+        return self.op in ("_Send", "_HostSend")
+
+    @property
+    def is_receive(self) -> bool:
+        return self.op in ("_Recv", "_HostRecv")
+
+    @property
+    def edge(self) -> Edge:
+        """Of a send or receive."""
+        tensor, _, other = ", ".join(self.operands).rpartition(" @")
+        return Edge(tensor, self.device, other) if self.is_send else Edge(tensor, other, self.device)
+
+
+class Edge(NamedTuple):
+    """A tensor that crosses devices."""
+
+    tensor: str
+    source: str
+    target: str
+
+
+class Transfer(NamedTuple):
+    """A tensor that another task was ``asked`` for; it was ``sent`` when it was made, which is None where the
+    sender was not traced, and ``arrived``.
+    """
+
+    edge: Edge
+    nbytes: int
+    asked: int
+    sent: int | None
+    arrived: int
+
+
+class Step(NamedTuple):
+    """One traced step. ``stream_names`` by device and number."""
+
+    operations: tuple[Operation, ...]
+    transfers: tuple[Transfer, ...]
+    stream_names: dict[tuple[str, int], str]
+
+    @property
+    def start(self) -> int:
+        return min(
+            [each.start for each in self.operations] + [each.asked for each in self.transfers], default=0
+        )
+
+    @property
+    def end(self) -> int:
+        return max((each.end for each in self.operations), default=0)
+
+
+def task_of(device: str) -> str:
+    """``/job:worker/replica:0/task:1`` of a device's name; the whole where it names none."""
+    return device.partition("/device:")[0] or device
+
+
+def device_in_task(device: str) -> str:
+    """``CPU:0``."""
+    return device.rpartition("device:")[2] or device
+
+
+def read_step(step_stats: Any) -> Step:
+    """The step that a ``StepStats`` message tells of."""
+    operations: list[Operation] = []
+    received: list[Transfer] = []
+    sent: dict[Edge, deque[int]] = defaultdict(deque)
+    names: dict[tuple[str, int], str] = {}
+    for stats in step_stats.dev_stats:
+        device = _STREAM.sub("", stats.device)
+        names.update({(device, number): name for number, name in stats.thread_names.items()})
+        for entry in stats.node_stats:
+            transfer = _TRANSFER.fullmatch(entry.timeline_label)
+            if transfer is None:
+                operations.append(_read_operation(device, stats.device, entry))
+                continue
+            edge, (start, done, _) = Edge(*transfer.groups()), _times(entry)
+            if entry.node_name == "SendTensor":
+                sent[edge].append(start)
+            else:
+                received.append(Transfer(edge, _requested(entry), start, None, done))
+    return Step(tuple(sorted(operations, key=_start)), tuple(_matched(received, sent)), names)
+
+
+def _start(operation: Operation) -> int:
+    return operation.start
+
+
+def _matched(received: Iterable[Transfer], sent: dict[Edge, deque[int]]) -> Iterator[Transfer]:
+    """A loop sends over an edge again and again, in order."""
+    for each in sorted(received, key=lambda transfer: transfer.arrived):
+        times = sent[each.edge]
+        yield each._replace(sent=times.popleft()) if times else each
+
+
+def _read_operation(device: str, track: str, entry: Any) -> Operation:
+    label = _LABEL.fullmatch(entry.timeline_label)
+    op, operands = (label["op"], label["operands"]) if label else (entry.node_name, "")
+    stream = _STREAM.search(track)
+    number = int(stream[1]) if stream and stream[1].isdigit() else entry.thread_id
+    memory = entry.memory
+    return Operation(
+        device,
+        number,
+        entry.node_name,
+        op,
+        tuple(operands.split(", ")) if operands else (),
+        *_times(entry),
+        tuple(_read_output(output.tensor_description) for output in entry.output),
+        sum(each.total_bytes for each in memory),
+        max((each.allocator_bytes_in_use for each in memory), default=0),
+    )
+
+
+def _times(entry: Any) -> tuple[int, int, int]:
+    if entry.all_start_nanos:
+        start = entry.all_start_nanos
+        done, end = start + entry.op_end_rel_nanos, start + entry.all_end_rel_nanos
+    else:
+        start = entry.all_start_micros * 1000
+        done, end = start + entry.op_end_rel_micros * 1000, start + entry.all_end_rel_micros * 1000
+    return start, max(start, done), max(start, done, end)
+
+
+def _requested(entry: Any) -> int:
+    described = (output.tensor_description.allocation_description for output in entry.output)
+    return sum(each.requested_bytes for each in described)
+
+
+def _read_output(description: Any) -> Output:
+    shape = None
+    if not description.shape.unknown_rank:
+        shape = tuple(dim.size for dim in description.shape.dim)
+    dtype = BY_NUMBER.get(description.dtype)
+    nbytes = description.allocation_description.requested_bytes
+    if not nbytes and shape and dtype and min(shape) >= 0:
+        nbytes = math.prod(shape) * dtype.size
+    return Output(dtype.name if dtype else "?", shape, nbytes)

@@ -1,0 +1,194 @@
+"""Queues: `FIFOQueue`, through which steps of a session, or of a cluster's sessions, hand each other elements."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.ops import queues as ops
+from flowrt.graph.shapes import TensorShape, as_shape, is_static
+
+
+class QueueBase:
+    """A queue's operations. An element has a component a dtype; with ``names`` elements are dicts by them.
+
+    Operations are beside the queue. Who takes from an empty queue, or adds to a full one, waits; in the order of
+    coming. A closed queue refuses what is added (`CancelledError`) and, when it is empty, who takes
+    (`OutOfRangeError`).
+    """
+
+    def __init__(
+        self, dtypes: Sequence[DType], shapes: Sequence[Any], names: Sequence[str] | None, queue_ref: Tensor
+    ) -> None:
+        self._dtypes, self._names = list(dtypes), None if names is None else list(names)
+        self._shapes = [as_shape(shape) for shape in shapes]
+        self._queue_ref = queue_ref
+        if names is not None and len(names) != len(dtypes):
+            raise InvalidArgumentError(f"names: expected one a component, {len(dtypes)}; got {len(names)}")
+
+    @property
+    def queue_ref(self) -> Tensor:
+        """The queue's handle."""
+        return self._queue_ref
+
+    @property
+    def name(self) -> str:
+        return self._queue_ref.op.name
+
+    @property
+    def dtypes(self) -> list[DType]:
+        return self._dtypes
+
+    @property
+    def shapes(self) -> list[TensorShape]:
+        """Those of the components; of unknown rank where the queue takes any."""
+        return [TensorShape(shape) for shape in self._shapes or [None] * len(self._dtypes)]
+
+    @property
+    def names(self) -> list[str] | None:
+        return self._names
+
+    # --- operations
+
+    def enqueue(self, vals: Any, name: str | None = None) -> Operation:
+        """The operation that adds an element: a tensor, a list of components, or a dict by name. Raises
+        `InvalidArgumentError` or `DTypeError` for what is no element of this queue.
+        """
+        with get_default_graph().colocate_with(self._queue_ref):
+            added: Operation = ops.queue_enqueue_op(
+                self._queue_ref, self._components(vals), name=name or f"{self._short_name}_enqueue"
+            )
+            return added
+
+    def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
+        """The operation that adds an element a row of ``vals``."""
+        with get_default_graph().colocate_with(self._queue_ref):
+            added: Operation = ops.queue_enqueue_many_op(
+                self._queue_ref, self._components(vals), name=name or f"{self._short_name}_EnqueueMany"
+            )
+            return added
+
+    def dequeue(self, name: str | None = None) -> Any:
+        """The first element: a tensor, a list of them, or a dict by name."""
+        with get_default_graph().colocate_with(self._queue_ref):
+            return self._element(
+                ops.queue_dequeue_op(
+                    self._queue_ref, component_types=self._dtypes, name=name or f"{self._short_name}_Dequeue"
+                )
+            )
+
+    def dequeue_many(self, n: Any, name: str | None = None) -> Any:
+        """``n`` elements, stacked; fewer are an `OutOfRangeError` when the queue is closed. Raises
+        `InvalidArgumentError` for a queue without shapes.
+        """
+        return self._many(ops.queue_dequeue_many_op, n, name or f"{self._short_name}_DequeueMany")
+
+    def dequeue_up_to(self, n: Any, name: str | None = None) -> Any:
+        """``n`` elements, stacked, or what a closed queue has left, at least one."""
+        return self._many(ops.queue_dequeue_up_to_op, n, name or f"{self._short_name}_DequeueUpTo")
+
+    def close(self, cancel_pending_enqueues: bool = False, name: str | None = None) -> Operation:
+        """The operation that closes the queue. What waits for room is still added, unless
+        ``cancel_pending_enqueues``.
+        """
+        with get_default_graph().colocate_with(self._queue_ref):
+            closed: Operation = ops.queue_close_op(
+                self._queue_ref,
+                cancel_pending_enqueues=cancel_pending_enqueues,
+                name=name or f"{self._short_name}_Close",
+            )
+            return closed
+
+    def is_closed(self, name: str | None = None) -> Tensor:
+        with get_default_graph().colocate_with(self._queue_ref):
+            answer: Tensor = ops.queue_is_closed_op(self._queue_ref, name=name or f"{self._short_name}_is_closed")
+            return answer
+
+    def size(self, name: str | None = None) -> Tensor:
+        """How many elements there are: int32."""
+        with get_default_graph().colocate_with(self._queue_ref):
+            count: Tensor = ops.queue_size_op(self._queue_ref, name=name or f"{self._short_name}_Size")
+            return count
+
+    # --- elements
+
+    @property
+    def _short_name(self) -> str:
+        return self.name.rpartition("/")[2]
+
+    def _components(self, vals: Any) -> list[Tensor]:
+        if isinstance(vals, Mapping):
+            if self._names is None or sorted(vals) != sorted(self._names):
+                raise InvalidArgumentError(
+                    f"queue {self.name!r}: expected the components {self._names}; got a dict of {sorted(vals)}"
+                )
+            vals = [vals[name] for name in self._names]
+        elif self._names is not None:
+            raise DTypeError(f"queue {self.name!r}: expected a dict of {self._names}; got {vals!r}")
+        given = list(vals) if isinstance(vals, list | tuple) else [vals]
+        if len(given) != len(self._dtypes):
+            raise InvalidArgumentError(
+                f"queue {self.name!r}: expected {len(self._dtypes)} components; got {len(given)}"
+            )
+        return [convert_to_tensor(value, dtype) for value, dtype in zip(given, self._dtypes, strict=True)]
+
+    def _element(self, components: Sequence[Tensor]) -> Any:
+        if self._names is not None:
+            return dict(zip(self._names, components, strict=True))
+        return components[0] if len(components) == 1 else list(components)
+
+    def _many(self, op: Any, n: Any, name: str) -> Any:
+        if len(self._shapes) != len(self._dtypes) or not all(map(is_static, self._shapes)):
+            raise InvalidArgumentError(
+                f"queue {self.name!r}: expected fully defined shapes to stack elements; got"
+                f" {[str(shape) for shape in self.shapes]}. Pass shapes= when the queue is made"
+            )
+        with get_default_graph().colocate_with(self._queue_ref):
+            return self._element(op(self._queue_ref, n, component_types=self._dtypes, name=name))
+
+
+class FIFOQueue(QueueBase):
+    """Elements come out in the order in which they went in.
+
+    It holds ``capacity`` elements, any number if that is negative. ``dtypes`` and ``shapes`` are of the components of
+    an element: one, or a list. Sessions of a cluster share a queue of one ``shared_name`` (or name) and device.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: Any,
+        shapes: Any = None,
+        names: Any = None,
+        shared_name: str | None = None,
+        name: str = "fifo_queue",
+    ) -> None:
+        types = [as_dtype(d) for d in (dtypes if isinstance(dtypes, list | tuple) else [dtypes])]
+        known = _shapes_of(shapes, len(types))
+        given = [names] if isinstance(names, str) else names
+        handle = ops.fifo_queue_op(
+            component_types=types,
+            shapes=known,
+            capacity=capacity,
+            shared_name=shared_name or "",
+            container=get_default_graph().get_container_scope(),
+            name=name,
+        )
+        super().__init__(types, known, given, handle)
+
+
+def _shapes_of(shapes: Any, count: int) -> list[Any]:
+    """One shape a component, none if ``shapes`` is None. Raises `InvalidArgumentError` for another number."""
+    if shapes is None:
+        return []
+    is_list = isinstance(shapes, list | tuple) and (
+        count > 1 or any(isinstance(s, list | tuple | TensorShape) for s in shapes)
+    )
+    found = [as_shape(shape) for shape in (shapes if is_list else [shapes])]
+    if len(found) != count:
+        raise InvalidArgumentError(f"shapes: expected one a component, {count}; got {len(found)}")
+    return found

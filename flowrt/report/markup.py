@@ -1,0 +1,51 @@
+"""HTML and SVG as values: what is not made here is text, and is escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from html import escape
+from typing import TypeAlias
+
+
+class Markup(str):
+    """Text that is markup already."""
+
+    __slots__ = ()
+
+
+Child: TypeAlias = "str | float | Markup | Iterable[Child]"
+
+_VOID = frozenset({"br", "meta"})
+
+
+def element(name: str, *children: Child, **attributes: str | float | None) -> Markup:
+    """``<name attributes>children</name>``. An attribute ``class_`` is ``class``, ``text_anchor`` is
+    ``text-anchor``; one that is None is left out. Numbers have two digits behind the point at most.
+    """
+    shown = "".join(
+        f' {key.rstrip("_").replace("_", "-")}="{escape(_text(value))}"'
+        for key, value in attributes.items()
+        if value is not None
+    )
+    if name in _VOID:
+        return Markup(f"<{name}{shown}>")
+    return Markup(f"<{name}{shown}>{joined(children)}</{name}>")
+
+
+def joined(children: Iterable[Child]) -> Markup:
+    """One after the other."""
+    return Markup("".join(map(_markup, children)))
+
+
+def _markup(child: Child) -> str:
+    if isinstance(child, Markup):
+        return child
+    if isinstance(child, str | float | int):
+        return escape(_text(child))
+    return joined(child)
+
+
+def _text(value: str | float) -> str:
+    if isinstance(value, float):
+        return f"{value:.2f}".rstrip("0").rstrip(".")
+    return str(value)

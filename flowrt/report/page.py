@@ -1,0 +1,46 @@
+"""The page: the sections in the template, with style and script inside."""
+
+from __future__ import annotations
+
+import os
+from importlib.resources import files
+from pathlib import Path
+
+from flowrt.report.markup import Markup, element, joined
+from flowrt.report.read_run import Run, read_run
+from flowrt.report.sections import SECTIONS
+from flowrt.version import VERSION
+
+
+def make_page(run: Run) -> str:
+    """The HTML text of a run's report."""
+    parts = {
+        "title": element("title", f"{run.directory.resolve().name}: report"),
+        "style": element("style", Markup(_resource("page.css"))),
+        "script": element("script", Markup(_resource("page.js"))),
+        "body": joined(section(run) for section in SECTIONS),
+        "version": Markup(VERSION),
+    }
+    page = _resource("template.html")
+    for name, part in parts.items():  # a "<" of the run's own text is escaped: it names no part
+        page = page.replace(f"<!-- {name} -->", part)
+    return page
+
+
+def write_report(directory: Path, target: Path) -> Path:
+    """Write the report of the run in ``directory`` to ``target``, whole or not at all; ``target``.
+
+    Raises `NotFoundError` for a directory that is none or has nothing to show, and OSError.
+    """
+    page = make_page(read_run(directory))
+    partial = target.with_name(f"{target.name}.{os.getpid()}")
+    try:
+        partial.write_text(page, encoding="utf-8")
+        partial.replace(target)
+    finally:
+        partial.unlink(missing_ok=True)
+    return target
+
+
+def _resource(name: str) -> str:
+    return files("flowrt.report").joinpath(name).read_text("utf-8")

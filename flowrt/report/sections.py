@@ -1,0 +1,326 @@
+"""The parts of a report: each takes a `Run` and gives its charts and tables, or says what is missing."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+
+from flowrt.distribute.flight_recorder import Record, What
+from flowrt.distribute.missing_sender import explain, short_name
+from flowrt.profiler.costs import NodeCost, node_costs, short_device
+from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.steps import Operation, Step
+from flowrt.report import charts
+from flowrt.report.charts import Bar, Mark
+from flowrt.report.markup import Child, Markup, element, joined
+from flowrt.report.read_run import Run
+from flowrt.report.scale import duration, number, share, size
+from flowrt.report.step_times import ACTIVITIES, Traffic, activities, mean_span, split, streams, traffic
+
+MAX_OPS = 20
+MAX_CURVES = 24
+MAX_ABORTS = 20
+
+TRACES_BY = (
+    "Run steps with RunOptions(trace_level=FULL_TRACE) and give the RunMetadata to "
+    "FileWriter.add_run_metadata, or use train.ProfilerHook."
+)
+
+
+def header(run: Run) -> Markup:
+    """What was looked at, in one line of facts."""
+    steps = [point.step for lines in run.curves.values() for points in lines.values() for point in points]
+    facts = [("files read", str(len(run.files)))]
+    if run.first_time and run.last_time:
+        facts.insert(0, ("from", _date(run.first_time)))
+        facts.insert(1, ("took", duration((run.last_time - run.first_time) * 1e9)))
+    if steps:
+        facts.append(("last step", str(max(steps))))
+    if run.traces:
+        facts.append(("traced steps", str(len(run.traces))))
+        facts.append(("mean traced step", duration(mean_span(_steps(run)))))
+    if run.records:
+        facts.append(("tasks with records", str(len({record.task for record in run.records}))))
+    shown = [element("div", element("dt", name), element("dd", value)) for name, value in facts]
+    return joined([element("h1", run.directory.resolve().name), element("dl", shown, class_="facts")])
+
+
+def notes(run: Run) -> Markup:
+    """What could not be read."""
+    if not run.notes:
+        return Markup("")
+    lines = [element("li", note) for note in run.notes]
+    return element("aside", element("h2", "Not all could be read"), element("ul", lines))
+
+
+def curves(run: Run) -> Markup:
+    """The scalars, a chart a tag."""
+    if not run.curves:
+        return _missing("Curves", "no scalars", "Write summary.scalar with a FileWriter.")
+    figures = []
+    for tag in sorted(run.curves, key=_by_interest)[:MAX_CURVES]:
+        lines = run.curves[tag]
+        last = [points[-1].value for points in lines.values()]
+        caption = element("figcaption", element("b", tag), element("span", f"last {number(last[-1])}"))
+        figures.append(element("figure", caption, charts.curves(lines), _legend(list(lines))))
+    more = len(run.curves) - MAX_CURVES
+    note = element("p", f"{more} more scalars are in the event files.") if more > 0 else ""
+    return _section("Curves", element("div", figures, class_="grid"), note)
+
+
+def step_times(run: Run) -> Markup:
+    """What the streams did, and the last traced step as it went."""
+    if not run.traces:
+        return _missing("Time of a step", "no traced steps", TRACES_BY)
+    steps, last = _steps(run), run.traces[-1]
+    table = [
+        [element("td", each.stream), element("td", _stack(each.nanos), class_="wide")]
+        + [element("td", duration(each.nanos[kind]), class_="number") for kind in ACTIVITIES]
+        for each in activities(steps)
+    ]
+    heads = ["stream", "", *ACTIVITIES]
+    return _section(
+        "Time of a step",
+        element("p", f"A step takes {duration(mean_span(steps))}, the mean of {len(steps)} traced."),
+        _table(heads, table, number_from=2),
+        element("h3", f"{last.tag}, as it went"),
+        _went(last.step),
+        _legend(ACTIVITIES, classes=ACTIVITIES),
+    )
+
+
+def slowest_ops(run: Run) -> Markup:
+    """The nodes that took most."""
+    if not run.traces:
+        return _missing("Slowest operations", "no traced steps", TRACES_BY)
+    steps = _steps(run)
+    costs = sorted(node_costs(steps), key=lambda cost: -cost.micros)
+    whole = sum(cost.micros for cost in costs)
+    rows = [_cost_row(cost, costs[0].micros, whole, len(steps)) for cost in costs[:MAX_OPS]]
+    rest = costs[MAX_OPS:]
+    took = sum(cost.micros for cost in rest)
+    note = f"{len(rest)} other operations take {share(took, whole)} of the time together." if rest else ""
+    heads = ["operation", "type", "device", "", "time a step", "share", "runs", "new memory"]
+    return _section("Slowest operations", _table(heads, rows, number_from=4), element("p", note))
+
+
+def sent(run: Run) -> Markup:
+    """Bytes from device to device."""
+    if not run.traces:
+        return _missing("Between devices", "no traced steps", TRACES_BY)
+    found = traffic(_steps(run))
+    if not found:
+        return _section("Between devices", element("p", "Nothing went from one device to another."))
+    sources = sorted({each.source for each in found})
+    targets = sorted({each.target for each in found})
+    cells = {(each.source, each.target): each for each in found}
+    most = max(each.nbytes for each in found)
+    rows = [
+        [element("th", source, scope="row"), *(_heat(cells.get((source, t)), most) for t in targets)]
+        for source in sources
+    ]
+    heads = ["from \\ to", *targets]
+    return _section("Between devices", _table(heads, rows, number_from=1, kind="matrix"))
+
+
+def memory(run: Run) -> Markup:
+    """Live tensors during the last traced step, and the pool's peak."""
+    if not run.traces:
+        return _missing("Memory", "no traced steps", TRACES_BY)
+    step = run.traces[-1].step
+    lines = {
+        short_device(device): [((at - step.start) * 1.0, float(nbytes)) for at, nbytes in samples]
+        for device, samples in live_bytes(step).items()
+    }
+    if not lines:
+        return _section("Memory", element("p", "No operation of the step made a tensor of a known size."))
+    pools = {short_device(op.device): 0 for op in step.operations if op.pool_bytes}
+    for op in step.operations:
+        if op.pool_bytes:
+            pools[short_device(op.device)] = max(pools[short_device(op.device)], op.pool_bytes)
+    peaks = [
+        f"{name} {size(max(value for _, value in pairs))}"
+        + (f" (its pool, with variables and plans: {size(pools[name])})" if name in pools else "")
+        for name, pairs in lines.items()
+    ]
+    return _section(
+        "Memory",
+        element("p", f"Results of operations that are alive during the step; at most {', '.join(peaks)}."),
+        charts.areas(lines),
+        _legend(list(lines)),
+    )
+
+
+def cluster_events(run: Run) -> Markup:
+    """What the tasks' flight recorders have, and what they say of steps that failed."""
+    if not run.records:
+        return _missing(
+            "Events of the cluster",
+            "no flight records",
+            "Tasks with --log-dir write them when a step is aborted.",
+        )
+    marks = {short_name(record.task): _marks(record) for record in run.records}
+    times = [mark.at for each in marks.values() for mark in each]
+    start = min(times, default=0.0)
+    moved = {name: [mark._replace(at=mark.at - start) for mark in each] for name, each in marks.items()}
+    last = max((mark.at for each in moved.values() for mark in each), default=0.0)
+    kinds = [what.value for what in What]
+    return _section(
+        "Events of the cluster",
+        charts.rows({}, moved, (0.0, max(last, 1e3))),
+        _legend(kinds, classes=kinds),
+        _aborts(run.records),
+        element("ul", [element("li", line) for line in explain(run.records)]),
+    )
+
+
+def files(run: Run) -> Markup:
+    """What the report was made of."""
+    names = [str(path.relative_to(run.directory)) for path in run.files]
+    parts: list[Child] = [element("ul", [element("li", name) for name in names])]
+    if run.trace_files:
+        traces = [str(path.relative_to(run.directory)) for path in run.trace_files]
+        parts.append(element("p", "Timelines, for Perfetto or chrome://tracing:"))
+        parts.append(element("ul", [element("li", name) for name in traces]))
+    return _section("Files", *parts)
+
+
+SECTIONS = (header, notes, curves, step_times, slowest_ops, sent, memory, cluster_events, files)
+"""From the top of the page to its end."""
+
+
+# --- parts of sections
+
+
+def _steps(run: Run) -> list[Step]:
+    return [trace.step for trace in run.traces]
+
+
+def _by_interest(tag: str) -> tuple[bool, str]:
+    """Losses first."""
+    return "loss" not in tag.lower(), tag
+
+
+def _went(step: Step) -> Markup:
+    span = max(1, step.end - step.start)
+    bars = {
+        name: charts.merged((_op_bar(step, op) for op in operations), span / 800)
+        for name, operations in streams(step.operations).items()
+    }
+    return charts.rows(bars, {}, (0.0, float(span)))
+
+
+def _op_bar(step: Step, op: Operation) -> Bar:
+    text = f"{op.name} ({op.op}): {duration(op.end - op.start)}"
+    return Bar(op.start - step.start, op.end - step.start, split(op)[0][0], text)
+
+
+def _stack(nanos: dict[str, float]) -> Markup:
+    """The activities of a stream as one bar."""
+    whole = sum(nanos.values()) or 1.0
+    parts = [
+        element(
+            "i",
+            class_=f"bar {kind}",
+            style=f"width:{100 * took / whole:.2f}%",
+            title=f"{kind} {duration(took)}, {share(took, whole)}",
+        )
+        for kind, took in nanos.items()
+        if took
+    ]
+    return element("div", parts, class_="stack")
+
+
+def _cost_row(cost: NodeCost, most: float, whole: float, steps: int) -> list[Markup]:
+    bar = element("i", class_="bar compute", style=f"width:{100 * cost.micros / (most or 1):.2f}%")
+    cells = [
+        duration(cost.micros * 1e3 / steps),
+        share(cost.micros, whole),
+        f"{cost.occurrence / steps:.3g}",
+        size(cost.bytes / steps),
+    ]
+    return [
+        element("td", cost.name, class_="name", title=cost.name),
+        element("td", cost.op, class_="name", title=cost.op),
+        element("td", short_device(cost.device)),
+        element("td", element("div", bar, class_="stack bare"), class_="narrow"),
+        *(element("td", cell, class_="number") for cell in cells),
+    ]
+
+
+def _heat(traffic: Traffic | None, most: float) -> Markup:
+    if traffic is None:
+        return element("td", "–", class_="number none")
+    level = round(4 * (traffic.nbytes / most) ** 0.5) if most else 0
+    tensors = f"{traffic.tensors:.3g} tensor{'' if traffic.tensors == 1 else 's'}"
+    return element("td", size(traffic.nbytes), element("small", tensors), class_=f"number amount{level}")
+
+
+def _marks(record: Record) -> list[Mark]:
+    """At nanoseconds."""
+    return [
+        Mark(
+            event.time * 1e9, event.what.value, f"{event.what.value}, step {event.step:x} {event.key}".strip()
+        )
+        for event in record.events
+    ]
+
+
+def _aborts(records: Iterable[Record]) -> Markup:
+    aborts = sorted(
+        (event.time, short_name(record.task), event.step, event.key)
+        for record in records
+        for event in record.events
+        if event.what is What.ABORTED
+    )
+    if not aborts:
+        return element("p", "No step was aborted.")
+    rows = [
+        [
+            element("td", _date(time)),
+            element("td", task),
+            element("td", f"{step:x}", class_="number"),
+            element("td", message),
+        ]
+        for time, task, step, message in aborts[-MAX_ABORTS:]
+    ]
+    per_task = ", ".join(f"{task} {count}" for task, count in Counter(task for _, task, *_ in aborts).items())
+    caption = element("p", f"Aborted steps: {per_task}.")
+    return joined([caption, _table(["time", "task", "step", "error"], rows)])
+
+
+def _section(title: str, *parts: Child) -> Markup:
+    return element("section", element("h2", title), *parts)
+
+
+def _missing(title: str, what: str, how: str) -> Markup:
+    return _section(title, element("p", f"The run has {what}. {how}", class_="missing"))
+
+
+def _table(
+    heads: Sequence[str], rows: Iterable[Sequence[Markup]], number_from: int = 99, kind: str | None = None
+) -> Markup:
+    """Heads from ``number_from`` on stand over numbers."""
+    top = [
+        element("th", head, scope="col", class_="number" if i >= number_from else None)
+        for i, head in enumerate(heads)
+    ]
+    body = element("tbody", [element("tr", row) for row in rows])
+    return element("table", element("thead", element("tr", top)), body, class_=kind)
+
+
+def _legend(names: Sequence[str], classes: Sequence[str] | None = None) -> Markup:
+    """What the colours mean; nothing where there is one."""
+    if len(names) < 2:
+        return Markup("")
+    kinds = classes or [f"c{i % charts.NUM_COLOURS}" for i in range(len(names))]
+    entries = [
+        element("li", element("i", class_=f"bar {kind}"), name)
+        for name, kind in zip(names, kinds, strict=True)
+    ]
+    return element("ul", entries, class_="legend")
+
+
+def _date(seconds: float) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S} UTC"

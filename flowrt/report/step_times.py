@@ -1,0 +1,85 @@
+"""What the devices did with the time of traced steps, and what went from one to another. All pure sums."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flowrt.profiler.costs import short_device
+from flowrt.profiler.steps import Operation, Step
+
+ACTIVITIES = ("compute", "send", "wait", "copy", "idle")
+"""What a stream may be doing: ``wait`` is for a tensor of another device, ``copy`` brings one that is there
+to where it is read, ``idle`` is what is left of the step.
+"""
+
+
+class Activity(NamedTuple):
+    """A stream of a device: nanoseconds of a step, on the average, by activity."""
+
+    stream: str
+    nanos: dict[str, float]
+
+
+class Traffic(NamedTuple):
+    """What one device gave another in a step, on the average."""
+
+    source: str
+    target: str
+    tensors: float
+    nbytes: float
+
+
+def activities(steps: Sequence[Step]) -> list[Activity]:
+    """One for each stream. A step is from the first beginning on any device to the last end."""
+    totals: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(ACTIVITIES, 0.0))
+    for step in steps:
+        for operation in step.operations:
+            own = totals[stream_name(operation)]
+            for activity, nanos in split(operation):
+                own[activity] += nanos / len(steps)
+    for own in totals.values():
+        own["idle"] = max(0.0, mean_span(steps) - sum(own.values()))
+    return [Activity(name, totals[name]) for name in sorted(totals)]
+
+
+def split(operation: Operation) -> list[tuple[str, int]]:
+    """What an operation's time was."""
+    begun, handed = operation.done - operation.start, operation.end - operation.done
+    if operation.is_receive:
+        return [("wait", begun), ("copy", handed)]
+    return [("send" if operation.is_send else "compute", begun + handed)]
+
+
+def stream_name(operation: Operation) -> str:
+    name = short_device(operation.device)
+    return f"{name} stream {operation.stream}" if operation.stream else name
+
+
+def traffic(steps: Sequence[Step]) -> list[Traffic]:
+    """By the receives, which know their tensor; one for each pair of devices between which something went."""
+    counts: dict[tuple[str, str], list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for step in steps:
+        for operation in step.operations:
+            if operation.is_receive:
+                own = counts[operation.edge.source, operation.device]
+                own[0] += 1 / len(steps)
+                own[1] += sum(output.nbytes for output in operation.outputs) / len(steps)
+    return [
+        Traffic(short_device(source), short_device(target), tensors, nbytes)
+        for (source, target), (tensors, nbytes) in sorted(counts.items())
+    ]
+
+
+def mean_span(steps: Sequence[Step]) -> float:
+    """Nanoseconds from the beginning of a step to its end, on the average."""
+    return sum(step.end - step.start for step in steps) / max(1, len(steps))
+
+
+def streams(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+    """The operations of each stream, by its name."""
+    found: dict[str, list[Operation]] = defaultdict(list)
+    for operation in operations:
+        found[stream_name(operation)].append(operation)
+    return dict(sorted(found.items()))

@@ -1,0 +1,66 @@
+"""`variable_creator_scope`: functions that stand between a call of `Variable` and the variable that it makes.
+
+A call passes through the thread's creators from the innermost scope to the outermost, each of which may
+change the arguments, call the next one, call it several times, or return something else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any, TypeAlias
+
+Creator: TypeAlias = Callable[..., Any]
+"""``creator(next_creator, **arguments of Variable) -> variable``."""
+
+
+class _Thread(threading.local):
+    creators: tuple[Creator, ...] = ()
+
+
+_thread = _Thread()
+
+
+def variable_creators() -> tuple[Creator, ...]:
+    """The thread's creators, the outermost first."""
+    return _thread.creators
+
+
+@contextlib.contextmanager
+def variable_creators_set(creators: tuple[Creator, ...]) -> Iterator[None]:
+    """Inside, the thread has these creators and no others."""
+    outer, _thread.creators = _thread.creators, creators
+    try:
+        yield
+    finally:
+        _thread.creators = outer
+
+
+@contextlib.contextmanager
+def variable_creator_scope(variable_creator: Creator) -> Iterator[None]:
+    """Variables made inside are what ``variable_creator(next_creator, **arguments)`` returns.
+
+    ``arguments`` are all those of `Variable`, by name; ``next_creator(**arguments)`` asks the scope around
+    this one, or at last makes the variable.
+    """
+    with variable_creators_set((*_thread.creators, variable_creator)):
+        yield
+
+
+class CreatedInScopes(type):
+    """The type of `Variable`: calls of the class itself pass through the creators, those of subclasses do
+    not.
+    """
+
+    def __call__(cls, *args: Any, **kwargs: Any) -> Any:
+        make: Callable[..., Any] = partial(type.__call__, cls)
+        if not _thread.creators or isinstance(cls.__base__, CreatedInScopes):
+            return make(*args, **kwargs)
+        bound = inspect.signature(cls.__init__).bind(None, *args, **kwargs)  # type: ignore[misc]
+        bound.apply_defaults()
+        for creator in _thread.creators:
+            make = partial(creator, make)
+        return make(**dict(list(bound.arguments.items())[1:]))

@@ -1,0 +1,77 @@
+"""Crowds: a box with more children than a reader can take in gets boxes of neighbours in it.
+
+Generated code often makes thousands of operations in one scope, called alike or not at all. Those that run
+one after the other are put together, about as many in a box as there are boxes.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from flowrt.viz.view import GraphView, GroupKind, GroupView, NodeView
+
+MAX_CHILDREN = 120
+"""Of one box: two screens."""
+
+
+def split_crowds(view: GraphView) -> GraphView:
+    """``view`` with no more than `MAX_CHILDREN` children in a group, nor outside of all groups."""
+    groups = dict(view.groups)
+    nodes = dict(view.nodes)
+    for parent, children in _children(view).items():
+        if len(children) > MAX_CHILDREN:
+            _split(parent, children, groups, nodes)
+    return GraphView(nodes, view.edges, _outer_first(groups))
+
+
+def _children(view: GraphView) -> dict[str, list[NodeView | GroupView]]:
+    """Of each group and of "", in the order in which they run."""
+    children: dict[str, list[NodeView | GroupView]] = {}
+    seen: set[str] = set()
+    for node in view.nodes.values():
+        children.setdefault(node.group, []).append(node)
+        name = node.group
+        while name and name not in seen:
+            seen.add(name)
+            group = view.groups[name]
+            children.setdefault(group.parent, []).append(group)
+            name = group.parent
+    return children
+
+
+def _split(
+    parent: str,
+    children: Sequence[NodeView | GroupView],
+    groups: dict[str, GroupView],
+    nodes: dict[str, NodeView],
+) -> None:
+    size = math.ceil(math.sqrt(len(children)))
+    while math.ceil(len(children) / size) > MAX_CHILDREN:
+        size *= 2
+    for start in range(0, len(children), size):
+        chunk = children[start : start + size]
+        span = f"[{start}..{start + len(chunk) - 1}]"
+        name = f"{parent}/{span}" if parent else span
+        count = sum(child.num_ops for child in chunk)
+        label = f"{chunk[0].label} … {chunk[-1].label}"
+        groups[name] = GroupView(name, label, GroupKind.SERIES, parent, count)
+        for child in chunk:
+            if isinstance(child, NodeView):
+                nodes[child.name] = child._replace(group=name)
+            else:
+                groups[child.name] = child._replace(parent=name)
+
+
+def _outer_first(groups: dict[str, GroupView]) -> dict[str, GroupView]:
+    ordered: dict[str, GroupView] = {}
+
+    def put(group: GroupView) -> None:
+        if group.name not in ordered:
+            if group.parent:
+                put(groups[group.parent])
+            ordered[group.name] = group
+
+    for group in groups.values():
+        put(group)
+    return ordered

@@ -1,0 +1,249 @@
+"""`explain`: where each operation of a step runs and why, and what was compiled for it, as text.
+
+    Session | Graph | GraphDef file | Question -> Explanation -> str
+
+The devices and the reasons are of the real placement, the programs of a real plan: of the session that is
+asked, else of a session like it that is made for this and runs nothing.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, NamedTuple
+
+from flowrt.errors import OpError
+from flowrt.executor.compile_step import compile_step
+from flowrt.executor.config import ConfigProto
+from flowrt.executor.plan import Plan
+from flowrt.executor.session import BaseSession, Session
+from flowrt.graph.graph import Graph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.passes.group import Group
+from flowrt.graph.passes.placement_reasons import placement_reasons
+from flowrt.graph.shapes import format_shape
+from flowrt.graph.text import labelled_functions
+from flowrt.viz.formats.wording import size_text
+from flowrt.viz.question import Question, question
+from flowrt.viz.sources import read_graph
+
+MAX_NAMED = 8
+"""Fetches, and fed tensors, that a step's title names."""
+
+
+class Placed(NamedTuple):
+    """Where one operation runs, and why. ``name`` of what is in a function begins with its owner's."""
+
+    name: str
+    op: str
+    device: str
+    why: str
+    source: str
+
+
+class FusedGroup(NamedTuple):
+    """One loop that computes the ``members``: "Relu a, AddV2 b"."""
+
+    name: str
+    members: str
+
+
+class DevicePlan(NamedTuple):
+    """What one device does in a step: on how many ``streams``, with an arena of ``arena_bytes`` (of which at
+    least ``lower_bound_bytes`` are needed at once), and the program's text.
+    """
+
+    device: str
+    streams: int
+    arena_bytes: int
+    lower_bound_bytes: int
+    groups: tuple[FusedGroup, ...]
+    programs: tuple[str, ...]
+
+
+class Explanation(NamedTuple):
+    """``step`` says what is computed and fed; ``devices`` is empty, and ``unplanned`` says why, where the
+    devices are not of this process.
+    """
+
+    step: str
+    operations: tuple[Placed, ...]
+    devices: tuple[DevicePlan, ...]
+    unplanned: str
+
+    def __str__(self) -> str:
+        return "\n".join(_lines(self))
+
+
+def explain(
+    what: BaseSession | Graph | str | os.PathLike[str] | Question,
+    fetches: Any = None,
+    feed_dict: Mapping[Any, Any] | None = None,
+) -> Explanation:
+    """The step of ``what`` that computes ``fetches``: see `flowrt.viz.question.question`. A string is the
+    path of a GraphDef. Variables that no step has placed are placed by this one, as if it ran; nothing runs.
+
+    Raises as `Session.run` where the step does not compile, and as `flowrt.viz.sources.read_graph`.
+    """
+    if isinstance(what, Question):
+        asked = what
+    else:
+        graph = what if isinstance(what, BaseSession | Graph) else read_graph(os.fspath(what))
+        asked = question(graph, fetches, feed_dict)
+    step, operations = _title(asked), tuple(_placements(asked))
+    try:
+        if isinstance(what, BaseSession):
+            return Explanation(step, operations, _device_plans(_fused(_plan(what, asked))), "")
+        config = ConfigProto(device_count=_local_counts(asked), allow_soft_placement=True)
+        with closing(Session(graph=asked.graph, config=config)) as session:
+            return Explanation(step, operations, _device_plans(_fused(_plan(session, asked))), "")
+    except _NotHere as reason:
+        return Explanation(step, operations, (), str(reason))
+
+
+def _title(asked: Question) -> str:
+    wanted = [t.name for t in asked.tensors] + [op.name for op in asked.targets]
+    fed = [f"{tensor.name} {tensor.dtype.name}{format_shape(shape)}" for tensor, shape in asked.feeds.items()]
+    return f"step: {_some(wanted)}" + (f"; fed: {_some(fed)}" if fed else "")
+
+
+def _some(words: Sequence[str]) -> str:
+    """The first `MAX_NAMED` of them."""
+    more = f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else ""
+    return ", ".join(words[:MAX_NAMED]) + more
+
+
+# --- devices and reasons
+
+
+def _placements(asked: Question) -> Iterator[Placed]:
+    shown: dict[str, Subgraph] = {}
+
+    def watch(name: str, subgraph: Subgraph) -> None:
+        shown["placed" if name == "place" else "before" if "placed" not in shown else "after"] = subgraph
+
+    setting = asked.setting
+    assigned = dict(setting.assigned)
+    compile_step(
+        asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, assigned,
+        setting.soft_placement, setting.optimisations, (), watch=watch,
+    )  # fmt: skip
+    reasons = placement_reasons(shown["before"], shown["placed"], setting.devices, assigned)
+    for node in shown["placed"]:
+        yield _placed(node, node.name, reasons[node.name])
+        yield from _inner(node, node.name)
+
+
+def _inner(owner: Node, name: str) -> Iterator[Placed]:
+    """What is in the functions of ``owner``: they are placed as graphs of their own."""
+    for label, function in labelled_functions(owner):
+        for node in function:
+            inner = f"{name}:{label}/{node.name}"
+            yield _placed(node, inner, "requested" if node.device != owner.device else "with its owner")
+            yield from _inner(node, inner)
+
+
+def _placed(node: Node, name: str, why: str) -> Placed:
+    return Placed(name, node.op.name, node.device, why, "" if node.source is None else str(node.source))
+
+
+# --- plans
+
+
+class _NotHere(Exception):
+    """Says why there is no plan in this process."""
+
+
+def _plan(session: BaseSession, asked: Question) -> Plan:
+    plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
+    if not isinstance(plan, Plan):
+        raise _NotHere("the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one")
+    return plan
+
+
+def _local_counts(asked: Question) -> dict[str, int]:
+    """How many devices of each type a session of this process needs."""
+    tasks = {(device.job, device.replica, device.task) for device in asked.setting.devices}
+    if tasks != {("localhost", 0, 0)}:
+        raise _NotHere("its devices are those of a cluster, whose tasks plan their own parts")
+    kinds = [device.device_type or "" for device in asked.setting.devices]
+    if set(kinds) - {"CPU", "NULL"}:
+        raise _NotHere("it asks for devices that are planned where they are")
+    return {kind: kinds.count(kind) for kind in kinds}
+
+
+def _fused(plan: Plan) -> Plan:
+    """The plan that takes the place of ``plan`` after some runs."""
+    if plan.with_loops is None:
+        return plan
+    try:
+        return plan.with_loops()
+    except OpError:  # there is no memory for a second one
+        return plan
+
+
+def _device_plans(plan: Plan) -> tuple[DevicePlan, ...]:
+    texts: dict[str, list[str]] = {}
+    for program in plan.programs:
+        texts.setdefault(program.device.name, []).append(str(program))
+    return tuple(
+        DevicePlan(
+            name,
+            part.schedule.count,
+            part.places.memory.nbytes,
+            part.places.memory.lower_bound,
+            tuple(_groups([part.subgraph])),
+            tuple(texts.get(name, ())),
+        )
+        for name, part in plan.partitions.items()
+    )
+
+
+def _groups(parts: Sequence[Subgraph]) -> Iterator[FusedGroup]:
+    for part in parts:
+        for node in part:
+            group = node.attrs.get("group")
+            if isinstance(group, Group):
+                yield FusedGroup(node.name, str(group))
+            yield from _groups(owned_subgraphs(node.attrs))
+
+
+# --- text
+
+
+def _lines(explanation: Explanation) -> Iterator[str]:
+    yield explanation.step
+    yield ""
+    yield "operations"
+    rows = [("name", "type", "device", "why", "line")]
+    rows += [(o.name, o.op, _short(o.device), o.why, o.source) for o in explanation.operations]
+    yield from ("  " + line for line in _aligned(rows))
+    for device in explanation.devices:
+        yield ""
+        yield from _device_lines(device)
+    if explanation.unplanned:
+        yield ""
+        yield f"no plan: {explanation.unplanned}"
+
+
+def _device_lines(device: DevicePlan) -> Iterator[str]:
+    streams = f"{device.streams} stream{'s' if device.streams > 1 else ''}"
+    arena = f"arena {size_text(device.arena_bytes)} (at least {size_text(device.lower_bound_bytes)})"
+    yield f"{device.device}: {streams}, {arena}, {len(device.groups)} fused groups"
+    yield from (f"  {group.name}: {group.members}" for group in device.groups)
+    for program in device.programs:
+        yield from (f"  {line}" for line in program.splitlines())
+
+
+def _short(device: str) -> str:
+    """``CPU:0`` of a device of this process, else the name without the replica."""
+    local = "/job:localhost/replica:0/task:0/device:"
+    return device.removeprefix(local) if device.startswith(local) else device.replace("/replica:0", "")
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
+    ]

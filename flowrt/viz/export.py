@@ -1,0 +1,125 @@
+"""`export`: a graph as a file that a viewer opens, whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from flowrt.executor.session import BaseSession
+from flowrt.graph.graph import Graph
+from flowrt.graph.op_def import nearest
+from flowrt.train.durable_files import replace_file, typed_os_errors
+from flowrt.viz.focus import focus as in_focus
+from flowrt.viz.fold import fold, levels, with_series
+from flowrt.viz.formats.picture import Picture
+from flowrt.viz.formats.table import FORMATS, Format
+from flowrt.viz.from_parts import view_of
+from flowrt.viz.question import Question
+from flowrt.viz.sources import VIEWS, Source, source_of
+from flowrt.viz.view import GraphView
+
+LEGIBLE_BOXES = 80
+"""What a reader can take in: a drawing is folded to at most as many where nobody says how deep."""
+
+RADIUS = 2
+
+
+def export(
+    what: BaseSession | Graph | Question | str | os.PathLike[str],
+    path: str | os.PathLike[str],
+    format: str | None = None,
+    view: str = "logical",
+    *,
+    fetches: Any = None,
+    feed_dict: Mapping[Any, Any] | None = None,
+    depth: int | None = None,
+    focus: str | None = None,
+    radius: int = RADIUS,
+) -> str:
+    """Write ``what`` (see `flowrt.viz.sources.source_of`) to ``path``; returns the path.
+
+    ``format`` is one of `FORMATS`, if None the one whose suffix ``path`` has; ``view`` one of `VIEWS`.
+    ``depth`` says how many levels of scopes are drawn, ``focus`` the operation or scope whose surroundings of
+    ``radius`` edges are all that is drawn. The file at ``path`` is replaced when all is well, and only then.
+
+    Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
+    that a format has no use for, `ResourceExhaustedError` where the graph is too large for it, and as
+    `Session.run`.
+    """
+    name = format or format_for(path)
+    chosen = _chosen(name)
+    if view not in VIEWS:
+        raise NotFoundError(f"view: expected one of {', '.join(VIEWS)}; got {view!r}.{nearest(view, VIEWS)}")
+    if name == "tensorboard" and "tfevents" not in Path(path).name:
+        raise InvalidArgumentError(
+            f"{os.fspath(path)}: expected a name with 'tfevents' in it: TensorBoard opens no others"
+        )
+    if not chosen.has_view and (depth is not None or focus is not None):
+        raise InvalidArgumentError(f"format {name}: it has every operation; depth and focus are for drawings")
+    source = source_of(what, fetches, feed_dict)
+    data = chosen.encode(picture(source, view, chosen, depth, focus, radius))
+    target = os.fspath(path)
+    with typed_os_errors(f"{target}: cannot write it"):
+        replace_file(target, data)
+    return target
+
+
+def format_for(path: str | os.PathLike[str]) -> str:
+    """The format whose files are called like ``path``, by the longest suffix. Raises `NotFoundError`."""
+    name = Path(path).name
+    fitting = [key for key, row in FORMATS.items() if name.endswith(row.suffix)]
+    if "tfevents" in name:
+        return "tensorboard"
+    if not fitting:
+        suffixes = ", ".join(row.suffix for row in FORMATS.values())
+        raise NotFoundError(
+            f"{os.fspath(path)}: expected a name that ends in one of {suffixes}; or name the format"
+        )
+    return max(fitting, key=lambda key: len(FORMATS[key].suffix))
+
+
+def _chosen(name: str) -> Format:
+    if name not in FORMATS:
+        raise NotFoundError(
+            f"format: expected one of {', '.join(FORMATS)}; got {name!r}.{nearest(name, FORMATS)}"
+        )
+    return FORMATS[name]
+
+
+def picture(
+    source: Source, view: str, format: Format, depth: int | None, focus: str | None, radius: int
+) -> Picture:
+    """What ``format`` is given. Raises `ResourceExhaustedError` where its viewer could not take it."""
+    parts = source.parts(view)
+    drawn = GraphView({}, (), {})
+    if format.has_view:
+        drawn = view_of(parts)
+        if focus is not None:
+            drawn = in_focus(drawn, focus, radius)
+        if format.max_boxes or depth is not None:
+            drawn = _folded(drawn, depth)
+    if 0 < format.max_boxes < len(drawn.nodes):
+        raise ResourceExhaustedError(
+            f"expected at most {format.max_boxes} boxes in a drawing of this format; got {len(drawn.nodes)}."
+            " A smaller depth, or a focus, makes it smaller"
+        )
+    return Picture(f"{source.title}, {view}", parts, drawn, source.stages)
+
+
+def _folded(view: GraphView, depth: int | None) -> GraphView:
+    """``view`` with ``depth`` levels; if it is None with as many as leave it legible, but one at least."""
+    if depth is not None:
+        return fold(with_series(view), depth)
+    if len(view.nodes) <= LEGIBLE_BOXES:
+        return view
+    view = with_series(view)
+    folded = fold(view, 1)
+    for deeper_by in range(2, levels(view.groups) + 2):
+        deeper = fold(view, deeper_by)
+        if len(deeper.nodes) > LEGIBLE_BOXES:
+            break
+        folded = deeper
+    return folded

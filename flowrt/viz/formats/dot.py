@@ -1,0 +1,100 @@
+"""DOT: text for Graphviz. A cluster a group, a box an operation, dashes where a tensor crosses devices.
+
+The language: https://graphviz.org/doc/info/lang.html. Nothing of a graph is markup: texts are quoted strings,
+and what dot would take for an escape in them is doubled.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from flowrt.viz.formats.picture import Picture
+from flowrt.viz.formats.wording import edge_lines, node_lines
+from flowrt.viz.from_parts import is_full
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView
+
+PALETTE = (
+    "#cfe2f7", "#fbdfc3", "#d5ecd0", "#f4d3e0", "#ded5f2", "#fbeeb3", "#c9e9e6", "#e3dccf",
+)  # fmt: skip
+"""Of devices, in the order in which they appear; light enough for black letters."""
+
+_HEAD = """digraph flowrt {{
+  graph [label={title}, labelloc=t, fontname="Helvetica", fontsize=14, rankdir=TB, newrank=true]
+  node [shape=box, style="rounded,filled", fillcolor=white, color="#6e7781"]
+  node [fontname="Helvetica", fontsize=11]
+  edge [color="#6e7781", fontname="Helvetica", fontsize=9, arrowsize=0.7]"""
+
+_EDGE = {
+    EdgeKind.DATA: "",
+    EdgeKind.CONTROL: 'style=dotted, arrowhead=open, color="#a0a7b0"',
+    EdgeKind.TRANSFER: 'style=dashed, color="#bc4c00", fontcolor="#bc4c00"',
+}
+
+_GROUP = {
+    GroupKind.DEVICE: 'style="rounded", color="#57606a", penwidth=1.5, fontname="Helvetica-Bold"',
+    GroupKind.SCOPE: 'style="rounded,filled", color="#d0d7de", fillcolor="#00000008"',
+    GroupKind.FUNCTION: 'style="rounded,dashed", color="#8250df", fontcolor="#8250df"',
+    GroupKind.SERIES: 'style="rounded", color="#8c959f"',
+}
+
+
+def encode_dot(picture: Picture) -> bytes:
+    """``picture.view`` as text in UTF-8."""
+    return "\n".join([*_lines(picture.title, picture.view), ""]).encode("utf-8", "backslashreplace")
+
+
+def _lines(title: str, view: GraphView) -> Iterator[str]:
+    yield _HEAD.format(title=_quoted(title))
+    ids = {name: f"n{i}" for i, name in enumerate(view.nodes)}
+    colors = device_colors(view)
+    clusters = {name: f"cluster_{i}" for i, name in enumerate(view.groups)}
+    members: dict[str, list[NodeView]] = {}
+    for node in view.nodes.values():
+        members.setdefault(node.group, []).append(node)
+    inner: dict[str, list[GroupView]] = {}
+    for group in view.groups.values():
+        inner.setdefault(group.parent, []).append(group)
+
+    def box(name: str, indent: str) -> Iterator[str]:
+        for node in members.get(name, ()):
+            yield f"{indent}{ids[node.name]} [{_node(node, colors)}]"
+        for group in inner.get(name, ()):
+            yield f"{indent}subgraph {clusters[group.name]} {{"
+            yield f"{indent}  graph [label={_quoted(group.label)}, {_GROUP[group.kind]}]"
+            yield from box(group.name, indent + "  ")
+            yield f"{indent}}}"
+
+    yield from box("", "  ")
+    for edge in view.edges:
+        yield f"  {ids[edge.source]} -> {ids[edge.target]} [{_edge(edge)}]"
+    yield "}"
+
+
+def device_colors(view: GraphView) -> dict[str, str]:
+    """A colour a device; none where nothing was placed."""
+    devices = dict.fromkeys(node.device for node in view.nodes.values() if is_full(node.device))
+    return {device: PALETTE[i % len(PALETTE)] for i, device in enumerate(devices)}
+
+
+def _node(node: NodeView, colors: Mapping[str, str]) -> str:
+    facts = [f"label={_quoted(*node_lines(node))}", f"tooltip={_quoted(node.name, node.device, node.source)}"]
+    if node.device in colors:
+        facts.append(f'fillcolor="{colors[node.device]}"')
+    if not node.op:
+        facts.append('penwidth=2, shape=box3d, style="filled"')
+    return ", ".join(facts)
+
+
+def _edge(edge: EdgeView) -> str:
+    facts = [_EDGE[edge.kind]] if _EDGE[edge.kind] else []
+    lines = edge_lines(edge)
+    if lines:
+        facts.append(f"label={_quoted(*lines)}")
+    if edge.num_edges > 1:
+        facts.append(f"penwidth={min(1 + edge.num_edges / 4, 4):g}")
+    return ", ".join(facts)
+
+
+def _quoted(*lines: str) -> str:
+    escaped = [line.replace("\\", "\\\\").replace('"', '\\"').replace("\n", " ") for line in lines if line]
+    return '"' + "\\n".join(escaped) + '"'

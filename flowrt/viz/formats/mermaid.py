@@ -1,0 +1,72 @@
+"""Mermaid: a flowchart as text, which GitHub and many wikis draw where it stands.
+
+The language: https://mermaid.js.org/syntax/flowchart.html. Texts are quoted, and what could end the quote, or
+be markup, is written as a number.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from flowrt.errors import ResourceExhaustedError
+from flowrt.viz.formats.dot import device_colors
+from flowrt.viz.formats.picture import Picture
+from flowrt.viz.formats.wording import edge_lines, node_lines
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
+
+MAX_EDGES = 500
+"""Mermaid's own limit, which a page cannot lift."""
+
+_ARROW = {EdgeKind.DATA: "-->", EdgeKind.CONTROL: "-.->", EdgeKind.TRANSFER: "-.->"}
+
+
+def encode_mermaid(picture: Picture) -> bytes:
+    """``picture.view`` as text in UTF-8. Raises `ResourceExhaustedError` above `MAX_EDGES`."""
+    edges = len(picture.view.edges)
+    if edges > MAX_EDGES:
+        raise ResourceExhaustedError(
+            f"mermaid: expected at most {MAX_EDGES} edges; got {edges}. --depth and --focus make it smaller"
+        )
+    lines = [f"%% {re.sub(r'[^ -~]', '?', picture.title)}", "flowchart TB", *_lines(picture.view)]
+    return "\n".join([*lines, ""]).encode()
+
+
+def _lines(view: GraphView) -> Iterator[str]:
+    ids = {name: f"n{i}" for i, name in enumerate(view.nodes)}
+    numbers = {name: f"g{i}" for i, name in enumerate(view.groups)}
+
+    def box(name: str, indent: str) -> Iterator[str]:
+        for node in view.nodes.values():
+            if node.group == name:
+                yield f"{indent}{ids[node.name]}{_shape(node)}"
+        for group in view.groups.values():
+            if group.parent == name:
+                yield f"{indent}subgraph {numbers[group.name]}[{_quoted(group.label)}]"
+                yield from box(group.name, indent + "  ")
+                yield f"{indent}end"
+
+    yield from box("", "  ")
+    for edge in view.edges:
+        yield f"  {ids[edge.source]} {_arrow(edge)} {ids[edge.target]}"
+    for i, (device, color) in enumerate(device_colors(view).items()):
+        placed = [ids[node.name] for node in view.nodes.values() if node.device == device]
+        yield f"  classDef d{i} fill:{color},stroke:#6e7781,color:#000"
+        yield f"  class {','.join(placed)} d{i}"
+
+
+def _shape(node: NodeView) -> str:
+    text = _quoted(*node_lines(node))
+    return f"({text})" if node.op else f"[[{text}]]"
+
+
+def _arrow(edge: EdgeView) -> str:
+    lines = edge_lines(edge)
+    return f"{_ARROW[edge.kind]}|{_quoted(*lines)}|" if lines else _ARROW[edge.kind]
+
+
+def _quoted(*lines: str) -> str:
+    def coded(found: re.Match[str]) -> str:
+        return f"#{ord(found[0])};"
+
+    return '"' + "<br/>".join([re.sub(r"[^\w /.,:×…\[\]+-]|_", coded, line) for line in lines]) + '"'

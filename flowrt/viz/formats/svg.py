@@ -1,0 +1,42 @@
+"""SVG, drawn by Graphviz: ``dot`` reads the text that `flowrt.viz.formats.dot` writes."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+
+from flowrt.errors import DeadlineExceededError, InternalError, UnavailableError
+from flowrt.viz.formats.dot import encode_dot
+from flowrt.viz.formats.picture import Picture
+
+DOT = "dot"
+
+MAX_S = 120
+"""Seconds that a drawing may take."""
+
+
+def encode_svg(picture: Picture) -> bytes:
+    """``picture.view`` as an SVG file.
+
+    Raises `UnavailableError` where Graphviz is not installed, `DeadlineExceededError` where it takes more
+    than `MAX_S`.
+    """
+    program = shutil.which(DOT)
+    if program is None:
+        raise UnavailableError(
+            "svg: expected Graphviz's program 'dot' on PATH; got none. Debian and Ubuntu have it in the"
+            " package graphviz; the formats html and dot do without"
+        )
+    try:
+        drawn = subprocess.run(
+            [program, "-Tsvg"], input=encode_dot(picture), capture_output=True, timeout=MAX_S, check=False
+        )
+    except subprocess.TimeoutExpired:
+        hint = "--depth and --focus make it smaller"
+        count = len(picture.view.nodes)
+        raise DeadlineExceededError(
+            f"svg: dot drew for {MAX_S} s at {count} boxes and was ended. {hint}"
+        ) from None
+    if drawn.returncode or not drawn.stdout:
+        raise InternalError(f"svg: dot ended with status {drawn.returncode}: {drawn.stderr.decode()[:400]}")
+    return drawn.stdout

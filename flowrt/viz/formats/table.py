@@ -1,0 +1,41 @@
+"""The table of formats: what each is called, what its files are called, who writes it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from flowrt.viz.formats.dot import encode_dot
+from flowrt.viz.formats.event_file import encode_event_file
+from flowrt.viz.formats.graph_def import encode_pb, encode_pbtxt
+from flowrt.viz.formats.json import encode_json
+from flowrt.viz.formats.mermaid import encode_mermaid
+from flowrt.viz.formats.model_explorer import encode_model_explorer
+from flowrt.viz.formats.picture import Picture
+from flowrt.viz.formats.svg import encode_svg
+from flowrt.viz.html import encode_html
+
+
+class Format(NamedTuple):
+    """``suffix`` of its files. Of one that is drawn, ``max_boxes`` is what its viewer can take (else 0);
+    ``has_view``: it writes the view, which may be folded or cut down, and not the graph itself.
+    """
+
+    suffix: str
+    encode: Callable[[Picture], bytes]
+    max_boxes: int = 0
+    has_view: bool = True
+
+
+FORMATS: Mapping[str, Format] = {
+    "html": Format(".html", encode_html, has_view=False),
+    "dot": Format(".dot", encode_dot, 100_000),
+    "svg": Format(".svg", encode_svg, 1_500),  # dot takes 20 s for as many, and four times that for twice
+    "mermaid": Format(".mmd", encode_mermaid, 400),  # Mermaid refuses more than 500 edges
+    "json": Format(".json", encode_json),
+    "graphdef": Format(".pb", encode_pb, has_view=False),
+    "pbtxt": Format(".pbtxt", encode_pbtxt, has_view=False),
+    "tensorboard": Format(".tfevents", encode_event_file, has_view=False),
+    "model-explorer": Format(".model-explorer.json", encode_model_explorer),
+    "netron": Format(".netron.pb", encode_pb, has_view=False),
+}

@@ -1,0 +1,43 @@
+"""What is written on boxes and arrows, in every format that draws."""
+
+from __future__ import annotations
+
+from flowrt.viz.view import EdgeKind, EdgeView, NodeView
+
+MAX_LABEL = 40
+"""Characters of one line in a box."""
+
+
+def node_lines(node: NodeView) -> list[str]:
+    """The name; the op, or how many are in the closed group; what it makes."""
+    if not node.op:
+        return [clipped(node.label), f"{node.num_ops} operations"]
+    made = ", ".join(str(tensor) for tensor in node.outputs[:2])
+    more = ", …" if len(node.outputs) > 2 else ""
+    head = [clipped(node.label)] if node.label == node.op else [clipped(node.label), clipped(node.op)]
+    return [*head, clipped(made + more)] if made else head
+
+
+def edge_lines(edge: EdgeView) -> list[str]:
+    """Of a transfer all that is known; of other edges how many they stand for."""
+    if edge.kind is EdgeKind.TRANSFER:
+        tensors = clipped(edge.tensor) if edge.num_edges == 1 else f"{edge.num_edges} tensors"
+        shape = str(edge.facts) if edge.num_edges == 1 and edge.facts is not None else ""
+        size = size_text(edge.nbytes) if edge.nbytes else ""
+        return [line for line in (tensors, f"{shape} {size}".strip(), edge.transport) if line]
+    return [f"{edge.num_edges} ×"] if edge.num_edges > 1 else []
+
+
+def clipped(text: str) -> str:
+    """The end of a long name: what differs stands there."""
+    return text if len(text) <= MAX_LABEL else "…" + text[1 - MAX_LABEL :]
+
+
+def size_text(nbytes: int) -> str:
+    """``24 B``, ``1.5 MiB``."""
+    size, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if size < 1024 or unit == "GiB":
+            break
+        size /= 1024
+    return f"{size:.3g} {unit}" if unit != "B" else f"{nbytes} B"

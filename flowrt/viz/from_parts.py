@@ -1,0 +1,245 @@
+"""From the parts of a graph to a `GraphView`: scopes from names, edges from inputs, transfers from pairs.
+
+{"": subgraph}                 no boxes of devices: the graph as it was built, or placed
+{device: its subgraph, ...}    one box a device; from each _Send to its _Recv goes a transfer
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from flowrt.errors import OpError
+from flowrt.graph.attr_values import attr_kind
+from flowrt.graph.graph_def import SOURCE
+from flowrt.graph.node import Node, Source, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.group import Group
+from flowrt.graph.shapes import num_elements
+from flowrt.graph.text import labelled_functions
+from flowrt.graph.text_literals import format_value
+from flowrt.viz.view import (
+    MAX_EMBEDDED,
+    EdgeKind,
+    EdgeView,
+    GraphView,
+    GroupKind,
+    GroupView,
+    NodeView,
+    TensorView,
+    held_groups,
+)
+
+Parts: TypeAlias = Mapping[str, Subgraph]
+"""By device, or under "" all of it."""
+
+_ADDED = re.compile(r"(.)/_(copy|control)/[^/:]+")
+"""The end of the name of what `flowrt.graph.passes.partition` makes for another device."""
+
+MAX_TEXT = 200
+"""Characters of an attribute's text; a longer one ends in "…"."""
+
+PAIR = ("tensor_name", "send_device", "recv_device")
+"""The attributes that a _Send and its _Recv have in common."""
+
+
+def view_of(parts: Parts) -> GraphView:
+    """All nodes of ``parts``, those of functions too."""
+    builder = _Builder()
+    for device, part in parts.items():
+        if device:
+            builder.add_group(device, device, GroupKind.DEVICE, "")
+        builder.add(part, device, device, "")
+    builder.connect_pairs()
+    view = GraphView(builder.nodes, builder.edges, builder.groups)
+    return view._replace(groups=held_groups(view))
+
+
+@final
+class _Builder:
+    """A view that is being made."""
+
+    def __init__(self) -> None:
+        self.nodes: dict[str, NodeView] = {}
+        self.edges: list[EdgeView] = []
+        self.groups: dict[str, GroupView] = {}
+        self._sends: dict[tuple[Any, ...], list[str]] = {}
+        self._receives: dict[tuple[Any, ...], list[str]] = {}
+
+    def add_group(self, name: str, label: str, kind: GroupKind, parent: str) -> None:
+        self.groups[name] = GroupView(name, label, kind, parent, 0)
+
+    def add(self, subgraph: Subgraph, base: str, device: str, owner: str) -> dict[str, str]:
+        """Put the nodes of ``subgraph`` into the group ``base``. Returns their names in the view.
+        ``owner`` is the operation, by its own name, whose function this is.
+        """
+        names = self._names(subgraph, base if owner else "", owner)
+        local = {node.name: _place(node).removeprefix(f"{owner}/") for node in subgraph}
+        scopes = _scopes(local.values())
+        for node in subgraph:
+            name, inner = names[node.name], local[node.name]
+            scope = inner if inner in scopes else inner.rpartition("/")[0]
+            group = self._scope(base, scope)
+            label = inner.rpartition("/")[2]
+            line = _source(node.source) or str(node.attrs.get(SOURCE, ""))
+            made = tuple([_tensor(spec) for spec in node.outputs])
+            where = node.device or device
+            self.nodes[name] = NodeView(
+                name, label, node.op.name, group, where, short_attrs(node), made, line
+            )
+            self._add_edges(subgraph, node, names)
+            self._note_pair(node, name)
+            if node.op.effect is Effect.NESTED:
+                self._add_functions(node, name, group, node.device or device)
+        return names
+
+    def _names(self, subgraph: Subgraph, base: str, owner: str) -> dict[str, str]:
+        """In a function the owner's name is said once."""
+        if not owner:
+            return {name: name for name in subgraph.nodes}
+        inner = {name: name.removeprefix(f"{owner}/") for name in subgraph.nodes}
+        return {
+            name: f"{base}/{name if short != name and short in subgraph.nodes else short}"
+            for name, short in inner.items()
+        }
+
+    def _scope(self, base: str, scope: str) -> str:
+        """The name of the group for ``scope``, made with those around it if it is new."""
+        if not scope:
+            return base
+        name = f"{base}/{scope}" if base else scope
+        if name not in self.groups:
+            outer, _, label = scope.rpartition("/")
+            self.add_group(name, label, GroupKind.SCOPE, self._scope(base, outer))
+        return name
+
+    def _add_functions(self, node: Node, name: str, group: str, device: str) -> None:
+        for label, function in labelled_functions(node):
+            base = f"{name}:{label}"
+            self.add_group(base, f"{node.name.rpartition('/')[2]} {label}", GroupKind.FUNCTION, group)
+            names = self.add(function, base, device, node.name)
+            self.edges += [
+                EdgeView(name, names[feed], EdgeKind.DATA, "", _tensor(function.nodes[feed].outputs[0]))
+                for feed in function.feeds
+            ]
+
+    def _add_edges(self, subgraph: Subgraph, node: Node, names: Mapping[str, str]) -> None:
+        target = names[node.name]
+        for producer, index in node.inputs:
+            made_by = subgraph.nodes[producer]
+            facts = _tensor(made_by.outputs[index])
+            crosses = made_by.device != node.device and is_full(made_by.device) and is_full(node.device)
+            kind = EdgeKind.TRANSFER if crosses else EdgeKind.DATA
+            how = transport(made_by.device, node.device) if crosses else ""
+            source = names[producer]
+            tensor = f"{source}:{index}"
+            self.edges.append(EdgeView(source, target, kind, tensor, facts, facts.nbytes or 0, how))
+        for producer in node.controls:
+            self.edges.append(EdgeView(names[producer], target, EdgeKind.CONTROL))
+
+    def _note_pair(self, node: Node, name: str) -> None:
+        if node.op.name in ("_Send", "_Recv"):
+            ends = self._sends if node.op.name == "_Send" else self._receives
+            ends.setdefault(tuple([node.attrs[key] for key in PAIR]), []).append(name)
+
+    def connect_pairs(self) -> None:
+        """Draw the transfers. Loops that send tensors of one name are met in the order in which they run."""
+        for key, sends in self._sends.items():
+            for send, receive in zip(sends, self._receives.get(key, ()), strict=False):
+                facts = self.nodes[receive].outputs[0]
+                tensor, how = plain_name(key[0]), transport(key[1], key[2])
+                nbytes = facts.nbytes or 0
+                self.edges.append(EdgeView(send, receive, EdgeKind.TRANSFER, tensor, facts, nbytes, how))
+
+
+def _place(node: Node) -> str:
+    """The name that a node has where it is drawn. What a cut adds has names below the producer's: a _Send and
+    a copy stand beside the producer, a _Recv outside of all scopes.
+    """
+    if node.op.name in ("_Send", "_Recv"):
+        scope, _, tensor = plain_name(node.attrs["tensor_name"]).rpartition("/")
+        return f"receive {tensor}" if node.op.name == "_Recv" else f"{scope}/send {tensor}".lstrip("/")
+    return plain_name(node.name)
+
+
+def plain_name(name: str) -> str:
+    """``x/_copy/a_0_CPU_1`` is ``x (copy)``."""
+    return _ADDED.sub(r"\1 (\2)", name)
+
+
+def is_full(device: str) -> bool:
+    """Whether ``device`` names one device, as after placement, and is not a request."""
+    return device.startswith("/job:") and "/device:" in device
+
+
+def _scopes(names: Iterable[str]) -> set[str]:
+    """All scopes that ``names`` stand in."""
+    found: set[str] = set()
+    for name in names:
+        scope = name.rpartition("/")[0]
+        while scope and scope not in found:
+            found.add(scope)
+            scope = scope.rpartition("/")[0]
+    return found
+
+
+def transport(send_device: str, recv_device: str) -> str:
+    """How a tensor goes from one device to the other, as far as the names tell."""
+    (sender, _, source), (receiver, _, target) = (
+        device.partition("/device:") for device in (send_device, recv_device)
+    )
+    if sender != receiver:
+        return "network"  # shared memory where both tasks are on one host
+    return "shared memory" if source[:3] == target[:3] == "CPU" else "device copy"
+
+
+@lru_cache(maxsize=4096)
+def _tensor(spec: TensorSpec) -> TensorView:
+    dtype, shape = spec
+    count = num_elements(shape)
+    has_size = count is not None and dtype.name not in ("string", "resource", "variant")
+    return TensorView(dtype.name, shape, count * dtype.size if has_size and count is not None else None)
+
+
+@lru_cache(maxsize=65536)
+def _source(source: Source | None) -> str:
+    return "" if source is None else str(source)
+
+
+# --- attributes
+
+
+def short_attrs(node: Node) -> dict[str, str]:
+    """The attributes of ``node`` as texts; functions, which are drawn, are left out."""
+    functions = {label.partition("[")[0] for label, _ in labelled_functions(node)}
+    return {
+        key: _short(node, key, value)
+        for key, value in node.attrs.items()
+        if key not in functions and value is not None
+    }
+
+
+def _short(node: Node, key: str, value: Any) -> str:
+    if isinstance(value, np.ndarray):
+        return _short_array(value)
+    if isinstance(value, Group):
+        return _clipped(str(value))
+    kind = attr_kind(node.op, key)
+    try:
+        return _clipped(str(value) if kind is None else format_value(kind, value))
+    except OpError:  # what has no text form: a Python function
+        return _clipped(str(value))
+
+
+def _short_array(value: np.ndarray[Any, Any]) -> str:
+    if value.nbytes <= MAX_EMBEDDED and value.dtype != object:
+        return _clipped(format_value("tensor", value))
+    return f"{value.dtype.name}[{', '.join(map(str, value.shape))}], {value.nbytes} bytes"
+
+
+def _clipped(text: str) -> str:
+    return text if len(text) <= MAX_TEXT else text[: MAX_TEXT - 1] + "…"

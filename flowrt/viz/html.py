@@ -1,0 +1,158 @@
+"""HTML: one file with the graph in all stages of its compile, to open, mail and keep. It needs no network.
+
+    stages -> page_data -> JSON -> gzip -> base64
+    page/*.js, style.css, template.html -> one script, one style, their hashes -> the file
+
+The page's own policy allows the two inline texts by their hash and nothing else: whatever a name says, nothing
+is loaded and nothing runs. Names are texts in the data, which are decoded there and set as text.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+from collections.abc import Sequence
+from functools import cache
+from importlib.resources import files
+from string import Template
+from typing import Any
+
+from flowrt.executor.cost import node_seconds
+from flowrt.executor.fused_program import fused_program
+from flowrt.graph.node import Subgraph, owned_subgraphs
+from flowrt.graph.passes.group import Group
+from flowrt.viz.formats.picture import Picture
+from flowrt.viz.from_parts import view_of
+from flowrt.viz.page_data import Extras, PageStage, page_data
+from flowrt.viz.stages import Stage
+from flowrt.viz.view import GraphView
+
+NOTES = {
+    "built": "The graph as the program made it.",
+    "extract": "What the fetches need. A fed tensor is a _Feed, and what only it needed is gone.",
+    "lower": "Calls are inlined; branches and loops have the form in which they run.",
+    "order_effects": "Reads and writes of a variable keep the order in which they were made.",
+    "infer_shapes": "The shapes again, with those of the feeds.",
+    "fold_constants": "What can be computed once is computed now.",
+    "simplify": "What its own rule says is needless is gone.",
+    "eliminate_common_subexpressions": "Of equal operations one is left.",
+    "clean_dependencies": "Control edges that others imply are gone.",
+    "optimise_functions": "The same in functions, and across their borders.",
+    "place": "Every operation has a device.",
+    "split": "What spans devices runs on each of them.",
+    "partitioned": "One part a device. On each cut edge a _Send and a _Recv.",
+    "scheduled": "What one compiled loop can do is one operation; each has its stream.",
+}
+"""By the name of a pass, or of a stage without one."""
+
+
+def encode_html(picture: Picture) -> bytes:
+    """The page of all of ``picture``'s stages. Raises `FailedPreconditionError` without igraph."""
+    stages = picture.stages()
+    names = _names(stages)
+    shown = [
+        PageStage(name, _note(stage), stage.phase == "optimised", _view(stage))
+        for name, stage in zip(names, stages, strict=True)
+    ]
+    return page(page_data(picture.title, shown, _extras(stages[-1])))
+
+
+def page(data: dict[str, Any]) -> bytes:
+    """The file around ``data``, see `flowrt.viz.page_data`."""
+    packed = gzip.compress(json.dumps(data, separators=(",", ":")).encode(), 6, mtime=0)
+    script, style = _script(), _text("style.css")
+    return (
+        Template(_text("template.html"))
+        .substitute(
+            script=script,
+            style=style,
+            script_hash=_hash(script),
+            style_hash=_hash(style),
+            data=base64.b64encode(packed).decode(),
+        )
+        .encode()
+    )
+
+
+# --- what the stages say
+
+
+def _names(stages: Sequence[Stage]) -> list[str]:
+    """Of a stage that optimises its pass, of the first of another phase the phase."""
+    phases = [stage.phase for stage in stages]
+    return [
+        stage.phase if stage.phase != "optimised" and stage.phase not in phases[:i] else stage.name
+        for i, stage in enumerate(stages)
+    ]
+
+
+def _note(stage: Stage) -> str:
+    return NOTES.get(re.sub(r" \d+$", "", stage.name), "")
+
+
+def _view(stage: Stage) -> GraphView:
+    """With each node's stream, where there are several."""
+    view = view_of(stage.parts)
+    if not any(stage.streams.values()):
+        return view
+    nodes = {
+        name: node._replace(attrs={**node.attrs, "stream": str(stage.streams[name])})
+        if name in stage.streams
+        else node
+        for name, node in view.nodes.items()
+    }
+    return view._replace(nodes=nodes)
+
+
+def _extras(last: Stage) -> Extras:
+    seconds: dict[str, float] = {}
+    code: dict[str, str] = {}
+    for part in last.parts.values():
+        _add_costs(part, seconds, code)
+    fused = {**last.fused, **{name: name for name in last.fused.values()}}
+    return Extras(seconds, "estimated", code, fused)
+
+
+def _add_costs(part: Subgraph, seconds: dict[str, float], code: dict[str, str]) -> None:
+    for node in part:
+        seconds[node.name] = node_seconds(part, node)
+        group = node.attrs.get("group")
+        if isinstance(group, Group) and (fused := fused_program(group)) is not None:
+            code[node.name] = str(fused.program)
+        for function in owned_subgraphs(node.attrs):
+            _add_costs(function, seconds, code)
+
+
+# --- the file
+
+
+@cache
+def _text(name: str) -> str:
+    return files("flowrt.viz.page").joinpath(name).read_text("utf-8")
+
+
+def _hash(text: str) -> str:
+    """As a Content-Security-Policy has it."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}'"
+
+
+_IMPORT = re.compile(r'^import .* from "\./(\w+\.js)";\n', re.MULTILINE)
+
+
+@cache
+def _script() -> str:
+    """The modules of the page as one: each behind those that it imports, without its imports and exports."""
+    ordered: dict[str, str] = {}
+
+    def add(name: str) -> None:
+        text = _text(name)
+        for imported in _IMPORT.findall(text):
+            if imported not in ordered:
+                add(imported)
+        ordered[name] = re.sub(r"^export ", "", _IMPORT.sub("", text), flags=re.MULTILINE)
+
+    add("main.js")
+    return "\n".join(ordered.values())

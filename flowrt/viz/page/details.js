@@ -1,0 +1,247 @@
+// The panel beside the graph: all that is known of what is selected; with nothing selected, of the stage.
+
+import { breakable, byId, element, replaceChildren } from "./dom.js";
+import { follow, operations, REACHES } from "./follow.js";
+import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.js";
+
+const MOST_LISTED = 60;
+
+export class Details {
+  /** `go(item)` shows and selects an item; `toggle(item)` opens or closes a group. */
+  constructor(state, { go, toggle }) {
+    Object.assign(this, { state, go, toggle });
+    this.panel = byId("details");
+  }
+
+  show(stage, item, isOpen) {
+    this.stage = stage;
+    this.tree = stage.tree;
+    if (item === null) replaceChildren(this.panel, this.#stage());
+    else if (this.tree.isOperation(item)) replaceChildren(this.panel, this.#operation(item));
+    else replaceChildren(this.panel, this.#group(item, isOpen));
+    this.panel.scrollTop = 0;
+  }
+
+  // --- the stage
+
+  #stage() {
+    const { stage } = this;
+    const marks = [...stage.changes.marks];
+    return [
+      element("h2", {}, stage.name.replaceAll("_", " ")),
+      element("p", { class: "note" }, stage.note),
+      facts([
+        ["Operations", stage.counts(false)[0].toLocaleString("en")],
+        ["Edges", stage.edges.length.toLocaleString("en")],
+      ]),
+      stage.previous && !marks.length ? element("p", { class: "note" }, "Nothing changed.") : null,
+      ["added", "removed", "changed"].map((kind) => {
+        const items = marks.filter(([, mark]) => mark === kind).map(([item]) => item);
+        return this.#list(`${kind[0].toUpperCase()}${kind.slice(1)}`, items, kind);
+      }),
+      keys(),
+    ];
+  }
+
+  // --- a group
+
+  #group(item, isOpen) {
+    const { stage, tree } = this;
+    const types = new Map();
+    let bytes = 0;
+    for (const op of operations(stage, item)) {
+      types.set(stage.op(op), (types.get(stage.op(op)) ?? 0) + 1);
+      bytes += stage.bytes(op);
+    }
+    const ranked = [...types].sort((a, b) => b[1] - a[1]);
+    return [
+      this.#head(item, tree.kind[item] === "series" ? "series" : tree.kind[item]),
+      element("button", { class: "action", onclick: () => this.toggle(item) }, isOpen ? "Close" : "Open"),
+      facts([
+        ["Operations", stage.counts(false)[item].toLocaleString("en")],
+        ["Outputs", bytes ? formatBytes(bytes) : ""],
+      ]),
+      this.#reaches(item),
+      section("Types", element("ul", { class: "plain" }, ranked.slice(0, 12).map(([type, count]) => element("li", {}, element("span", {}, type), element("span", { class: "what" }, String(count)))))),
+      this.#borders(item),
+    ];
+  }
+
+  /** What comes from outside and what goes there. */
+  #borders(item) {
+    const { stage, tree } = this;
+    const { source, target } = tree.edges;
+    const inside = new Set(operations(stage, item));
+    const { edges } = follow(stage, item, "near", null);
+    const from = new Set();
+    const to = new Set();
+    for (const edge of edges) {
+      if (!inside.has(source[edge])) from.add(source[edge]);
+      if (!inside.has(target[edge])) to.add(target[edge]);
+    }
+    return [this.#list("Reads from", [...from]), this.#list("Is read by", [...to])];
+  }
+
+  // --- an operation
+
+  #operation(item) {
+    const { stage, tree } = this;
+    const name = tree.names[item];
+    const mark = stage.changes.marks.get(item);
+    if (!stage.has(item)) return [this.#head(item, "", mark), element("p", { class: "note" }, `Not in the stage “${stage.name}”.`), this.#readersNote(item)];
+    const seconds = stage.graph.seconds.get(name);
+    const code = stage.graph.code.get(name);
+    return [
+      this.#head(item, stage.op(item), mark),
+      facts([
+        ["Device", formatDevice(stage.device(item)) || "not placed yet"],
+        ["Source", stage.source(item)],
+        ["Time", seconds === undefined ? "" : `${formatSeconds(seconds)}${stage.graph.secondsAre ? ` (${stage.graph.secondsAre})` : ""}`],
+        ["Fused in", stage.graph.fused.get(name) ?? ""],
+      ]),
+      this.#reaches(item),
+      mark === "changed" ? this.#difference(item) : null,
+      this.#outputs(item),
+      this.#inputs(item),
+      section("Attributes", facts(stage.attrs(item))),
+      code ? section("Program", element("pre", { tabindex: "0" }, code)) : null,
+    ];
+  }
+
+  #head(item, kind, mark) {
+    const { tree } = this;
+    const path = [...tree.around(item)].reverse();
+    return element(
+      "div",
+      { class: "head" },
+      element("nav", { class: "path", "aria-label": "Groups around it" }, path.map((group) => [this.#link(group, tree.labels[group]), " / "])),
+      element("h2", {}, tree.labels[item]),
+      element("p", { class: "kinds" }, kind ? element("span", { class: "chip" }, kind) : null, mark ? element("span", { class: `chip ${mark}` }, mark) : null),
+      element("p", { class: "full" }, breakable(tree.names[item])),
+    );
+  }
+
+  #reaches(item) {
+    const { state } = this;
+    const buttons = Object.entries(REACHES).map(([reach, label]) =>
+      element("button", { "aria-pressed": String(state.reach === reach && state.output === null), onclick: () => state.change({ reach, output: null }) }, label),
+    );
+    const { items } = follow(this.stage, item, state.reach, state.output);
+    const choice = element("div", { class: "choice", role: "group", "aria-label": "How far to follow" }, buttons);
+    return section("Follow", [choice, element("p", { class: "note" }, formatCount(items.size, "operation"))]);
+  }
+
+  #outputs(item) {
+    const { stage } = this;
+    const { target, index } = this.tree.edges;
+    const edges = [...stage.readers.at(item)];
+    const outputs = stage.outputs(item).map(({ text, bytes }, i) => {
+      const readers = edges.filter((edge) => index[edge] === i && stage.kindOf(edge) !== "control").map((edge) => target[edge]);
+      const isFollowed = this.state.output === i;
+      return element(
+        "li",
+        { class: "tensor" },
+        element(
+          "button",
+          { class: "follow", "aria-pressed": String(isFollowed), title: "Follow this tensor", onclick: () => this.state.change({ output: isFollowed ? null : i }) },
+          element("span", {}, `:${i}`),
+          element("code", {}, text),
+          element("span", { class: "what" }, bytes < 0 ? "" : formatBytes(bytes)),
+        ),
+        this.#items(readers, "nobody reads it"),
+      );
+    });
+    const waiting = edges.filter((edge) => stage.kindOf(edge) === "control").map((edge) => target[edge]);
+    const others = edges.filter((edge) => stage.kindOf(edge) !== "control" && index[edge] < 0 && !stage.outputs(item).length).map((edge) => target[edge]);
+    return [
+      outputs.length ? section("Outputs", element("ul", { class: "tensors" }, outputs)) : null,
+      this.#list("Sends to", others),
+      this.#list("Must run before", waiting),
+    ];
+  }
+
+  #inputs(item) {
+    const { stage } = this;
+    const { source } = this.tree.edges;
+    const edges = [...stage.inputs.at(item)];
+    const controls = edges.filter((edge) => stage.kindOf(edge) === "control").map((edge) => source[edge]);
+    const inputs = edges
+      .filter((edge) => stage.kindOf(edge) !== "control")
+      .map((edge) => element("li", {}, this.#link(source[edge]), element("code", { class: "what" }, stage.carried(edge)?.text ?? "")));
+    return [
+      inputs.length ? section("Inputs", element("ul", { class: "plain" }, inputs)) : null,
+      this.#list("Must run after", controls),
+    ];
+  }
+
+  /** What the stage before said of it where this one says something else. */
+  #difference(item) {
+    const { stage } = this;
+    const [before, after] = [described(stage.previous, item), described(stage, item)];
+    const rows = Object.keys(after).filter((name) => before[name] !== after[name]);
+    const lines = rows.map((name) => element("li", {}, element("span", { class: "label" }, name), element("del", {}, before[name] || "—"), element("ins", {}, after[name] || "—")));
+    return section("Changed by this stage", element("ul", { class: "difference" }, lines));
+  }
+
+  #readersNote(item) {
+    const before = this.stage.previous;
+    if (!before?.has(item)) return null;
+    return facts([["Was", before.op(item)], ["Device", before.device(item)], ["Outputs", before.outputs(item).map(({ text }) => text).join(", ")], ["Source", before.source(item)]]);
+  }
+
+  // --- lists of links
+
+  #list(title, items, mark = "") {
+    if (!items.length) return null;
+    return section(`${title} ${items.length > 1 ? items.length.toLocaleString("en") : ""}`, this.#items(items), mark);
+  }
+
+  #items(items, nothing = "") {
+    if (!items.length) return element("p", { class: "note" }, nothing);
+    const shown = items.slice(0, MOST_LISTED).map((item) => element("li", {}, this.#link(item)));
+    const rest = items.length - shown.length;
+    return element("ul", { class: "plain" }, shown, rest > 0 ? element("li", { class: "note" }, `and ${formatCount(rest, "more")}`) : null);
+  }
+
+  #link(item, text = this.tree.names[item]) {
+    return element("button", { class: "link", title: this.tree.names[item], onclick: () => this.go(item) }, breakable(text));
+  }
+}
+
+function described(stage, item) {
+  const { source } = stage.tree.edges;
+  const names = (kinds) => [...stage.inputs.at(item)].filter((edge) => kinds.includes(stage.kindOf(edge))).map((edge) => stage.tree.names[source[edge]]).sort().join(", ");
+  return {
+    type: stage.op(item),
+    device: stage.device(item),
+    outputs: stage.outputs(item).map(({ text }) => text).join(", "),
+    inputs: names(["data", "transfer"]),
+    "runs after": names(["control"]),
+    ...Object.fromEntries(stage.attrs(item)),
+  };
+}
+
+function section(title, content, mark = "") {
+  return content === null ? null : element("section", { class: mark }, element("h3", {}, title), content);
+}
+
+function facts(pairs) {
+  const rows = pairs.filter(([, value]) => value !== "");
+  return rows.length ? element("dl", {}, rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, breakable(value))])) : null;
+}
+
+const KEYS = [
+  ["/", "search"],
+  ["[ ]", "stage before, stage after"],
+  ["↑ ↓", "what it reads, what reads it"],
+  ["← →", "beside it"],
+  ["Enter", "open, close"],
+  ["F", "follow: near, up, down, both"],
+  ["+ − 0", "zoom in, out, all"],
+  ["Esc", "select nothing"],
+];
+
+function keys() {
+  const rows = KEYS.map(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]);
+  return section("Keys", element("dl", { class: "keys" }, rows));
+}

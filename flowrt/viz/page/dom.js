@@ -1,0 +1,29 @@
+// Elements of the page. Texts are only ever set as text: a name is never read as markup.
+
+export function element(tag, attributes = {}, ...children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) made.addEventListener(name.slice(2), value);
+    else if (value === true) made.setAttribute(name, "");
+    else if (value !== false && value !== null) made.setAttribute(name, String(value));
+  }
+  made.append(...present(children));
+  return made;
+}
+
+export function byId(id) {
+  return document.getElementById(id);
+}
+
+export function replaceChildren(parent, ...children) {
+  parent.replaceChildren(...present(children));
+}
+
+/** A name that may be cut into lines behind its slashes. */
+export function breakable(name) {
+  return name.split("/").flatMap((part, i) => (i ? ["/", element("wbr"), part] : [part]));
+}
+
+function present(children) {
+  return children.flat(Infinity).filter((child) => child !== null);
+}

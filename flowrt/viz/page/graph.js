@@ -1,0 +1,298 @@
+// The graph as data: trees of items, and the stages of the compile over them. Nothing here knows of pixels.
+//
+//   Graph   texts and tensors, the trees, the stages in order
+//   Tree    items (the graph itself is item 0, groups, operations) with their parents, layers and columns
+//   Stage   which operations and edges there are, and what differs from the stage before
+//
+// An item is its number in its tree; a record is what a stage says of an operation; an edge is a row of the
+// tree's edges.
+
+import { formatDevice } from "./format.js";
+
+export const ROOT = 0;
+
+export class Graph {
+  constructor(data) {
+    this.title = data.title;
+    this.strings = data.strings;
+    this.attrs = data.attrs;
+    this.tensors = data.tensors;
+    this.edgeKinds = data.edgeKinds;
+    this.secondsAre = data.extras.secondsAre;
+    this.seconds = byName(data.extras.seconds, data.strings);
+    this.code = byName(data.extras.code, data.strings, data.strings);
+    this.fused = byName(data.extras.fused, data.strings, data.strings);
+    this.trees = data.trees.map((tree) => new Tree(tree, data));
+    this.stages = [];
+    const latest = new Map();
+    for (const stage of data.stages) {
+      const tree = this.trees[stage.tree];
+      const made = new Stage(this, tree, stage, this.stages.at(-1) ?? null, latest.get(tree) ?? null);
+      latest.set(tree, made);
+      this.stages.push(made);
+    }
+  }
+}
+
+/** name -> value; with `texts` the values are rows of it. */
+function byName([names, values], strings, texts = null) {
+  return new Map(names.map((name, i) => [strings[name], texts ? texts[values[i]] : values[i]]));
+}
+
+export class Tree {
+  constructor(data, page) {
+    const { items, records, edges, routes } = data;
+    this.size = items.parent.length;
+    this.parent = Int32Array.from(items.parent);
+    this.layer = Int32Array.from(items.layer);
+    this.column = Float32Array.from(items.column, (steps) => steps / page.columnSteps);
+    this.kind = items.kind.map((kind) => page.kinds[kind]);
+    this.names = items.name.map((row) => page.strings[row]);
+    this.labels = items.label.map((row, item) => (this.kind[item] === "device" ? formatDevice(page.strings[row]) : page.strings[row]));
+    this.records = records;
+    this.edges = { ...edges, source: Int32Array.from(edges.source), target: Int32Array.from(edges.target) };
+    this.children = Array.from({ length: this.size }, () => []);
+    this.depth = new Int32Array(this.size);
+    this.operations = new Map();
+    this.groups = new Map();
+    for (let item = 1; item < this.size; item++) {
+      this.children[this.parent[item]].push(item);
+      (this.isOperation(item) ? this.operations : this.groups).set(this.names[item], item);
+    }
+    this.outerFirst = this.#outerFirst();
+    for (const item of this.outerFirst) if (item) this.depth[item] = this.depth[this.parent[item]] + 1;
+    this.routes = new Map();
+    for (const [source, target, ...columns] of routes) {
+      const route = { source, target, columns: columns.map((steps) => steps / page.columnSteps) };
+      const known = this.routes.get(this.parent[source]);
+      if (known) known.push(route);
+      else this.routes.set(this.parent[source], [route]);
+    }
+  }
+
+  #outerFirst() {
+    const order = [ROOT];
+    for (let at = 0; at < order.length; at++) order.push(...this.children[order[at]]);
+    return order;
+  }
+
+  isOperation(item) {
+    return this.kind[item] === "op";
+  }
+
+  /** The groups around an item, the innermost first, without the graph itself. */
+  *around(item) {
+    for (let at = this.parent[item]; at !== ROOT; at = this.parent[at]) yield at;
+  }
+
+  /** Two items in one group: those that hold a and b (or are them). Equal if one holds the other. */
+  siblings(a, b) {
+    const { parent, depth } = this;
+    while (depth[a] > depth[b]) a = parent[a];
+    while (depth[b] > depth[a]) b = parent[b];
+    while (parent[a] !== parent[b]) {
+      a = parent[a];
+      b = parent[b];
+    }
+    return [a, b];
+  }
+
+  pair(a, b) {
+    return a * this.size + b;
+  }
+}
+
+export class Stage {
+  constructor(graph, tree, data, previous, base) {
+    this.graph = graph;
+    this.tree = tree;
+    this.name = data.name;
+    this.note = data.note;
+    this.isPass = data.isPass;
+    this.previous = previous;
+    this.index = previous ? previous.index + 1 : 0;
+    this.record = base ? base.record.slice() : new Int32Array(tree.size).fill(-1);
+    this.hasEdge = base ? base.hasEdge.slice() : new Uint8Array(tree.edges.source.length);
+    const [dropped, added] = data.records;
+    for (const row of dropped) this.record[tree.records.item[row]] = -1;
+    for (const row of added) this.record[tree.records.item[row]] = row;
+    for (const row of data.edges[0]) this.hasEdge[row] = 0;
+    for (const row of data.edges[1]) this.hasEdge[row] = 1;
+  }
+
+  has(item) {
+    return this.record[item] >= 0;
+  }
+
+  // --- what is said of an operation
+
+  op(item) {
+    return this.#text("op", item);
+  }
+
+  device(item) {
+    return this.#text("device", item);
+  }
+
+  source(item) {
+    return this.#text("source", item);
+  }
+
+  #text(column, item) {
+    const row = this.record[item];
+    return row < 0 ? "" : this.graph.strings[this.tree.records[column][row]];
+  }
+
+  /** [name, value] of each attribute. */
+  attrs(item) {
+    const row = this.record[item];
+    if (row < 0) return [];
+    const texts = this.graph.attrs[this.tree.records.attrs[row]].map((text) => this.graph.strings[text]);
+    return Array.from({ length: texts.length / 2 }, (_, i) => [texts[2 * i], texts[2 * i + 1]]);
+  }
+
+  /** {text, bytes} of each output; bytes are -1 where the shape does not tell. */
+  outputs(item) {
+    const row = this.record[item];
+    if (row < 0) return [];
+    return this.tree.records.outputs[row].map((tensor) => this.tensor(tensor));
+  }
+
+  tensor(row) {
+    const [text, bytes] = this.graph.tensors[row];
+    return { text: this.graph.strings[text], bytes };
+  }
+
+  bytes(item) {
+    const row = this.record[item];
+    if (row < 0) return 0;
+    return this.tree.records.outputs[row].reduce((sum, tensor) => sum + Math.max(0, this.graph.tensors[tensor][1]), 0);
+  }
+
+  /** The tensor that an edge carries, or null: what its source puts out, or, of a pair, its target. */
+  carried(edge) {
+    const { source, target, index } = this.tree.edges;
+    if (this.kindOf(edge) === "control") return null;
+    return this.outputs(source[edge])[Math.max(0, index[edge])] ?? this.outputs(target[edge])[0] ?? null;
+  }
+
+  kindOf(edge) {
+    return this.graph.edgeKinds[this.tree.edges.kind[edge]];
+  }
+
+  // --- edges
+
+  get edges() {
+    return this.#once("edges", () => rows(this.hasEdge));
+  }
+
+  get inputs() {
+    return this.#once("inputs", () => new Adjacency(this.tree.size, this.edges, this.tree.edges.target));
+  }
+
+  get readers() {
+    return this.#once("readers", () => new Adjacency(this.tree.size, this.edges, this.tree.edges.source));
+  }
+
+  // --- what there is to show, with the operations that the stage removed ("ghosts") or without
+
+  /** For each item how many operations it is or holds. */
+  counts(withGhosts) {
+    return this.#once(`counts ${withGhosts}`, () => {
+      const { outerFirst, parent } = this.tree;
+      const counts = new Int32Array(this.tree.size);
+      for (let at = outerFirst.length - 1; at > 0; at--) {
+        const item = outerFirst[at];
+        if (this.has(item) || (withGhosts && this.changes.marks.get(item) === "removed")) counts[item]++;
+        counts[parent[item]] += counts[item];
+      }
+      return counts;
+    });
+  }
+
+  shownEdges(withGhosts) {
+    return withGhosts && this.changes.edges.length ? [...this.edges, ...this.changes.edges] : this.edges;
+  }
+
+  /** The pairs of siblings that have an edge between them, or between what they hold. */
+  links(withGhosts) {
+    return this.#once(`links ${withGhosts}`, () => {
+      const { source, target } = this.tree.edges;
+      const found = new Set();
+      for (const edge of this.shownEdges(withGhosts)) {
+        const [a, b] = this.tree.siblings(source[edge], target[edge]);
+        if (a !== b) found.add(this.tree.pair(a, b));
+      }
+      return found;
+    });
+  }
+
+  /** What differs from the stage before: a mark an item, the removed edges of removed operations. */
+  get changes() {
+    return this.#once("changes", () => compare(this));
+  }
+
+  #cache = new Map();
+
+  #once(key, make) {
+    if (!this.#cache.has(key)) this.#cache.set(key, make());
+    return this.#cache.get(key);
+  }
+}
+
+/** marks: item -> "added" | "changed" | "removed"; added, changed, removed: their numbers; edges: see above. */
+function compare(stage) {
+  const { previous, tree } = stage;
+  const marks = new Map();
+  const edges = [];
+  if (previous && previous.tree === tree) {
+    markRecords(stage, previous, marks);
+    markEdges(stage, previous, marks, edges);
+  } else if (previous) {
+    for (const [name, item] of tree.operations) {
+      const before = previous.tree.operations.get(name);
+      if (stage.has(item) && (before === undefined || !previous.has(before))) marks.set(item, "added");
+    }
+  }
+  const numbers = { added: 0, changed: 0, removed: 0 };
+  for (const mark of marks.values()) numbers[mark]++;
+  return { marks, edges, ...numbers };
+}
+
+function markRecords(stage, previous, marks) {
+  for (let item = 1; item < stage.tree.size; item++) {
+    const [before, after] = [previous.record[item], stage.record[item]];
+    if (before !== after) marks.set(item, before < 0 ? "added" : after < 0 ? "removed" : "changed");
+  }
+}
+
+function markEdges(stage, previous, marks, edges) {
+  const { source, target } = stage.tree.edges;
+  for (let edge = 0; edge < source.length; edge++) {
+    if (stage.hasEdge[edge] === previous.hasEdge[edge]) continue;
+    if (!marks.has(target[edge])) marks.set(target[edge], "changed");
+    if (previous.hasEdge[edge]) edges.push(edge);
+  }
+}
+
+function rows(has) {
+  const found = [];
+  for (let row = 0; row < has.length; row++) if (has[row]) found.push(row);
+  return found;
+}
+
+/** The edges at each item. */
+class Adjacency {
+  constructor(size, edges, end) {
+    this.start = new Int32Array(size + 1);
+    for (const edge of edges) this.start[end[edge] + 1]++;
+    for (let item = 0; item < size; item++) this.start[item + 1] += this.start[item];
+    this.list = new Int32Array(edges.length);
+    const next = this.start.slice();
+    for (const edge of edges) this.list[next[end[edge]]++] = edge;
+  }
+
+  at(item) {
+    return this.list.subarray(this.start[item], this.start[item + 1]);
+  }
+}

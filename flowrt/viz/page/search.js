@@ -1,0 +1,105 @@
+// The search field: every word must be in the name or the type of an operation, or in the name of a group.
+
+import { byId, element, replaceChildren } from "./dom.js";
+import { formatCount } from "./format.js";
+
+const MOST_SHOWN = 40;
+
+/** Items that match, groups first, then shorter names first. */
+export function search(stage, query) {
+  const words = query.toLowerCase().split(/\s+/).filter((word) => word);
+  if (!words.length) return [];
+  const { tree } = stage;
+  const counts = stage.counts(false);
+  const found = [];
+  for (let item = 1; item < tree.size; item++) {
+    if (!counts[item]) continue;
+    const text = `${tree.names[item]} ${stage.op(item)}`.toLowerCase();
+    if (words.every((word) => text.includes(word))) found.push(item);
+  }
+  const rank = (item) => tree.names[item].length + (tree.isOperation(item) ? 1000 : 0);
+  return found.sort((a, b) => rank(a) - rank(b));
+}
+
+export class SearchField {
+  /** `choose(item)` is called with the item that the reader takes. */
+  constructor(getStage, choose) {
+    this.getStage = getStage;
+    this.choose = choose;
+    this.input = byId("query");
+    this.list = byId("results");
+    this.input.addEventListener("input", () => this.#update());
+    this.input.addEventListener("keydown", (event) => this.#onKey(event));
+    this.input.addEventListener("blur", () => this.#close());
+    this.input.addEventListener("focus", () => this.#update());
+  }
+
+  focus() {
+    this.input.focus();
+    this.input.select();
+  }
+
+  #update() {
+    const stage = this.getStage();
+    this.found = search(stage, this.input.value);
+    this.active = 0;
+    const shown = this.found.slice(0, MOST_SHOWN);
+    const rest = this.found.length - shown.length;
+    const options = shown.map((item, i) => this.#option(stage, item, i));
+    const nothing = this.input.value.trim() && !shown.length;
+    replaceChildren(
+      this.list,
+      options,
+      rest ? element("li", { class: "note", role: "presentation" }, `and ${formatCount(rest, "more")}`) : null,
+      nothing ? element("li", { class: "note", role: "presentation" }, `Nothing in “${stage.name}” has all these words`) : null,
+    );
+    this.#mark();
+  }
+
+  #option(stage, item, i) {
+    const { tree } = stage;
+    const what = tree.isOperation(item) ? stage.op(item) : formatCount(stage.counts(false)[item], "op");
+    const option = element(
+      "li",
+      { role: "option", id: `result-${i}`, class: tree.isOperation(item) ? "" : "is-group" },
+      element("span", { class: "name" }, tree.names[item]),
+      element("span", { class: "what" }, what),
+    );
+    option.addEventListener("pointerdown", (event) => {
+      event.preventDefault(); // the field keeps the focus until the choice is made
+      this.#take(i);
+    });
+    return option;
+  }
+
+  #onKey(event) {
+    const step = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+    if (step && this.found?.length) {
+      const last = Math.min(this.found.length, MOST_SHOWN) - 1;
+      this.active = Math.max(0, Math.min(last, this.active + step));
+      this.#mark();
+      event.preventDefault();
+    } else if (event.key === "Enter") this.#take(this.active);
+    else if (event.key === "Escape") byId("graph").focus();
+  }
+
+  #take(i) {
+    if (!this.found?.length) return;
+    this.choose(this.found[i]);
+    byId("graph").focus();
+  }
+
+  #close() {
+    replaceChildren(this.list);
+    this.#mark();
+  }
+
+  #mark() {
+    const options = this.list.querySelectorAll("[role=option]");
+    options.forEach((option, i) => option.setAttribute("aria-selected", String(i === this.active)));
+    options[this.active]?.scrollIntoView({ block: "nearest" });
+    this.list.hidden = !this.list.children.length;
+    this.input.setAttribute("aria-expanded", String(options.length > 0));
+    this.input.setAttribute("aria-activedescendant", options.length ? `result-${this.active}` : "");
+  }
+}

@@ -1,0 +1,80 @@
+// Which part of the picture is on the screen: pan, zoom, fit. Screen pixels = picture pixels * scale + offset.
+
+const LEAST_SCALE = 0.02;
+const MOST_SCALE = 3;
+const MARGIN = 32; // pixels around what is fitted
+
+export class Viewport {
+  constructor() {
+    this.width = this.height = 1;
+    this.scale = 1;
+    this.x = this.y = 0;
+  }
+
+  resize(width, height) {
+    this.x += (width - this.width) / 2;
+    this.width = width;
+    this.height = height;
+  }
+
+  toPicture(x, y) {
+    return [(x - this.x) / this.scale, (y - this.y) / this.scale];
+  }
+
+  toScreen(x, y) {
+    return [x * this.scale + this.x, y * this.scale + this.y];
+  }
+
+  /** What is seen, in picture pixels: [left, top, right, bottom]. */
+  get seen() {
+    return [...this.toPicture(0, 0), ...this.toPicture(this.width, this.height)];
+  }
+
+  pan(dx, dy) {
+    this.x += dx;
+    this.y += dy;
+  }
+
+  /** Zoom by a factor; the point (x, y) of the screen stays where it is. */
+  zoom(factor, x = this.width / 2, y = this.height / 2) {
+    const scale = Math.min(MOST_SCALE, Math.max(LEAST_SCALE, this.scale * factor));
+    this.x = x - ((x - this.x) * scale) / this.scale;
+    this.y = y - ((y - this.y) * scale) / this.scale;
+    this.scale = scale;
+  }
+
+  /** Show all of a box, no larger than life. */
+  fit({ x, y, width, height }) {
+    const room = [(this.width - 2 * MARGIN) / width, (this.height - 2 * MARGIN) / height];
+    this.scale = Math.max(LEAST_SCALE, Math.min(1, ...room));
+    this.center(x + width / 2, y + height / 2);
+  }
+
+  /** As `fit`, but of what is too large to read so the beginning is shown. */
+  fitReadable(box, leastScale) {
+    this.fit(box);
+    if (this.scale >= leastScale) return;
+    this.scale = leastScale;
+    this.center(box.x + box.width / 2, box.y + box.height / 2);
+    this.x = Math.max(this.x, MARGIN - box.x * this.scale);
+    this.y = Math.max(this.y, MARGIN - box.y * this.scale);
+  }
+
+  center(x, y) {
+    this.x = this.width / 2 - x * this.scale;
+    this.y = this.height / 2 - y * this.scale;
+  }
+
+  /** Bring a box into sight, moving no further than is needed. */
+  reveal({ x, y, width, height }) {
+    const [left, top] = this.toScreen(x, y);
+    const [right, bottom] = this.toScreen(x + width, y + height);
+    this.x += shift(left, right, this.width);
+    this.y += shift(top, bottom, this.height);
+  }
+}
+
+function shift(start, end, size) {
+  if (end - start > size - 2 * MARGIN || start < MARGIN) return MARGIN - start;
+  return end > size - MARGIN ? size - MARGIN - end : 0;
+}

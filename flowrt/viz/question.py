@@ -1,0 +1,116 @@
+"""What is looked at: the step of a session, or of a graph that nobody runs yet.
+
+For a graph without a session the devices are those that its operations ask for, whether or not they are on
+this machine: names are all that placement needs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.errors import DTypeError
+from flowrt.executor.compile_step import Setting
+from flowrt.executor.feeds import flat_feeds, resolve_feed
+from flowrt.executor.fetches import Fetches, parse_fetches
+from flowrt.executor.session import BaseSession
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.shapes import Shape
+
+MASTERS = ("chief", "master", "worker")
+"""Jobs whose first task is the default one, if they are asked for."""
+
+
+class Question(NamedTuple):
+    """What is computed (``tensors``, ``targets``) of ``graph``, with the ``feeds``' shapes, compiled for
+    ``setting``.
+    """
+
+    graph: Graph
+    tensors: tuple[Tensor, ...]
+    targets: tuple[Operation, ...]
+    feeds: Mapping[Tensor, Shape]
+    setting: Setting
+
+
+def question(
+    source: BaseSession | Graph, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None
+) -> Question:
+    """``fetches`` None: all operations that nothing reads. ``feed_dict`` None: all placeholders that are
+    needed, with the shapes that they were made with.
+
+    Raises `DTypeError` for another source, and as `Session.run`.
+    """
+    if not isinstance(source, BaseSession | Graph):
+        raise DTypeError(f"expected a Session or a Graph; got {source!r}")
+    graph = source if isinstance(source, Graph) else source.graph
+    setting = _setting_of(graph) if isinstance(source, Graph) else source.setting
+    asked = Fetches((), _ends(graph), list) if fetches is None else parse_fetches(graph, fetches)
+    tensors, targets, _ = asked
+    if feed_dict is None:
+        feeds = _placeholders([t.op for t in tensors] + list(targets))
+    else:
+        flat = [pair for item in feed_dict.items() for pair in flat_feeds(*item)]
+        feeds = {resolve_feed(graph, key): np.shape(value) for key, value in flat}
+    return Question(graph, tensors, targets, feeds, setting)
+
+
+def _ends(graph: Graph) -> tuple[Operation, ...]:
+    """The operations that nothing reads or waits for, in order."""
+    nodes = [op.node for op in graph.get_operations()]
+    read = {name for node in nodes for name, _ in node.inputs}.union(*[node.controls for node in nodes])
+    return tuple(op for op in graph.get_operations() if op.name not in read)
+
+
+def _placeholders(roots: list[Operation]) -> dict[Tensor, Shape]:
+    """The placeholders that ``roots`` need, in the order of the graph."""
+    found: set[Operation] = set()
+    waiting = list(roots)
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [t.op for t in op.inputs] + list(op.control_inputs)
+    graph = roots[0].graph.get_operations() if roots else ()
+    fed = [op for op in graph if op.type == "Placeholder" and op in found]
+    return {op.outputs[0]: op.node.outputs[0].shape for op in fed}
+
+
+# --- devices that a graph asks for
+
+
+def _setting_of(graph: Graph) -> Setting:
+    devices = devices_asked_for(graph)
+    names = [device.to_string() for device in devices]
+    return Setting(devices, {}, True, True, dict.fromkeys(names, 1), names)
+
+
+def devices_asked_for(graph: Graph) -> list[DeviceSpec]:
+    """In every task that the operations of ``graph`` name, as many devices of each type as they ask for, and
+    one CPU; of this process if they name none. The default device comes first.
+    """
+    specs = {parse_device(name) for name in {op.device for op in graph.get_operations()}}
+    tasks = sorted({_task(spec) for spec in specs if spec.job}, key=_task_rank) or [_task(DeviceSpec())]
+    types = {"CPU": 1}
+    for spec in specs:
+        if spec.device_type is not None:
+            count = 1 + (spec.device_index or 0)
+            types[spec.device_type] = max(types.get(spec.device_type, 0), count)
+    return [
+        task.replace(device_type=kind, device_index=index)
+        for task in tasks
+        for kind, count in types.items()
+        for index in range(count)
+    ]
+
+
+def _task(spec: DeviceSpec) -> DeviceSpec:
+    return DeviceSpec(spec.job or "localhost", spec.replica or 0, spec.task or 0)
+
+
+def _task_rank(task: DeviceSpec) -> tuple[int, str, int]:
+    rank = MASTERS.index(task.job) if task.job in MASTERS else len(MASTERS)
+    return rank, task.job or "", task.task or 0

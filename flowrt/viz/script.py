@@ -1,0 +1,81 @@
+"""Running a script to see what it asks of its sessions."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.executor.request import Request
+from flowrt.executor.session import ON_COMPILE, BaseSession
+from flowrt.graph.graph import Operation
+from flowrt.graph.op_def import Effect
+from flowrt.graph.shapes import Shape
+from flowrt.viz.question import Question
+
+
+def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Question]:
+    """What the sessions of the script at ``path`` compile while it runs as the program, with ``arguments``;
+    what was asked last is last. The script runs to its end, or until Ctrl-C.
+
+    Raises `NotFoundError` where there is no such file, `InvalidArgumentError` where no session ran anything,
+    and what the script raises.
+    """
+    if not Path(path).is_file():
+        raise NotFoundError(f"{path}: expected a Python file; there is none")
+    heard: list[Question] = []
+
+    def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
+        fetches = request.fetches
+        feeds = dict(zip(request.feeds, shapes, strict=True))
+        heard.append(Question(session.graph, fetches.tensors, fetches.targets, feeds, session.setting))
+
+    with _program([path, *arguments]):
+        ON_COMPILE.append(hear)
+        try:
+            runpy.run_path(path, run_name="__main__")
+        except (KeyboardInterrupt, SystemExit):
+            pass  # its own end, or the user has seen enough
+        finally:
+            ON_COMPILE.remove(hear)
+    if not heard:
+        raise InvalidArgumentError(f"{path}: expected a script that runs a session; it ran none")
+    return heard
+
+
+@contextmanager
+def _program(words: Sequence[str]) -> Iterator[None]:
+    """The process as the script expects it: its own words, its directory first in the path."""
+    argv, path = sys.argv, list(sys.path)
+    sys.argv = list(words)
+    sys.path.insert(0, str(Path(words[0]).resolve().parent))
+    try:
+        yield
+    finally:
+        sys.argv, sys.path[:] = argv, path
+
+
+def main_question(asked: Sequence[Question]) -> Question:
+    """Of what a script asked the step that needs most of its graph, of those that read variables if there are
+    any: so the training step mostly, and not the initializer.
+    """
+    return max(asked, key=_weight)
+
+
+def _weight(asked: Question) -> tuple[bool, int]:
+    found = _needed(asked)
+    return any(op.op_def.effect is Effect.READ for op in found), len(found)
+
+
+def _needed(asked: Question) -> set[Operation]:
+    found: set[Operation] = set()
+    waiting = [tensor.op for tensor in asked.tensors] + list(asked.targets)
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting += [tensor.op for tensor in op.inputs] + list(op.control_inputs)
+    return found

@@ -1,0 +1,240 @@
+"""Where a graph comes from: a session, a graph, a file, a running worker. And the three views of it.
+
+logical        as it was built, or what of it the fetches need
+placed         as it runs, every node on its device
+partitioned    cut by device, with a _Send and a _Recv on every cut edge
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol, final
+
+from google.protobuf import text_format
+from google.protobuf.message import DecodeError
+
+from flowrt import protos
+from flowrt.distribute.cluster_runtime import ClusterRuntime
+from flowrt.distribute.describe import read_descriptions
+from flowrt.distribute.messages import Message
+from flowrt.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from flowrt.executor.compile_step import compile_step
+from flowrt.executor.config import ConfigProto
+from flowrt.executor.session import BaseSession
+from flowrt.graph.graph import Graph
+from flowrt.graph.import_graph_def import import_graph_def
+from flowrt.graph.node import Node, Subgraph, with_functions
+from flowrt.graph.passes.partition import partition
+from flowrt.graph.passes.prune import extract
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.summary.event_file import read_events
+from flowrt.train.durable_files import typed_os_errors
+from flowrt.viz.from_parts import Parts
+from flowrt.viz.question import Question, question
+from flowrt.viz.stages import Change, Stage, built, stages_of
+
+VIEWS = ("logical", "placed", "partitioned")
+
+MAX_FILE_BYTES = 2**31 - 1
+"""Of a GraphDef: protobuf takes no more."""
+
+WORKER_MS = 10_000
+"""Milliseconds for a worker to be reached."""
+
+GraphDef = Any  # the message of flowrt.protos.graph_pb2
+
+
+class Source(Protocol):
+    """``title`` says what it is, ``parts(view)`` gives one of `VIEWS`, ``stages()`` those of its compile."""
+
+    title: str
+
+    def parts(self, view: str) -> Parts: ...
+
+    def stages(self) -> Sequence[Stage]: ...
+
+
+@final
+class Step:
+    """The step of a session, or of a graph that nobody runs yet."""
+
+    def __init__(self, title: str, asked: Question) -> None:
+        self.title, self._asked = title, asked
+
+    def parts(self, view: str) -> Parts:
+        """Raises as `Session.run` where it does not compile."""
+        asked = self._asked
+        if view == "logical" and not asked.tensors:
+            return {"": built(asked.graph)}
+        if view == "logical":
+            return {"": extract(asked.graph, asked.tensors, asked.targets, asked.feeds)}
+        placed = _placed(asked)
+        return {"": placed} if view == "placed" else partition(placed)
+
+    def stages(self) -> Sequence[Stage]:
+        return stages_of(self._asked)
+
+
+def _placed(asked: Question) -> Subgraph:
+    setting = asked.setting
+    return compile_step(
+        asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, setting.assigned,
+        setting.soft_placement, setting.optimisations, (),
+    )  # fmt: skip
+
+
+@final
+class Task:
+    """What a running worker has compiled: the parts of its sessions, which are placed already."""
+
+    def __init__(self, title: str, placed: Sequence[Subgraph]) -> None:
+        self.title = title
+        self._placed = _side_by_side(placed)
+
+    def parts(self, view: str) -> Parts:
+        if view == "partitioned":
+            return partition(self._placed)
+        return {"": self._placed}
+
+    def stages(self) -> Sequence[Stage]:
+        nothing = Change((), (), ())
+        return [
+            Stage("placed", "placed", self.parts("placed"), nothing),
+            Stage("partitioned", "partitioned", self.parts("partitioned"), nothing),
+        ]
+
+
+def _side_by_side(graphs: Sequence[Subgraph]) -> Subgraph:
+    """One subgraph; of several, the nodes of each are in a scope of its own."""
+    if len(graphs) == 1:
+        return graphs[0]
+    nodes = {}
+    for number, graph in enumerate(graphs):
+        scope = f"graph_{number}/"
+        for node in graph:
+            nodes[scope + node.name] = node.replace(
+                name=scope + node.name,
+                inputs=tuple([(scope + name, index) for name, index in node.inputs]),
+                controls=tuple([scope + name for name in node.controls]),
+            )
+    return Subgraph(nodes)
+
+
+# --- finding it
+
+
+def source_of(
+    what: BaseSession | Graph | Question | str | os.PathLike[str],
+    fetches: Any = None,
+    feed_dict: Mapping[Any, Any] | None = None,
+) -> Source:
+    """``what``: a session, a graph, a question, the path of a GraphDef (``.pb``, ``.pbtxt``) or of an event
+    file, or the address of a running worker, ``grpc://host:port``. For ``fetches`` and ``feed_dict`` see
+    `question`.
+
+    Raises as `question` and `read_graph`, and `UnavailableError` where no worker answers.
+    """
+    if isinstance(what, Question):
+        return Step("step", what)
+    if isinstance(what, BaseSession | Graph):
+        return Step("graph", question(what, fetches, feed_dict))
+    text = os.fspath(what)
+    if text.startswith("grpc://"):
+        return _task_at(text)
+    return Step(Path(text).name, question(read_graph(text), fetches, feed_dict))
+
+
+def _task_at(target: str) -> Task:
+    with closing(ClusterRuntime(target, ConfigProto(operation_timeout_in_ms=WORKER_MS))) as link:
+        task, graphs = read_descriptions(link.ask(Message(pb.DescribeGraphs())))
+    if not graphs:
+        raise NotFoundError(f"{target}: task {task} has compiled nothing for the sessions that are open now")
+    return Task(task, graphs)
+
+
+def read_graph(path: str) -> Graph:
+    """The graph in a GraphDef file, text if its name ends in ``.pbtxt``, or the last one in an event file.
+
+    Raises `NotFoundError` for a missing file, `DataLossError` for a damaged event file,
+    `ResourceExhaustedError` above the limits and `InvalidArgumentError` for anything else that is no graph.
+    """
+    reader = next((read for is_it, read in _READERS if is_it(Path(path).name)), _read_binary)
+    message = reader(path)
+    if not message.node:
+        raise InvalidArgumentError(f"{path}: expected a GraphDef; got one without nodes")
+    graph = Graph()
+    with graph.as_default():
+        try:
+            import_graph_def(message, name="")
+        except (InvalidArgumentError, NotFoundError, ResourceExhaustedError) as error:
+            raise type(error)(f"{path}: {error.message}") from None
+    for op in graph.get_operations():
+        op.node = _without_line(op.node)
+    return graph
+
+
+def _without_line(node: Node) -> Node:
+    """``node`` as nobody's: the line that read the file did not make it."""
+
+    def change(function: Subgraph) -> Subgraph:
+        return function.with_nodes([_without_line(inner) for inner in function])
+
+    return with_functions(node, change).replace(source=None)
+
+
+def _read_bytes(path: str) -> bytes:
+    with typed_os_errors(f"{path}: cannot read it"):
+        size = os.stat(path).st_size
+        if size > MAX_FILE_BYTES:
+            raise ResourceExhaustedError(f"{path}: expected at most {MAX_FILE_BYTES} bytes; got {size}")
+        return Path(path).read_bytes()
+
+
+def _read_binary(path: str) -> GraphDef:
+    return _parsed(path, _read_bytes(path))
+
+
+def _parsed(path: str, data: bytes) -> GraphDef:
+    try:
+        return protos.graph_pb2.GraphDef.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgumentError(
+            f"{path}: expected a GraphDef; got {len(data)} bytes that are none, or only the beginning of one"
+            f" ({error})"
+        ) from None
+
+
+def _read_text(path: str) -> GraphDef:
+    message = protos.graph_pb2.GraphDef()
+    try:
+        text_format.Parse(_read_bytes(path).decode(), message)
+    except (text_format.ParseError, UnicodeDecodeError) as error:
+        raise InvalidArgumentError(f"{path}: expected a GraphDef as text; got {error}") from None
+    return message
+
+
+def _read_event_file(path: str) -> GraphDef:
+    graphs = list(_graphs_in(path))
+    if not graphs:
+        raise NotFoundError(f"{path}: expected an event file with a graph; got none in it")
+    return _parsed(path, graphs[-1])
+
+
+def _graphs_in(path: str) -> Iterator[bytes]:
+    for event in read_events(path):
+        if event.WhichOneof("what") == "graph_def":
+            yield event.graph_def
+
+
+class _Reader(NamedTuple):
+    is_it: Callable[[str], bool]
+    read: Callable[[str], GraphDef]
+
+
+_READERS = (
+    _Reader(lambda name: "tfevents" in name, _read_event_file),
+    _Reader(lambda name: name.endswith((".pbtxt", ".txt", ".prototxt")), _read_text),
+)

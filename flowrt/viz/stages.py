@@ -1,0 +1,145 @@
+"""The stages of a compile: what the real passes made of a real request, one after the other.
+
+    built -> pruned -> optimised (each pass that changed something) -> placed -> partitioned -> scheduled
+
+The passes are those of `flowrt.executor.compile_step`, which shows what it has after each; the cut, the
+fusion and the streams are those of `flowrt.executor.schedule`. Nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flowrt.executor.compile_step import compile_step
+from flowrt.executor.compile_times import CompileTimes
+from flowrt.executor.schedule import schedule_parts
+from flowrt.executor.session import BaseSession
+from flowrt.graph.graph import Graph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.passes.group import Group
+from flowrt.graph.passes.partition import partition
+from flowrt.viz.from_parts import Parts
+from flowrt.viz.question import Question, question
+
+PHASES = ("built", "pruned", "optimised", "placed", "partitioned", "scheduled")
+
+_PHASE_OF = {"extract": "pruned", "place": "placed", "split": "placed"}
+"""Of a pass; all others optimise: they refine what is computed, wherever it will be."""
+
+
+class Change(NamedTuple):
+    """What a stage did to the one before, by the names of nodes (outside of functions), in order."""
+
+    added: tuple[str, ...]
+    removed: tuple[str, ...]
+    changed: tuple[str, ...]
+
+
+class Stage(NamedTuple):
+    """``phase`` is one of `PHASES`, ``name`` the pass (of the second round ``simplify 2``) or the phase.
+
+    ``parts``: see `flowrt.viz.from_parts`. Of the last stage, scheduled, ``streams`` tells each node's stream
+    of its device, and ``fused`` the node that stands for a group, by the name of each member.
+    """
+
+    phase: str
+    name: str
+    parts: Parts
+    change: Change
+    streams: Mapping[str, int] = {}
+    fused: Mapping[str, str] = {}
+
+
+def stages(
+    source: BaseSession | Graph, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None
+) -> list[Stage]:
+    """The stages of the step that `Session.run` would compile; a `Graph` is compiled for the devices that its
+    operations ask for.
+
+    ``fetches`` None: all operations that nothing reads; ``feed_dict`` None: all placeholders that are needed.
+    Raises as `Session.run`, with what came before the pass that failed nowhere to be seen.
+    """
+    return stages_of(question(source, fetches, feed_dict))
+
+
+def stages_of(asked: Question) -> list[Stage]:
+    """See `stages`."""
+    recorder = _Recorder(built(asked.graph))
+    setting = asked.setting
+    placed = compile_step(
+        asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, setting.assigned,
+        setting.soft_placement, setting.optimisations, (), watch=recorder.watch,
+    )  # fmt: skip
+    recorder.record("partitioned", "partitioned", partition(placed))
+    scheduled = schedule_parts(placed, setting.streams, setting.fusing, CompileTimes())
+    recorder.record("scheduled", "scheduled", {name: part for name, (part, _) in scheduled.items()})
+    streams = {
+        node.name: schedule.stream_of(node.name) for part, schedule in scheduled.values() for node in part
+    }
+    parts = [part for part, _ in scheduled.values()]
+    last = recorder.stages[-1]
+    return [*recorder.stages[:-1], last._replace(streams=streams, fused=_fused(parts))]
+
+
+def built(graph: Graph) -> Subgraph:
+    """All of ``graph``, as it was made."""
+    return Subgraph({op.name: op.node for op in graph.get_operations()})
+
+
+class _Recorder:
+    """``stages``: what was shown so far, of passes only those that changed something."""
+
+    def __init__(self, whole: Subgraph) -> None:
+        self.stages = [Stage("built", "built", {"": whole}, Change((), (), ()))]
+        self._times: dict[str, int] = {}
+
+    def watch(self, name: str, subgraph: Subgraph) -> None:
+        """See `flowrt.graph.passes.Watch`."""
+        phase = _PHASE_OF.get(name, "optimised")
+        if subgraph is not self.stages[-1].parts[""] or phase != "optimised":
+            self._times[name] = times = self._times.get(name, 0) + 1
+            self.record(phase, name if times == 1 else f"{name} {times}", {"": subgraph})
+
+    def record(self, phase: str, name: str, parts: Parts) -> None:
+        change = _change(self.stages[-1].parts, parts)
+        if any(change) or phase != self.stages[-1].phase:
+            self.stages.append(Stage(phase, name, parts, change))
+
+
+def _change(before: Parts, after: Parts) -> Change:
+    old, new = _nodes(before), _nodes(after)
+    return Change(
+        tuple([name for name in new if name not in old]),
+        tuple([name for name in old if name not in new]),
+        tuple([name for name, node in new.items() if name in old and not _is_same(old[name], node)]),
+    )
+
+
+def _nodes(parts: Parts) -> dict[str, Node]:
+    return {node.name: node for part in parts.values() for node in part}
+
+
+def _is_same(a: Node, b: Node) -> bool:
+    """Passes share the nodes that they leave alone; some make an equal one."""
+    if a is b:
+        return True
+    if a.attrs is not b.attrs:
+        return False
+    return _facts(a) == _facts(b)
+
+
+def _facts(node: Node) -> tuple[Any, ...]:
+    return node.op, node.inputs, node.controls, node.device, node.outputs
+
+
+def _fused(parts: list[Subgraph]) -> dict[str, str]:
+    """By the name of each member of a group, in functions too, that of the node that stands for it."""
+    found: dict[str, str] = {}
+    for part in parts:
+        for node in part:
+            group = node.attrs.get("group")
+            if isinstance(group, Group):
+                found.update({member.name: node.name for member in group.members})
+            found.update(_fused(owned_subgraphs(node.attrs)))
+    return found

@@ -1,0 +1,40 @@
+"""Expanded collectives: every algorithm by the contract, in sessions with a device a rank."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+import pytest
+
+from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
+from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Perform, arrays, check
+from tests.distribute.collectives.expanded import perform
+
+
+class TestExpanded(CheckCollectives):
+    @pytest.fixture
+    def perform(self) -> Perform:
+        return perform
+
+
+@pytest.mark.parametrize("p", (1, 2, 3, 5, 8))
+@pytest.mark.parametrize(
+    ("kind", "lowering"), [(k, name) for k, found in ALGORITHMS.items() for name in found]
+)
+def test_every_algorithm(kind: str, lowering: str, p: int) -> None:
+    if kind == "Barrier" or lowering not in algorithms_for(kind, Group((0,) * p)):
+        return
+    count = 1 if kind in ("Broadcast", "Scatter") else p
+    roots = [{"root": p - 1}] if kind in ("Broadcast", "Scatter", "Gather", "Reduce") else [{}]
+    calls = [
+        CollectiveCall(kind, arrays(count, dtype, *shape), attrs)
+        for attrs in roots
+        for dtype, shape in [
+            (np.float32, (11, 2)),
+            (np.int64, (p,)),
+            (np.float16, (1, 3)),
+            (np.float64, (0,)),
+        ]
+    ]
+    check(functools.partial(perform, lowering=lowering), p, calls)

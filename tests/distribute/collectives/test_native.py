@@ -1,0 +1,57 @@
+"""The contract over every communicator: threads of one process, and processes of one host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from flowrt.distribute.collectives.communicator import Communicator
+from tests.contracts.check_collectives import RANKS, CheckCollectives, CollectiveCall, Perform
+from tests.distribute.collectives.ranks import Ranks, as_rank, by_call, run_threads, thread_group
+
+
+class TestLocal(CheckCollectives):
+    takes_any_size = False
+
+    @pytest.fixture
+    def perform(self) -> Perform:
+        return perform_on_threads
+
+
+def perform_on_threads(size: int, calls: Sequence[CollectiveCall]) -> list[list[Any]]:
+    def make_all(communicator: Communicator) -> list[Any]:
+        return [as_rank(call, communicator.rank, size).make(communicator) for call in calls]
+
+    with thread_group("local", size) as communicators:
+        return by_call(run_threads(communicators, make_all))
+
+
+@pytest.fixture(scope="module")
+def processes() -> Iterator[Ranks]:
+    with Ranks(max(RANKS)) as ranks:
+        yield ranks
+
+
+class CheckProcesses(CheckCollectives):
+    """Groups of processes."""
+
+    takes_any_size = False
+    kind: str
+
+    @pytest.fixture
+    def perform(self, processes: Ranks) -> Perform:
+        def perform(size: int, calls: Sequence[CollectiveCall]) -> list[list[Any]]:
+            assert processes.form(self.kind, size) == [None] * size
+            return processes.perform(size, calls)
+
+        return perform
+
+
+class TestSharedMemory(CheckProcesses):
+    kind = "shared_memory"
+
+
+class TestOverPeers(CheckProcesses):
+    kind = "grpc"

@@ -1,0 +1,210 @@
+"""Views: every operation and edge is there, groups hold what their names say, folding and focusing lose nothing
+that they should not.
+"""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.errors import NotFoundError
+from flowrt.viz import EdgeKind, GroupKind, focus, fold, view_of, with_series
+from flowrt.viz.from_parts import transport
+from flowrt.viz.question import question
+from flowrt.viz.sources import Step
+from flowrt.viz.stages import built
+from flowrt.viz.view import around
+from tests.viz.graphs import CPU0, CPU1, nested, network
+
+
+@pytest.fixture(scope="module")
+def logical():
+    return view_of({"": built(network()[0])})
+
+
+@pytest.fixture(scope="module")
+def partitioned():
+    graph, _, loss, train = network()
+    return view_of(Step("", question(graph, [loss, train])).parts("partitioned"))
+
+
+def scopes(view, name):
+    return [group.label for group in reversed([*around(view.groups, view.nodes[name].group)])]
+
+
+def test_every_operation_and_input_is_there(logical):
+    graph = network()[0]
+    operations = graph.get_operations()
+    assert list(logical.nodes) == [op.name for op in operations]
+    drawn = {(e.source, e.target) for e in logical.edges if e.kind is EdgeKind.DATA}
+    assert drawn == {(t.op.name, op.name) for op in operations for t in op.inputs}
+    controls = {(e.source, e.target) for e in logical.edges if e.kind is EdgeKind.CONTROL}
+    assert controls == {(before.name, op.name) for op in operations for before in op.control_inputs}
+
+
+def test_a_node_stands_in_its_scopes_and_in_the_one_that_has_its_name(logical):
+    assert scopes(logical, "layer_1/out") == ["layer_1"]
+    assert scopes(logical, "layer_1/w") == ["layer_1", "w"]
+    assert logical.groups["layer_1"].num_ops == sum(n.startswith("layer_1/") for n in logical.nodes)
+
+
+def test_facts_of_a_node(logical):
+    node = logical.nodes["layer_0/out"]
+    assert (node.op, node.label, node.device) == ("Relu", "out", "/device:CPU:0")
+    assert [str(tensor) for tensor in node.outputs] == ["float32[8, 16]"]
+    assert node.outputs[0].nbytes == 8 * 16 * 4
+    assert node.source.rpartition(":")[0].endswith("graphs.py")
+
+
+def test_a_large_constant_is_told_and_not_shown(logical):
+    assert logical.nodes["large"].attrs["value"] == "float32[16, 32], 2048 bytes"
+    assert logical.nodes["gradients/loss_grad/Const"].attrs["value"].startswith("i32")
+
+
+def test_in_a_logical_view_a_request_is_no_place(logical):
+    assert not any(edge.kind is EdgeKind.TRANSFER for edge in logical.edges)
+
+
+def test_functions_are_groups_and_their_nodes_have_names_of_their_own():
+    graph, _ = nested()
+    view = view_of({"": built(graph)})
+    labels = {group.label for group in view.groups.values() if group.kind is GroupKind.FUNCTION}
+    assert labels >= {"while body", "while cond", "cond then_branch", "cond else_branch"}
+    sines = [name for name, node in view.nodes.items() if node.op == "Sin"]
+    assert len(sines) == 1
+    assert scopes(view, sines[0])[-1] == "cond then_branch"
+    feeds = {e.target for e in view.edges if e.source == "while" and ":body" in e.target}
+    assert len(feeds) >= 2  # an argument comes to its parameter
+
+
+def test_a_partitioned_view_has_a_box_a_device_and_an_edge_from_each_send_to_its_recv(partitioned):
+    boxes = {group.name for group in partitioned.groups.values() if group.kind is GroupKind.DEVICE}
+    assert boxes == {CPU0, CPU1}
+    sends = {name for name, node in partitioned.nodes.items() if node.op == "_Send"}
+    receives = {name for name, node in partitioned.nodes.items() if node.op == "_Recv"}
+    transfers = [edge for edge in partitioned.edges if edge.kind is EdgeKind.TRANSFER]
+    assert {edge.source for edge in transfers} == sends
+    assert {edge.target for edge in transfers} == receives
+    first = next(edge for edge in transfers if edge.tensor == "layer_0/out:0")
+    assert (str(first.facts), first.nbytes, first.transport) == ("float32[8, 16]", 512, "shared memory")
+
+
+def test_what_a_cut_adds_stands_beside_what_it_is_of(partitioned):
+    send = next(n for n in partitioned.nodes.values() if n.op == "_Send" and "layer_0/out" in n.name)
+    receive = next(n for n in partitioned.nodes.values() if n.op == "_Recv" and "layer_0/out" in n.name)
+    assert scopes(partitioned, send.name) == [CPU0, "layer_0"]
+    assert scopes(partitioned, receive.name) == [CPU1]
+    assert (send.label, receive.label) == ("send out:0", "receive out:0")
+
+
+def test_a_placed_view_says_what_crosses():
+    graph, _, loss, _ = network()
+    view = view_of(Step("", question(graph, loss)).parts("placed"))
+    crossing = {(e.source, e.target) for e in view.edges if e.kind is EdgeKind.TRANSFER}
+    assert ("layer_0/out", "layer_1/MatMul") in crossing
+    assert {node.device for node in view.nodes.values()} == {CPU0, CPU1}
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "how"),
+    [
+        (CPU0, CPU1, "shared memory"),
+        (CPU0, CPU0.replace("CPU", "GPU"), "device copy"),
+        (CPU0, CPU0.replace("task:0", "task:1"), "network"),
+    ],
+)
+def test_how_a_tensor_travels(source, target, how):
+    assert transport(source, target) == how
+
+
+# --- folding
+
+
+def test_folded_once_a_scope_is_a_box_and_its_edges_are_bundled(logical):
+    folded = fold(logical, 1)
+    box = folded.nodes["layer_0"]
+    assert (box.op, box.num_ops) == ("", logical.groups["layer_0"].num_ops)
+    bundle = next(e for e in folded.edges if (e.source, e.target) == ("layer_0", "layer_1"))
+    assert (bundle.num_edges, bundle.tensor) == (1, "layer_0/out:0")
+    assert not any(group.kind is GroupKind.SCOPE for group in folded.groups.values())
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 5), st.booleans())
+def test_a_fold_keeps_all_operations_and_all_edges_between_boxes(depth, series):
+    for view in VIEWS:
+        whole = with_series(view) if series else view
+        folded = fold(whole, depth)
+        assert sum(node.num_ops for node in folded.nodes.values()) == len(view.nodes)
+        for edge in folded.edges:
+            assert edge.source in folded.nodes
+            assert edge.target in folded.nodes
+            assert edge.source != edge.target
+        assert sum(e.num_edges for e in folded.edges) <= len(view.edges)
+        again = fold(folded, depth)
+        assert (again.nodes, list(again.edges)) == (folded.nodes, list(folded.edges))
+        assert all(node.group in ("", *folded.groups) for node in folded.nodes.values())
+
+
+VIEWS = [view_of({"": built(graph)}) for graph in (network(3)[0], nested()[0])]
+
+
+def test_deep_enough_a_fold_changes_nothing(logical):
+    folded = fold(logical, 99)
+    assert folded.nodes == logical.nodes
+    assert len(folded.edges) == len({(e.source, e.target) for e in logical.edges})
+
+
+def test_like_scopes_are_a_series_and_closed(logical):
+    folded = fold(with_series(logical), 99)
+    series = next(group for group in with_series(logical).groups.values() if group.label == "layer × 4")
+    assert series.kind is GroupKind.SERIES
+    assert series.name == "layer_[0..3]" or series.name == "layer[0..3]"
+    assert folded.nodes[series.name].num_ops == 4 * logical.groups["layer_0"].num_ops
+
+
+def test_two_scopes_or_unlike_ones_are_no_series():
+    with tf.Graph().as_default() as graph:
+        for i in range(3):
+            with tf.name_scope(f"part_{i}"):
+                x = tf.constant(1.0)
+                for _ in range(i):
+                    x = tf.sin(x)
+    view = view_of({"": built(graph)})
+    assert with_series(view).groups == view.groups
+
+
+# --- focusing
+
+
+def test_a_focus_is_what_is_near(logical):
+    near = focus(logical, "layer_1/MatMul", 1)
+    assert set(near.nodes) >= {"layer_1/MatMul", "layer_0/out", "layer_1/out"}
+    assert "layer_2/MatMul" not in near.nodes
+    assert all(e.source in near.nodes and e.target in near.nodes for e in near.edges)
+    assert set(focus(logical, "layer_1/MatMul", 0).nodes) == {"layer_1/MatMul"}
+
+
+def test_a_focus_on_a_scope_has_all_of_it(logical):
+    near = focus(logical, "layer_1", 0)
+    assert set(near.nodes) == {name for name in logical.nodes if name.startswith("layer_1/")}
+
+
+def test_a_focus_on_nothing_names_the_nearest(logical):
+    with pytest.raises(NotFoundError, match=r"got 'layer_9'\. Nearest: layer_"):
+        focus(logical, "layer_9", 1)
+
+
+def test_an_empty_graph_is_an_empty_view():
+    view = view_of({"": built(tf.Graph())})
+    assert fold(with_series(view), 1) == view
+
+
+def test_arrays_of_text_and_of_half_precision_are_shown():
+    with tf.Graph().as_default() as graph:
+        tf.constant(["a", "b"], name="texts")
+        tf.constant(np.ones([3], np.float16), name="halves")
+    attrs = {name: node.attrs["value"] for name, node in view_of({"": built(graph)}).nodes.items()}
+    assert "2" in attrs["texts"]
+    assert attrs["halves"].startswith("f16[3]")
