@@ -26,6 +26,10 @@ def _tf(limit: float) -> Bar:
     return Bar(limit, ("tensorflow",))
 
 
+def _torch(limit: float) -> Bar:
+    return Bar(limit, ("torch",))
+
+
 def _jax(limit: float) -> Bar:
     return Bar(limit, ("jax",))
 
@@ -53,5 +57,13 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("cluster_same_host", "scalar"): (_tf(0.4),),
     ("cluster_same_host", "hop"): (_tf(0.5),),
     ("cluster_same_host", "remote_noop"): (_tf(0.4),),
+    ("all_reduce_2_ranks", "4_b"): (_torch(1.0),),
+    ("all_reduce_2_ranks", "1_mb"): (_torch(1.0),),
+    ("all_reduce_2_ranks", "25_mb"): (_torch(0.5),),
+    ("all_reduce_2_ranks", "64_mb"): (_torch(0.5),),
+    ("all_reduce_4_ranks", "4_b"): (_torch(1.0),),
+    ("all_reduce_4_ranks", "1_mb"): (_torch(1.0),),
+    ("all_reduce_4_ranks", "25_mb"): (_torch(0.5),),
+    ("all_reduce_4_ranks", "64_mb"): (_torch(0.5),),
 }
 """By case and measure."""

@@ -29,11 +29,12 @@ class Loaded(NamedTuple):
 
 
 def _flowrt() -> Loaded:
-    from benchmarks import cases, cluster
+    from benchmarks import cases, cluster, collectives
 
     flowrt = importlib.import_module("flowrt")
     all_cases = {**cases.CASES, **cluster.CASES}
     bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
+    bound |= {name: partial(case, "flowrt") for name, case in collectives.CASES.items()}
     return Loaded(flowrt.__version__, bound, flowrt.errors.UnimplementedError)
 
 
@@ -49,10 +50,12 @@ def _tensorflow() -> Loaded:
 def _torch(is_compiled: bool) -> Loaded:
     import torch
 
-    from benchmarks import peers_torch
+    from benchmarks import collectives, peers_torch
 
     wrap = torch.compile if is_compiled else peers_torch.eager
     cases = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
+    if not is_compiled:
+        cases |= {name: partial(case, "torch") for name, case in collectives.CASES.items()}
     return Loaded(torch.__version__, cases)
 
 

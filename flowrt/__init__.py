@@ -10,6 +10,11 @@ import os as _os
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
+from flowrt.accumulators import (
+    ConditionalAccumulator,
+    ConditionalAccumulatorBase,
+    SparseConditionalAccumulator,
+)
 from flowrt.aliases import *  # noqa: F403
 from flowrt.autodiff import hessian, hvp, jacfwd, jacrev, jvp, vjp
 from flowrt.control_flow import case, cond, switch_case, while_loop
@@ -308,6 +313,7 @@ from flowrt.initializers import (
 )
 from flowrt.jacobians import hessians, jacobian
 from flowrt.missing_names import missing_name as _missing_name
+from flowrt.queues import FIFOQueue, QueueBase
 from flowrt.recompute import recompute, recompute_grad, recompute_sequential
 from flowrt.scopes import (
     add_to_collection,
@@ -327,6 +333,7 @@ from flowrt.scopes import (
 from flowrt.signatures import TensorSpec
 from flowrt.template import make_template
 from flowrt.tensor_array import TensorArray
+from flowrt.variable_creators import variable_creator_scope
 from flowrt.variable_scope import (
     AUTO_REUSE,
     VariableScope,

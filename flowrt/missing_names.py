@@ -17,7 +17,7 @@ _DECODERS = "there are no decoders. Nearest: nn.raw_rnn"
 _STATE_SAVERS = "there are no state savers. Nearest: nn.static_rnn with initial_state"
 _KERAS = "there is no Keras. Nearest: flowrt.layers"
 _ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"
-_QUEUES = "there are no queues. Nearest: flowrt.data.Dataset"
+_QUEUES = "there is no such queue. Nearest: FIFOQueue, or flowrt.data.Dataset"
 _SPARSE = "there are no sparse tensors. Nearest: gather and IndexedSlices, or dense tensors"
 _TABLES = "there are no lookup tables. Nearest: a dict through flowrt.data.Dataset.map or py_func"
 _PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_generator"
@@ -26,7 +26,6 @@ _EAGER = "there is no eager execution. Nearest: Session.run"
 _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_graph"
 _POOLS = "a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()"
 _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count"
-_SYNC = "workers do not wait for each other. Nearest: replica_device_setter, and updates of one worker each"
 _MESSAGES = "clusters are described by no messages. Nearest: train.ClusterSpec"
 _STRATEGIES = (
     "there are no strategies. Nearest: device scopes in a session of a cluster (docs/cluster.md), or"
@@ -37,7 +36,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
     | dict.fromkeys(
-        ("FIFOQueue", "PaddingFIFOQueue", "PriorityQueue", "QueueBase", "RandomShuffleQueue", "queue"),
+        ("PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue", "queue"),
         _QUEUES,
     )
     | dict.fromkeys(
@@ -60,15 +59,12 @@ _REASONS: dict[str, dict[str, str]] = {
             "shuffle_batch",
             "string_input_producer",
             "slice_input_producer",
-            "QueueRunner",
-            "add_queue_runner",
         ),
         _QUEUES,
     )
     | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
-    | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES)
-    | dict.fromkeys(("SyncReplicasOptimizer",), _SYNC),
+    | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES),
     "data": dict.fromkeys(("TFRecordDataset", "FixedLengthRecordDataset"), _PARSING),
     "distribute": dict.fromkeys(
         (

@@ -9,6 +9,7 @@ feeds them bad modules: a checker that finds nothing there is broken.
 from __future__ import annotations
 
 import ast
+import functools
 import re
 import subprocess
 import sys
@@ -48,6 +49,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "cupy_backends": ("flowrt.device.cuda",),
     "cupyx": ("flowrt.device.cuda",),
     "grpc": ("flowrt.rendezvous.grpc_channel",),
+    "igraph": ("flowrt.viz.layout",),
     "llvmlite": ("flowrt.device.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
     "mpi4py": ("flowrt.rendezvous.mpi_channel",),
@@ -55,7 +57,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "ray": ("flowrt.distribute.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoint",),
 }
-LATE = {"cupy", "grpc", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
+LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
 """Not loaded by `import flowrt`."""
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
@@ -98,6 +100,7 @@ def parse(name: str, source: str, *, is_package: bool) -> Module:
     return Module(name, tree, tuple(_imports(tree, package)))
 
 
+@functools.cache
 def read_flowrt() -> Tree:
     return {module.name: module for module in map(_read, sorted((ROOT / "flowrt").rglob("*.py")))}
 

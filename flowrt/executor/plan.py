@@ -375,7 +375,7 @@ class Instance:
         """The programs as generators; ``recorder`` hears of each instruction."""
         if recorder is None:
             return [p.run() for p in self.programs]
-        return [p.run_traced(time.time_ns, recorder.on(p.device, p.stream)) for p in self.programs]
+        return [p.run_traced(time.time_ns, recorder) for p in self.programs]
 
     @functools.cached_property
     def _streams(self) -> list[HostStream]:

@@ -15,10 +15,12 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.device.call_sequence import joined
+from flowrt.device.deadline import finish
 from flowrt.device.device import Device
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import OpError
 from flowrt.executor.control import PAUSE, Block, Control
+from flowrt.executor.step_stats import Record, StepRecorder
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
@@ -227,14 +229,16 @@ class Program:
             elif segment.key is not PAUSE:
                 yield from self._wait(segment)
 
-    def run_traced(
-        self, clock: Callable[[], int], record: Callable[[Node, int, int], object]
-    ) -> Generator[str, Any, None]:
-        """As `run`; ``record(node, start, end)`` is called for the instructions of each node, and for each
-        receive's wait, with the ``clock``'s nanoseconds.
+    def run_traced(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
+        """As `run`; ``recorder`` hears of the instructions of each node, and of each receive's wait, with the
+        ``clock``'s nanoseconds. On a device that works by itself they are how long a node took, if the
+        recorder is thorough, and each is waited for; else how long it took to launch.
         """
-
-        call = self._call if self.device.is_remote else _call_on_host
+        device, call = self.device, _call_on_host
+        records: dict[Stream | None, Record] = {None: recorder.on(device, self.stream)}
+        if device.is_remote:
+            call = self._call_and_wait if recorder.is_thorough else self._call
+            records |= {stream: recorder.on(device, number) for number, stream in enumerate(device.streams)}
 
         def trace_block(block: Block) -> Generator[str, Any, None]:
             for segment in block:
@@ -245,7 +249,7 @@ class Program:
                     except Exception as error:  # noqa: BLE001 (raised with a type)
                         raise blame(segment, function, arguments, error) from cause(error)
                     if following is not node:  # else it lets go of what the node has read
-                        record(node, start, clock())
+                        records[stream](node, start, clock())
                         start = clock()
                 if segment.control is not None:
                     yield from segment.control.run(trace_block, None)
@@ -253,7 +257,7 @@ class Program:
                 start = clock()
                 yield from self._wait(segment)
                 if segment.receive is not None:
-                    record(segment.receive, start, clock())
+                    records[None](segment.receive, start, clock())
 
         return trace_block(self.segments)
 
@@ -262,6 +266,12 @@ class Program:
         with self._enter(stream):
             function(*arguments)
             return self.device.executor.current_stream
+
+    def _call_and_wait(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream:
+        """`_call`, and wait until the device has done it."""
+        stream = self._call(function, arguments, stream) or self.device.streams[0]
+        finish(stream)
+        return stream
 
     @property
     def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
@@ -289,9 +299,10 @@ class Program:
         return "\n".join([f"program {self.name}", *(_format_line(line) for line in self.lines)])
 
 
-def _call_on_host(function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> None:
+def _call_on_host(function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
     """`Program._call`, where there is no stream to go on with: 1 us less."""
     function(*arguments)
+    return None
 
 
 def _format_line(line: Line) -> str:

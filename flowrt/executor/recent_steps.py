@@ -2,8 +2,8 @@
 
     keep_recent_steps(20) -> every `Plan` that is made from now on records its steps -> recent_steps()
 
-Off, it costs nothing: a plan asks once, when it is made. On, a step takes about 0.5 us an instruction more, and
-steps on a GPU are not captured.
+Off, it costs nothing: a plan asks once, when it is made. On, a step takes about 0.5 us an instruction more,
+and steps on a GPU are not captured.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ class RecentSteps:
 
     def begin(self) -> StepRecorder:
         """The recorder of a step that begins. It counts from now on: one that never ends is there too."""
-        recorder = StepRecorder(MAX_SLICES_A_STREAM, samples_memory=False)
+        recorder = StepRecorder(MAX_SLICES_A_STREAM, is_thorough=False)
         with self._lock:
             if self._steps:
                 self._sizes.append(self._steps[-1].num_slices)

@@ -2,17 +2,16 @@
 
     Program.run_traced --(node, start, end)--> StepRecorder --fill--> StepStats --> flowrt.profiler
 
-A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, what a node did one ``NodeExecStats``. Its
-times are ``all_start`` (it began), ``op_end`` (it was done) and ``all_end`` (what it made was handed on): a
-receive waits from the first to the second, and is copied to a device that works by itself until the third. Of
-such a device the times are those of its launches.
+A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, what a node did one ``NodeExecStats``.
+Its times are ``all_start`` (it began), ``op_end`` (it was done) and ``all_end`` (what it made was handed on):
+a receive waits from the first to the second, and is copied to a device that works by itself until the third.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, MutableSequence, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.device.device import Device
 from flowrt.graph.graph_def import subgraph_to_graph_def
@@ -22,6 +21,10 @@ from flowrt.graph.shapes import num_elements
 
 MAX_NAMED_MEMBERS = 6
 """Operations of a fused group that a label names: a group may have hundreds."""
+
+
+Record: TypeAlias = Callable[[Node, int, int], object]
+"""``record(node, start, end)``, in nanoseconds since the epoch."""
 
 
 class Slice(NamedTuple):
@@ -47,21 +50,22 @@ class _Track(NamedTuple):
 class StepRecorder:
     """Collects the slices of each stream of each device.
 
-    ``max_slices``: of a stream, the last so many (None: all). ``samples_memory``: look at each device's pool
-    behind each instruction, which takes about 3 us and lies in no slice.
+    ``max_slices``: of a stream, the last so many (None: all). ``is_thorough``: wait for devices that work by
+    themselves, so that what they do at once is done in turn; and look at each device's pool behind each
+    node, which takes about 3 us and lies in no slice.
     """
 
-    def __init__(self, max_slices: int | None = None, samples_memory: bool = True) -> None:
-        self._max_slices, self._samples_memory = max_slices, samples_memory
+    def __init__(self, max_slices: int | None = None, is_thorough: bool = True) -> None:
+        self._max_slices, self.is_thorough = max_slices, is_thorough
         self._slices: dict[_Track, MutableSequence[Slice]] = {}
         self.recorded: list[bytes] = []
         """``StepStats`` of other tasks."""
 
-    def on(self, device: Device, stream: int = 0) -> Callable[[Node, int, int], object]:
+    def on(self, device: Device, stream: int = 0) -> Record:
         """The function that records for ``stream`` of ``device``."""
         track = _Track(device.name, stream, device.is_remote)
         slices = self._slices.setdefault(track, deque(maxlen=self._max_slices))
-        if not self._samples_memory:
+        if not self.is_thorough:
             return lambda node, start, end: slices.append(Slice(node, start, end))
         stats = device.pool.stats
         return lambda node, start, end: slices.append(Slice(node, start, end, stats().bytes_in_use))
@@ -77,8 +81,11 @@ class StepRecorder:
         for stats in self.recorded:
             step_stats.MergeFromString(stats)
         for (device, stream, is_remote), slices in list(self._slices.items()):
+            if not slices:
+                continue
             described = device_stats(step_stats, device)
-            described.thread_names[stream] = f"stream {stream}{', launches' if is_remote else ''}"
+            launches = ", launches" if is_remote and not self.is_thorough else ""
+            described.thread_names[stream] = f"stream {stream}{launches}"
             done = [(each.end, each) for each in list(slices)]
             for op_end, each in _joined(done) if is_remote else done:
                 entry = described.node_stats.add(node_name=each.node.name, timeline_label=label(each.node))

@@ -1,7 +1,7 @@
 """The groups that this process has joined: how an operation finds what reaches the other ranks of its group.
 
-    flowrt.distribute.collectives.join(...)  ->  a `Member` a rank is kept here, under (group key, rank)
-    _GroupSend, _GroupRecv, _GroupCall       ->  `member_of` their group and rank, when a plan is bound
+    flowrt.distribute.collectives.join(...)     ->  a `Member` for each of its ranks is kept here
+    _GroupSend, _GroupRecv, _GroupStart, _GroupWait  ->  `member_of` their group and rank, when they are bound
 
 A group is the process's and not a session's: a step that ends has not ended it, and sessions come and go.
 What its ranks do they do in one order, which the lowering of collectives sees to.
@@ -10,30 +10,33 @@ What its ranks do they do in one order, which the lowering of collectives sees t
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping
 from typing import Any, Protocol
 
-from flowrt.errors import AlreadyExistsError, FailedPreconditionError, OpError
+from flowrt.errors import AlreadyExistsError, FailedPreconditionError
 
 
 class Member(Protocol):
-    """One rank's end of a group. One thread at a time calls; any thread may abort."""
+    """One rank's end of a group. ``edge`` names a message or a collective, alike for all that take part.
+
+    `receive` and `wait` block, and raise `InvalidArgumentError`, showing both, where another rank is at
+    another edge; `DeadlineExceededError`, naming the rank, where one does not come; `UnavailableError` where
+    one was lost; and what ends the step of the thread. The first error ends the group, for all ranks.
+    """
 
     def send(self, peer: int, edge: str, array: Any) -> None:
-        """Give ``array`` to rank ``peer``, which receives ``edge`` next of this rank."""
+        """Give ``array``, which may be changed at once, to rank ``peer``."""
 
     def receive(self, peer: int, edge: str) -> Any:
-        """The array that ``peer`` sends next. Blocks. Raises `InvalidArgumentError`, showing both, where that
-        is another edge's, `DeadlineExceededError` where it does not come, `UnavailableError` where the rank
-        was lost.
+        """The bytes of the array that ``peer`` sends next."""
+
+    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+        """Begin the next collective with this rank's ``array`` (None if it gives none), which may not change
+        before `wait`. ``attrs`` are the reduction, root, axis, and the result's shape and dtype.
         """
 
-    def call(self, kind: str, array: Any, **attrs: Any) -> Any:
-        """The rank's result of a collective of the whole group, for its ``array``. Blocks; raises as
-        `receive`.
-        """
-
-    def abort(self, error: OpError) -> None:
-        """End the group with ``error``, on all ranks."""
+    def wait(self, edge: str) -> Any:
+        """The rank's result of the collective that was started as ``edge``; None if it gets none."""
 
 
 _lock = threading.Lock()
@@ -60,7 +63,7 @@ def member_of(group_key: str, rank: int) -> Member:
         member = _members.get((group_key, rank))
     if member is None:
         raise FailedPreconditionError(
-            f"group {group_key!r}: this process has not joined it as rank {rank}. Call"
-            " flowrt.distribute.collectives.join() before the session runs"
+            f"group {group_key!r}: expected this process to have joined it as rank {rank}. Call"
+            " flowrt.distribute.collectives.join() in the process that runs the operation"
         )
     return member

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
+from itertools import islice
 
 from flowrt.distribute.flight_recorder import Record, What
 from flowrt.distribute.missing_sender import explain, short_name
@@ -21,6 +22,7 @@ from flowrt.report.step_times import ACTIVITIES, Traffic, activities, mean_span,
 MAX_OPS = 20
 MAX_CURVES = 24
 MAX_ABORTS = 20
+MAX_LINES = 40
 
 TRACES_BY = (
     "Run steps with RunOptions(trace_level=FULL_TRACE) and give the RunMetadata to "
@@ -95,7 +97,7 @@ def slowest_ops(run: Run) -> Markup:
     if not run.traces:
         return _missing("Slowest operations", "no traced steps", TRACES_BY)
     steps = _steps(run)
-    costs = sorted(node_costs(steps), key=lambda cost: -cost.micros)
+    costs = sorted((cost for cost in node_costs(steps) if cost.micros), key=lambda cost: -cost.micros)
     whole = sum(cost.micros for cost in costs)
     rows = [_cost_row(cost, costs[0].micros, whole, len(steps)) for cost in costs[:MAX_OPS]]
     rest = costs[MAX_OPS:]
@@ -131,7 +133,7 @@ def memory(run: Run) -> Markup:
     step = run.traces[-1].step
     lines = {
         short_device(device): [((at - step.start) * 1.0, float(nbytes)) for at, nbytes in samples]
-        for device, samples in live_bytes(step).items()
+        for device, samples in sorted(live_bytes(step).items())
     }
     if not lines:
         return _section("Memory", element("p", "No operation of the step made a tensor of a known size."))
@@ -171,7 +173,8 @@ def cluster_events(run: Run) -> Markup:
         charts.rows({}, moved, (0.0, max(last, 1e3))),
         _legend(kinds, classes=kinds),
         _aborts(run.records),
-        element("ul", [element("li", line) for line in explain(run.records)]),
+        element("h3", "What was waited for at the end"),
+        element("pre", "\n".join(islice(explain(run.records), MAX_LINES))),
     )
 
 
@@ -243,7 +246,7 @@ def _cost_row(cost: NodeCost, most: float, whole: float, steps: int) -> list[Mar
     return [
         element("td", cost.name, class_="name", title=cost.name),
         element("td", cost.op, class_="name", title=cost.op),
-        element("td", short_device(cost.device)),
+        element("td", short_device(cost.device), class_="device"),
         element("td", element("div", bar, class_="stack bare"), class_="narrow"),
         *(element("td", cell, class_="number") for cell in cells),
     ]
@@ -268,26 +271,21 @@ def _marks(record: Record) -> list[Mark]:
 
 
 def _aborts(records: Iterable[Record]) -> Markup:
-    aborts = sorted(
-        (event.time, short_name(record.task), event.step, event.key)
-        for record in records
-        for event in record.events
-        if event.what is What.ABORTED
-    )
-    if not aborts:
+    """A row a step that was aborted: the first error, and the tasks that it reached."""
+    steps: dict[int, list[tuple[float, str, str]]] = defaultdict(list)
+    for record in records:
+        for event in record.events:
+            if event.what is What.ABORTED:
+                steps[event.step].append((event.time, short_name(record.task), event.key))
+    if not steps:
         return element("p", "No step was aborted.")
-    rows = [
-        [
-            element("td", _date(time)),
-            element("td", task),
-            element("td", f"{step:x}", class_="number"),
-            element("td", message),
-        ]
-        for time, task, step, message in aborts[-MAX_ABORTS:]
-    ]
-    per_task = ", ".join(f"{task} {count}" for task, count in Counter(task for _, task, *_ in aborts).items())
-    caption = element("p", f"Aborted steps: {per_task}.")
-    return joined([caption, _table(["time", "task", "step", "error"], rows)])
+    rows = []
+    for step, aborts in sorted(steps.items(), key=lambda item: min(item[1]))[-MAX_ABORTS:]:
+        time, _, error = min(aborts)
+        tasks = ", ".join(sorted({task for _, task, _ in aborts}))
+        cells = [element("td", text, class_="device") for text in (_date(time), f"{step:x}", tasks)]
+        rows.append([*cells, element("td", error)])
+    return _table(["aborted at", "step", "tasks", "first error"], rows)
 
 
 def _section(title: str, *parts: Child) -> Markup:

@@ -5,7 +5,8 @@ schedules, global_step      learning rates that follow the step that `minimize` 
 moving_averages             averages of variables, and the names under which to restore them
 saver                       variables to checkpoints and back
 checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
-coordinator, queue_runner   threads that stop together
+coordinator, queue_runner   threads that stop together, and those that fill queues
+sync_replicas_optimizer     workers that train as one, through accumulators and a queue of tokens
 graph_files                 a graph as a file
 scaffold, session_manager   sessions whose variables have their values: restored, initialized or waited for
 monitored_session           the session of a training loop: session_creator makes it, hooked_session runs it
@@ -72,7 +73,7 @@ from flowrt.train.optimizers import (
 )
 from flowrt.train.profiler_hook import ProfilerHook
 from flowrt.train.progress_hook import ProgressHook
-from flowrt.train.queue_runner import start_queue_runners
+from flowrt.train.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
 from flowrt.train.recording_hooks import (
     CheckpointSaverHook,
     CheckpointSaverListener,
@@ -100,6 +101,7 @@ from flowrt.train.session_run_hook import (
     SessionRunValues,
 )
 from flowrt.train.supervisor import Supervisor
+from flowrt.train.sync_replicas_optimizer import SyncReplicasOptimizer
 
 piecewise_constant_decay = piecewise_constant
 

@@ -46,21 +46,31 @@ def _split(
     groups: dict[str, GroupView],
     nodes: dict[str, NodeView],
 ) -> None:
-    size = math.ceil(math.sqrt(len(children)))
-    while math.ceil(len(children) / size) > MAX_CHILDREN:
-        size *= 2
+    size = math.ceil(max(math.sqrt(len(children)), len(children) / MAX_CHILDREN))
     for start in range(0, len(children), size):
         chunk = children[start : start + size]
         span = f"[{start}..{start + len(chunk) - 1}]"
         name = f"{parent}/{span}" if parent else span
-        count = sum(child.num_ops for child in chunk)
         label = f"{chunk[0].label} … {chunk[-1].label}"
-        groups[name] = GroupView(name, label, GroupKind.SERIES, parent, count)
-        for child in chunk:
-            if isinstance(child, NodeView):
-                nodes[child.name] = child._replace(group=name)
-            else:
-                groups[child.name] = child._replace(parent=name)
+        num_ops = sum(child.num_ops for child in chunk)
+        groups[name] = GroupView(name, label, GroupKind.SERIES, parent, num_ops)
+        if len(chunk) > MAX_CHILDREN:
+            _split(name, chunk, groups, nodes)
+        else:
+            _put(name, chunk, groups, nodes)
+
+
+def _put(
+    parent: str,
+    children: Sequence[NodeView | GroupView],
+    groups: dict[str, GroupView],
+    nodes: dict[str, NodeView],
+) -> None:
+    for child in children:
+        if isinstance(child, NodeView):
+            nodes[child.name] = child._replace(group=parent)
+        else:
+            groups[child.name] = child._replace(parent=parent)
 
 
 def _outer_first(groups: dict[str, GroupView]) -> dict[str, GroupView]:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrt.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from flowrt.executor.collector import paused_collector
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.graph.op_def import nearest
@@ -27,6 +28,7 @@ LEGIBLE_BOXES = 80
 RADIUS = 2
 
 
+@paused_collector()
 def export(
     what: BaseSession | Graph | Question | str | os.PathLike[str],
     path: str | os.PathLike[str],

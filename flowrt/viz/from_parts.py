@@ -168,7 +168,7 @@ def _place(node: Node) -> str:
 
 def plain_name(name: str) -> str:
     """``x/_copy/a_0_CPU_1`` is ``x (copy)``."""
-    return _ADDED.sub(r"\1 (\2)", name)
+    return _ADDED.sub(r"\1 (\2)", name) if "/_" in name else name
 
 
 def is_full(device: str) -> bool:
@@ -215,7 +215,8 @@ def _source(source: Source | None) -> str:
 
 def short_attrs(node: Node) -> dict[str, str]:
     """The attributes of ``node`` as texts; functions, which are drawn, are left out."""
-    functions = {label.partition("[")[0] for label, _ in labelled_functions(node)}
+    is_owner = node.op.effect is Effect.NESTED
+    functions = {label.partition("[")[0] for label, _ in labelled_functions(node)} if is_owner else ()
     return {
         key: _short(node, key, value)
         for key, value in node.attrs.items()

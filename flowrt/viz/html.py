@@ -3,8 +3,8 @@
     stages -> page_data -> JSON -> gzip -> base64
     page/*.js, style.css, template.html -> one script, one style, their hashes -> the file
 
-The page's own policy allows the two inline texts by their hash and nothing else: whatever a name says, nothing
-is loaded and nothing runs. Names are texts in the data, which are decoded there and set as text.
+The page's own policy allows the two inline texts by their hash and nothing else: whatever a name says,
+nothing is loaded and nothing runs. Names are texts in the data, which are decoded there and set as text.
 """
 
 from __future__ import annotations
@@ -13,21 +13,24 @@ import base64
 import gzip
 import hashlib
 import json
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 from string import Template
 from typing import Any
 
-from flowrt.executor.cost import node_seconds
-from flowrt.executor.fused_program import fused_program
-from flowrt.graph.node import Subgraph, owned_subgraphs
-from flowrt.graph.passes.group import Group
+from flowrt.executor.plan import Plan
+from flowrt.executor.session import BaseSession
+from flowrt.graph.graph import Graph
+from flowrt.train.durable_files import replace_file, typed_os_errors
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import view_of
-from flowrt.viz.page_data import Extras, PageStage, page_data
-from flowrt.viz.stages import Stage
+from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, program_texts
+from flowrt.viz.page_data import PageStage, page_data
+from flowrt.viz.question import question
+from flowrt.viz.stages import Stage, stages_of
 from flowrt.viz.view import GraphView
 
 NOTES = {
@@ -52,12 +55,46 @@ NOTES = {
 def encode_html(picture: Picture) -> bytes:
     """The page of all of ``picture``'s stages. Raises `FailedPreconditionError` without igraph."""
     stages = picture.stages()
-    names = _names(stages)
+    return page(_data(picture.title, stages, facts_of(stages[-1])))
+
+
+def write_html(
+    source: BaseSession | Graph,
+    path: str | os.PathLike[str],
+    fetches: Any = None,
+    feed_dict: Mapping[Any, Any] | None = None,
+    run_metadata: Any = None,
+    title: str = "graph",
+) -> str:
+    """Write the page of a step to ``path``; returns the path. For ``fetches`` and ``feed_dict`` see
+    `flowrt.viz.question.question`.
+
+    Beside what ``flowrt export`` writes, the page of a session of this process has every operation's
+    instructions, and with the ``run_metadata`` of a traced step its times are measured, not estimated.
+    Raises as `Session.run` where the step does not compile, and `FailedPreconditionError` without igraph.
+    """
+    asked = question(source, fetches, feed_dict)
+    stages = stages_of(asked)
+    facts = facts_of(stages[-1])
+    if isinstance(source, BaseSession):
+        plan = source.plan_of([*asked.tensors, *asked.targets], asked.feeds)
+        if isinstance(plan, Plan):
+            facts = facts._replace(code={**facts.code, **program_texts(plan)})
+    if run_metadata is not None:
+        facts = facts._replace(seconds=measured_seconds(run_metadata), seconds_are="measured")
+    data = page(_data(title, stages, facts))
+    target = os.fspath(path)
+    with typed_os_errors(f"{target}: cannot write it"):
+        replace_file(target, data)
+    return target
+
+
+def _data(title: str, stages: Sequence[Stage], facts: OpFacts) -> dict[str, Any]:
     shown = [
         PageStage(name, _note(stage), stage.phase == "optimised", _view(stage))
-        for name, stage in zip(names, stages, strict=True)
+        for name, stage in zip(_names(stages), stages, strict=True)
     ]
-    return page(page_data(picture.title, shown, _extras(stages[-1])))
+    return page_data(title, shown, facts)
 
 
 def page(data: dict[str, Any]) -> bytes:
@@ -105,25 +142,6 @@ def _view(stage: Stage) -> GraphView:
         for name, node in view.nodes.items()
     }
     return view._replace(nodes=nodes)
-
-
-def _extras(last: Stage) -> Extras:
-    seconds: dict[str, float] = {}
-    code: dict[str, str] = {}
-    for part in last.parts.values():
-        _add_costs(part, seconds, code)
-    fused = {**last.fused, **{name: name for name in last.fused.values()}}
-    return Extras(seconds, "estimated", code, fused)
-
-
-def _add_costs(part: Subgraph, seconds: dict[str, float], code: dict[str, str]) -> None:
-    for node in part:
-        seconds[node.name] = node_seconds(part, node)
-        group = node.attrs.get("group")
-        if isinstance(group, Group) and (fused := fused_program(group)) is not None:
-            code[node.name] = str(fused.program)
-        for function in owned_subgraphs(node.attrs):
-            _add_costs(function, seconds, code)
 
 
 # --- the file

@@ -1,12 +1,12 @@
-"""Where the children of one box stand: igraph's layered layout (Sugiyama). The door to igraph (extra ``viz``).
+"""Where the children of one box stand: a layered layout (Sugiyama). The door to igraph (extra ``viz``).
 
     edges -> layers: igraph breaks circles, then the longest path; what has no input comes down to its reader
           -> columns: igraph orders each layer against crossings and sets like things below each other
           -> lanes: edges over many layers go around, beside what they pass
 
-A layout says order, not pixels: boxes grow when they are opened, and the page stacks them (`page/arrange.js`).
-An edge over several layers holds a column in each, so that no box stands in its way; all edges of one producer
-share theirs.
+A layout says order, not pixels: boxes grow when they are opened, and the page stacks them
+(`page/arrange.js`). An edge over several layers holds a column in each, so that no box stands in its way; all
+edges of one producer share theirs.
 """
 
 from __future__ import annotations
@@ -124,16 +124,16 @@ def _lanes(
     ends: dict[int, list[int]] = {}
     for source, target in long:
         ends.setdefault(source, []).append(target)
+    below = {source: max(layers[target] for target in targets) for source, targets in ends.items()}
     lanes: dict[Edge, float] = {}
-    for source in sorted(ends, key=lambda source: max(layers[target] for target in ends[source]) - layers[source]):
-        passed = range(layers[source] + 1, max(layers[target] for target in ends[source]))
+    for source in sorted(ends, key=lambda source: below[source] - layers[source]):
+        passed = range(layers[source] + 1, below[source])
         left = min(first[level] for level in passed) - LANE
         right = max(last[level] for level in passed) + LANE
         middle = sum(columns[end] for end in [source, *ends[source]]) / (1 + len(ends[source]))
-        is_left = middle - left < right - middle
-        edge = first if is_left else last
-        edge.update(dict.fromkeys(passed, left if is_left else right))
-        lanes.update({(source, target): left if is_left else right for target in ends[source]})
+        lane, border = (left, first) if middle - left < right - middle else (right, last)
+        border.update(dict.fromkeys(passed, lane))
+        lanes.update({(source, target): lane for target in ends[source]})
     return lanes
 
 

@@ -17,6 +17,7 @@ from typing import Any, Generic, NamedTuple, TypeVar, final
 from flowrt.viz.crowds import split_crowds
 from flowrt.viz.fold import with_series
 from flowrt.viz.layout import Edge, lay_out, side_by_side
+from flowrt.viz.op_facts import OpFacts
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, GroupView, NodeView, TensorView
 
 ROOT = 0
@@ -59,21 +60,12 @@ class Table(Generic[T]):
         return len(self._rows)
 
 
-class Extras(NamedTuple):
-    """What is known of operations beside the graph, each by the operation's name: seconds of a run, the text
-    of the program that runs it, and the group in which it is fused.
-    """
-
-    seconds: Mapping[str, float] = {}
-    seconds_are: str = ""
-    """Where they come from: "estimated", "measured"."""
-    code: Mapping[str, str] = {}
-    fused: Mapping[str, str] = {}
+NO_FACTS = OpFacts()
 
 
-def page_data(title: str, stages: Sequence[PageStage], extras: Extras = Extras()) -> dict[str, Any]:
+def page_data(title: str, stages: Sequence[PageStage], facts: OpFacts = NO_FACTS) -> dict[str, Any]:
     """All of it, ready for `json.dumps`. Raises `FailedPreconditionError` without igraph."""
-    return _Encoder().encode(title, stages, extras)
+    return _Encoder().encode(title, stages, facts)
 
 
 @final
@@ -83,7 +75,7 @@ class _Encoder:
         self._tensors: Table[TensorView] = Table()
         self._attrs: Table[tuple[tuple[str, str], ...]] = Table([()])
 
-    def encode(self, title: str, stages: Sequence[PageStage], extras: Extras) -> dict[str, Any]:
+    def encode(self, title: str, stages: Sequence[PageStage], facts: OpFacts) -> dict[str, Any]:
         trees: list[_Tree] = []
         encoded: list[dict[str, Any]] = []
         for with_devices in (False, True):
@@ -96,11 +88,11 @@ class _Encoder:
         encoded.sort(key=lambda stage: order[stage["name"]])
         tables = {
             "trees": [tree.encode() for tree in trees],
-            "extras": {
-                "seconds": self._by_name(extras.seconds),
-                "secondsAre": extras.seconds_are,
-                "code": self._by_name({k: self.strings.row(v) for k, v in extras.code.items()}),
-                "fused": self._by_name({k: self.strings.row(v) for k, v in extras.fused.items()}),
+            "facts": {
+                "seconds": self._by_name(facts.seconds),
+                "secondsAre": facts.seconds_are,
+                "code": self._by_name({k: self.strings.row(v) for k, v in facts.code.items()}),
+                "fused": self._by_name({k: self.strings.row(v) for k, v in facts.fused.items()}),
             },
             "attrs": [[self.strings.row(text) for pair in attrs for text in pair] for attrs in self._attrs],
             "tensors": [

@@ -6,7 +6,7 @@ this machine: names are all that placement needs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from flowrt.executor.feeds import flat_feeds, resolve_feed
 from flowrt.executor.fetches import Fetches, parse_fetches
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.shapes import Shape
 
 MASTERS = ("chief", "master", "worker")
@@ -92,7 +93,8 @@ def devices_asked_for(graph: Graph) -> list[DeviceSpec]:
     """In every task that the operations of ``graph`` name, as many devices of each type as they ask for, and
     one CPU; of this process if they name none. The default device comes first.
     """
-    specs = {parse_device(name) for name in {op.device for op in graph.get_operations()}}
+    nodes = [op.node for op in graph.get_operations()]
+    specs = {parse_device(name) for name in set(_requests(nodes))}
     tasks = sorted({_task(spec) for spec in specs if spec.job}, key=_task_rank) or [_task(DeviceSpec())]
     types = {"CPU": 1}
     for spec in specs:
@@ -105,6 +107,14 @@ def devices_asked_for(graph: Graph) -> list[DeviceSpec]:
         for kind, count in types.items()
         for index in range(count)
     ]
+
+
+def _requests(nodes: Iterable[Node]) -> Iterator[str]:
+    """What the nodes ask for, those in functions too."""
+    for node in nodes:
+        yield node.device
+        for function in owned_subgraphs(node.attrs):
+            yield from _requests(function)
 
 
 def _task(spec: DeviceSpec) -> DeviceSpec:

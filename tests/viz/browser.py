@@ -1,4 +1,4 @@
-"""A headless Chromium, spoken to in its DevTools protocol over a pair of pipes: no driver, no port, no network.
+"""A headless Chromium, spoken to in its DevTools protocol over two pipes: no driver, no port, no network.
 
     with chromium(folder) as browser:
         page = browser.open(path)
@@ -28,8 +28,8 @@ DEADLINE_S = 60.0
 
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync", "--disable-extensions",
-    "--hide-scrollbars", "--force-device-scale-factor=1", "--disable-dev-shm-usage", "--remote-debugging-pipe",
+    "--disable-background-networking", "--disable-component-update", "--disable-sync",
+    "--disable-extensions", "--disable-dev-shm-usage", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
 
 
@@ -145,8 +145,9 @@ class Page:
         """The middle of the first element that ``selector`` finds."""
         found = self.evaluate(
             f"(() => {{ const at = document.querySelector({json.dumps(selector)});"
-            " at.scrollIntoView({block: 'nearest', inline: 'nearest'}); const box = at.getBoundingClientRect();"
-            " return [box.x + box.width / 2, box.y + box.height / 2]; })()"
+            " at.scrollIntoView({block: 'nearest', inline: 'nearest'});"
+            " const {x, y, width, height} = at.getBoundingClientRect();"
+            " return [x + width / 2, y + height / 2]; })()"
         )
         self.click(*found)
 
@@ -177,6 +178,9 @@ class Page:
         """What a reader sees of an element."""
         found: str = self.evaluate(f"document.querySelector({json.dumps(selector)}).innerText")
         return found
+
+    def close(self) -> None:
+        self.ask("Page.close")
 
     @property
     def errors(self) -> list[str]:

@@ -49,10 +49,11 @@ def open_communicator(kind: str, membership: Membership, transport: Transport | 
         raise InvalidArgumentError(f"communicator: expected {', '.join(KINDS)}; got {kind!r}")
     if transport is None:
         raise InvalidArgumentError(f"communicator {kind}: expected a transport to reach the ranks; got none")
-    return _over(form_mesh(membership, transport), kind)
+    return communicator_over(form_mesh(membership, transport), kind)
 
 
-def _over(mesh: Mesh, kind: str) -> Communicator:
+def communicator_over(mesh: Mesh, kind: str) -> Communicator:
+    """This rank's communicator of a group whose links are there, which close with it; on an error at once."""
     try:
         return _BY_MESH[_agreed(mesh) if kind == "auto" else kind](mesh)
     except BaseException as error:

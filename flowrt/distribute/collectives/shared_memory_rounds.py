@@ -6,21 +6,24 @@ may lie where that of round t - 2 did.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
 from typing import Any, final
 
+from flowrt.device.host_pool import usable_cpus
+from flowrt.distribute.collectives.futex import wait_while, wake
 from flowrt.distribute.collectives.membership import disagree, missing
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.collectives.shared_memory_segment import TEXT_BYTES, Layout
 from flowrt.errors import copy_to_raise
 from flowrt.rendezvous.channel import Bytes
 
-YIELD_S = 1e-3
-"""For so long a rank that waits gives its core to whoever needs it, and is back at once; then it sleeps."""
-SLEEP_SHARE, MAX_SLEEP_S = 0.125, 1e-3
-"""It sleeps an eighth of what it has waited, so it comes that much late at most."""
+SPIN_S = 30e-6
+"""A rank that waits looks for so long whether the others are there, where each has a core: to wake it takes
+50 us.
+"""
+SLICE_S = 0.02
+"""Then it sleeps, for so long at most before it looks whether a rank was lost or the group has ended."""
 
 
 @final
@@ -29,6 +32,7 @@ class Rounds:
 
     def __init__(self, mesh: Mesh, layout: Layout, memory: Bytes, check: Callable[[], None]) -> None:
         self._mesh, self._check = mesh, check
+        self._spin_s = SPIN_S if layout.size <= usable_cpus() else 0.0
         self._membership = mesh.membership
         self._others = mesh.membership.others
         ranks, chunk = range(layout.size), layout.chunk
@@ -37,6 +41,7 @@ class Rounds:
         self.number = 0
         """Of the round that is being written; what was written for the one before may be read."""
         view = memory.data  # of integers it is three times as fast as NumPy
+        self._addresses = [memory.ctypes.data + layout.line(r) for r in ranks]
         self._words = [view[layout.line(r) : layout.line(r) + 8].cast("q") for r in ranks]
         self._texts = [
             [view[layout.text(r, p) : layout.text(r, p) + TEXT_BYTES] for r in ranks] for p in (0, 1)
@@ -54,6 +59,7 @@ class Rounds:
         self.number = number = self.number + 1
         words = self._words
         words[rank][0] = number
+        wake(self._addresses[rank])
         for other in self._others:
             if words[other][0] < number:
                 self._wait(number, doing)
@@ -70,18 +76,18 @@ class Rounds:
 
     def _wait(self, number: int, doing: Any) -> None:
         begin = time.monotonic()
-        while absent := [rank for rank in self._others if self._words[rank][0] < number]:
+        words = self._words
+        while absent := [rank for rank in self._others if words[rank][0] < number]:
+            waited_s = time.monotonic() - begin
+            if waited_s < self._spin_s:
+                continue
             self._check()
             for rank in absent:
-                if rank in self._mesh.lost and self._words[rank][0] < number:
+                if rank in self._mesh.lost and words[rank][0] < number:
                     raise copy_to_raise(self._mesh.lost[rank])
-            waited_s = time.monotonic() - begin
-            if waited_s < YIELD_S:
-                os.sched_yield()
-            elif waited_s < self._membership.timeout_s:
-                time.sleep(min(waited_s * SLEEP_SHARE, MAX_SLEEP_S))
-            else:
+            if waited_s > self._membership.timeout_s:
                 raise missing(self._membership, absent, str(doing))
+            wait_while(self._addresses[absent[0]], number - 1, SLICE_S)
 
 
 def _cut(memory: Bytes, start: int, length: int) -> Bytes:

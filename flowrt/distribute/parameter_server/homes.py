@@ -32,11 +32,6 @@ def first_home(shard: int, servers: int) -> Home:
     return Home(shard, (shard + 1) % servers)
 
 
-def candidates(shard: int, servers: int, replicas: int) -> list[int]:
-    """The servers that may have a shard: with replicas any, since every loss moves it on."""
-    return [(shard + i) % servers for i in range(servers if replicas > 1 else 1)]
-
-
 def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collection[int]) -> Home:
     """The home of a shard of which the servers in ``alive`` say what is ``seen``: its primary is the one that is one,
     in the last generation, else the one with the newest state. Without any state it is where it begins.

@@ -107,11 +107,16 @@ class StepBuilder:
         with self._graph.name_scope(name) as scope:
             shards = [self._shard(number) for number in numbers]
             clock = self._clock(shards)
-            begun = self._begin_step(shards, clock)
-            ends = []
-            for shard, version in zip(shards, self._tags(begun), strict=True):
+            tags = self._tags(self._begin_step(shards, clock))
+            updates = []
+            for shard in shards:
                 step = global_step if shard.server == counting else None
-                pushed = self._push(shard, optimizer, mine.get(shard.server, []), step, clock, version)
+                updates.append(self._update(shard, optimizer, mine.get(shard.server, []), step))
+            if self._servers.policy.is_replicated:
+                tags, updates = self._kept(tags, updates)
+            ends = []
+            for shard, tag, update in zip(shards, tags, updates, strict=True):
+                pushed = self._push(shard, tag, update)
                 ends.append(pushed if shard.replica is None else self._replicate(shard, pushed))
             with self._graph.control_dependencies(ends), placed_on(self._servers.worker_device):
                 done = clock.assign(self._number + 1, read_value=False, name=scope)
@@ -191,15 +196,10 @@ class StepBuilder:
 
     # --- the update
 
-    def _push(
-        self,
-        shard: Shard,
-        optimizer: Any,
-        pairs: Sequence[tuple[Any, Variable]],
-        global_step: Variable | None,
-        clock: Variable,
-        tag: Tensor,
-    ) -> Tensor:
+    def _update(
+        self, shard: Shard, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None
+    ) -> Update:
+        """With an optimizer of the shard's own: slots beside the variables, what else it has beside the first."""
         own = copy.copy(optimizer)
         own._non_slots = {}
         if pairs:
@@ -210,6 +210,23 @@ class StepBuilder:
             optimizer._non_slots.setdefault(key, variable)
         device = self._servers.devices[shard.server]
         shard.variables = [v for v in _all_variables(self._graph) if v.device == device]
+        return update
+
+    def _kept(
+        self, tags: Sequence[Tensor], updates: Sequence[Update]
+    ) -> tuple[Sequence[Tensor], list[Update]]:
+        """The same, but in a step that is made again the worker sends what it sent before. Servers that were at
+        different versions when a server was lost then all make the update that was begun.
+        """
+        with placed_on(self._servers.worker_device):
+            with self._graph.control_dependencies(None):
+                keeper = ops.gradient_keeper_op(name="keeper")
+            values = [*tags, *(tensor for update in updates for tensor in update.gradients)]
+            kept = iter(ops.keep_gradients_op(keeper, self._number, values, name="keep"))
+        kept_tags = [next(kept) for _ in tags]
+        return kept_tags, [update._replace(gradients=[next(kept) for _ in update.gradients]) for update in updates]
+
+    def _push(self, shard: Shard, tag: Tensor, update: Update) -> Tensor:
         with placed_on(shard.handle.device):
             pushed: Tensor = ops.push_gradients_op(
                 shard.handle,

@@ -136,7 +136,7 @@ class DistributedVariable(Variable):
         if not read_value:
             return written
         with get_default_graph().control_dependencies([written]):
-            return Mirrored([copy.read_value() for copy in self._copies])
+            return _spread([copy.read_value() for copy in self._copies])
 
     def count_up_to(self, limit: int) -> Tensor:
         if self._context().updated_copy is None and len(self._copies) > 1:

@@ -19,6 +19,20 @@ class Ends(NamedTuple):
     after: tuple[Interval, ...]
 
 
+_FROM_ROOT = ("Broadcast", "Scatter")
+_TO_ROOT = ("Reduce", "Gather")
+
+
+def gives(kind: str, rank: int, root: int) -> bool:
+    """Whether ``rank`` has a value before a collective of this kind."""
+    return kind not in _FROM_ROOT or rank == root
+
+
+def gets(kind: str, rank: int, root: int) -> bool:
+    """Whether ``rank`` has a result after it."""
+    return kind not in _TO_ROOT or rank == root
+
+
 def ends(kind: str, schedule: Schedule, rank: int, root: int) -> Ends:
     """Those of ``rank`` in a collective of this kind by ``schedule``."""
     return _ENDS[kind](schedule, rank, rank == root)

@@ -1,6 +1,7 @@
 """Importing this module defines every op."""
 
 from flowrt.graph.ops import (  # noqa: F401
+    accumulators,
     activations,
     arithmetic,
     arranging,

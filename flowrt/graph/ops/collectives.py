@@ -28,8 +28,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError
-from flowrt.graph.collectives.schedule import offset
+from flowrt.errors import FailedPreconditionError
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
     BY_VJP,
@@ -37,7 +36,6 @@ from flowrt.graph.op_def import (
     Effect,
     OpDef,
     Sample,
-    ShapeContext,
     attr_int,
     attr_ints,
     attr_shape,
@@ -46,6 +44,16 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.arithmetic import multiply
+from flowrt.graph.ops.collective_shapes import (
+    at_root,
+    exchanged,
+    from_root,
+    gathered,
+    reduced_parts,
+    resized,
+    same_for_all,
+    scattered,
+)
 from flowrt.graph.ops.comparison import equal
 from flowrt.graph.ops.constant import constant
 from flowrt.graph.ops.division import divide
@@ -55,9 +63,7 @@ from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.reductions import reduce_prod
 from flowrt.graph.ops.shaping import expand_dims, shape
 from flowrt.graph.ops.slicing import getitem
-from flowrt.graph.shapes import Shape, format_shape, is_static, merge, normalize_axis
-
-REDUCTIONS = ("sum", "mean", "prod", "min", "max")
+from flowrt.graph.shapes import is_static
 
 _GROUP = {
     "group_key": attr_string(""),
@@ -70,131 +76,6 @@ _GROUP = {
 _REDUCTION = {"reduction": attr_string("sum")}
 _ROOT = {"root": attr_int(0)}
 _AXIS = {"axis": attr_int(0)}
-
-
-# --- shapes
-
-
-def _common_shape(s: ShapeContext) -> Shape:
-    """The shape that all values have. Raises `InvalidArgumentError`, showing both, for two that differ."""
-    common: Shape = None
-    for rank, dims in zip(s.attrs["ranks"], s.shapes, strict=False):
-        try:
-            common = merge(common, dims)
-        except InvalidArgumentError:
-            first = next(i for i, d in enumerate(s.shapes) if d is not None)
-            raise InvalidArgumentError(
-                f"expected values of one shape; rank {s.attrs['ranks'][first]} has "
-                f"{format_shape(s.shapes[first])}, rank {rank} has {format_shape(dims)}"
-            ) from None
-    return common
-
-
-def _check(s: ShapeContext) -> None:
-    """Raises `InvalidArgumentError` for attributes that make no group."""
-    size, ranks = s.attrs["group_size"], s.attrs["ranks"]
-    if len(set(ranks)) != len(ranks) or not all(0 <= rank < size for rank in ranks) or not ranks:
-        raise InvalidArgumentError(f"ranks: expected different ones in [0, {size}); got {list(ranks)}")
-    if s.attrs.get("reduction", "sum") not in REDUCTIONS:
-        expected = ", ".join(REDUCTIONS)
-        raise InvalidArgumentError(f"reduction: expected one of {expected}; got {s.attrs['reduction']!r}")
-    if not 0 <= s.attrs.get("root", 0) < size:
-        raise InvalidArgumentError(f"root: expected a rank in [0, {size}); got {s.attrs['root']}")
-
-
-def _axis_of(s: ShapeContext, dims: Shape) -> int:
-    if dims == ():
-        raise InvalidArgumentError("expected values of at least one dimension; got a scalar")
-    axis: int = s.attrs["axis"]
-    return axis if dims is None else normalize_axis(axis, len(dims))
-
-
-def _resized(dims: Shape, axis: int, size: int | None) -> Shape:
-    return None if dims is None else (*dims[:axis], size, *dims[axis + 1 :])
-
-
-def _same_for_all(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    return [_common_shape(s)] * len(s.shapes)
-
-
-def _at_root(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    return [_common_shape(s)] * s.attrs["M"]
-
-
-def _from_root(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    return [_root_shape(s)] * s.attrs["N"]
-
-
-def _root_shape(s: ShapeContext) -> Shape:
-    dims: Shape = s.shapes[0] if s.attrs["M"] else s.attrs["shape"]
-    return dims
-
-
-def _rest_shape(s: ShapeContext, axis: int) -> Shape:
-    """What all values have in common, which may differ along ``axis``. Raises `InvalidArgumentError`."""
-    rest: Shape = None
-    for rank, dims in zip(s.attrs["ranks"], s.shapes, strict=True):
-        try:
-            rest = merge(rest, _resized(dims, axis, None))
-        except InvalidArgumentError:
-            first, known = next(p for p in zip(s.attrs["ranks"], s.shapes, strict=True) if p[1] is not None)
-            raise InvalidArgumentError(
-                f"expected values that differ along axis {axis} only; rank {first} has "
-                f"{format_shape(known)}, rank {rank} has {format_shape(dims)}"
-            ) from None
-    return rest
-
-
-def _joined_shape(s: ShapeContext) -> Shape:
-    """Of all ranks' values one behind the other; those of other graphs may be of any size along the axis."""
-    axis = _axis_of(s, next((dims for dims in s.shapes if dims is not None), None))
-    sizes = [None if dims is None else dims[axis] for dims in s.shapes]
-    is_known = None not in sizes and len(sizes) == s.attrs["group_size"]
-    return _resized(_rest_shape(s, axis), axis, sum(sizes) if is_known else None)  # type: ignore[arg-type]
-
-
-def _gathered(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    return [_joined_shape(s)] * (s.attrs["M"] if "M" in s.attrs else len(s.shapes))
-
-
-def _part(size: int, count: int, number: int) -> int:
-    """The size of part ``number`` of ``count``."""
-    return offset(number + 1, size, count) - offset(number, size, count)
-
-
-def _parts(s: ShapeContext, dims: Shape) -> list[Shape]:
-    """Of ``dims`` cut along the axis, the part of each rank of this graph."""
-    axis, p = _axis_of(s, dims), s.attrs["group_size"]
-    whole = None if dims is None else dims[axis]
-    sizes = [None if whole is None else _part(whole, p, rank) for rank in s.attrs["ranks"]]
-    return [_resized(dims, axis, size) for size in sizes]
-
-
-def _reduced_parts(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    return _parts(s, _common_shape(s))
-
-
-def _scattered(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    return _parts(s, _root_shape(s))
-
-
-def _exchanged(s: ShapeContext) -> Sequence[Shape]:
-    _check(s)
-    axis = _axis_of(s, next((dims for dims in s.shapes if dims is not None), None))
-    rest, p = _rest_shape(s, axis), s.attrs["group_size"]
-    sizes = [None if dims is None else dims[axis] for dims in s.shapes]
-    if len(sizes) < p:  # other graphs give what this one gives
-        sizes = [sizes[0]] * p
-    if None in sizes:
-        return [rest] * len(s.shapes)
-    totals = [sum(_part(size, p, rank) for size in sizes) for rank in s.attrs["ranks"]]  # type: ignore[arg-type]
-    return [_resized(rest, axis, total) for total in totals]
 
 
 # --- reference kernels, of whole groups
@@ -397,7 +278,7 @@ def _gather_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
     if attrs["root"] in attrs["ranks"]:
         values = _beside([op.inputs[attrs["ranks"].index(attrs["root"])]], values)
     dims, axis, p = op.inputs[0].spec.shape, attrs["axis"], attrs["group_size"]
-    whole = _resized(dims, axis, dims[axis] * p)  # type: ignore[index]
+    whole = resized(dims, axis, dims[axis] * p)  # type: ignore[index]
     given = {"root": attrs["root"], "axis": axis, "T": op.inputs[0].dtype, "shape": whole}
     parts: list[Tensor] = scatter_op(values, places_of(op.inputs), **given, **_same_group(op))
     return parts
@@ -493,7 +374,7 @@ all_reduce_op = _define(
     "AllReduce",
     "values: N * T -> N * T",
     _REDUCTION,
-    shape=_same_for_all,
+    shape=same_for_all,
     kernel=_all_reduce,
     vjp=_all_reduce_vjp,
     samples=_values((2, 3), (2, 3), (2, 3)),
@@ -504,7 +385,7 @@ reduce_op = _define(
     "Reduce",
     "values: N * T -> M * T",
     {**_REDUCTION, **_ROOT, **_TO_ROOT},
-    shape=_at_root,
+    shape=at_root,
     kernel=_reduce_to_root,
     vjp=_reduce_vjp,
     samples=_values((3,), (3,), M=1, root=1),
@@ -515,7 +396,7 @@ broadcast_op = _define(
     "Broadcast",
     "value: M * T, places: N * int32 -> N * T",
     {**_ROOT, **_FROM_ROOT},
-    shape=_from_root,
+    shape=from_root,
     kernel=_broadcast,
     vjp=_broadcast_vjp,
     samples=_from_one((2, 2)),
@@ -526,7 +407,7 @@ all_gather_op = _define(
     "AllGather",
     "values: N * T -> N * T",
     _AXIS,
-    shape=_gathered,
+    shape=gathered,
     kernel=_all_gather,
     vjp=_all_gather_vjp,
     samples=_values((2, 1), (2, 3), axis=1),
@@ -537,7 +418,7 @@ gather_op = _define(
     "Gather",
     "values: N * T -> M * T",
     {**_AXIS, **_ROOT, **_TO_ROOT},
-    shape=_gathered,
+    shape=gathered,
     kernel=_gather,
     vjp=_gather_vjp,
     samples=_values((1, 2), (3, 2), M=1),
@@ -548,7 +429,7 @@ scatter_op = _define(
     "Scatter",
     "value: M * T, places: N * int32 -> N * T",
     {**_AXIS, **_ROOT, **_FROM_ROOT},
-    shape=_scattered,
+    shape=scattered,
     kernel=_scatter,
     vjp=_scatter_vjp,
     samples=_from_one((5, 2)),
@@ -559,7 +440,7 @@ reduce_scatter_op = _define(
     "ReduceScatter",
     "values: N * T -> N * T",
     {**_REDUCTION, **_AXIS},
-    shape=_reduced_parts,
+    shape=reduced_parts,
     kernel=_reduce_scatter,
     vjp=_reduce_scatter_vjp,
     samples=_values((3, 5), (3, 5), axis=1),
@@ -570,7 +451,7 @@ all_to_all_op = _define(
     "AllToAll",
     "values: N * T -> N * T",
     _AXIS,
-    shape=_exchanged,
+    shape=exchanged,
     kernel=_all_to_all,
     vjp=_all_to_all_vjp,
     samples=_values((5, 2), (5, 2), (5, 2)),
@@ -582,7 +463,7 @@ barrier_op = define_op(
     "signals: N * T -> N * T",
     types={"T": (dtypes.int32,)},
     attrs=_GROUP,
-    shape=_same_for_all,
+    shape=same_for_all,
     kernel=lambda xp, signals, group_size: _all_reduce(xp, signals, group_size, "max"),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,

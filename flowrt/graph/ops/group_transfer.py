@@ -1,19 +1,24 @@
-"""_GroupSend and _GroupRecv: the two ends of an edge between ranks of a group that are in different graphs.
+"""What one rank does when others of its group are in other graphs. Made by the lowering of collectives only.
 
-Made by the lowering of collectives only. The graphs are run by different sessions, so a step's rendezvous
-does not reach from one to the other: tensors go through the group (`flowrt.graph.groups`). A receive blocks
-the program of its device, and nobody else; the lowering puts what a rank sends in a step of the algorithm in
-front of what it receives in it.
+    _GroupSend, _GroupRecv      one message of an expanded collective
+    _GroupStart, _GroupWait     a native collective: begun, and its result
+
+The graphs are run by different sessions, so a step's rendezvous does not reach from one to the other: tensors
+go through the group (`flowrt.graph.groups`), which is looked up when an operation first runs. Receives and
+waits block the program of their device, and nobody else. The lowering puts what a rank sends in front of what
+it receives, and a wait behind what else there is to do.
 """
 
 from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from flowrt import dtypes
+from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.groups import member_of
-from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Effect,
@@ -23,42 +28,70 @@ from flowrt.graph.op_def import (
     attr_type,
     define_op,
 )
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.shapes import format_shape
 
-_EDGE = {
+_MEMBER = {
     "group_key": attr_string(),
-    "rank": attr_int(),  # of this graph
-    "peer": attr_int(),  # of the other
-    "edge": attr_string(),  # names the collective and the step, alike at both ends
+    "rank": attr_int(),
+    "edge": attr_string(),  # names the message or the collective, alike for all that take part
 }
+_RESULT = {"dtype": attr_type(), "shape": attr_shape()}
 
 
-def _member(node: Node) -> Any:
-    return member_of(node.attrs["group_key"], node.attrs["rank"])
+def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str) -> None:
+    member_of(group_key, rank).send(peer, edge, _on_host(xp, tensor))
 
 
-def _receive(xp: Any, state: Any, peer: int, edge: str, dtype: Any, shape: Shape) -> Any:
-    array = state.receive(peer, edge)
-    if array.dtype != dtype.np or array.shape != shape:
+def _receive(
+    xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: tuple[int, ...]
+) -> Any:
+    payload = member_of(group_key, rank).receive(peer, edge)
+    if len(payload) != dtype.np.itemsize * int(np.prod(shape)):
         raise InvalidArgumentError(
-            f"{edge}: expected {dtype.name}{format_shape(shape)} of rank {peer}; got "
-            f"{array.dtype}{format_shape(array.shape)}"
+            f"{edge}: expected {dtype.name}{format_shape(shape)} of rank {peer}; got {len(payload)} bytes"
         )
-    return xp.asarray(array)
+    return xp.asarray(payload.view(dtype.np).reshape(shape))
+
+
+def _start(
+    xp: Any,
+    value: Any,
+    group_key: str,
+    rank: int,
+    edge: str,
+    kind: str,
+    reduction: str,
+    root: int,
+    axis: int,
+    dtype: DType,
+    shape: tuple[int, ...],
+) -> None:
+    attrs = {"reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape}
+    given = _on_host(xp, value[0]) if value else None
+    member_of(group_key, rank).start(edge, kind, given, attrs)
+
+
+def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str, N: int) -> list[Any]:
+    result = member_of(group_key, rank).wait(edge)
+    return [xp.asarray(result)] if N else []
+
+
+def _on_host(xp: Any, array: Any) -> Any:
+    """``array`` as NumPy has it: groups move host memory."""
+    return array if xp is np else xp.asnumpy(array)
 
 
 group_send_op = define_op(
     "_GroupSend",
     "tensor: T ->",
     types={"T": dtypes.NUMERIC},
-    attrs=_EDGE,
+    attrs={**_MEMBER, "peer": attr_int()},
     shape=lambda s: [],
-    kernel=lambda xp, tensor, state, peer, edge: state.send(peer, edge, tensor),
+    kernel=_send,
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.STATEFUL,
-    state=_member,
     doc="Gives its input to a rank of the group in another graph.",
 )
 
@@ -66,13 +99,49 @@ group_recv_op = define_op(
     "_GroupRecv",
     "-> dtype",
     types={"dtype": dtypes.NUMERIC},
-    attrs={**_EDGE, "dtype": attr_type(), "shape": attr_shape()},
+    attrs={**_MEMBER, **_RESULT, "peer": attr_int()},
     shape=lambda s: [s.attrs["shape"]],
     kernel=_receive,
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.STATEFUL,
-    state=_member,
+    waits=True,
     doc="Takes what a rank of the group in another graph gives.",
+)
+
+group_start_op = define_op(
+    "_GroupStart",
+    "value: M * dtype ->",
+    types={"dtype": dtypes.NUMERIC},
+    attrs={
+        **_MEMBER,
+        **_RESULT,
+        "kind": attr_string(),
+        "reduction": attr_string(),
+        "root": attr_int(),
+        "axis": attr_int(),
+    },
+    shape=lambda s: [],
+    kernel=_start,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.STATEFUL,
+    doc="Begins a rank's part of a native collective; M is 0 for a rank that gives no value.",
+)
+
+group_wait_op = define_op(
+    "_GroupWait",
+    "kept: M * dtype -> N * dtype",
+    types={"dtype": dtypes.NUMERIC},
+    attrs={**_MEMBER, **_RESULT, "N": attr_int()},
+    shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
+    kernel=_wait,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.STATEFUL,
+    waits=True,
+    doc="Waits for what was begun, and keeps its value until then; N is 0 for a rank that gets no result.",
 )

@@ -3,6 +3,7 @@
     version = begin(shard, clock)                        waits until the worker may begin
     ... reads the variables, computes gradients ...
     version = push(shard, clock, tag, gradients)         waits until they are part of an update, or too late for one
+    gradients = keep(keeper, clock, gradients)           with a replica: the same ones if the step is made again
     state = fetch(shard, version)                        with a replica: the state, for one step at a time
     replicated(shard, install(replica's shard, state))   that brings it there
 
@@ -17,8 +18,8 @@ when another step carries it. Versions and clocks are int64 scalars.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, final
 
 import numpy as np
 
@@ -164,6 +165,50 @@ def run_update(xp: Any, update: Subgraph, arguments: Sequence[Any]) -> None:
 
 
 # --- replicas
+
+
+@final
+class GradientKeeper:
+    """What a worker sent in its last step, in case that it has to send it again."""
+
+    def __init__(self) -> None:
+        self._clock = -1
+        self._values: tuple[Any, ...] = ()
+
+    def keep(self, clock: int, copied: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
+        """What was kept of step ``clock``; ``copied()`` if that is new."""
+        if clock != self._clock:
+            self._values, self._clock = copied(), clock
+        return self._values
+
+
+gradient_keeper_op = define_op(
+    "GradientKeeper",
+    "-> resource",
+    attrs={"container": attr_string(""), "shared_name": attr_string("")},
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.HANDLE,
+    state=lambda node: GradientKeeper(),
+    doc="The handle of what a worker sent in its last step.",
+)
+
+keep_gradients_op = define_op(
+    "KeepGradients",
+    "keeper: resource, clock: host int64, values: *T -> *T",
+    types={"T": dtypes.ANY},
+    shape=lambda s: s.shapes[2:],
+    kernel=lambda xp, keeper, clock, values: keeper.keep(clock, lambda: tuple([xp.array(v) for v in values])),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    doc="The values; in a step that is made again those of the first time, from which some servers may have updates"
+    " already.",
+)
 
 
 def _header(is_there: bool, generation: int = 0, version: int = 0, clocks: Sequence[int] = ()) -> Any:

@@ -11,26 +11,22 @@ wait for each other in a circle.
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
-from typing import Any, final
+from typing import final
 
 from flowrt.errors import OpError
-from flowrt.graph.collectives.algorithms import Group
-from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links, cheapest, schedule_of
+from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
+from flowrt.graph.collectives.ends import gets, gives
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, with_functions
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.ops.collectives import COLLECTIVES
+from flowrt.graph.passes.collective_call import Asked, asked, call_of, places_of, values_of
 from flowrt.graph.passes.expand_collective import Call, expand
 from flowrt.graph.passes.lower import inline
-from flowrt.graph.passes.partition import task_of
+from flowrt.graph.passes.native_collective import rank_part
 from flowrt.graph.passes.prune import prune
-from flowrt.graph.shapes import merge, normalize_axis, num_elements
-
-_UNEVEN = ("AllGather", "Gather", "AllToAll")
-"""Kinds whose ranks have chunks of their own: their values may differ along the axis."""
 
 
 def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgraph:
@@ -66,6 +62,8 @@ class _Lowering:
         """For whom one waits who waits for a collective."""
         self._last: dict[str, tuple[str, ...]] = {}
         """On each device, what the next collective comes after."""
+        self._waiting: dict[str, Node] = {}
+        """Waits for native collectives, until somebody reads the results."""
 
     def run(self) -> Subgraph:
         for node in self._subgraph:
@@ -76,6 +74,8 @@ class _Lowering:
                 self._lower_functions(node)
             else:
                 self._add(node)
+        for name in list(self._waiting):
+            self._add_wait(name)
         fetches = tuple([self._results.get(ref, ref) for ref in self._subgraph.fetches])
         lowered = self._subgraph.replace(nodes=self._made)
         return prune(lowered.replace(fetches=fetches, targets=tuple(self._targets)))
@@ -88,7 +88,14 @@ class _Lowering:
         controls = tuple(dict.fromkeys([e for name in node.controls for e in self._ends.get(name, (name,))]))
         if inputs == node.inputs and controls == node.controls:
             return node
+        for name in (*[name for name, _ in inputs], *controls):
+            self._add_wait(name)
         return node.replace(inputs=inputs, controls=controls)
+
+    def _add_wait(self, name: str) -> None:
+        """Somebody needs what the wait ``name`` waits for, if it is one that was put off."""
+        if name in self._waiting:
+            self._add(self._waiting.pop(name))
 
     def _lower_functions(self, node: Node) -> None:
         """A loop or branch with collectives comes after all those before it, and before those behind it."""
@@ -99,113 +106,63 @@ class _Lowering:
         self._last = dict.fromkeys([*self._last, node.device], (node.name,))
 
     def _lower(self, node: Node) -> None:
-        devices = tuple([self._made[name].device for name, _ in _places_of(node)])
+        devices = tuple([self._made[name].device for name, _ in places_of(node)])
+        specs = [self._made[name].outputs[index] for name, index in values_of(node)]
         try:
-            call, name = self._call(node, devices)
-            function, first, last = expand(call)
+            what = asked(node, specs, devices, self._links)
+            if what.lowering == "native":
+                last = self._lower_native(node, what)
+            else:
+                last = self._expand(node, what, call_of(node, specs, what))
         except OpError as error:
             raise located(node, error) from None
-        prefix = f"{node.name}/_{name}/"
-        nodes, results = inline(function, _values_of(node), prefix, ())
+        self._note_last(devices, last)
+        if node.name in self._subgraph.targets:
+            ends = self._ends[node.name]
+            self._add(self._redirected(Node(node.name, op_def("NoOp"), (), ends, {}, devices[0], node.source, ())))
+
+    def _expand(self, node: Node, what: Asked, call: Call) -> list[tuple[str, ...]]:
+        """Add the expansion. Returns what of each rank comes last."""
+        function, first, last = expand(call)
+        prefix = f"{node.name}/_{what.lowering}/"
+        nodes, results = inline(function, values_of(node), prefix, ())
         entries = {prefix + entry for entry in first}
         for added in nodes:
             controls = added.controls
             if added.name in entries:
-                controls = tuple(dict.fromkeys([*node.controls, *self._last.get(added.device, ())]))
+                controls = self._before(node, added.device)
             self._add(added.replace(controls=controls, source=node.source))
         self._results |= {(node.name, index): ref for index, ref in enumerate(results)}
         self._targets |= dict.fromkeys([prefix + target for target in function.targets])
-        self._end(node, devices, [tuple([prefix + end for end in ends]) for ends in last])
+        lasts = [tuple([prefix + end for end in ends]) for ends in last]
+        self._ends[node.name] = tuple([name for names in lasts for name in names])
+        return lasts
 
-    def _end(self, node: Node, devices: Sequence[str], last: Sequence[tuple[str, ...]]) -> None:
-        """Note what comes after ``node``, whose ranks on ``devices`` have the operations ``last``."""
-        ends = self._ends[node.name] = tuple([name for names in last for name in names])
-        of_devices: dict[str, tuple[str, ...]] = {}
+    def _lower_native(self, node: Node, what: Asked) -> list[tuple[str, ...]]:
+        """Add what begins the ranks' parts, and keep what waits for them until it is needed."""
+        starts, waits = list[tuple[str, ...]](), list[str]()
+        given, outputs = list(values_of(node)), iter(enumerate(node.outputs))
+        for rank, device in zip(node.attrs["ranks"], what.devices, strict=True):
+            value = [given.pop(0)] if gives(node.op.name, rank, what.group.root) else []
+            result = next(outputs) if gets(node.op.name, rank, what.group.root) else None
+            part = rank_part(node, rank, what, value, result, self._before(node, device))
+            self._add(part.start)
+            self._waiting[part.wait.name] = part.wait
+            if result is not None:
+                self._results[node.name, result[0]] = (part.wait.name, 0)
+            starts.append((part.start.name,))
+            waits.append(part.wait.name)
+        self._targets |= dict.fromkeys(waits)
+        self._ends[node.name] = tuple(waits)
+        return starts
+
+    def _before(self, node: Node, device: str) -> tuple[str, ...]:
+        """What the operations of ``node`` come after on ``device``."""
+        return tuple(dict.fromkeys([*node.controls, *self._last.get(device, ())]))
+
+    def _note_last(self, devices: Sequence[str], last: Sequence[tuple[str, ...]]) -> None:
+        """The ranks on ``devices`` have the operations ``last``: the next collective comes after these."""
+        found: dict[str, tuple[str, ...]] = {}
         for device, names in zip(devices, last, strict=True):
-            of_devices[device] = of_devices.get(device, ()) + names
-        self._last |= {device: names for device, names in of_devices.items() if names}
-        if node.name in self._subgraph.targets:
-            self._add(Node(node.name, op_def("NoOp"), (), ends, {}, devices[0], node.source, ()))
-
-    def _call(self, node: Node, devices: tuple[str, ...]) -> tuple[Call, str]:
-        """What ``node`` asks for, and the name of its algorithm."""
-        attrs, kind = node.attrs, node.op.name
-        specs = tuple([self._made[name].outputs[index] for name, index in _values_of(node)])
-        payload = _payload(node, specs)
-        group = Group(_tasks(node, devices), attrs.get("root", 0))
-        name = attrs["lowering"]
-        if name == "auto":
-            name = cheapest(kind, group, _payload_bytes(kind, payload, group.size), self._links)
-        call = Call(
-            kind,
-            schedule_of(kind, name, group),
-            attrs["ranks"],
-            devices,
-            specs,
-            payload,
-            attrs.get("reduction", "sum" if kind != "Barrier" else "max"),
-            group.root,
-            _axis(attrs, payload),
-        )
-        if len(attrs["ranks"]) < group.size:
-            call = call._replace(group_key=attrs["group_key"], edge=_edge(node, call, name))
-        return call, name
-
-
-def _number_of_values(node: Node) -> int:
-    return node.attrs["M"] if "places" in [argument.name for argument in node.op.inputs] else len(node.inputs)
-
-
-def _values_of(node: Node) -> tuple[Ref, ...]:
-    """What the ranks of this graph give."""
-    return node.inputs[: _number_of_values(node)]
-
-
-def _places_of(node: Node) -> tuple[Ref, ...]:
-    """One tensor a rank of this graph that is where the rank is."""
-    return node.inputs[_number_of_values(node) :] or node.inputs
-
-
-def _tasks(node: Node, devices: Sequence[str]) -> tuple[int, ...]:
-    """A number a rank, alike for those in one task. Where other graphs have ranks, all must say the same:
-    what the group was made with.
-    """
-    attrs = node.attrs
-    if len(attrs["ranks"]) < attrs["group_size"]:
-        return tuple(attrs["tasks"]) or tuple(range(attrs["group_size"]))
-    numbers: dict[str, int] = {}
-    found = {
-        rank: numbers.setdefault(task_of(device), len(numbers))
-        for rank, device in zip(attrs["ranks"], devices, strict=True)
-    }
-    return tuple([found[rank] for rank in range(attrs["group_size"])])
-
-
-def _payload(node: Node, specs: Sequence[TensorSpec]) -> TensorSpec:
-    """Of one rank's whole value; where they may differ, of the first there is."""
-    if not specs:
-        return TensorSpec(node.attrs["T"], node.attrs["shape"])
-    if node.op.name in _UNEVEN:
-        return specs[0]
-    return TensorSpec(specs[0].dtype, functools.reduce(merge, [spec.shape for spec in specs]))
-
-
-def _payload_bytes(kind: str, payload: TensorSpec, size: int) -> int | None:
-    """Of what the schedule's chunks are together."""
-    count = num_elements(payload.shape)
-    if count is None:
-        return None
-    parts = size if kind in _UNEVEN else 1
-    return count * int(payload.dtype.np.itemsize) * parts
-
-
-def _axis(attrs: Mapping[str, Any], payload: TensorSpec) -> int:
-    axis: int = attrs.get("axis", 0)
-    return axis if payload.shape is None or not payload.shape else normalize_axis(axis, len(payload.shape))
-
-
-def _edge(node: Node, call: Call, algorithm: str) -> str:
-    """What the ranks must agree on: it begins the name of each message between graphs."""
-    what = [f"{node.op.name} {node.name!r} of {call.payload}"]
-    what += [f"{key}={node.attrs[key]}" for key in ("reduction", "root", "axis") if key in node.attrs]
-    return f"{call.group_key};{node.attrs['instance_key']};{' '.join([*what, algorithm])}"
+            found[device] = found.get(device, ()) + names
+        self._last |= {device: names for device, names in found.items() if names}

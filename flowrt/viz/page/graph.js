@@ -18,10 +18,10 @@ export class Graph {
     this.attrs = data.attrs;
     this.tensors = data.tensors;
     this.edgeKinds = data.edgeKinds;
-    this.secondsAre = data.extras.secondsAre;
-    this.seconds = byName(data.extras.seconds, data.strings);
-    this.code = byName(data.extras.code, data.strings, data.strings);
-    this.fused = byName(data.extras.fused, data.strings, data.strings);
+    this.secondsAre = data.facts.secondsAre;
+    this.seconds = byName(data.facts.seconds, data.strings);
+    this.code = byName(data.facts.code, data.strings, data.strings);
+    this.fused = byName(data.facts.fused, data.strings, data.strings);
     this.trees = data.trees.map((tree) => new Tree(tree, data));
     this.stages = [];
     const latest = new Map();

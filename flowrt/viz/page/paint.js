@@ -98,7 +98,7 @@ class Painter {
     this.#stroke(box.item, theme.line, 1.2);
     if (!this.hasTexts) return;
     this.#text(picture.stage.tree.labels[box.item], box, -8, `600 12.5px ${theme.font}`, theme.ink);
-    this.#text(this.#detail(box.item), box, 9, `11px ${theme.font}`, theme.muted);
+    this.#text(this.#detail(box.item), box, 9, `11px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
   }
 
   /** The classes of what is inside, in proportion. */
@@ -139,7 +139,7 @@ class Painter {
     if (small) return this.#text(label, box, 0.5, `11px ${theme.font}`, theme.ink);
     const below = this.colours.describe(box.item) || this.#type(box.item);
     this.#text(label, box, -7, `12px ${theme.font}`, theme.ink);
-    this.#text(below, box, 8.5, `10.5px ${theme.font}`, theme.muted);
+    this.#text(below, box, 8.5, `10.5px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
   }
 
   #type(item) {
@@ -251,15 +251,15 @@ class Painter {
     if (isFollowed && this.viewport.scale > 0.7 && wires.length < 60) for (const wire of wires) this.#label(wire);
   }
 
-  /** The tensor of a wire that is followed, by its middle. */
+  /** The tensor of a wire that is followed, by the end that is not selected: there it is alone. */
   #label(wire) {
     const text = this.#tensor(wire);
     if (!text) return;
     const { context, theme } = this;
     const { points, course } = wire.curve;
-    const middle = Math.floor((points.length - 1) / 2);
-    const [[x1, y1], [x2, y2]] = [points[middle], points[middle + 1]];
-    const [x, y] = [(x1 + x2) / 2 + (course === "around" ? 36 : 0), (y1 + y2) / 2];
+    const isAtStart = this.picture.standsIn[this.selected] === wire.to;
+    const [endX, endY] = isAtStart ? points[0] : points.at(-1);
+    const [x, y] = course === "down" ? [endX, endY + (isAtStart ? 14 : -18)] : [endX, endY - 12];
     context.font = `10.5px ${theme.font}`;
     const width = context.measureText(text).width + 10;
     context.fillStyle = theme.page;

@@ -2,16 +2,16 @@
 // open or close.
 
 const CLICK = 4; // pixels that a hand may shake
-const DOUBLE_MS = 350;
 
 export class Pointer {
   /** `on` has the functions select(x, y), toggle(x, y), point(x, y), pan(dx, dy) and zoom(factor, x, y). */
   constructor(canvas, on) {
-    Object.assign(this, { canvas, on, pressed: new Map(), moved: 0, last: { time: 0, x: 0, y: 0 } });
+    Object.assign(this, { canvas, on, pressed: new Map(), moved: 0 });
     canvas.addEventListener("pointerdown", (event) => this.#down(event));
     canvas.addEventListener("pointermove", (event) => this.#move(event));
     canvas.addEventListener("pointerup", (event) => this.#up(event));
     canvas.addEventListener("pointercancel", (event) => this.pressed.delete(event.pointerId));
+    canvas.addEventListener("dblclick", (event) => on.toggle(...this.#at(event)));
     canvas.addEventListener("pointerleave", () => on.point(null, null));
     canvas.addEventListener("wheel", (event) => this.#wheel(event), { passive: false });
   }
@@ -47,12 +47,7 @@ export class Pointer {
   }
 
   #up(event) {
-    if (!this.pressed.delete(event.pointerId) || this.moved > CLICK) return;
-    const [x, y] = this.#at(event);
-    const isDouble = event.timeStamp - this.last.time < DOUBLE_MS && Math.hypot(x - this.last.x, y - this.last.y) < 2 * CLICK;
-    this.last = { time: isDouble ? 0 : event.timeStamp, x, y };
-    if (isDouble) this.on.toggle(x, y);
-    else this.on.select(x, y);
+    if (this.pressed.delete(event.pointerId) && this.moved <= CLICK) this.on.select(...this.#at(event));
   }
 
   #wheel(event) {

@@ -65,16 +65,11 @@ export class Viewport {
     this.y = this.height / 2 - y * this.scale;
   }
 
-  /** Bring a box into sight, moving no further than is needed. */
+  /** Bring a box into sight: into the middle, if it is not seen whole. */
   reveal({ x, y, width, height }) {
     const [left, top] = this.toScreen(x, y);
     const [right, bottom] = this.toScreen(x + width, y + height);
-    this.x += shift(left, right, this.width);
-    this.y += shift(top, bottom, this.height);
+    const isSeen = left >= MARGIN && top >= MARGIN && right <= this.width - MARGIN && bottom <= this.height - MARGIN;
+    if (!isSeen) this.center(x + width / 2, Math.min(y + height / 2, y + (this.height / 2 - MARGIN) / this.scale));
   }
-}
-
-function shift(start, end, size) {
-  if (end - start > size - 2 * MARGIN || start < MARGIN) return MARGIN - start;
-  return end > size - MARGIN ? size - MARGIN - end : 0;
 }

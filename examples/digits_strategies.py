@@ -1,0 +1,85 @@
+"""One training script, several strategies: ``python examples/digits_strategies.py [--strategy mirrored]
+[--replicas 4]``.
+
+The strategy is one line; the rest is the same for all. Every strategy and any number of replicas that divides
+the batch gives the weights of one process that takes each batch whole. The script trains both, and prints how
+far apart they are: float64 rounding.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from digits import Digits, load
+
+import flowrt as tf
+
+BATCH = 48  # which 1, 2, 3 and 4 replicas divide
+STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
+    "default": lambda devices: tf.distribute.get_strategy(),
+    "one_device": lambda devices: tf.distribute.OneDeviceStrategy(devices[0]),
+    "mirrored": tf.distribute.MirroredStrategy,
+    "central_storage": tf.distribute.experimental.CentralStorageStrategy,
+}
+
+
+def train(make_strategy: Callable[[], Any], digits: Digits, steps: int) -> tuple[list[np.ndarray], float]:
+    """The trained weights, and the accuracy on the test set."""
+    with tf.Graph().as_default():
+        strategy = make_strategy()
+        dataset = tf.data.Dataset.from_tensor_slices((digits.images.astype(np.float64), digits.labels))
+        batches = dataset.shuffle(len(digits.labels), seed=1).repeat().batch(BATCH, drop_remainder=True)
+        with strategy.scope():
+            network = [
+                tf.layers.Dense(
+                    units,
+                    activation,
+                    kernel_initializer=tf.glorot_uniform_initializer(seed=units, dtype=tf.float64),
+                )
+                for units, activation in ((64, tf.nn.relu), (10, None))
+            ]
+            optimizer = tf.train.AdamOptimizer(2e-3)
+        iterator = strategy.experimental_distribute_dataset(batches).make_initializable_iterator()
+
+        def logits_of(images: Any) -> Any:
+            hidden, last = network
+            return last(hidden(tf.reshape(images, [-1, 64])))
+
+        def step(batch: Any) -> Any:
+            images, labels = batch
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels=labels, logits=logits_of(images))
+            loss = tf.reduce_sum(losses) / BATCH  # the gradients of all replicas are added up
+            with tf.control_dependencies([optimizer.minimize(loss)]):
+                return tf.identity(loss)
+
+        losses = strategy.run(step, args=(iterator.get_next(),))
+        loss = strategy.reduce(tf.distribute.ReduceOp.SUM, losses, axis=None)
+        predicted = tf.argmax(logits_of(tf.constant(digits.test_images.astype(np.float64))), 1)
+        accuracy = tf.reduce_mean(tf.to_float(tf.equal(predicted, digits.test_labels)))
+        config = tf.ConfigProto(device_count={"CPU": 4})
+        with tf.Session(config=config) as session:
+            session.run([tf.global_variables_initializer(), iterator.initializer])
+            for _ in range(steps):
+                session.run(loss)
+            return session.run(tf.trainable_variables()), float(session.run(accuracy))
+
+
+def main(strategy: str, replicas: int, steps: int) -> None:
+    """Train with ``strategy`` and without one, and print what came of it."""
+    digits, devices = load(), [f"/cpu:{i}" for i in range(replicas)]
+    expected, _ = train(tf.distribute.get_strategy, digits, steps)
+    weights, accuracy = train(lambda: STRATEGIES[strategy](devices), digits, steps)
+    apart = max(float(np.abs(a - b).max()) for a, b in zip(weights, expected, strict=True))
+    print(f"{strategy}: test accuracy {accuracy:.4f}, weights differ from one replica's by {apart:.1e}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--strategy", choices=STRATEGIES, default="mirrored")
+    parser.add_argument("--replicas", type=int, choices=(1, 2, 3, 4), default=4)
+    parser.add_argument("--steps", type=int, default=300)
+    arguments = parser.parse_args()
+    main(arguments.strategy, arguments.replicas, arguments.steps)

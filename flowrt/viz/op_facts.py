@@ -1,0 +1,97 @@
+"""What is known of operations beside the graph: how long they take, what was compiled for them, what they are
+fused in.
+
+    the last stage       -> estimated seconds, the scalar programs of fused groups
+    RunMetadata          -> measured seconds
+    a plan of a session  -> each operation's instructions, with where its operands are
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from flowrt.errors import ResourceExhaustedError
+from flowrt.executor.cost import node_seconds
+from flowrt.executor.fused_program import fused_program
+from flowrt.executor.plan import Plan
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.group import Group
+from flowrt.viz.stages import Stage
+
+
+class OpFacts(NamedTuple):
+    """By the name of the operation: seconds a step, the text of the program that runs it, and the operation
+    that stands for the group in which it is fused.
+    """
+
+    seconds: Mapping[str, float] = {}
+    seconds_are: str = ""
+    """Where they come from: "estimated", "measured"."""
+    code: Mapping[str, str] = {}
+    fused: Mapping[str, str] = {}
+
+
+def facts_of(last: Stage) -> OpFacts:
+    """What ``last`` alone tells, the stage in which everything has its device and its group."""
+    seconds = {
+        node.name: node_seconds(part, node)
+        for part in _all_parts(list(last.parts.values()))
+        for node in part
+        if not _costs_nothing(node)
+    }
+    fused = {**last.fused, **{name: name for name in last.fused.values()}}
+    return OpFacts(seconds, "estimated", _loops(list(last.parts.values())), fused)
+
+
+def measured_seconds(run_metadata: Any) -> dict[str, float]:
+    """From a ``RunMetadata`` message; of an operation that ran several times in the step all together."""
+    seconds: dict[str, float] = {}
+    for device in run_metadata.step_stats.dev_stats:
+        for entry in device.node_stats:
+            nanos = entry.all_end_rel_nanos or 1000 * entry.all_end_rel_micros
+            seconds[entry.node_name] = seconds.get(entry.node_name, 0.0) + nanos / 1e9
+    return seconds
+
+
+def program_texts(plan: Plan) -> dict[str, str]:
+    """By operation the lines of the programs that run it once ``plan`` has its loops; a fused group's are
+    followed by its loop.
+    """
+    if plan.with_loops is not None:
+        with suppress(ResourceExhaustedError):  # a second one of a large plan
+            plan = plan.with_loops()
+    texts: dict[str, list[str]] = {}
+    for program in plan.programs:
+        _, *lines = str(program).splitlines()
+        for line, text in zip(program.lines, lines, strict=True):
+            texts.setdefault(line.node.name, []).append(text.strip())
+    for name, loop in _loops([part.subgraph for part in plan.partitions.values()]).items():
+        texts.setdefault(name, []).append(loop)
+    return {name: "\n".join(lines) for name, lines in texts.items()}
+
+
+def _loops(parts: Sequence[Subgraph]) -> dict[str, str]:
+    """The scalar program of each fused group."""
+    found: dict[str, str] = {}
+    for part in _all_parts(parts):
+        for node in part:
+            group = node.attrs.get("group")
+            if isinstance(group, Group) and (fused := fused_program(group)) is not None:
+                found[node.name] = str(fused.program)
+    return found
+
+
+def _all_parts(parts: Sequence[Subgraph]) -> Iterator[Subgraph]:
+    """``parts`` and the functions in them."""
+    for part in parts:
+        yield part
+        for node in part:
+            yield from _all_parts(owned_subgraphs(node.attrs))
+
+
+def _costs_nothing(node: Node) -> bool:
+    """Whether nothing runs for it: it is there already, or a view of what is."""
+    return node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE or node.op.alias

@@ -1,0 +1,230 @@
+"""Training on several replicas gives the weights of one large batch: optimizers, layers, metrics, sparse
+rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from tests.distribute.strategies.cpus import central, initialized, mirrored, numbered, session
+
+D = tf.distribute
+RNG = np.random.default_rng(3)
+X, Y = RNG.standard_normal((12, 4)), RNG.standard_normal((12, 2))
+STRATEGIES: dict[str, Callable[[], Any]] = {
+    "one": lambda: D.OneDeviceStrategy("/cpu:1"),
+    **{f"mirrored {n}": (lambda n=n: mirrored(n)) for n in (1, 2, 3, 4)},
+    **{f"central {n}": (lambda n=n: central(n)) for n in (2, 4)},
+}
+OPTIMIZERS: dict[str, Callable[[], Any]] = {
+    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
+    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
+    "adam": lambda: tf.train.AdamOptimizer(0.1),
+    "adamw": lambda: tf.train.AdamWOptimizer(0.01, 0.1),
+    "adagrad": lambda: tf.train.AdagradOptimizer(0.1),
+    "rmsprop": lambda: tf.train.RMSPropOptimizer(0.1, momentum=0.5),
+    "ftrl": lambda: tf.train.FtrlOptimizer(0.1),
+    "lars": lambda: tf.train.LARSOptimizer(0.1),
+    "lamb": lambda: tf.train.LAMBOptimizer(0.1),
+}
+
+
+def shares(strategy: Any, *arrays: np.ndarray) -> tuple[Any, ...]:
+    """Each array's rows divided among the replicas, in order."""
+    count = strategy.num_replicas_in_sync
+    return tuple(numbered(strategy, np.array_split(array, count)) for array in arrays)
+
+
+def trained(strategy: Any, make_optimizer: Callable[[], Any], steps: int = 5, **options: Any) -> Any:
+    """The weights, and the step counter, after ``steps`` steps on all of X and Y."""
+    with tf.Graph().as_default():
+        with strategy.scope():
+            w = tf.get_variable("w", initializer=tf.constant(np.linspace(-1, 1, 8).reshape(4, 2)), **options)
+            b = tf.get_variable("b", initializer=tf.zeros([2], tf.float64))
+            optimizer, global_step = make_optimizer(), tf.train.get_or_create_global_step()
+
+        def fn(x: Any, y: Any) -> Any:
+            loss = tf.reduce_sum(tf.square(tf.tanh(x @ w + b) - y)) / len(X)
+            return optimizer.minimize(loss, global_step)
+
+        train = strategy.group(strategy.run(fn, args=shares(strategy, X, Y)))
+        with initialized() as sess:
+            for _ in range(steps):
+                sess.run(train)
+            for v in (w, b):
+                values = sess.run(list(v.copies))
+                assert all(np.array_equal(values[0], other) for other in values)
+            return sess.run([w, b, global_step])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_weights_are_those_of_one_large_batch(name: str) -> None:
+    expected = trained(D.get_strategy(), OPTIMIZERS["adam"])
+    for found, value in zip(trained(STRATEGIES[name](), OPTIMIZERS["adam"]), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_every_optimizer_updates_every_copy(optimizer: str) -> None:
+    expected = trained(D.get_strategy(), OPTIMIZERS[optimizer])
+    for make in (mirrored, central):
+        for found, value in zip(trained(make(2), OPTIMIZERS[optimizer]), expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
+
+
+def test_constraints_and_schedules_hold_on_every_copy() -> None:
+    def decayed() -> Any:
+        rate = tf.train.exponential_decay(0.3, tf.train.get_or_create_global_step(), 1, 0.5)
+        return tf.train.GradientDescentOptimizer(rate)
+
+    def positive(w: Any) -> Any:
+        return tf.maximum(w, tf.constant(0.1, tf.float64))
+
+    expected = trained(D.get_strategy(), decayed, constraint=positive)
+    for found, value in zip(trained(mirrored(2), decayed, constraint=positive), expected, strict=True):
+        np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
+    assert expected[0].min() == 0.1
+
+
+def test_a_weighted_mean_of_uneven_shards_is_the_full_gradient_and_a_mean_of_means_is_not() -> None:
+    strategy = mirrored(3)
+    parts = [slice(0, 7), slice(7, 12), slice(12, 12)]
+    x, y = (numbered(strategy, [array[part] for part in parts]) for array in (X, Y))
+    with strategy.scope():
+        w = tf.Variable(np.ones((4, 2)))
+
+    def gradients(x: Any, y: Any) -> tuple[Any, Any]:
+        errors = tf.reduce_sum(tf.square(x @ w - y), 1)
+        rows = tf.cast(tf.shape(x)[0], tf.float64)
+        mean = tf.math.divide_no_nan(tf.reduce_sum(errors), rows)
+        gradient = tf.gradients(mean, w)[0]
+        return gradient * rows / len(X), gradient
+
+    weighted, means = strategy.run(gradients, args=(x, y))
+    full = tf.gradients(tf.reduce_mean(tf.reduce_sum(tf.square(tf.constant(X) @ w - Y), 1)), w)[0]
+    with initialized() as sess:
+        expected = sess.run(full)
+        np.testing.assert_allclose(sess.run(strategy.reduce("sum", weighted)), expected, rtol=0, atol=1e-12)
+        assert np.abs(sess.run(strategy.reduce("mean", means)) - expected).max() > 0.1
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adagrad"])
+@pytest.mark.parametrize("make", [mirrored, central])
+def test_sparse_gradients_are_gathered(make, optimizer: str) -> None:
+    ids = np.array([0, 2, 2, 5, 0, 4])
+
+    def run(strategy: Any) -> Any:
+        with tf.Graph().as_default():
+            with strategy.scope():
+                table = tf.get_variable("table", initializer=tf.constant(np.arange(12.0).reshape(6, 2)))
+                chosen = OPTIMIZERS[optimizer]()
+
+            def fn(ids: Any) -> Any:
+                rows = tf.nn.embedding_lookup(table, ids)
+                (gradient,) = tf.gradients(tf.reduce_sum(rows * rows) / len(X), table)
+                assert isinstance(gradient, tf.IndexedSlices)
+                return chosen.apply_gradients([(gradient, table)])
+
+            train = strategy.group(strategy.run(fn, args=shares(strategy, ids)))
+            with initialized() as sess:
+                for _ in range(3):
+                    sess.run(train)
+                values = sess.run(list(table.copies))
+                assert all(np.array_equal(values[0], other) for other in values)
+                return values[0]
+
+    np.testing.assert_allclose(run(make(2)), run(D.get_strategy()), rtol=0, atol=1e-12)
+
+
+def test_a_checkpoint_of_one_strategy_goes_on_with_another(tmp_path: Path) -> None:
+    def steps(strategy: Any, restore: bool, save: bool) -> Any:
+        with tf.Graph().as_default():
+            with strategy.scope():
+                w = tf.get_variable("w", initializer=tf.constant(np.ones((4, 2))))
+                optimizer = tf.train.AdamOptimizer(0.1)
+
+            def fn(x: Any, y: Any) -> Any:
+                return optimizer.minimize(tf.reduce_sum(tf.square(x @ w - y)) / len(X))
+
+            train = strategy.group(strategy.run(fn, args=shares(strategy, X, Y)))
+            saver, path = tf.train.Saver(), str(tmp_path / "model")
+            with session() as sess:
+                if restore:
+                    saver.restore(sess, path)
+                else:
+                    sess.run(tf.global_variables_initializer())
+                for _ in range(3):
+                    sess.run(train)
+                if save:
+                    saver.save(sess, path)
+                return sess.run(w)
+
+    steps(D.get_strategy(), restore=False, save=True)
+    expected = steps(D.get_strategy(), restore=True, save=False)
+    for strategy in (mirrored(2), central(3)):
+        np.testing.assert_allclose(steps(strategy, restore=True, save=False), expected, rtol=0, atol=1e-12)
+
+
+# --- layers and metrics
+
+
+def test_batch_norm_moves_each_replicas_statistics_and_saves_their_mean() -> None:
+    strategy = mirrored(2)
+    layer = tf.layers.BatchNormalization(momentum=0.5)
+
+    def fn(x: Any) -> Any:
+        out = layer(x, training=True)
+        with tf.control_dependencies(layer.updates):
+            return tf.identity(out)
+
+    out = strategy.run(fn, args=shares(strategy, X))
+    with initialized() as sess:
+        sess.run(strategy.experimental_local_results(out))
+        means = [X[:6].mean(0) / 2, X[6:].mean(0) / 2]
+        np.testing.assert_allclose(sess.run(list(layer.moving_mean.copies)), means, atol=1e-12)
+        np.testing.assert_allclose(sess.run(layer.moving_mean), np.mean(means, 0), atol=1e-12)
+    assert [v.op.name for v in tf.trainable_variables()] == [
+        "batch_normalization/gamma",
+        "batch_normalization/beta",
+    ]
+
+
+@pytest.mark.parametrize("make", [mirrored, central])
+def test_a_metric_counts_in_every_replica(make) -> None:
+    strategy = make(2)
+
+    def fn(x: Any) -> Any:
+        return tf.metrics.mean(x)
+
+    values, updates = strategy.run(fn, args=(numbered(strategy, [[1.0, 2.0, 3.0], [6.0]]),))
+    with initialized() as sess:
+        sess.run(strategy.experimental_local_results(updates))
+        sess.run(strategy.experimental_local_results(updates))
+        assert sess.run(strategy.experimental_local_results(values)) == (3.0, 3.0)
+
+
+def test_replicas_may_count_the_global_step() -> None:
+    strategy = mirrored(2)
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+    counted = strategy.run(lambda: step.assign_add(1))
+    with initialized() as sess:
+        assert sess.run(strategy.experimental_local_results(counted)) == (1, 1)
+        assert tf.train.global_step(sess, step) == 1
+
+
+def test_an_optimizer_made_in_the_function_serves_all_replicas() -> None:
+    strategy = mirrored(2)
+    with strategy.scope():
+        v = tf.Variable(1.0)
+    train = strategy.run(lambda: tf.train.MomentumOptimizer(1.0, 0.9).minimize(v * 0.25, var_list=[v]))
+    with initialized() as sess:
+        sess.run(train)
+        assert sess.run(list(v.copies)) == [0.5, 0.5]
+    assert [v.op.name for v in tf.global_variables()] == ["Variable", "Variable/Momentum"]

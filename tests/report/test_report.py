@@ -1,0 +1,221 @@
+"""``flowrt report``: what a run has left, on one page."""
+
+from __future__ import annotations
+
+import html.parser
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from flowrt.cli.main import main
+from flowrt.report import write_report
+from flowrt.report.page import make_page
+from flowrt.report.read_run import read_run
+from flowrt.report.step_times import activities, traffic
+from flowrt.summary import FileWriter
+from tests.report.run_dirs import (
+    STEPS,
+    scalar,
+    write_curves,
+    write_flight,
+    write_trace,
+    write_whole_run,
+)
+
+ROOT = Path(__file__).resolve().parents[2]
+DEADLINE_S = 120
+
+
+class Page(html.parser.HTMLParser):
+    """The text of each section by its title, and all tags with their attributes."""
+
+    VOID = ("meta", "br")
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.sections: dict[str, str] = {"": ""}
+        self._open: list[str] = []
+        self._title = ""
+        self.feed(text)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag: str, attrs: Any) -> None:
+        self.tags.append((tag, dict(attrs)))
+        if tag not in self.VOID:
+            self._open.append(tag)
+        if tag == "h2":
+            self._title = ""
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "h2" in self._open:
+            self._title += data
+            self.sections[self._title] = ""
+        elif not {"script", "style"} & set(self._open):
+            self.sections[self._title] += f"{data} "
+
+
+def page_of(directory: Path) -> Page:
+    return Page(make_page(read_run(directory)))
+
+
+def test_a_whole_run_is_on_one_page(tmp_path: Path) -> None:
+    sections = page_of(write_whole_run(tmp_path)).sections
+    assert list(sections)[1:] == [
+        "Curves", "Time of a step", "Slowest operations", "Between devices", "Memory",
+        "Events of the cluster", "Files",
+    ]  # fmt: skip
+    assert re.search(r"loss.*accuracy.*odd", sections["Curves"])
+    assert "train" in sections["Curves"]
+    assert "eval" in sections["Curves"]
+    assert "6 us" in sections["Time of a step"]
+    assert "net/a MatMul worker:0 CPU:0" in " ".join(sections["Slowest operations"].split())
+    assert "400 B" in sections["Between devices"]
+    assert "worker 0 has waited 2.9 s for 'loss:0'" in sections["Events of the cluster"]
+    assert "timeline-7.json" in sections["Files"]
+
+
+def test_the_page_needs_nothing_beside_it(tmp_path: Path) -> None:
+    for tag, attributes in page_of(write_whole_run(tmp_path)).tags:
+        assert tag not in ("link", "img", "iframe")
+        assert not {"src", "href"} & attributes.keys()
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["<img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "\"'&<!-- body -->"],
+)
+def test_names_are_text(tmp_path: Path, name: str) -> None:
+    directory = tmp_path / "run"
+    write_curves(directory, name, steps=3)
+    write_trace(directory / "trace", name.replace("/", "_"))
+    page = page_of(directory)
+    assert name in page.sections["Curves"]
+    assert [tag for tag, _ in page.tags].count("script") == 1
+    assert not [tag for tag, attributes in page.tags if tag == "img" or "onerror" in attributes]
+
+
+def test_what_a_run_has_not_is_named(tmp_path: Path) -> None:
+    write_curves(tmp_path, "loss", steps=2)
+    sections = page_of(tmp_path).sections
+    for title in ("Time of a step", "Slowest operations", "Between devices", "Memory"):
+        assert "no traced steps. Run steps with RunOptions" in sections[title]
+    assert "no flight records" in sections["Events of the cluster"]
+    (tmp_path / "logs").mkdir()
+    only_events = tmp_path / "logs"
+    write_flight(only_events)
+    assert "no scalars" in page_of(only_events).sections["Curves"]
+
+
+def test_a_truncated_event_file_is_shown_up_to_where_it_breaks(tmp_path: Path) -> None:
+    path = write_curves(tmp_path, "loss", steps=20)
+    whole = path.read_bytes()
+    for size in (len(whole) - 1, len(whole) - 20, len(whole) // 2):
+        path.write_bytes(whole[:size])
+        run = read_run(tmp_path)
+        ((note,), points) = run.notes, run.curves["loss"][tmp_path.name]
+        assert re.match(rf"{path.name}: incomplete record at byte \d+", note)
+        assert note.endswith(f"Shown are the {len(points) + 1} events before.")
+        assert 0 < len(points) < 20
+        assert note in page_of(tmp_path).sections["Not all could be read"]
+
+
+def test_a_damaged_record_is_shown_up_to_there(tmp_path: Path) -> None:
+    path = write_curves(tmp_path, "loss", steps=20)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+    (note,) = read_run(tmp_path).notes
+    assert "damaged record at byte" in note
+
+
+def test_a_damaged_flight_record_is_a_note(tmp_path: Path) -> None:
+    write_curves(tmp_path, "loss", steps=2)
+    write_flight(tmp_path)
+    (path,) = tmp_path.glob("*.flight.jsonl")
+    path.write_text(path.read_text()[:-20])
+    run = read_run(tmp_path)
+    assert not run.records
+    assert len(run.notes) == 1
+    assert path.name in run.notes[0]
+
+
+def test_steps_of_a_restart_take_the_place_of_those_before(tmp_path: Path) -> None:
+    with FileWriter(tmp_path) as writer:
+        for step, value in [(0, 1.0), (10, 2.0), (20, 3.0), (10, 4.0), (15, 5.0)]:
+            writer.add_summary(scalar("loss", value), step)
+    points = read_run(tmp_path).curves["loss"][tmp_path.name]
+    assert [(p.step, p.value) for p in points] == [(0, 1.0), (10, 4.0), (15, 5.0)]
+
+
+def test_time_and_traffic_are_means_of_the_traced_steps(tmp_path: Path) -> None:
+    for i in range(3):
+        write_trace(tmp_path / str(i))
+    steps = [trace.step for trace in read_run(tmp_path).traces]
+    here, there = activities(steps)
+    assert here.nanos == pytest.approx({"compute": 4000, "send": 500, "wait": 0, "copy": 0, "idle": 1500})
+    assert there.nanos == pytest.approx({"compute": 1000, "send": 0, "wait": 5000, "copy": 0, "idle": 0})
+    ((source, target, tensors, nbytes),) = traffic(steps)
+    assert (source, target) == ("worker:0 CPU:0", "worker:1 CPU:0")
+    assert (tensors, nbytes) == (pytest.approx(1), pytest.approx(400))
+
+
+def test_the_command_writes_the_page_into_the_run(tmp_path: Path) -> None:
+    write_curves(tmp_path, "loss")
+    ended = subprocess.run(
+        [sys.executable, "-m", "flowrt", "report", str(tmp_path)],
+        check=True, cwd=ROOT, capture_output=True, text=True, timeout=DEADLINE_S,
+    )  # fmt: skip
+    assert ended.stdout.strip() == str(tmp_path / "report.html")
+    assert f"{STEPS - 1}" in Page((tmp_path / "report.html").read_text()).sections[""]
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "an empty directory", "an empty event file"])
+def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, what: str, capsys: Any) -> None:
+    directory, target = tmp_path / "run", tmp_path / "report.html"
+    if what == "a file":
+        directory.write_text("")
+    elif what != "nothing":
+        directory.mkdir()
+    if what == "an empty event file":
+        (directory / "events.out.tfevents.1").write_bytes(b"")
+    assert main(["report", str(directory), "-o", str(target)]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"flowrt report: {directory}: expected ")
+    assert not target.exists()
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    write_curves(tmp_path / "run", "loss", steps=2)
+    target = tmp_path / "report.html"
+    target.mkdir()
+    with pytest.raises(OSError, match=r"report\.html"):
+        write_report(tmp_path / "run", target)
+    assert {path.name for path in tmp_path.iterdir()} == {"run", "report.html"}
+
+
+def test_a_browser_draws_it_without_complaint(tmp_path: Path) -> None:
+    chromium = shutil.which("chromium")
+    if chromium is None:
+        pytest.skip("there is no Chromium: `apt install chromium`")
+    path = write_report(write_whole_run(tmp_path / "run"), tmp_path / "report.html")
+    options = [
+        "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
+        "--disable-background-networking", "--disable-component-update", "--enable-logging=stderr",
+        f"--user-data-dir={tmp_path / 'profile'}", "--dump-dom",
+    ]  # fmt: skip
+    ended = subprocess.run(
+        [chromium, *options, path.as_uri()], check=False, capture_output=True, text=True, timeout=DEADLINE_S
+    )
+    assert ended.returncode == 0
+    assert "CONSOLE" not in ended.stderr  # an error of the page's script would be there
+    assert ended.stdout.count("<svg") >= 5

@@ -1,0 +1,190 @@
+"""`explain`: each operation's device and a reason that is true, the plan, and the programs' text."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+import flowrt as tf
+from flowrt.cli.main import main
+from flowrt.errors import InvalidArgumentError
+from flowrt.viz import explain
+from flowrt.viz.script import main_question, questions_of_script
+from tests.viz.graphs import CPU1, nested, network, two_devices_session
+
+SCRIPT = Path(__file__).parent.parent.parent / "examples" / "digits_mlp.py"
+
+
+def reasons(what, fetches, feed_dict=None):
+    return {
+        placed.name: (placed.device[-5:], placed.why)
+        for placed in explain(what, fetches, feed_dict).operations
+    }
+
+
+def test_a_request_is_the_reason_and_what_follows_it_says_whom_it_follows():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder("float32", [3, 4], name="x")
+        with tf.device("/cpu:1"):
+            y = tf.sin(x, name="y")
+        z = tf.negative(y, name="z")
+    why = reasons(graph, [y, z])
+    assert why["y"] == ("CPU:1", "requested /device:CPU:1")
+    assert why["x"] == ("CPU:1", "beside its reader, y")
+    assert why["z"] == ("CPU:0", "default device")
+
+
+def test_colocated_operations_say_with_whom():
+    with tf.Graph().as_default() as graph:
+        with tf.device("/cpu:1"):
+            v = tf.get_variable("v", [4], use_resource=True)
+        with tf.device(None):
+            y = tf.exp(v.read_value(), name="y")
+        with tf.colocate_with(v.op):
+            z = tf.negative(y, name="z")
+    why = reasons(graph, z)
+    assert why["z"] == ("CPU:1", "requested /device:CPU:1") or "colocated with v" in why["z"][1]
+    assert why["v"] == ("CPU:1", "requested /device:CPU:1")
+
+
+def test_what_is_moved_says_why():
+    with tf.Graph().as_default() as graph:
+        with tf.device("/gpu:0"):
+            text = tf.constant("a", name="text")
+            long = tf.string_join([text, text], name="long")
+            number = tf.sin(tf.placeholder("float32", [2], name="x"), name="number")
+    why = reasons(graph, [long, number])
+    assert why["long"] == ("CPU:0", "asked for /device:GPU:0, moved: GPU has no kernel for it")
+    assert why["number"] == ("GPU:0", "requested /device:GPU:0")
+    with tf.Session(graph=graph, config=tf.ConfigProto(allow_soft_placement=True)) as session:
+        here = reasons(session, number)
+    if not any(device.device_type == "GPU" for device in session.devices):
+        assert here["number"] == ("CPU:0", "asked for /device:GPU:0, moved: there is no such device")
+
+
+def test_what_only_one_device_can_do_says_so():
+    with tf.Graph().as_default() as graph:
+        with tf.device("/gpu:0"):
+            x = tf.sin(tf.placeholder("float32", [2], name="x"), name="s")
+        y = tf.as_string(x, name="y")
+    assert reasons(graph, y)["y"] == ("CPU:0", "only CPU has a kernel for it")
+
+
+def test_a_variable_stays_where_an_earlier_step_placed_it():
+    with tf.Graph().as_default() as graph, two_devices_session(graph) as session:
+        v = tf.get_variable("v", [4])
+        session.run(v.initializer)
+        assert reasons(session, v.value())["v"] == ("CPU:0", "an earlier step placed it there")
+
+
+def test_the_devices_are_those_of_the_step_that_runs():
+    graph, x, loss, train = network()
+    with two_devices_session(graph) as session:
+        explained = explain(session, [loss, train])
+        plan = session.plan_of([loss, train], {x: (8, 16)})
+        assert {(o.name, o.device) for o in explained.operations} == {(n.name, n.device) for n in plan.placed}
+
+
+def test_the_plan_and_the_programs_are_printed():
+    graph, _, loss, train = network()
+    with two_devices_session(graph) as session:
+        explained = explain(session, [loss, train])
+    assert [plan.device[-5:] for plan in explained.devices] == ["CPU:0", "CPU:1"]
+    first = explained.devices[0]
+    assert first.streams == 1
+    assert first.arena_bytes >= first.lower_bound_bytes > 0
+    text = str(explained)
+    assert text.startswith("step: loss:0, train; fed: x:0 float32[8, 16]\n")
+    assert "MatMul(" in text
+    assert f"program {CPU1}" in text
+    assert "graphs.py:" in text
+
+
+def test_a_fused_group_says_who_is_in_it(monkeypatch):
+    pytest.importorskip("llvmlite")
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    with tf.Graph().as_default() as graph:
+        y = tf.exp(tf.sin(tf.placeholder("float32", [64], name="x"), name="s"), name="e")
+    (plan,) = explain(graph, y).devices
+    assert [group.members for group in plan.groups] == ["Sin s, Exp e"]
+
+
+def test_what_is_in_a_loop_is_explained_too():
+    graph, result = nested()
+    names = [placed.name for placed in explain(graph, result).operations]
+    assert any(name.startswith("while:body/") for name in names)
+    assert any(":branches[" in name for name in names)
+
+
+def test_of_a_cluster_the_devices_and_why_there_is_no_plan():
+    with tf.Graph().as_default() as graph, tf.device("/job:worker/task:1"):
+        y = tf.sin(tf.placeholder("float32", [2], name="x"), name="y")
+    explained = explain(graph, y)
+    assert explained.operations[-1].device == "/job:worker/replica:0/task:1/device:CPU:0"
+    assert "no plan: its devices are those of a cluster" in str(explained)
+    assert not explained.devices
+
+
+# --- scripts
+
+
+def script(tmp_path, text):
+    path = tmp_path / "script.py"
+    path.write_text("import flowrt as tf\nimport sys\n" + text)
+    return path
+
+
+TRAINING = """
+v = tf.get_variable("v", [4], initializer=tf.random_uniform_initializer())
+x = tf.placeholder("float32", [None, 4], name="x")
+step = tf.train.GradientDescentOptimizer(float(sys.argv[1])).minimize(tf.reduce_sum(x * v), name="step")
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    session.run(step, {x: [[1, 2, 3, 4]] * 3})
+"""
+
+
+@pytest.fixture
+def own_graph():
+    with tf.Graph().as_default():
+        yield
+
+
+def test_of_a_script_the_training_step_is_explained(tmp_path, own_graph, capsys):
+    words, path = sys.argv, list(sys.path)
+    assert main(["explain", str(script(tmp_path, TRAINING)), "0.5"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("step: step; fed: x:0 float32[3, 4]\n")
+    assert "script.py:6" in out
+    assert (sys.argv, sys.path) == (words, path)
+
+
+def test_a_script_may_end_itself(tmp_path, own_graph):
+    path = script(tmp_path, TRAINING + "sys.exit(3)\n")
+    asked = questions_of_script(str(path), ["0.5"])
+    assert len(asked) == 2
+    assert [op.name for op in main_question(asked).targets] == ["step"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nowhere.py", "expected a Python file"),
+        ("nowhere.pb", "cannot read it"),
+        ("quiet.py", "it ran none"),
+    ],
+)
+def test_bad_input_is_one_line(tmp_path, capsys, own_graph, source, words):
+    (tmp_path / "quiet.py").write_text("")
+    assert main(["explain", str(tmp_path / source)]) == 2
+    err = capsys.readouterr().err
+    assert err.startswith("flowrt explain: ")
+    assert words in err
+    assert err.count("\n") == 1
+
+
+def test_an_error_of_the_script_is_the_scripts(tmp_path, own_graph):
+    with pytest.raises(ZeroDivisionError):
+        questions_of_script(str(script(tmp_path, "1 / 0\n")))
+    with pytest.raises(InvalidArgumentError, match="it ran none"):
+        questions_of_script(str(script(tmp_path, "")))

@@ -1,0 +1,258 @@
+"""`flowrt export` and `export`: all sources, all views; what is wrong is one line, and no file."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt import protos
+from flowrt.cli.main import main
+from flowrt.errors import NotFoundError
+from flowrt.viz import FORMATS, export
+from flowrt.viz.sources import VIEWS
+from tests.viz.graphs import network, two_devices_session
+
+QUICK = sorted(set(FORMATS) - {"html", "svg"})  # those have files of their own
+
+
+def exported(*words, **options):
+    return Path(export(*words, **options)).read_text()
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """A GraphDef file, and an event file beside it."""
+    directory = tmp_path_factory.mktemp("stored")
+    graph, *_ = network()
+    tf.train.write_graph(graph, str(directory), "net.pb", as_text=False)
+    tf.train.write_graph(graph, str(directory), "net.pbtxt")
+    export(directory / "net.pb", directory / "events.out.tfevents.1")
+    return directory
+
+
+@pytest.mark.parametrize("view", VIEWS)
+@pytest.mark.parametrize("format", QUICK)
+def test_every_format_shows_every_view(stored, tmp_path, format, view):
+    path = tmp_path / f"tfevents{FORMATS[format].suffix}"
+    assert (
+        main(["export", str(stored / "net.pb"), "--format", format, "--view", view, "--out", str(path)]) == 0
+    )
+    assert path.stat().st_size > 1000
+    assert [found.name for found in tmp_path.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("name", ["net.pb", "net.pbtxt", "net.dot", "x.model-explorer.json", "x.netron.pb"])
+def test_the_name_of_the_file_chooses_the_format(stored, tmp_path, name):
+    export(stored / "net.pbtxt", tmp_path / name)
+    beginning = (tmp_path / name).read_bytes()[:10]
+    expected = {"net.pbtxt": b"node {", "net.dot": b"digraph", "x.model-explorer.json": b'{"graphs"'}
+    assert beginning.startswith(expected.get(name, b"\n"))
+
+
+def test_sources_show_one_graph(stored, tmp_path):
+    graph, _, loss, train = network()
+    export(graph, tmp_path / "live.json", fetches=[loss, train], view="placed")
+    fetches = ["loss:0", "train"]
+    export(stored / "net.pb", tmp_path / "stored.json", fetches=fetches, view="placed")
+    with two_devices_session(graph) as session:
+        export(session, tmp_path / "session.json", fetches=[loss, train], view="placed")
+    live, file, session = (
+        without_lines(json.loads((tmp_path / f"{name}.json").read_text()))
+        for name in ("live", "stored", "session")
+    )
+    assert live == file == session
+
+
+def without_lines(read):
+    """A file has none of the script's."""
+    return [{**node, "source": ""} for node in read["nodes"]], read["edges"], read["groups"]
+
+
+def test_a_logical_view_with_fetches_has_what_they_need_only(stored, tmp_path):
+    export(stored / "net.pb", tmp_path / "some.json", fetches="layer_0/out:0")
+    text = (tmp_path / "some.json").read_text()
+    assert "layer_0/MatMul" in text
+    assert "layer_1/MatMul" not in text
+
+
+def test_what_comes_from_a_file_has_no_line_of_the_reader(stored, tmp_path):
+    text = exported(stored / "net.pb", tmp_path / "x.json")
+    assert "test_export.py" not in text
+    assert '"source": ""' in text
+
+
+def test_a_session_shows_where_its_variables_are(tmp_path):
+    with tf.Graph().as_default() as graph:
+        v = tf.get_variable("v", [4])
+    with two_devices_session(graph) as session:
+        session.run(tf.variables_initializer([v]))
+        with graph.as_default(), tf.device("/cpu:1"):
+            y = tf.exp(v, name="y")
+        text = exported(session, tmp_path / "x.dot", view="partitioned", fetches=y)
+    assert "v/ReadVariableOp:0" in text
+    assert "_Send" in text
+
+
+def test_large_drawings_are_folded_until_they_are_legible(tmp_path):
+    graph = tf.Graph()
+    with graph.as_default():
+        x = tf.placeholder("float32", [2], name="x")
+        for i in range(60):
+            with tf.name_scope(f"outer_{i % 7}"), tf.name_scope("inner"):
+                x = tf.sin(tf.cos(x))
+    text = exported(graph, tmp_path / "x.dot")
+    assert 10 < text.count("[label=") < 100
+    assert "operations" in text
+
+
+def test_a_depth_and_a_focus(stored, tmp_path):
+    path = tmp_path / "x.dot"
+    words = ["export", str(stored / "net.pb"), "--out", str(path)]
+    assert main([*words, "--depth", "1"]) == 0
+    assert "layer × 4" in path.read_text()
+    assert main([*words, "--focus", "layer_1/MatMul", "--radius", "0"]) == 0
+    assert path.read_text().count(" [label=") == 3  # the drawing, the scope and the operation
+
+
+# --- bad input: one line, status 2, nothing half-written
+
+
+def complaint(capsys, words, directory):
+    before = sorted(directory.iterdir())
+    status = main(["export", *map(str, words)])
+    err = capsys.readouterr().err
+    assert status == 2
+    assert sorted(directory.iterdir()) == before
+    assert err.count("\n") == 1
+    return err
+
+
+BAD = {
+    "format": (
+        ["--format", "dott", "--out", "x.dot"],
+        r"expected one of html, dot, .*got 'dott'\. Nearest: dot",
+    ),
+    "view": (
+        ["--view", "placd", "--out", "x.dot"],
+        "view: expected one of logical, placed, partitioned; got",
+    ),
+    "suffix": (["--out", "x.docx"], "expected a name that ends in one of .html, .dot"),
+    "depth": (["--out", "x.pb", "--depth", "1"], "it has every operation; depth and focus are for drawings"),
+    "focus": (["--out", "x.dot", "--focus", "layr_1"], r"got 'layr_1'\. Nearest: layer_1"),
+    "fetch": (["--out", "x.dot", "--fetch", "nobody:0"], "nobody"),
+    "events": (["--out", "x.pb", "--format", "tensorboard"], "expected a name with 'tfevents' in it"),
+}
+
+
+@pytest.mark.parametrize("wrong", BAD)
+def test_a_wrong_option_is_one_line(stored, tmp_path, capsys, wrong):
+    words, pattern = BAD[wrong]
+    words = [str(tmp_path / word) if word.startswith("x.") else word for word in words]
+    err = complaint(capsys, [stored / "net.pb", *words], tmp_path)
+    assert err.startswith("flowrt export: ")
+    assert re.search(pattern, err)
+
+
+def truncated(path, target, share=0.5):
+    data = path.read_bytes()
+    target.write_bytes(data[: int(len(data) * share)])
+    return target
+
+
+@pytest.mark.parametrize(
+    ("name", "what"),
+    [
+        ("net.pb", "expected a GraphDef; got"),
+        ("net.pbtxt", "expected a GraphDef as text; got"),
+        ("events.out.tfevents.1", "incomplete record at byte 40"),
+    ],
+)
+def test_a_truncated_file_is_one_line(stored, tmp_path, capsys, name, what):
+    source = truncated(stored / name, tmp_path / name)
+    assert what in complaint(capsys, [source, "--out", tmp_path / "x.dot"], tmp_path)
+
+
+def test_a_cut_between_two_nodes_is_noticed_by_what_they_read(stored, tmp_path, capsys):
+    message = protos.graph_pb2.GraphDef.FromString((stored / "net.pb").read_bytes())
+    del message.node[3]
+    (tmp_path / "holey.pb").write_bytes(message.SerializeToString())
+    err = complaint(capsys, [tmp_path / "holey.pb", "--out", tmp_path / "x.dot"], tmp_path)
+    assert "holey.pb: " in err
+
+
+@pytest.mark.parametrize(
+    ("content", "name", "what"),
+    [
+        (b"", "empty.pb", "got one without nodes"),
+        (b"\x00" * 100, "zeros.pb", "expected a GraphDef; got 100 bytes that are none"),
+        (b"\xff\xfe", "bytes.pbtxt", "expected a GraphDef as text"),
+        (b"", "x.tfevents", "expected an event file with a graph; got none in it"),
+    ],
+)
+def test_a_file_that_is_no_graph_is_one_line(tmp_path, capsys, content, name, what):
+    (tmp_path / name).write_bytes(content)
+    assert what in complaint(capsys, [tmp_path / name, "--out", tmp_path / "x.dot"], tmp_path)
+
+
+def test_a_missing_file_and_a_missing_directory_are_one_line(stored, tmp_path, capsys):
+    assert "No such file" in complaint(capsys, ["nowhere.pb", "--out", tmp_path / "x.dot"], tmp_path)
+    assert "cannot write it" in complaint(
+        capsys, [stored / "net.pb", "--out", tmp_path / "no" / "x.dot"], tmp_path
+    )
+    assert "expected a Python file" in complaint(capsys, ["no.py", "--out", tmp_path / "x.dot"], tmp_path)
+
+
+def test_a_failed_export_leaves_the_old_file(stored, tmp_path, capsys):
+    path = tmp_path / "x.dot"
+    path.write_text("old")
+    complaint(capsys, [stored / "net.pb", "--focus", "nobody", "--out", path], tmp_path)
+    assert path.read_text() == "old"
+
+
+def test_a_graph_over_the_limits_is_one_line(stored, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr("flowrt.graph.read_graph_def.MAX_NODES", 10)
+    err = complaint(capsys, [stored / "net.pb", "--out", tmp_path / "x.dot"], tmp_path)
+    assert "expected at most 10 nodes" in err
+
+
+def test_a_file_over_the_limits_is_not_read(stored, tmp_path, capsys):
+    with open(tmp_path / "huge.pb", "wb") as file:
+        file.truncate(1 << 31)  # takes no room on the disk
+    assert "expected at most 2147483647 bytes" in complaint(
+        capsys, [tmp_path / "huge.pb", "--out", tmp_path / "x.dot"], tmp_path
+    )
+
+
+def test_a_worker_that_is_not_there(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("flowrt.viz.sources.WORKER_MS", 300)
+    status = main(["export", "grpc://127.0.0.1:1", "--out", str(tmp_path / "x.dot")])
+    assert status == 2
+    assert "did not answer" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
+# --- a running worker
+
+
+def test_a_running_worker_shows_its_parts(tmp_path):
+    server = tf.train.Server.create_local_server(tf.ConfigProto(device_count={"CPU": 2}))
+    try:
+        with pytest.raises(NotFoundError, match="has compiled nothing for the sessions that are open now"):
+            export(server.target, tmp_path / "x.json")
+        with tf.Graph().as_default(), tf.Session(server.target) as session:
+            with tf.device("/cpu:0"):
+                x = tf.placeholder("float32", [600], name="x")
+            with tf.device("/cpu:1"):
+                y = tf.multiply(x, tf.constant(np.arange(600, dtype=np.float32), name="large"), name="y")
+            session.run(y, {x: np.zeros(600)})
+            text = exported(server.target, tmp_path / "x.json", view="partitioned")
+            dot = exported(server.target, tmp_path / "x.dot", view="placed")
+    finally:
+        server.stop()
+    assert '"name": "y", "label": "y", "op": "Mul"' in text
+    assert '"kind": "transfer"' in text
+    assert "CPU:1" in text
+    assert 'label="y\\nMul' in dot

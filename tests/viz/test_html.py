@@ -1,0 +1,192 @@
+"""The HTML file: what it holds, and that it holds together. `test_html_page` opens it in a browser."""
+
+import base64
+import gzip
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.viz.from_parts import view_of
+from flowrt.viz.html import page, write_html
+from flowrt.viz.op_facts import OpFacts
+from flowrt.viz.page_data import PageStage, lifted, page_data
+from flowrt.viz.stages import stages
+from flowrt.viz.view import GraphView, NodeView
+from tests.viz.graphs import nested, network, two_devices_session
+
+pytest.importorskip("igraph", reason="igraph is not installed: pip install 'flowrt[viz]'")
+
+
+def decoded(html):
+    """The data of a page, as the page reads it."""
+    found = re.search(r'<script id="data" type="application/octet-stream">([^<]*)</script>', html)
+    return json.loads(gzip.decompress(base64.b64decode(found[1])))
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """(the file's text, the stages in it) of a step on two devices."""
+    graph, _, _, train = network()
+    path = tmp_path_factory.mktemp("html") / "network.html"
+    with two_devices_session(graph) as session:
+        found = stages(session, train)
+        assert write_html(session, path, train) == str(path)
+    return path.read_text("utf-8"), found
+
+
+# --- the data
+
+
+def rows_of(data, tree, columns):
+    values = data["trees"][tree][columns]
+    return list(zip(*values.values(), strict=True))
+
+
+def stage_contents(data):
+    """For each stage its operations {name: (op, device)} and edges {(source, target, kind)}, as names."""
+    strings, found, rows = data["strings"], [], {}
+    for stage in data["stages"]:
+        tree = data["trees"][stage["tree"]]
+        names = [strings[row] for row in tree["items"]["name"]]
+        records, edges = rows.setdefault(stage["tree"], (set(), set()))
+        for kept, (dropped, added) in ((records, stage["records"]), (edges, stage["edges"])):
+            assert kept.issuperset(dropped)
+            assert kept.isdisjoint(added)
+            kept.difference_update(dropped)
+            kept.update(added)
+        ops = {
+            names[item]: (strings[op], strings[device])
+            for item, op, device, *_ in (rows_of(data, stage["tree"], "records")[row] for row in records)
+        }
+        links = {
+            (names[source], names[target], data["edgeKinds"][kind])
+            for source, target, kind, *_ in (rows_of(data, stage["tree"], "edges")[row] for row in edges)
+        }
+        found.append((ops, links))
+    return found
+
+
+def test_each_stage_can_be_put_together_from_what_it_changed(written):
+    html, found = written
+    data = decoded(html)
+    assert [stage["name"] for stage in data["stages"]][:2] == ["built", "pruned"]
+    assert [stage["name"] for stage in data["stages"]][-3:] == ["placed", "partitioned", "scheduled"]
+    for stage, (ops, links) in zip(found, stage_contents(data), strict=True):
+        view = view_of(stage.parts)
+        assert ops == {name: (node.op, node.device) for name, node in view.nodes.items()}
+        assert links == {(edge.source, edge.target, edge.kind.value) for edge in view.edges}
+
+
+def test_items_stand_in_their_groups_and_children_in_different_places(written):
+    html, _ = written
+    for tree in decoded(html)["trees"]:
+        items = tree["items"]
+        places = list(zip(items["parent"], items["layer"], items["column"], strict=True))[1:]
+        assert len(set(places)) == len(places)
+        assert len({len(column) for column in items.values()}) == 1
+
+
+def test_a_loop_has_its_functions_in_it(tmp_path):
+    graph, result = nested()
+    write_html(graph, tmp_path / "nested.html", result)
+    data = decoded((tmp_path / "nested.html").read_text())
+    kinds = [data["kinds"][kind] for kind in data["trees"][0]["items"]["kind"]]
+    assert kinds.count("function") >= 4
+
+
+def test_what_runs_an_operation_and_how_long(tmp_path):
+    graph, x, loss, train = network()
+    metadata = tf.RunMetadata()
+    with two_devices_session(graph) as session:
+        with graph.as_default():
+            session.run(tf.global_variables_initializer())
+        feed = {x: np.ones([8, 16], np.float32)}
+        options = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+        session.run([train, loss], feed, options=options, run_metadata=metadata)
+        write_html(session, tmp_path / "traced.html", [train, loss], feed, metadata)
+    facts = decoded((tmp_path / "traced.html").read_text())
+    strings, facts = facts["strings"], facts["facts"]
+    assert facts["secondsAre"] == "measured"
+    names, seconds = facts["seconds"]
+    assert "layer_0/MatMul" in [strings[name] for name in names]
+    assert all(second > 0 for second in seconds)
+    code = {strings[name]: strings[text] for name, text in zip(*facts["code"], strict=True)}
+    assert re.search(r"= MatMul\(.*# layer_0/MatMul", code["layer_0/MatMul"])
+    assert any("operands float32" in text for text in code.values())  # a fused group's loop
+    members = {strings[name] for name in facts["fused"][0]}
+    assert len(members) > 3
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.data())
+def test_lifted_edges_are_those_between_the_siblings_that_hold_the_ends(data):
+    parents = [0] + [data.draw(st.integers(0, item - 1)) for item in range(1, 12)]
+    edges = data.draw(st.lists(st.tuples(st.integers(1, 11), st.integers(1, 11)), max_size=12))
+
+    def path(item):
+        return [item] if item == 0 else [*path(parents[item]), item]
+
+    expected = {}
+    for a, b in edges:
+        for first, second in zip(path(a), path(b), strict=False):
+            if first != second:
+                expected.setdefault(parents[first], set()).add((first, second))
+                break
+    assert lifted(edges, parents) == expected
+
+
+# --- the file
+
+
+def test_the_file_asks_for_nothing_else(written):
+    html, _ = written
+    outside = re.sub(r'(?s)<script id="data".*?</script>', "", html)
+    assert not re.findall(r"""(?i)\b(?:src|href)\s*=|@import|url\(|https?://(?!www\.w3\.org/)""", outside)
+
+
+def test_the_policy_allows_the_script_and_the_style_and_nothing_else(written):
+    html, _ = written
+    policy = re.search(r'Content-Security-Policy" content="([^"]*)"', html)[1]
+    assert "default-src 'none'" in policy
+    for kind, tag in (("script-src", '<script type="module">'), ("style-src", "<style>")):
+        text = html.partition(tag)[2].partition("</s")[0]
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert f"{kind} 'sha256-{digest}'" in policy
+
+
+def test_the_modules_are_one_script_without_imports(written):
+    html, _ = written
+    script = html.partition('<script type="module">')[2].partition("</script>")[0]
+    assert not re.search(r"(?m)^(import|export)\b", script)
+    assert "class Page" in script
+    names = re.findall(r"(?m)^(?:async )?(?:function\*?|class|const) (\w+)", script)
+    assert len(names) == len(set(names))  # one scope: a second one would hide the first
+
+
+EVIL = ["</script><script>alert(1)</script>", "<img src=x onerror=alert(1)>", "<!--", "]]>", "\u2028'\"`${1}"]
+
+
+def evil_view():
+    nodes = {name: NodeView(name, name, "Neg", "", name, {name: name}, (), name) for name in EVIL}
+    return GraphView(nodes, [], {})
+
+
+def test_no_name_can_leave_the_data():
+    html = page(page_data(EVIL[0], [PageStage("built", EVIL[1], False, evil_view())], OpFacts())).decode()
+    assert not any(name in html for name in EVIL[:2])
+    data = decoded(html)
+    assert data["title"] == EVIL[0]
+    assert set(EVIL) <= set(data["strings"])
+
+
+def test_the_same_graph_gives_the_same_file(tmp_path):
+    for name in ("a.html", "b.html"):
+        graph, result = nested()
+        write_html(graph, tmp_path / name, result)
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()

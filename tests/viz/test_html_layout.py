@@ -1,0 +1,112 @@
+"""The layout of one box, and the boxes of neighbours that keep it small."""
+
+import sys
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from flowrt.errors import FailedPreconditionError
+from flowrt.viz.crowds import MAX_CHILDREN, split_crowds
+from flowrt.viz.layout import LANE, lay_out, side_by_side
+from flowrt.viz.view import GraphView, GroupKind, GroupView, NodeView
+
+pytest.importorskip("igraph", reason="igraph is not installed: pip install 'flowrt[viz]'")
+
+MANY = 14
+edges_between_few = st.lists(st.tuples(st.integers(0, MANY - 1), st.integers(0, MANY - 1)), max_size=40)
+
+
+@settings(max_examples=150, deadline=None)
+@given(edges_between_few)
+def test_boxes_of_a_layer_have_room_for_each_other(edges):
+    layout = lay_out(MANY, edges)
+    for layer in set(layout.layers):
+        columns = sorted(x for x, at in zip(layout.columns, layout.layers, strict=True) if at == layer)
+        assert columns[0] >= 0
+        assert all(right - left >= 1 - 1e-6 for left, right in pairwise(columns))
+
+
+@settings(max_examples=150, deadline=None)
+@given(edges_between_few)
+def test_what_passes_a_layer_stands_beside_its_boxes(edges):
+    layout = lay_out(MANY, edges)
+    for (source, target), route in layout.routes.items():
+        assert len(route) == layout.layers[target] - layout.layers[source] - 1
+        for step, column in enumerate(route, 1):
+            layer = layout.layers[source] + step
+            boxes = [x for x, at in zip(layout.columns, layout.layers, strict=True) if at == layer]
+            assert all(abs(column - box) >= LANE - 1e-6 for box in boxes)
+
+
+@settings(max_examples=150, deadline=None)
+@given(edges_between_few)
+def test_edges_go_down_where_there_is_no_circle(edges):
+    forward = [(a, b) for a, b in edges if a < b]
+    layout = lay_out(MANY, forward)
+    assert all(layout.layers[a] < layout.layers[b] for a, b in forward)
+
+
+def test_what_has_no_input_stands_right_above_its_reader():
+    chain, constant = [(0, 1), (1, 2), (2, 3)], 4
+    layout = lay_out(5, [*chain, (constant, 3)])
+    assert layout.layers[constant] == layout.layers[3] - 1
+
+
+def test_a_chain_is_straight_although_long_edges_leave_it():
+    """As the forward half of a training step, each layer of which the backward half reads."""
+    chain = [(i, i + 1) for i in range(9)]
+    layout = lay_out(10, [*chain, *[(i, 9) for i in range(8)]])
+    assert len({round(x, 3) for x in layout.columns[:6]}) == 1
+    lanes = {layout.routes[i, 9][0] for i in range(5)}
+    assert len(lanes) == 5
+
+
+def test_a_circle_is_drawn():
+    layout = lay_out(3, [(0, 1), (1, 2), (2, 0), (1, 1)])
+    assert sorted(layout.layers) == [0, 1, 2]
+
+
+def test_children_without_edges_stand_in_rows_below():
+    layout = lay_out(20, [(0, 1)])
+    assert layout.layers[:2] == [0, 1]
+    below = list(zip(layout.layers[2:], layout.columns[2:], strict=True))
+    assert min(layer for layer, _ in below) == 2
+    assert len(set(below)) == 18
+
+
+def test_devices_stand_side_by_side():
+    assert side_by_side(3) == ([0, 0, 0], [0.0, 1.0, 2.0], {})
+
+
+def test_without_igraph_the_error_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "igraph", None)
+    with pytest.raises(FailedPreconditionError, match=r"flowrt\[viz\]"):
+        lay_out(2, [(0, 1)])
+
+
+def crowd(count):
+    nodes = {f"n{i}": NodeView(f"n{i}", f"n{i}", "Neg", "scope", "", {}, (), "") for i in range(count)}
+    return GraphView(nodes, [], {"scope": GroupView("scope", "scope", GroupKind.SCOPE, "", count)})
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.integers(1, 40_000))
+def test_no_box_has_more_children_than_one_takes_in(count):
+    view = split_crowds(crowd(count))
+    children = {}
+    for item in [*view.nodes.values(), *view.groups.values()]:
+        parent = item.group if isinstance(item, NodeView) else item.parent
+        children[parent] = children.get(parent, 0) + 1
+    assert max(children.values()) <= MAX_CHILDREN
+    assert sum(g.num_ops for g in view.groups.values() if g.parent == "scope") in (0, count)
+    assert list(view.nodes) == list(crowd(count).nodes)
+
+
+def test_a_crowd_keeps_its_order_and_outer_boxes_come_first():
+    view = split_crowds(crowd(500))
+    names = list(view.groups)
+    assert all(names.index(g.parent) < names.index(g.name) for g in view.groups.values() if g.parent)
+    boxes = [view.nodes[f"n{i}"].group for i in range(500)]
+    assert sorted(set(boxes), key=boxes.index) == [g for g in names if g != "scope"]

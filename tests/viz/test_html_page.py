@@ -1,0 +1,342 @@
+"""The HTML page in a real browser: Debian's Chromium, without a screen."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from flowrt.viz.html import page as html_page
+from flowrt.viz.html import write_html
+from flowrt.viz.page_data import PageStage, page_data
+from flowrt.viz.stages import stages
+from flowrt.viz.view import EdgeKind, EdgeView, GraphView, NodeView
+from tests.viz.browser import chromium, find_chromium
+from tests.viz.graphs import network, two_devices_session
+from tests.viz.test_html import EVIL
+
+pytest.importorskip("igraph", reason="igraph is not installed: pip install 'flowrt[viz]'")
+pytestmark = pytest.mark.skipif(
+    find_chromium() is None, reason="no Chromium here; on Debian: apt-get install chromium"
+)
+
+MATMUL = "layer_1/MatMul"
+SERIES = "layer[0..3]"
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory):
+    with chromium(tmp_path_factory.mktemp("profile")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """(path, stages) of the page of a training step on two devices."""
+    graph, _, _, train = network()
+    path = tmp_path_factory.mktemp("page") / "network.html"
+    with two_devices_session(graph) as session:
+        write_html(session, path, train, title="network")
+        return path, stages(session, train)
+
+
+@pytest.fixture()
+def page(browser, written):
+    opened = browser.open(written[0])
+    yield opened
+    assert opened.errors == []
+    assert opened.requests == [written[0].resolve().as_uri()]
+    opened.close()
+
+
+# --- what a reader's hands do, at the places where things are drawn
+
+
+def item(name):
+    """JavaScript: the item called ``name`` in the stage that is shown."""
+    tree = "flowrtPage.stage.tree"
+    return f"({tree}.operations.get({json.dumps(name)}) ?? {tree}.groups.get({json.dumps(name)}))"
+
+
+def is_shown(page, name):
+    return page.evaluate(f"flowrtPage.placeOf({item(name)}) !== null")
+
+
+def place(page, name):
+    """The middle of a box on the screen; of an open group its title."""
+    return page.evaluate(f"""(() => {{
+        const [left, top, width, height] = flowrtPage.placeOf({item(name)});
+        const field = flowrtPage.canvas.getBoundingClientRect();
+        const isOpen = flowrtPage.picture.boxes.get({item(name)}).isOpen;
+        return [field.x + left + width / 2, field.y + top + (isOpen ? 6 : height / 2)];
+    }})()""")
+
+
+def click(page, name, count=1):
+    page.click(*place(page, name), count=count)
+
+
+def tab(page, name):
+    number = page.evaluate(f"flowrtPage.graph.stages.findIndex((s) => s.name === {json.dumps(name)})")
+    page.click_on(f"[role=tab]:nth-of-type({number + 1})")
+
+
+def colour_of(page, name):
+    """The colour of a box, just inside its left side."""
+    return page.evaluate(f"""(() => {{
+        const [left, top, width, height] = flowrtPage.placeOf({item(name)});
+        const at = [left + 6, top + height / 2].map((value) => Math.round(value * devicePixelRatio));
+        return [...flowrtPage.canvas.getContext("2d").getImageData(...at, 1, 1).data].slice(0, 3);
+    }})()""")
+
+
+# --- the tests
+
+
+def test_a_double_click_opens_a_series_and_its_scopes_and_closes_them(page):
+    assert not is_shown(page, "layer_1")
+    click(page, SERIES, count=2)
+    page.wait_for(f"flowrtPage.placeOf({item('layer_1')}) !== null")
+    click(page, "layer_1", count=2)
+    page.wait_for(f"flowrtPage.placeOf({item(MATMUL)}) !== null")
+    click(page, SERIES, count=2)
+    page.wait_for(f"flowrtPage.placeOf({item('layer_1')}) === null")
+
+
+def test_what_is_opened_stays_under_the_pointer(page):
+    before = page.evaluate(f"flowrtPage.placeOf({item(SERIES)})")
+    click(page, SERIES, count=2)
+    page.wait_for(f"flowrtPage.placeOf({item('layer_1')}) !== null")
+    after = page.evaluate(f"flowrtPage.placeOf({item(SERIES)})")
+    assert after[1] == pytest.approx(before[1], abs=1)
+    assert after[0] + after[2] / 2 == pytest.approx(before[0] + before[2] / 2, abs=1)
+
+
+def test_search_finds_opens_and_selects(page):
+    page.press("/")
+    page.type("layer_1 matmul")
+    page.wait_for("document.querySelectorAll('#results [role=option]').length > 0")
+    assert page.text_of("#results [role=option]").startswith(MATMUL)
+    page.press("Enter")
+    page.wait_for(f"flowrtPage.placeOf({item(MATMUL)}) !== null")
+    assert page.text_of("#details h2") == "MatMul"
+    assert page.evaluate("document.activeElement.id") == "graph"
+    assert page.text_of("#spoken").startswith(MATMUL)
+
+
+def test_search_says_when_there_is_nothing(page):
+    page.click_on("#query")
+    page.type("no such thing")
+    page.wait_for("!document.getElementById('results').hidden")
+    assert "Nothing" in page.text_of("#results")
+
+
+def test_a_click_shows_what_is_known_of_an_operation(page):
+    tab(page, "scheduled")
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    page.evaluate("flowrtPage.clear()")
+    page.painted()
+    click(page, MATMUL)
+    text = page.text_of("#details")
+    assert "CPU:1" in text  # its device
+    assert "float32[8, 16]" in text  # its output
+    assert "graphs.py:19" in text  # the user's line
+    assert "transpose_a" in text  # an attribute
+    assert "= MatMul(" in page.text_of("#details pre")  # the program
+
+
+def test_each_stage_shows_its_operations_and_what_it_changed(page, written):
+    for stage in written[1]:
+        number = written[1].index(stage)
+        page.click_on(f"[role=tab]:nth-of-type({number + 1})")
+        page.wait_for(f"flowrtPage.state.stage === {number}")
+        shown = page.evaluate("flowrtPage.stage.counts(false)[0]")
+        assert shown == sum(len(part) for part in stage.parts.values())
+        added, removed, changed = page.evaluate(
+            "(({added, removed, changed}) => [added, removed, changed])(flowrtPage.stage.changes)"
+        )
+        assert (added, removed) == (len(stage.change.added), len(stage.change.removed)), stage.name
+        assert changed >= 0
+        assert page.evaluate("document.querySelector('[aria-selected=true] .name').innerText") in (
+            stage.phase,
+            stage.name.replace("_", " "),
+        )
+
+
+def test_an_operation_that_a_pass_removes_is_marked_and_can_be_hidden(page, written):
+    stage = next(stage for stage in written[1] if stage.phase == "pruned")
+    removed = next(name for name in stage.change.removed if name.startswith("layer_0/"))
+    page.click_on(f"[role=tab]:nth-of-type({written[1].index(stage) + 1})")
+    page.evaluate(f"flowrtPage.goTo({item(removed)})")
+    page.painted()
+    assert is_shown(page, removed)
+    assert page.text_of("#details .chip.removed") == "removed"
+    page.click_on("#ghosts")
+    page.wait_for(f"flowrtPage.placeOf({item(removed)}) === null")
+
+
+def test_what_a_pass_changed_of_an_operation_is_told(page):
+    tab(page, "placed")
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    page.painted()
+    assert "device:CPU:1" in page.text_of(".difference ins")
+
+
+def test_a_tensor_is_followed_near_and_far(page):
+    tab(page, "placed")
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    followed = "[...flowrtPage.followed.items].map((item) => flowrtPage.stage.tree.names[item])"
+    near = page.evaluate(followed)
+    assert "layer_1/out" in near
+    assert "layer_3/MatMul" not in near
+    page.click_on("#graph")  # keys go to the graph, wherever it is clicked
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    page.click_on("#details .choice button:nth-child(2)")
+    up = page.evaluate(followed)
+    assert "layer_0/MatMul" in up
+    assert "layer_2/MatMul" not in up
+    page.click_on("#details .choice button:nth-child(3)")
+    assert "layer_3/MatMul" in page.evaluate(followed)
+    page.click_on("#details .follow")
+    assert MATMUL in page.evaluate(followed)
+    assert "layer_0/out" not in page.evaluate(followed)
+    assert "layer_1/out" in page.evaluate(followed)
+
+
+def test_colours_follow_the_mode_and_the_legend_tells_them(page):
+    tab(page, "placed")
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    page.evaluate("flowrtPage.clear()")
+    seen = {}
+    for mode in page.evaluate("[...document.querySelectorAll('#colour option')].map((o) => o.value)"):
+        page.evaluate(f"""(() => {{
+            const select = document.getElementById("colour");
+            select.value = {json.dumps(mode)};
+            select.dispatchEvent(new Event("change"));
+        }})()""")
+        page.painted()
+        seen[mode] = (colour_of(page, MATMUL), page.text_of("#legend"))
+    assert set(seen) == {"type", "device", "fusion", "time", "memory"}
+    assert "MatMul" in seen["type"][1]
+    assert "CPU:1" in seen["device"][1]
+    assert "all together" in seen["time"][1]
+    assert "KiB" in seen["memory"][1]
+    assert len({tuple(colour) for colour, _ in seen.values()}) >= 3
+
+
+def test_a_class_of_the_legend_can_be_seen_alone(page):
+    page.click_on("#legend button")
+    assert page.evaluate("flowrtPage.state.onlyClass") == 0
+    assert page.evaluate("document.querySelector('#legend button').ariaPressed") == "true"
+    page.click_on("#legend button")
+    assert page.evaluate("flowrtPage.state.onlyClass") is None
+
+
+def test_keys_do_what_the_pointer_does(page):
+    page.evaluate("document.getElementById('graph').focus()")
+    page.evaluate(f"flowrtPage.select({item('x')})")
+    page.press("ArrowDown")
+    assert page.evaluate("flowrtPage.state.selected") == SERIES
+    page.press("Enter")
+    assert is_shown(page, "layer_1")
+    page.press("]")
+    assert page.evaluate("flowrtPage.stage.name") == "pruned"
+    page.press("f")
+    assert page.evaluate("flowrtPage.state.reach") == "up"
+    scale = page.evaluate("flowrtPage.viewport.scale")
+    page.press("+")
+    assert page.evaluate("flowrtPage.viewport.scale") > scale
+    page.press("Escape")
+    assert page.evaluate("flowrtPage.selected") is None
+
+
+def test_the_address_leads_back(page, browser, written):
+    tab(page, "placed")
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    page.evaluate("flowrtPage.state.change({colour: 'memory', reach: 'up'})")
+    fragment = page.evaluate("location.hash")
+    again = browser.open(written[0], fragment=fragment)
+    state = again.evaluate("(({selected, colour, reach}) => [selected, colour, reach])(flowrtPage.state)")
+    assert state == [MATMUL, "memory", "up"]
+    assert again.evaluate("flowrtPage.stage.name") == "placed"
+    assert is_shown(again, MATMUL)
+    assert again.errors == []
+    again.close()
+
+
+@pytest.mark.parametrize(
+    "fragment", ["#stage=none&op=none&colour=none&reach=none", "#%00&=&stage", "#constructor"]
+)
+def test_a_wrong_address_shows_the_beginning(browser, written, fragment):
+    opened = browser.open(written[0], fragment=fragment)
+    assert opened.evaluate("flowrtPage.state.stage") == 0
+    assert opened.errors == []
+    opened.close()
+
+
+def test_partitions_stand_side_by_side_and_transfers_have_their_ends(page):
+    tab(page, "partitioned")
+    boxes = page.evaluate("""[...flowrtPage.picture.boxes.values()]
+        .filter((box) => flowrtPage.stage.tree.kind[box.item] === "device").map(({x, width}) => [x, width])""")
+    assert len(boxes) == 2
+    (first, width), (second, _) = sorted(boxes)
+    assert first + width < second
+    assert page.evaluate("flowrtPage.wires.filter((wire) => wire.kind === 'transfer').length") > 0
+
+
+def test_boxes_do_not_overlap_when_all_is_open(page):
+    for number in range(page.evaluate("flowrtPage.graph.stages.length")):
+        page.evaluate(f"flowrtPage.showStage({number})")
+        page.click_on("#open-all")
+        overlapping = page.evaluate("""(() => {
+            const {tree} = flowrtPage.stage;
+            const boxes = flowrtPage.picture.order;
+            const found = [];
+            for (const a of boxes) for (const b of boxes) {
+                if (a.item >= b.item || tree.parent[a.item] !== tree.parent[b.item]) continue;
+                if (a.x < b.x + b.width && b.x < a.x + a.width && a.y < b.y + b.height && b.y < a.y + a.height)
+                    found.push([tree.names[a.item], tree.names[b.item]]);
+            }
+            return found;
+        })()""")
+        assert overlapping == []
+
+
+def test_dark_and_light_differ_and_both_have_contrast(browser, written):
+    inks = {}
+    for dark in (False, True):
+        opened = browser.open(written[0], dark=dark)
+        inks[dark] = opened.evaluate("[flowrtPage.theme.page, flowrtPage.theme.ink]")
+        assert opened.evaluate("[...flowrtPage.theme.fills, ...flowrtPage.theme.amounts].every((c) => c)")
+        opened.close()
+    assert inks[False] != inks[True]
+
+
+def test_every_field_and_button_has_a_name(page):
+    nameless = page.evaluate("""[...document.querySelectorAll("button, input, select, [tabindex], [role]")]
+        .filter((e) => !(e.ariaLabel || e.innerText || e.closest("label") || e.getAttribute("aria-hidden")))
+        .map((e) => e.outerHTML)""")
+    assert nameless == []
+
+
+def test_names_are_never_markup(browser, tmp_path):
+    nodes = {name: NodeView(name, name, name, "", name, {name: name}, (), name) for name in EVIL}
+    edges = [EdgeView(a, b, EdgeKind.DATA, f"{a}:0") for a, b in zip(EVIL, EVIL[1:], strict=False)]
+    view = GraphView(nodes, edges, {})
+    path = Path(tmp_path) / "evil.html"
+    path.write_bytes(html_page(page_data(EVIL[0], [PageStage(EVIL[1], EVIL[1], False, view)])))
+    opened = browser.open(path)
+    before = opened.evaluate("document.querySelectorAll('*').length")
+    for name in EVIL:
+        opened.evaluate(f"flowrtPage.goTo({item(name)})")
+        opened.painted()
+        assert opened.text_of("#details h2") == name
+        opened.move(*place(opened, name))
+    opened.press("/")
+    opened.type("img")
+    opened.wait_for("document.querySelectorAll('#results [role=option]').length === 1")
+    assert opened.evaluate("document.querySelectorAll('img, script:not([type]), iframe').length") == 0
+    assert before > 0
+    assert opened.text_of("h1") == EVIL[0]
+    assert opened.errors == []
+    assert opened.requests == [path.resolve().as_uri()]
+    opened.close()
