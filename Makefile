@@ -18,7 +18,7 @@ find_python = for name in $(1); do \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly lint types check bench protos clean
+.PHONY: help demo test test-nightly lint types check bench docs protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -45,6 +45,12 @@ check: lint types test  ## lint, types and test: what CI runs
 
 bench: $(READY)  ## write the benchmark table to runs/bench; PEERS=environment compares with the frameworks there
 	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS),--only-ours)
+
+docs: $(READY)  ## draw the documentation's pictures from the examples (Graphviz draws them: apt install graphviz)
+	@mkdir -p docs/pictures
+	@for view in placed partitioned; do \
+		$(PY) -m flowrt export examples/digits_cnn.py --view $$view --depth 1 \
+			--out docs/pictures/digits_cnn_$$view.svg -- --steps 2 --out runs/docs | tail -n 1 || exit; done
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto

@@ -1,9 +1,8 @@
-"""One training script, several strategies: ``python examples/digits_strategies.py [--strategy mirrored]
-[--replicas 4]``.
+"""One training script, several strategies: ``python examples/digits_strategies.py [--strategy NAME]``.
 
-The strategy is one line; the rest is the same for all. Every strategy and any number of replicas that divides
-the batch gives the weights of one process that takes each batch whole. The script trains both, and prints how
-far apart they are: float64 rounding.
+The strategy is one line; the rest is the same for all. Every strategy, with any number of replicas that
+divides the batch, gives the weights of one process that takes each batch whole. The script trains both, and
+prints how far apart they are: float64 rounding.
 """
 
 from __future__ import annotations
@@ -26,6 +25,12 @@ STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
 }
 
 
+def dense(units: int, activation: Any) -> Any:
+    """A layer that begins with the same weights in every run."""
+    initializer = tf.glorot_uniform_initializer(seed=units)
+    return tf.layers.Dense(units, activation, kernel_initializer=initializer)
+
+
 def train(make_strategy: Callable[[], Any], digits: Digits, steps: int) -> tuple[list[np.ndarray], float]:
     """The trained weights, and the accuracy on the test set."""
     with tf.Graph().as_default():
@@ -33,14 +38,7 @@ def train(make_strategy: Callable[[], Any], digits: Digits, steps: int) -> tuple
         dataset = tf.data.Dataset.from_tensor_slices((digits.images.astype(np.float64), digits.labels))
         batches = dataset.shuffle(len(digits.labels), seed=1).repeat().batch(BATCH, drop_remainder=True)
         with strategy.scope():
-            network = [
-                tf.layers.Dense(
-                    units,
-                    activation,
-                    kernel_initializer=tf.glorot_uniform_initializer(seed=units, dtype=tf.float64),
-                )
-                for units, activation in ((64, tf.nn.relu), (10, None))
-            ]
+            network = [dense(64, tf.nn.relu), dense(10, None)]
             optimizer = tf.train.AdamOptimizer(2e-3)
         iterator = strategy.experimental_distribute_dataset(batches).make_initializable_iterator()
 

@@ -27,10 +27,7 @@ _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_gr
 _POOLS = "a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()"
 _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count"
 _MESSAGES = "clusters are described by no messages. Nearest: train.ClusterSpec"
-_STRATEGIES = (
-    "there are no strategies. Nearest: device scopes in a session of a cluster (docs/cluster.md), or"
-    " train.replica_device_setter"
-)
+_TPUS = "there are no TPUs. Nearest: distribute.MirroredStrategy"
 
 _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
@@ -66,33 +63,12 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
     | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES),
     "data": dict.fromkeys(("TFRecordDataset", "FixedLengthRecordDataset"), _PARSING),
-    "distribute": dict.fromkeys(
-        (
-            "Strategy",
-            "StrategyExtended",
-            "MirroredStrategy",
-            "MultiWorkerMirroredStrategy",
-            "OneDeviceStrategy",
-            "ParameterServerStrategy",
-            "TPUStrategy",
-            "ReplicaContext",
-            "InputContext",
-            "ReduceOp",
-            "experimental",
-            "experimental_set_strategy",
-            "get_loss_reduction",
-            "get_replica_context",
-            "get_strategy",
-            "has_strategy",
-            "in_cross_replica_context",
-        ),
-        _STRATEGIES,
-    ),
+    "distribute": dict.fromkeys(("TPUStrategy",), _TPUS),
+    "distribute.experimental": dict.fromkeys(("TPUStrategy",), _TPUS),
     "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
     | dict.fromkeys(("cudnn_rnn",), _CELLS)
     | dict.fromkeys(("learn", "estimator"), _ESTIMATOR)
     | dict.fromkeys(("eager",), _EAGER)
-    | dict.fromkeys(("distribute",), _STRATEGIES)
     | dict.fromkeys(("lookup",), _TABLES),
     "contrib.rnn": dict.fromkeys(
         ("NASCell", "UGRNNCell", "PhasedLSTMCell", "GridLSTMCell", "GLSTMCell", "AttentionCellWrapper"),
@@ -104,7 +80,7 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS),
     "contrib.tpu": dict.fromkeys(
         ("shard", "replicate", "batch_parallel", "rewrite", "cross_replica_sum", "CrossShardOptimizer"),
-        _STRATEGIES,
+        _TPUS,
     )
     | dict.fromkeys(("TPUEstimator", "TPUEstimatorSpec", "RunConfig", "TPUConfig"), _ESTIMATOR),
     "config": dict.fromkeys(

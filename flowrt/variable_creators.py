@@ -55,12 +55,18 @@ class CreatedInScopes(type):
     not.
     """
 
+    @property
+    def __signature__(cls) -> inspect.Signature:
+        """Of a call of the class."""
+        initializer = inspect.signature(cls.__init__)  # type: ignore[misc]
+        return initializer.replace(parameters=list(initializer.parameters.values())[1:])
+
     def __call__(cls, *args: Any, **kwargs: Any) -> Any:
         make: Callable[..., Any] = partial(type.__call__, cls)
         if not _thread.creators or isinstance(cls.__base__, CreatedInScopes):
             return make(*args, **kwargs)
-        bound = inspect.signature(cls.__init__).bind(None, *args, **kwargs)  # type: ignore[misc]
+        bound = cls.__signature__.bind(*args, **kwargs)
         bound.apply_defaults()
         for creator in _thread.creators:
             make = partial(creator, make)
-        return make(**dict(list(bound.arguments.items())[1:]))
+        return make(**bound.arguments)

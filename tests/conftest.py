@@ -7,6 +7,7 @@ import functools
 import logging
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import threading
@@ -64,6 +65,14 @@ def verbosity_as_before() -> Iterator[None]:
     yield
     logger.setLevel(level)
     logger.handlers[:] = handlers
+
+
+@pytest.fixture
+def ctrl_c() -> Iterator[None]:
+    """Python's own handling of SIGINT, which a shell's background job starts without."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @functools.cache

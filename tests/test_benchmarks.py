@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from benchmarks import __main__ as bench
-from benchmarks import bars, cluster, cluster_scaling, plots, scaling, sides, timing
+from benchmarks import bars, cluster, cluster_scaling, collectives, plots, scaling, sides, timing
 from benchmarks.bars import BARS, Bar
 from benchmarks.cases import CASES
 from benchmarks.report import (
@@ -102,7 +102,7 @@ def test_a_bar_is_not_judged_without_figures() -> None:
 
 
 def test_bars_are_of_cases_and_peers_that_there_are() -> None:
-    assert {case for case, _ in BARS} == set(CASES) | set(cluster.CASES)
+    assert {case for case, _ in BARS} == set(CASES) | set(cluster.CASES) | set(collectives.CASES)
     assert {peer for many in BARS.values() for bar in many for peer in bar.peers} <= set(sides.PEERS)
 
 
@@ -339,6 +339,13 @@ def test_the_tasks_of_a_cluster_work_and_end_with_it() -> None:
             there = tf.placeholder_with_default(20, []) + 1
         with tf.Session(target) as session:
             assert session.run(there) == 21
+
+
+def test_ranks_of_two_processes_sum_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(collectives, "SIZES", {"4_b": 4})
+    outcome = collectives.all_reduce_2_ranks("flowrt", ("--few",))
+    assert outcome.value == 2.0
+    assert outcome.seconds["4_b"] > 0
 
 
 def test_the_line_of_the_null_step_is_intercept_and_slope() -> None:

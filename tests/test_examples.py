@@ -105,6 +105,14 @@ def test_digits_cluster_trains_the_weights_of_one_process(tmp_path: Path) -> Non
         assert f"{how}: 0 of 33 variables differ from one process" in printed
 
 
+def test_digits_strategies_trains_the_weights_of_one_replica(tmp_path: Path) -> None:
+    printed = run_example("digits_strategies.py", folder=tmp_path)
+    assert number_after("test accuracy", printed) >= 0.95
+    found = re.search(r"differ from one replica's by ([0-9.e+-]+)", printed)
+    assert found
+    assert float(found[1]) < 1e-12
+
+
 def test_lstm_text_learns_to_spell_and_pads_little(tmp_path: Path) -> None:
     printed = run_example("lstm_text.py", "--steps", "150", folder=tmp_path)
     bits = [float(b) for b in re.findall(r"([0-9.]+) bits a character", printed)]

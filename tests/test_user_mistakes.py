@@ -400,7 +400,7 @@ def test_a_generator_that_fails(error, kind):
     [
         ("config.experimental.get_memory_info", r"pools of their own\. Nearest: Session\.devices"),
         ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
-        ("contrib.tpu.shard", "there are no strategies"),
+        ("contrib.tpu.shard", "there are no TPUs"),
         ("config.experimental.set_memory_groth", r"no such name\. Nearest: set_memory_growth$"),
         ("contrib.tpu.infeed_enque", r"no such name\. Nearest: infeed_enqueue,"),
         ("datasett", r"no such name\. Nearest: data$"),

@@ -22,7 +22,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fetch", action="append", metavar="TENSOR", help="the step that computes it; may be repeated"
     )
-    parser.add_argument("arguments", nargs="*", help="the script's own arguments, behind --")
+    parser.set_defaults(script_arguments=[])
+    parser.epilog = "What stands behind -- are the script's own arguments."
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -37,4 +38,4 @@ def run(arguments: argparse.Namespace) -> int:
 def _explained(arguments: argparse.Namespace) -> Explanation:
     if not arguments.source.endswith(".py"):
         return explain(arguments.source, arguments.fetch)
-    return explain(main_question(questions_of_script(arguments.source, arguments.arguments)))
+    return explain(main_question(questions_of_script(arguments.source, arguments.script_arguments)))

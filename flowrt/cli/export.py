@@ -33,7 +33,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--radius", type=not_negative, default=RADIUS, metavar="N",
         help=f"how many edges around --focus (default: {RADIUS})",
     )  # fmt: skip
-    add("arguments", nargs="*", help="the script's own arguments, behind --")
+    parser.set_defaults(script_arguments=[])
+    parser.epilog = "What stands behind -- are the script's own arguments."
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> str:
     source = arguments.source
     if source.endswith(".py"):
-        source = main_question(questions_of_script(source, arguments.arguments))
+        source = main_question(questions_of_script(source, arguments.script_arguments))
     return export(
         source,
         arguments.out,

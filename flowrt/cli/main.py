@@ -44,7 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     if not words[0].startswith("-") and words[0] not in COMMANDS:
         known = ", ".join(COMMANDS)
         parser.error(f"expected a command of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
+    words, behind = _split(words)
     arguments = parser.parse_args(words)
+    if behind and not hasattr(arguments, "script_arguments"):
+        parser.error(f"{arguments.command}: expected nothing behind --; got {' '.join(behind)}")
+    arguments.script_arguments = behind
     try:
         status = int(COMMANDS[arguments.command].run(arguments))
         sys.stdout.flush()
@@ -64,6 +68,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     return status
+
+
+def _split(words: list[str]) -> tuple[list[str], list[str]]:
+    """What stands before "--", and behind it: a script's own arguments, which argparse would mix up with
+    those of the command.
+    """
+    if "--" not in words:
+        return words, []
+    position = words.index("--")
+    return words[:position], words[position + 1 :]
 
 
 def _drop_output() -> None:

@@ -1,5 +1,6 @@
 """``flowrt.contrib``: what scripts used most of TensorFlow 1's contrib, under its names.
 
+distribute  strategies, under their older names
 layers      layers with variables called weights and biases, initializers, regularizers
 framework   arg_scope, the global step, nest
 rnn         recurrent cells and networks
@@ -10,10 +11,10 @@ tpu         infeed and outfeed: queues between a host thread and running steps, 
 
 from typing import Any
 
-from flowrt.contrib import framework, layers, rnn, slim, tpu, training
+from flowrt.contrib import distribute, framework, layers, rnn, slim, tpu, training
 from flowrt.missing_names import missing_name
 
-__all__ = ["framework", "layers", "rnn", "slim", "tpu", "training"]
+__all__ = ["distribute", "framework", "layers", "rnn", "slim", "tpu", "training"]
 
 
 def __getattr__(name: str) -> Any:

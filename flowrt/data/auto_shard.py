@@ -15,9 +15,10 @@ import numpy as np
 from flowrt.data.batching import Batch, PaddedBatch
 from flowrt.data.node import Node, known_int
 from flowrt.data.pipeline import Cache, Interleave, Prefetch, Repeat, Shard, Shuffle
-from flowrt.data.sources import TextLines
+from flowrt.data.sources import TensorSlices, TextLines
 from flowrt.data.traced import FRESH_SEED, TracedDataset
 from flowrt.errors import InvalidArgumentError
+from flowrt.structure import flatten
 
 N = TypeVar("N", bound=Node)
 
@@ -66,7 +67,7 @@ def _inputs(node: Node) -> list[Node]:
 
 
 def _with_input(node: N, below: Node) -> N:
-    return dataclasses.replace(node, input=below)  # type: ignore[type-var,call-arg]
+    return dataclasses.replace(node, input=below)  # type: ignore[type-var]
 
 
 # --- by file
@@ -80,6 +81,9 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
         names: Any = node.filenames.ravel() if isinstance(node.filenames, np.ndarray) else node.filenames
         return dataclasses.replace(node, filenames=names[index::count]) if names.shape else None
     if isinstance(node, Interleave) and _reads_files(node.fn):
+        size = _known_size(node.input)
+        if size is not None and size < count:
+            return None
         return _with_input(node, _at_records(node.input, count, index))
     below = getattr(node, "input", None)
     if not isinstance(below, Node):
@@ -91,6 +95,14 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
 def _reads_files(function: Any) -> bool:
     """Whether the datasets that ``function`` makes of elements are of files."""
     return isinstance(function, TracedDataset) and _has_files(function.node)
+
+
+def _known_size(node: Node) -> int | None:
+    """How many elements the source of ``node`` has, if it is an array's rows."""
+    while isinstance(below := getattr(node, "input", None), Node):
+        node = below
+    arrays = flatten(node.tensors) if isinstance(node, TensorSlices) else []
+    return len(arrays[0]) if arrays and isinstance(arrays[0], np.ndarray) else None
 
 
 def _has_files(node: Node) -> bool:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from flowrt.data.auto_shard import AutoShardPolicy
 from flowrt.data.dataset import Dataset
 from flowrt.data.node import HOST, Node
 from flowrt.data.pipeline import AUTOTUNE, OnDevice, Prefetch
@@ -22,6 +23,7 @@ from flowrt.structure import Structure, flatten, flatten_up_to, pack_as
 
 __all__ = [
     "AUTOTUNE",
+    "AutoShardPolicy",
     "bucket_by_sequence_length",
     "copy_to_device",
     "group_by_window",

@@ -213,9 +213,6 @@ class Server:
         self.stop()
         return is_idle
 
-    def _drain_beside(self, timeout_s: float) -> None:
-        threading.Thread(target=self.drain, args=(timeout_s,), name=f"flowrt {self.task} drains").start()
-
     def stop(self) -> None:
         """End all steps, connections and threads. Idempotent."""
         if self._stopped.is_set():
@@ -240,7 +237,7 @@ class Server:
 
     def _end_with_job(self, name: str, in_midst: bool) -> None:
         if os.environ.get(EXIT_WITH_JOB) == "1":
-            self._drain_beside(DRAIN_S)
+            threading.Thread(target=self.drain, args=(DRAIN_S,), name=f"flowrt {self.task} drains").start()
 
     # --- what the links tell
 
@@ -435,7 +432,6 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     w.CloseWorkerSession: lambda server, closed: server._containers.close(closed.session),
     w.ClearContainers: lambda server, cleared: server._containers.clear(cleared.containers),
     w.ForgetParts: lambda server, forgotten: [part.close() for part in forgotten.parts],
-    w.StartDraining: lambda server, drain: server._drain_beside(drain.timeout_ms / 1000),
 }
 """What each action is here."""
 

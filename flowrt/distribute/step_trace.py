@@ -64,5 +64,5 @@ def _add(stats: Any, name: str, device: str, key: ParsedKey, nbytes: int, start:
     """One transfer, with the label that TensorFlow's timelines have for it."""
     text = f"[{nbytes}B] {key.edge_name} from {key.src_device} to {key.dst_device}"
     entry = device_stats(stats, device).node_stats.add(node_name=name, timeline_label=text)
-    set_times(entry, start, start, end, end)
+    set_times(entry, start, end)
     entry.output.add().tensor_description.allocation_description.requested_bytes = nbytes

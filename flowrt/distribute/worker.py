@@ -166,13 +166,9 @@ class ClearContainers(NamedTuple):
     containers: Sequence[str]
 
 
-class StartDraining(NamedTuple):
-    timeout_ms: int
-
-
 Action: TypeAlias = (
     Answer | CompileGraph | DescribeParts | StartStep | EndStep | ServeTensors | OpenWorkerSession
-    | ForgetParts | CloseWorkerSession | ClearContainers | StartDraining
+    | ForgetParts | CloseWorkerSession | ClearContainers
 )  # fmt: skip
 
 
@@ -336,10 +332,6 @@ class Worker:
             actions += self._close(session, reason)
         return [*actions, ClearContainers(list(message.body.containers)), _done(peer, request_id)]
 
-    def _drain(self, peer: str, request_id: int, message: Message) -> list[Action]:
-        self.is_draining = True
-        return [StartDraining(message.body.timeout_ms), _done(peer, request_id)]
-
     # --- steps
 
     def _run(self, peer: str, request_id: int, message: Message) -> list[Action]:
@@ -422,12 +414,6 @@ class Worker:
         step.error = step.error or error
         return [EndStep(number, step.rendezvous, step.error)]
 
-    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[Action]:
-        actions: list[Action] = []
-        for number in message.body.steps:
-            actions += self._abort(number, self._too_late(number))
-        return [*actions, _done(peer, request_id)]
-
     def _remember(self, number: int, error: OpError | None) -> None:
         self._over[number] = error
         if len(self._over) > MAX_REMEMBERED_STEPS:
@@ -494,8 +480,6 @@ _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {
     pb.DescribeGraphs: Worker._describe,
     pb.RunGraph: Worker._run,
     pb.AbortStep: Worker._abort_step,
-    pb.CleanupGraph: Worker._cleanup,
     pb.RecvTensor: Worker._serve,
     pb.ResetContainers: Worker._reset,
-    pb.Drain: Worker._drain,
 }

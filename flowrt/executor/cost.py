@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import num_elements
 
@@ -37,8 +37,13 @@ def node_seconds(subgraph: Subgraph, node: Node) -> float:
 
 
 def may_block(node: Node) -> bool:
-    """Whether nothing is known of the time it takes: it calls the world outside, or waits for another step."""
+    """Whether nothing is known of its time: it calls the world outside, or waits for another step."""
     return node.op.waits or (node.op.effect is Effect.STATEFUL and node.op.name != "_Send")
+
+
+def waits_outside(subgraph: Subgraph) -> bool:
+    """Whether some operation waits for what another step does, also in a loop or branch."""
+    return any(node.op.waits or any(map(waits_outside, owned_subgraphs(node.attrs))) for node in subgraph)
 
 
 def total_cost(subgraph: Subgraph) -> float:

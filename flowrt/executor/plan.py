@@ -23,7 +23,7 @@ from flowrt.device.host import HostExecutor, HostStream
 from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.compile_times import CompileTimes
-from flowrt.executor.cost import total_cost
+from flowrt.executor.cost import total_cost, waits_outside
 from flowrt.executor.host_kernels import LOOP_KERNELS
 from flowrt.executor.iterated_program import is_scalar_loop
 from flowrt.executor.program import Program, cause
@@ -434,13 +434,16 @@ def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
 
 
 def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
-    """Whether the programs run on a thread each: streams of the host do, and a remote device's tensors arrive
-    when they do; otherwise it takes two devices with enough to do, and a session that allows it.
+    """Whether the programs run on a thread each: streams of the host do, a remote device's tensors arrive
+    when they do, and who waits for another step may not keep this one's programs; otherwise it takes two
+    devices with enough to do, and a session that allows it.
     """
     if any(p.schedule.count > 1 and not p.device.is_remote for p in partitions):
         return True
     if len(partitions) < 2:
         return False
+    if any(waits_outside(p.subgraph) for p in partitions):
+        return True
     if any(p.device.is_remote and p.device.executor.computes for p in partitions):
         return True
     return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST

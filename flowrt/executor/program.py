@@ -15,12 +15,12 @@ from itertools import zip_longest
 from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt.device.call_sequence import joined
-from flowrt.device.deadline import finish
 from flowrt.device.device import Device
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import OpError
 from flowrt.executor.control import PAUSE, Block, Control
-from flowrt.executor.step_stats import Record, StepRecorder
+from flowrt.executor.step_stats import StepRecorder
+from flowrt.executor.stream_times import watch_streams
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
@@ -230,26 +230,23 @@ class Program:
                 yield from self._wait(segment)
 
     def run_traced(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
-        """As `run`; ``recorder`` hears of the instructions of each node, and of each receive's wait, with the
-        ``clock``'s nanoseconds. On a device that works by itself they are how long a node took, if the
-        recorder is thorough, and each is waited for; else how long it took to launch.
+        """As `run`; ``recorder`` hears what was done for each node, and of each receive's wait, with the
+        ``clock``'s nanoseconds.
         """
-        device, call = self.device, _call_on_host
-        records: dict[Stream | None, Record] = {None: recorder.on(device, self.stream)}
-        if device.is_remote:
-            call = self._call_and_wait if recorder.is_thorough else self._call
-            records |= {stream: recorder.on(device, number) for number, stream in enumerate(device.streams)}
+        if self.device.is_remote:
+            return self._run_watched(clock, recorder)
+        record = recorder.on(self.device, self.stream, f"stream {self.stream}")
 
         def trace_block(block: Block) -> Generator[str, Any, None]:
             for segment in block:
-                nodes, stream, start = segment.nodes, None, clock()
+                nodes, start = segment.nodes, clock()
                 for (function, arguments), node, following in zip_longest(segment.stretch, nodes, nodes[1:]):
                     try:
-                        stream = call(function, arguments, stream)
+                        function(*arguments)
                     except Exception as error:  # noqa: BLE001 (raised with a type)
                         raise blame(segment, function, arguments, error) from cause(error)
                     if following is not node:  # else it lets go of what the node has read
-                        records[stream](node, start, clock())
+                        record(node, start, clock())
                         start = clock()
                 if segment.control is not None:
                     yield from segment.control.run(trace_block, None)
@@ -257,21 +254,45 @@ class Program:
                 start = clock()
                 yield from self._wait(segment)
                 if segment.receive is not None:
-                    records[None](segment.receive, start, clock())
+                    record(segment.receive, start, clock(), is_wait=True)
 
         return trace_block(self.segments)
+
+    def _run_watched(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
+        """`run_traced` on a device that works by itself: ``recorder`` has its streams' times, if it is
+        thorough and the device knows them, else those of launches; and the host's waits.
+        """
+        device = self.device
+        waited = recorder.on(device, len(device.streams), "host")
+        watch = watch_streams(device, clock, recorder)
+
+        def watch_block(block: Block) -> Generator[str, Any, None]:
+            for segment in block:
+                nodes, stream, first = segment.nodes, None, watch.mark(None)
+                for (function, arguments), node, following in zip_longest(segment.stretch, nodes, nodes[1:]):
+                    try:
+                        stream = self._call(function, arguments, stream)
+                    except Exception as error:  # noqa: BLE001 (raised with a type)
+                        raise blame(segment, function, arguments, error) from cause(error)
+                    if following is not node:
+                        watch.record(stream, node, first)
+                        first = watch.mark(stream)
+                if segment.control is not None:
+                    yield from segment.control.run(watch_block, None)
+                    continue
+                start = clock()
+                yield from self._wait(segment)
+                if segment.receive is not None:
+                    waited(segment.receive, start, clock(), is_wait=True)
+
+        yield from watch_block(self.segments)
+        watch.settle()
 
     def _call(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
         """Carry out one instruction by itself, with ``stream`` as the current one; the stream it leaves."""
         with self._enter(stream):
             function(*arguments)
             return self.device.executor.current_stream
-
-    def _call_and_wait(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream:
-        """`_call`, and wait until the device has done it."""
-        stream = self._call(function, arguments, stream) or self.device.streams[0]
-        finish(stream)
-        return stream
 
     @property
     def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
@@ -297,12 +318,6 @@ class Program:
     def __str__(self) -> str:
         """The program as text, one line an instruction: result, op, operands, shape and the user's line."""
         return "\n".join([f"program {self.name}", *(_format_line(line) for line in self.lines)])
-
-
-def _call_on_host(function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
-    """`Program._call`, where there is no stream to go on with: 1 us less."""
-    function(*arguments)
-    return None
 
 
 def _format_line(line: Line) -> str:

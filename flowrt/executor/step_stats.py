@@ -2,16 +2,16 @@
 
     Program.run_traced --(node, start, end)--> StepRecorder --fill--> StepStats --> flowrt.profiler
 
-A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, what a node did one ``NodeExecStats``.
-Its times are ``all_start`` (it began), ``op_end`` (it was done) and ``all_end`` (what it made was handed on):
-a receive waits from the first to the second, and is copied to a device that works by itself until the third.
+A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, what a node did one ``NodeExecStats``. A
+receive is for how long its program has waited; where the tensor was copied to a device that works by itself, that
+is one more, ``Memcpy``.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, MutableSequence, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from collections.abc import MutableSequence, Sequence
+from typing import Any, NamedTuple, Protocol, final
 
 from flowrt.device.device import Device
 from flowrt.graph.graph_def import subgraph_to_graph_def
@@ -22,37 +22,44 @@ from flowrt.graph.shapes import num_elements
 MAX_NAMED_MEMBERS = 6
 """Operations of a fused group that a label names: a group may have hundreds."""
 
-
-Record: TypeAlias = Callable[[Node, int, int], object]
-"""``record(node, start, end)``, in nanoseconds since the epoch."""
+COPY = "Memcpy"
 
 
 class Slice(NamedTuple):
-    """An instruction of ``node``; times are nanoseconds since the epoch. ``pool_bytes``: what was in use of
-    the device's memory when it was done, if that was looked at.
+    """What was done for ``node``; times are nanoseconds since the epoch. ``pool_bytes``: what was in use of the
+    device's memory then, if that was looked at. ``is_wait``: the program waited for the tensor of a receive.
     """
 
     node: Node
     start: int
     end: int
     pool_bytes: int | None = None
+    is_wait: bool = False
+
+
+class Record(Protocol):
+    """Records a `Slice`. Without ``pool_bytes`` it looks itself, if it is to."""
+
+    def __call__(
+        self, node: Node, start: int, end: int, pool_bytes: int | None = None, is_wait: bool = False
+    ) -> object: ...
 
 
 class _Track(NamedTuple):
-    """Where slices lie. ``is_remote``: on the host's way to a device that works by itself."""
+    """Where slices lie: number ``stream`` of a device, with a name for people."""
 
     device: str
     stream: int
-    is_remote: bool
+    name: str
 
 
 @final
 class StepRecorder:
     """Collects the slices of each stream of each device.
 
-    ``max_slices``: of a stream, the last so many (None: all). ``is_thorough``: wait for devices that work by
-    themselves, so that what they do at once is done in turn; and look at each device's pool behind each
-    node, which takes about 3 us and lies in no slice.
+    ``max_slices``: of a stream, the last so many (None: all). ``is_thorough``: have the times of devices that
+    work by themselves, and not those of launches; and look at each device's pool behind each node, which
+    takes about 3 us and lies in no slice.
     """
 
     def __init__(self, max_slices: int | None = None, is_thorough: bool = True) -> None:
@@ -61,14 +68,19 @@ class StepRecorder:
         self.recorded: list[bytes] = []
         """``StepStats`` of other tasks."""
 
-    def on(self, device: Device, stream: int = 0) -> Record:
-        """The function that records for ``stream`` of ``device``."""
-        track = _Track(device.name, stream, device.is_remote)
-        slices = self._slices.setdefault(track, deque(maxlen=self._max_slices))
-        if not self.is_thorough:
-            return lambda node, start, end: slices.append(Slice(node, start, end))
-        stats = device.pool.stats
-        return lambda node, start, end: slices.append(Slice(node, start, end, stats().bytes_in_use))
+    def on(self, device: Device, stream: int, name: str) -> Record:
+        """What records for number ``stream`` of ``device``, which is called ``name``."""
+        slices = self._slices.setdefault(_Track(device.name, stream, name), deque(maxlen=self._max_slices))
+        stats, is_thorough = device.pool.stats, self.is_thorough
+
+        def record(
+            node: Node, start: int, end: int, pool_bytes: int | None = None, is_wait: bool = False
+        ) -> None:
+            if is_thorough and pool_bytes is None:
+                pool_bytes = stats().bytes_in_use
+            slices.append(Slice(node, start, end, pool_bytes, is_wait))
+
+        return record
 
     @property
     def num_slices(self) -> int:
@@ -80,19 +92,14 @@ class StepRecorder:
         """
         for stats in self.recorded:
             step_stats.MergeFromString(stats)
-        for (device, stream, is_remote), slices in list(self._slices.items()):
-            if not slices:
-                continue
-            described = device_stats(step_stats, device)
-            launches = ", launches" if is_remote and not self.is_thorough else ""
-            described.thread_names[stream] = f"stream {stream}{launches}"
-            done = [(each.end, each) for each in list(slices)]
-            for op_end, each in _joined(done) if is_remote else done:
-                entry = described.node_stats.add(node_name=each.node.name, timeline_label=label(each.node))
-                entry.thread_id = stream
-                start, op_end, end = (time + shift_ns for time in (each.start, op_end, each.end))
-                set_times(entry, start, start, op_end, end)
-                _describe_results(entry, each, device)
+        for track, slices in list(self._slices.items()):
+            for each in list(slices):
+                described = device_stats(step_stats, track.device)
+                described.thread_names[track.stream] = track.name
+                entry = described.node_stats.add(node_name=each.node.name, timeline_label=_label(each))
+                entry.thread_id = track.stream
+                set_times(entry, each.start + shift_ns, each.end + shift_ns)
+                _describe_results(entry, each, track.device)
 
 
 def device_stats(step_stats: Any, device: str) -> Any:
@@ -103,13 +110,12 @@ def device_stats(step_stats: Any, device: str) -> Any:
     return step_stats.dev_stats.add(device=device)
 
 
-def set_times(entry: Any, scheduled: int, start: int, op_end: int, end: int) -> None:
+def set_times(entry: Any, start: int, end: int) -> None:
     """Set the times of a ``NodeExecStats``, nanoseconds since the epoch, in both units that it has."""
-    entry.scheduled_nanos, entry.scheduled_micros = scheduled, scheduled // 1000
-    entry.all_start_nanos, entry.all_start_micros = start, start // 1000
-    entry.op_end_rel_nanos, entry.all_end_rel_nanos = op_end - start, end - start
-    entry.op_end_rel_micros = max(1, (op_end - start) // 1000)  # viewers drop what took no time
-    entry.all_end_rel_micros = max(1, (end - start) // 1000)
+    entry.scheduled_nanos = entry.all_start_nanos = start
+    entry.scheduled_micros = entry.all_start_micros = start // 1000
+    entry.op_end_rel_nanos = entry.all_end_rel_nanos = end - start
+    entry.op_end_rel_micros = entry.all_end_rel_micros = max(1, (end - start) // 1000)  # 0 is not shown
 
 
 def describe_step(run_metadata: Any, recorder: StepRecorder | None, partitions: Sequence[Subgraph]) -> None:
@@ -123,14 +129,17 @@ def describe_step(run_metadata: Any, recorder: StepRecorder | None, partitions: 
         run_metadata.partition_graphs.add().CopyFrom(subgraph_to_graph_def(subgraph))
 
 
-def label(node: Node) -> str:
+def _label(done: Slice) -> str:
     """``name = Op(inputs)``, as TensorFlow's timelines have it; of a transfer the edge and its other end."""
+    node, op = done.node, done.node.op.name
     if node.op is send_op or node.op is recv_op:
         end = "recv_device" if node.op is send_op else "send_device"
         operands = f"{node.attrs['tensor_name']} @{node.attrs[end]}"
     else:
         operands = ", ".join(name for name, _ in node.inputs)
-    return f"{node.name} = {node.op.name}{_members(node)}({operands})"
+    if node.op is recv_op and not done.is_wait:
+        op = COPY
+    return f"{node.name} = {op}{_members(node)}({operands})"
 
 
 def _members(node: Node) -> str:
@@ -141,18 +150,6 @@ def _members(node: Node) -> str:
     more = len(names) - MAX_NAMED_MEMBERS
     shown = "+".join(names[:MAX_NAMED_MEMBERS])
     return f"[{shown}+{more} more]" if more > 0 else f"[{shown}]"
-
-
-def _joined(slices: Sequence[tuple[int, Slice]]) -> list[tuple[int, Slice]]:
-    """The slices with the time at which each was done: a receive's wait and the copy behind it are one."""
-    joined: list[tuple[int, Slice]] = []
-    for op_end, each in slices:
-        if joined and each.node.op is recv_op and each.node is joined[-1][1].node:
-            arrived, first = joined[-1]
-            joined[-1] = (arrived, each._replace(start=first.start))
-        else:
-            joined.append((op_end, each))
-    return joined
 
 
 def _describe_results(entry: Any, done: Slice, device: str) -> None:

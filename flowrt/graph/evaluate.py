@@ -70,7 +70,9 @@ def located(node: Node, error: Exception, inputs: str = "") -> OpError:
     if isinstance(error, OpError):
         if error.op is not None:
             return error
-        return type(error)(error.message + inputs, op=node.name, op_type=node.op.name, source=source)
+        named = type(error)(error.message + inputs, op=node.name, op_type=node.op.name, source=source)
+        named.origin = error.origin
+        return named
     if isinstance(error, MemoryError):
         return ResourceExhaustedError(
             f"out of memory: {error}", op=node.name, op_type=node.op.name, source=source

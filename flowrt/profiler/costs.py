@@ -67,11 +67,11 @@ def node_costs(steps: Iterable[Step]) -> list[NodeCost]:
     found: dict[tuple[str, str], NodeCost] = {}
     for step in steps:
         for each in step.operations:
-            begin = each.done if each.is_receive else each.start
+            nanos = 0 if each.is_receive else each.end - each.start
             key = each.device, each.name
             cost = found.get(key, NodeCost(each.name, each.op, each.device, 0.0, 0, 0))
             found[key] = cost._replace(
-                micros=cost.micros + (each.end - begin) / 1000,
+                micros=cost.micros + nanos / 1000,
                 bytes=cost.bytes + each.nbytes,
                 occurrence=cost.occurrence + 1,
             )

@@ -36,9 +36,7 @@ class Output(NamedTuple):
 
 
 class Operation(NamedTuple):
-    """What one stream of a device did for one node: from ``start`` it waited or computed until ``done``, and
-    handed on what it made until ``end``.
-    """
+    """What one stream of a device did for one node."""
 
     device: str
     stream: int
@@ -46,7 +44,6 @@ class Operation(NamedTuple):
     op: str
     operands: tuple[str, ...]
     start: int
-    done: int
     end: int
     outputs: tuple[Output, ...]
     nbytes: int
@@ -61,6 +58,11 @@ class Operation(NamedTuple):
     @property
     def is_receive(self) -> bool:
         return self.op in ("_Recv", "_HostRecv")
+
+    @property
+    def is_copy(self) -> bool:
+        """Of a tensor that was received, to where it is read."""
+        return self.op == "Memcpy"
 
     @property
     def edge(self) -> Edge:
@@ -131,11 +133,11 @@ def read_step(step_stats: Any) -> Step:
             if transfer is None:
                 operations.append(_read_operation(device, stats.device, entry))
                 continue
-            edge, (start, done, _) = Edge(*transfer.groups()), _times(entry)
+            edge, (start, end) = Edge(*transfer.groups()), _times(entry)
             if entry.node_name == "SendTensor":
                 sent[edge].append(start)
             else:
-                received.append(Transfer(edge, _requested(entry), start, None, done))
+                received.append(Transfer(edge, _requested(entry), start, None, end))
     return Step(tuple(sorted(operations, key=_start)), tuple(_matched(received, sent)), names)
 
 
@@ -169,14 +171,12 @@ def _read_operation(device: str, track: str, entry: Any) -> Operation:
     )
 
 
-def _times(entry: Any) -> tuple[int, int, int]:
-    if entry.all_start_nanos:
-        start = entry.all_start_nanos
-        done, end = start + entry.op_end_rel_nanos, start + entry.all_end_rel_nanos
-    else:
+def _times(entry: Any) -> tuple[int, int]:
+    start, took = entry.all_start_nanos, max(entry.op_end_rel_nanos, entry.all_end_rel_nanos)
+    if not start:
         start = entry.all_start_micros * 1000
-        done, end = start + entry.op_end_rel_micros * 1000, start + entry.all_end_rel_micros * 1000
-    return start, max(start, done), max(start, done, end)
+        took = max(entry.op_end_rel_micros, entry.all_end_rel_micros) * 1000
+    return start, start + max(0, took)
 
 
 def _requested(entry: Any) -> int:

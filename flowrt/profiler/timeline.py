@@ -191,7 +191,7 @@ class _Writer:
         """Out of the slice that made the tensor, into the end of the one that has it."""
         about = {"cat": "Dataflow", "name": "tensor", "id": next(self._serial)}
         left = self._us(source.operation.start)
-        arrives = self._us(max(target.operation.start, target.operation.done - 1))
+        arrives = self._us(max(target.operation.start, target.operation.end - 1))
         return [
             {"ph": "s", **about, **self._at(source.track), "ts": left},
             {"ph": "f", "bp": "e", **about, **self._at(target.track), "ts": arrives},
@@ -291,9 +291,6 @@ def _arguments(operation: Operation, step: int) -> Event:
     arguments |= {f"input{i}": operand for i, operand in enumerate(operation.operands)}
     arguments |= {f"output{i}": str(output) for i, output in enumerate(operation.outputs)}
     arguments["bytes"] = sum(output.nbytes for output in operation.outputs)
-    if operation.is_receive:
-        arguments["wait_us"] = (operation.done - operation.start) / 1000
-        arguments["copy_us"] = (operation.end - operation.done) / 1000
     return arguments
 
 

@@ -26,6 +26,7 @@ Between tasks, where a receive asks the task that sends:
     receive_memory     where large arrays arrive
 
     grpc_channel       gRPC, the one door to it: listens, dials, carries a `frame_stream`
+    grpc_errors        what it says went wrong, as typed errors; pure
     stream_connection  a connection by that stream alone
     byte_stream        a socket, plain or TLS; `frame_writer` writes frames to it from any thread
     socket_channel     a connection by a socket, Unix or TCP

@@ -104,6 +104,6 @@ class Transport(ABC):
         """A connection to the listener at ``address``, within ``timeout_s`` seconds; tried once.
 
         Raises `UnavailableError` with the reason (refused, no route, name not found, TLS, timeout),
-        `UnauthenticatedError` where the listener refuses the token, `FailedPreconditionError` where it
-        speaks another version.
+        `UnauthenticatedError` where the listener refuses the token, has another authority's certificate, or
+        only one of the two has TLS, `FailedPreconditionError` where it speaks another version.
         """

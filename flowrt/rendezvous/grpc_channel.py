@@ -8,7 +8,10 @@ many receives wait on it. Threads are made for each stream: a bounded pool of th
 from __future__ import annotations
 
 import errno
+import functools
 import hmac
+import itertools
+import logging
 import os
 import re
 import socket
@@ -28,13 +31,18 @@ from flowrt.errors import (
 from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.frame_stream import MESSAGE_BYTES, FrameStream
 from flowrt.rendezvous.framing import Allocate
+from flowrt.rendezvous.grpc_errors import as_op_error, hangs_up
 from flowrt.rendezvous.lifeline import CLOSE_S
 from flowrt.rendezvous.security import Security
-from flowrt.rendezvous.tls import server_context
+from flowrt.rendezvous.tls import server_context, speaks_tls
+
+LOGGER = logging.getLogger(__name__)
 
 METHOD = "/flowrt.Transport/Channel"
 MAX_STREAMS = 4096
 """That a listener holds at once; those beyond are refused."""
+PROBE_S = 1.0
+"""How long an end that hung up is asked whether it speaks TLS."""
 
 _OPTIONS = (
     ("grpc.max_send_message_length", 2 * MESSAGE_BYTES),
@@ -83,7 +91,8 @@ def dial(address: str, security: Security, allocate: Allocate) -> FrameStream:
     stream = FrameStream(address, allocate)
     stream.on_end(lambda: _close(channel))
     call = channel.stream_stream(METHOD)(stream.messages(), metadata=_authorization(security))
-    stream.attach(_translate_errors(call, address), call.cancel)
+    wants_tls = functools.partial(_wants_tls, address, security)
+    stream.attach(_translate_errors(call, address, wants_tls), call.cancel)
 
     def end() -> None:
         """On a thread of its own: gRPC's, which calls, is waited for where the channel is closed."""
@@ -103,55 +112,26 @@ def _authorization(security: Security) -> list[tuple[str, str]]:
     return [("authorization", f"Bearer {security.token}")] if security.token else []
 
 
-def _translate_errors(messages: Iterator[bytes], peer: str) -> Iterator[bytes]:
-    """Raises `UnauthenticatedError`, `FailedPreconditionError`, else `UnavailableError` with the reason."""
+def _translate_errors(
+    messages: Iterator[bytes], peer: str, wants_tls: Callable[[], bool] = lambda: False
+) -> Iterator[bytes]:
+    """Raises `UnauthenticatedError`, `FailedPreconditionError`, else `UnavailableError` with the reason.
+    ``wants_tls()``: whether an end that only hangs up wants TLS from this one, which has none.
+    """
     rpc_error = load_grpc().RpcError
     try:
         yield from messages
     except rpc_error as error:
-        raise _as_op_error(error, f"connection to {peer}") from None
+        where = f"connection to {peer}"
+        if hangs_up(error) and wants_tls():
+            raise UnauthenticatedError(
+                f"{where}: auth refused: it wants TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT and _KEY"
+            ) from None
+        raise as_op_error(error, where) from None
 
 
-def _as_op_error(error: Any, where: str) -> OpError:
-    code, details = _status_of(error)
-    match code:
-        case "UNAUTHENTICATED":
-            return UnauthenticatedError(f"{where}: auth refused: {details}")
-        case "FAILED_PRECONDITION":
-            return FailedPreconditionError(f"{where}: {details}")
-    return UnavailableError(f"{where}: {_reason(details)}")
-
-
-def _status_of(error: Any) -> tuple[str, str]:
-    """Name of the code, and the details. A server's request iterator raises errors that have neither."""
-    if not hasattr(error, "details"):
-        return "UNAVAILABLE", "it ended without a goodbye: the process or its network died"
-    return error.code().name, error.details() or ""
-
-
-_REASONS = {
-    "Connection refused": "refused",
-    "No route to host": "no route",
-    "Network is unreachable": "no route",
-    "Name or service not known": "name not found",
-    "lookup failed": "name not found",
-    "DNS": "name not found",
-    "WRONG_VERSION_NUMBER": "TLS on this end only",
-    "Socket closed": "closed at once: does the other end want TLS?",
-    "handshake": "TLS",
-    "CERTIFICATE": "TLS",
-    "Ssl": "TLS",
-    "timed out": "timeout",
-    "timeout": "timeout",
-}
-"""Words in gRPC's messages, which has no codes for these, and what they come to. The first found counts."""
-
-
-def _reason(details: str) -> str:
-    for words, reason in _REASONS.items():
-        if words in details:
-            return f"{reason} ({details})"
-    return details
+def _wants_tls(address: str, security: Security) -> bool:
+    return not security.uses_tls and speaks_tls(address, PROBE_S)
 
 
 # --- the end that listens
@@ -224,11 +204,12 @@ class _Door:
         self._token = token
         self._allocate = allocate
         self._accept = accept
+        self._refusals = itertools.count(1)
 
     def service(self, details: Any) -> Any:
         if details.method != METHOD:
             return None
-        handler = self._open if self._admits(dict(details.invocation_metadata)) else _refuse
+        handler = self._open if self._admits(dict(details.invocation_metadata)) else self._refuse
         return load_grpc().stream_stream_rpc_method_handler(handler)
 
     def _admits(self, metadata: dict[str, Any]) -> bool:
@@ -258,9 +239,13 @@ class _Door:
             context.set_details(str(error))
             stream.finish()
 
-
-def _refuse(_messages: Iterator[bytes], context: Any) -> None:
-    context.abort(load_grpc().StatusCode.UNAUTHENTICATED, "expected the cluster's token; got none or another")
+    def _refuse(self, _messages: Iterator[bytes], context: Any) -> None:
+        count = next(self._refusals)
+        if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: who guesses does not fill the log
+            LOGGER.warning("refused %s: no token, or another (attempt %d)", unquote(context.peer()), count)
+        context.abort(
+            load_grpc().StatusCode.UNAUTHENTICATED, "expected the cluster's token; got none or another"
+        )
 
 
 @final

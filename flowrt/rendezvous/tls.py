@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import ssl
 
 from flowrt.errors import InvalidArgumentError
@@ -32,6 +33,23 @@ def client_context(security: Security) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     _load(context, security)
     return context
+
+
+def speaks_tls(address: str, timeout_s: float) -> bool:
+    """Whether who listens at ``address``, a ``host:port``, answers a TLS greeting, be it by an alert. Nothing is
+    believed of the answer.
+    """
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), timeout_s) as plain:
+            context.wrap_socket(plain).close()
+    except ssl.SSLError as error:
+        return "ALERT" in (error.reason or "")
+    except OSError:
+        return False
+    return True
 
 
 def _load(context: ssl.SSLContext, security: Security) -> None:

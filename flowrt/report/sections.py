@@ -17,7 +17,15 @@ from flowrt.report.charts import Bar, Mark
 from flowrt.report.markup import Child, Markup, element, joined
 from flowrt.report.read_run import Run
 from flowrt.report.scale import duration, number, share, size
-from flowrt.report.step_times import ACTIVITIES, Traffic, activities, mean_span, split, streams, traffic
+from flowrt.report.step_times import (
+    ACTIVITIES,
+    Traffic,
+    activities,
+    activity_of,
+    mean_span,
+    streams,
+    traffic,
+)
 
 MAX_OPS = 20
 MAX_CURVES = 24
@@ -209,14 +217,14 @@ def _went(step: Step) -> Markup:
     span = max(1, step.end - step.start)
     bars = {
         name: charts.merged((_op_bar(step, op) for op in operations), span / 800)
-        for name, operations in streams(step.operations).items()
+        for name, operations in streams(step).items()
     }
     return charts.rows(bars, {}, (0.0, float(span)))
 
 
 def _op_bar(step: Step, op: Operation) -> Bar:
     text = f"{op.name} ({op.op}): {duration(op.end - op.start)}"
-    return Bar(op.start - step.start, op.end - step.start, split(op)[0][0], text)
+    return Bar(op.start - step.start, op.end - step.start, activity_of(op), text)
 
 
 def _stack(nanos: dict[str, float]) -> Markup:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from flowrt.profiler.costs import short_device
@@ -36,25 +36,27 @@ def activities(steps: Sequence[Step]) -> list[Activity]:
     totals: dict[str, dict[str, float]] = defaultdict(lambda: dict.fromkeys(ACTIVITIES, 0.0))
     for step in steps:
         for operation in step.operations:
-            own = totals[stream_name(operation)]
-            for activity, nanos in split(operation):
-                own[activity] += nanos / len(steps)
+            own = totals[stream_name(step, operation)]
+            own[activity_of(operation)] += (operation.end - operation.start) / len(steps)
     for own in totals.values():
         own["idle"] = max(0.0, mean_span(steps) - sum(own.values()))
     return [Activity(name, totals[name]) for name in sorted(totals)]
 
 
-def split(operation: Operation) -> list[tuple[str, int]]:
+def activity_of(operation: Operation) -> str:
     """What an operation's time was."""
-    begun, handed = operation.done - operation.start, operation.end - operation.done
     if operation.is_receive:
-        return [("wait", begun), ("copy", handed)]
-    return [("send" if operation.is_send else "compute", begun + handed)]
+        return "wait"
+    if operation.is_copy:
+        return "copy"
+    return "send" if operation.is_send else "compute"
 
 
-def stream_name(operation: Operation) -> str:
+def stream_name(step: Step, operation: Operation) -> str:
+    """``CPU:0``, ``GPU:0 stream 1``, ``GPU:0 host``."""
+    own = step.stream_names.get((operation.device, operation.stream), f"stream {operation.stream}")
     name = short_device(operation.device)
-    return f"{name} stream {operation.stream}" if operation.stream else name
+    return name if own == "stream 0" else f"{name} {own}"
 
 
 def traffic(steps: Sequence[Step]) -> list[Traffic]:
@@ -77,9 +79,9 @@ def mean_span(steps: Sequence[Step]) -> float:
     return sum(step.end - step.start for step in steps) / max(1, len(steps))
 
 
-def streams(operations: Iterable[Operation]) -> dict[str, list[Operation]]:
+def streams(step: Step) -> dict[str, list[Operation]]:
     """The operations of each stream, by its name."""
     found: dict[str, list[Operation]] = defaultdict(list)
-    for operation in operations:
-        found[stream_name(operation)].append(operation)
+    for operation in step.operations:
+        found[stream_name(step, operation)].append(operation)
     return dict(sorted(found.items()))

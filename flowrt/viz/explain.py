@@ -25,11 +25,8 @@ from flowrt.graph.passes.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text import labelled_functions
 from flowrt.viz.formats.wording import size_text
-from flowrt.viz.question import Question, question
+from flowrt.viz.question import Question, question, some, title_of
 from flowrt.viz.sources import read_graph
-
-MAX_NAMED = 8
-"""Fetches, and fed tensors, that a step's title names."""
 
 
 class Placed(NamedTuple):
@@ -103,15 +100,8 @@ def explain(
 
 
 def _title(asked: Question) -> str:
-    wanted = [t.name for t in asked.tensors] + [op.name for op in asked.targets]
     fed = [f"{tensor.name} {tensor.dtype.name}{format_shape(shape)}" for tensor, shape in asked.feeds.items()]
-    return f"step: {_some(wanted)}" + (f"; fed: {_some(fed)}" if fed else "")
-
-
-def _some(words: Sequence[str]) -> str:
-    """The first `MAX_NAMED` of them."""
-    more = f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else ""
-    return ", ".join(words[:MAX_NAMED]) + more
+    return title_of(asked) + (f"; fed: {some(fed)}" if fed else "")
 
 
 # --- devices and reasons

@@ -78,16 +78,17 @@ def _box(group: GroupView, first: NodeView) -> NodeView:
 
 
 def _bundled(view: GraphView, stands_in: Mapping[str, str]) -> list[EdgeView]:
-    """One edge for all that go from one box to the same other. Edges inside a box are not drawn."""
-    found: dict[tuple[str, str], EdgeView] = {}
+    """One edge for all that go from one box to the same other, and one for those that are transfers. Edges
+    inside a box are not drawn.
+    """
+    found: dict[tuple[str, str, bool], EdgeView] = {}
     for edge in view.edges:
         source, target = stands_in[edge.source], stands_in[edge.target]
         if source == target:
             continue
-        known = found.get((source, target))
-        found[source, target] = (
-            edge._replace(source=source, target=target) if known is None else _joined(known, edge)
-        )
+        key = source, target, edge.kind is EdgeKind.TRANSFER
+        known = found.get(key)
+        found[key] = edge._replace(source=source, target=target) if known is None else _joined(known, edge)
     return list(found.values())
 
 

@@ -47,9 +47,9 @@ PAIR = ("tensor_name", "send_device", "recv_device")
 """The attributes that a _Send and its _Recv have in common."""
 
 
-def view_of(parts: Parts) -> GraphView:
-    """All nodes of ``parts``, those of functions too."""
-    builder = _Builder()
+def view_of(parts: Parts, texts: AttrTexts | None = None) -> GraphView:
+    """All nodes of ``parts``, those of functions too. Several views of one graph have ``texts`` in common."""
+    builder = _Builder(texts or AttrTexts())
     for device, part in parts.items():
         if device:
             builder.add_group(device, device, GroupKind.DEVICE, "")
@@ -63,7 +63,8 @@ def view_of(parts: Parts) -> GraphView:
 class _Builder:
     """A view that is being made."""
 
-    def __init__(self) -> None:
+    def __init__(self, texts: AttrTexts) -> None:
+        self._texts = texts
         self.nodes: dict[str, NodeView] = {}
         self.edges: list[EdgeView] = []
         self.groups: dict[str, GroupView] = {}
@@ -89,7 +90,7 @@ class _Builder:
             made = tuple([_tensor(spec) for spec in node.outputs])
             where = node.device or device
             self.nodes[name] = NodeView(
-                name, label, node.op.name, group, where, short_attrs(node), made, line
+                name, label, node.op.name, group, where, self._texts.of(node), made, line
             )
             self._add_edges(subgraph, node, names)
             self._note_pair(node, name)
@@ -211,6 +212,23 @@ def _source(source: Source | None) -> str:
 
 
 # --- attributes
+
+
+@final
+class AttrTexts:
+    """The attributes of nodes as texts, each once: passes share those of the nodes that they leave alone, or
+    only move.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], tuple[Mapping[str, Any], dict[str, str]]] = {}
+
+    def of(self, node: Node) -> dict[str, str]:
+        """See `short_attrs`."""
+        key = id(node.attrs), node.op.name
+        if key not in self._known:
+            self._known[key] = node.attrs, short_attrs(node)  # who is kept keeps his id
+        return self._known[key][1]
 
 
 def short_attrs(node: Node) -> dict[str, str]:

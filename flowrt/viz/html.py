@@ -26,7 +26,7 @@ from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.train.durable_files import replace_file, typed_os_errors
 from flowrt.viz.formats.picture import Picture
-from flowrt.viz.from_parts import view_of
+from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, program_texts
 from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.question import question
@@ -90,8 +90,9 @@ def write_html(
 
 
 def _data(title: str, stages: Sequence[Stage], facts: OpFacts) -> dict[str, Any]:
+    texts = AttrTexts()
     shown = [
-        PageStage(name, _note(stage), stage.phase == "optimised", _view(stage))
+        PageStage(name, _note(stage), stage.phase == "optimised", _view(stage, texts))
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
     return page_data(title, shown, facts)
@@ -130,9 +131,9 @@ def _note(stage: Stage) -> str:
     return NOTES.get(re.sub(r" \d+$", "", stage.name), "")
 
 
-def _view(stage: Stage) -> GraphView:
+def _view(stage: Stage, texts: AttrTexts) -> GraphView:
     """With each node's stream, where there are several."""
-    view = view_of(stage.parts)
+    view = view_of(stage.parts, texts)
     if not any(stage.streams.values()):
         return view
     nodes = {

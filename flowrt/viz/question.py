@@ -6,7 +6,7 @@ this machine: names are all that placement needs.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,6 +23,10 @@ from flowrt.graph.shapes import Shape
 
 MASTERS = ("chief", "master", "worker")
 """Jobs whose first task is the default one, if they are asked for."""
+
+
+MAX_NAMED = 6
+"""Fetches, and fed tensors, that a title names."""
 
 
 class Question(NamedTuple):
@@ -57,6 +61,17 @@ def question(
         flat = [pair for item in feed_dict.items() for pair in flat_feeds(*item)]
         feeds = {resolve_feed(graph, key): np.shape(value) for key, value in flat}
     return Question(graph, tensors, targets, feeds, setting)
+
+
+def title_of(asked: Question) -> str:
+    """``step: loss:0, train``; of more than `MAX_NAMED` fetches how many more."""
+    return f"step: {some([t.name for t in asked.tensors] + [op.name for op in asked.targets])}"
+
+
+def some(words: Sequence[str]) -> str:
+    """The first `MAX_NAMED` of them, and how many more there are."""
+    more = f" and {len(words) - MAX_NAMED} more" if len(words) > MAX_NAMED else ""
+    return ", ".join(words[:MAX_NAMED]) + more
 
 
 def _ends(graph: Graph) -> tuple[Operation, ...]:

@@ -33,7 +33,7 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import read_events
 from flowrt.train.durable_files import typed_os_errors
 from flowrt.viz.from_parts import Parts
-from flowrt.viz.question import Question, question
+from flowrt.viz.question import Question, question, title_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
@@ -138,7 +138,7 @@ def source_of(
     Raises as `question` and `read_graph`, and `UnavailableError` where no worker answers.
     """
     if isinstance(what, Question):
-        return Step("step", what)
+        return Step(title_of(what), what)
     if isinstance(what, BaseSession | Graph):
         return Step("graph", question(what, fetches, feed_dict))
     text = os.fspath(what)

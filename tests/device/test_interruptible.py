@@ -7,7 +7,7 @@ from flowrt.device.interruptible import acquire
 
 
 @pytest.mark.parametrize("timeout_s", [None, 3600.0])
-def test_a_signal_that_does_not_interrupt_the_wait_is_noticed(timeout_s):
+def test_a_signal_that_does_not_interrupt_the_wait_is_noticed(ctrl_c, timeout_s):
     """The signal goes to another thread, so that the main thread's wait for the lock is not disturbed."""
     lock, noticed = threading.Lock(), threading.Event()
     lock.acquire()
@@ -22,13 +22,11 @@ def test_a_signal_that_does_not_interrupt_the_wait_is_noticed(timeout_s):
         acquire(lock, timeout_s)
 
     other = threading.Thread(target=interrupt_then_release)
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with pytest.raises(KeyboardInterrupt):
             wait()
         assert lock.locked()
     finally:
-        signal.signal(signal.SIGINT, before)
         noticed.set()
         other.join()
 

@@ -92,11 +92,18 @@ def test_a_request_has_its_own_answer(pair: Pair) -> None:
     assert [body.step for body in pair.settled] == [2, 1]
 
 
-def test_a_request_that_comes_twice_is_done_once(pair: Pair) -> None:
+def test_a_request_that_comes_twice_is_done_once_and_has_its_answer(pair: Pair) -> None:
+    """Before the answer and after it."""
     pair.ask(Message(pb.RunGraph(step=1)))
-    pair.here.other.inbox.append(pair.here.other.inbox[0])
+    request = pair.here.other.inbox[0]
+    pair.here.other.inbox.append(request)
+    pair.deliver()
+    ((peer, number, _),) = pair.called.requests
+    peer.answer(number, Message(pb.StepResult(step_stats=[b"its own"])), None)
+    pair.here.other.inbox.append(request)
     pair.deliver()
     assert len(pair.called.requests) == 1
+    assert [body.step_stats for body in pair.settled] == [[b"its own"]]
 
 
 def test_an_answer_that_comes_twice_settles_once(pair: Pair) -> None:

@@ -113,7 +113,7 @@ def test_by_close(monkeypatch, loop):
 
 
 @by(scalars, small_tensors)
-def test_by_ctrl_c(monkeypatch, loop):
+def test_by_ctrl_c(monkeypatch, ctrl_c, loop):
     with endless(monkeypatch, loop) as (_, run):
         with ends_soon(os.kill, os.getpid(), signal.SIGINT), pytest.raises(KeyboardInterrupt):
             run()

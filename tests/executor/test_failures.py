@@ -25,14 +25,6 @@ def open_session(request, monkeypatch):
     return lambda: tf.Session(config=config, seed=7 if request.param == "seeded" else None)
 
 
-@pytest.fixture
-def ctrl_c():
-    """Python's own handling of SIGINT, which a shell's background job starts without."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 class Failing:
     """Two devices: one fails while the other waits for it; then a write that must not happen."""
 

@@ -152,7 +152,7 @@ def own_graph():
 
 def test_of_a_script_the_training_step_is_explained(tmp_path, own_graph, capsys):
     words, path = sys.argv, list(sys.path)
-    assert main(["explain", str(script(tmp_path, TRAINING)), "0.5"]) == 0
+    assert main(["explain", str(script(tmp_path, TRAINING)), "--", "0.5"]) == 0
     out = capsys.readouterr().out
     assert out.startswith("step: step; fed: x:0 float32[3, 4]\n")
     assert "script.py:6" in out
@@ -188,3 +188,9 @@ def test_an_error_of_the_script_is_the_scripts(tmp_path, own_graph):
         questions_of_script(str(script(tmp_path, "1 / 0\n")))
     with pytest.raises(InvalidArgumentError, match="it ran none"):
         questions_of_script(str(script(tmp_path, "")))
+
+
+def test_only_a_script_has_arguments_of_its_own(capsys):
+    with pytest.raises(SystemExit, match="2"):
+        main(["devices", "--", "more"])
+    assert "expected nothing behind --; got more" in capsys.readouterr().err

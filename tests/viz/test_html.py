@@ -100,7 +100,8 @@ def test_a_loop_has_its_functions_in_it(tmp_path):
     assert kinds.count("function") >= 4
 
 
-def test_what_runs_an_operation_and_how_long(tmp_path):
+def test_what_runs_an_operation_and_how_long(tmp_path, monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "background")
     graph, x, loss, train = network()
     metadata = tf.RunMetadata()
     with two_devices_session(graph) as session:

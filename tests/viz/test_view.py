@@ -153,7 +153,7 @@ VIEWS = [view_of({"": built(graph)}) for graph in (network(3)[0], nested()[0])]
 def test_deep_enough_a_fold_changes_nothing(logical):
     folded = fold(logical, 99)
     assert folded.nodes == logical.nodes
-    assert len(folded.edges) == len({(e.source, e.target) for e in logical.edges})
+    assert len(folded.edges) == len({(e.source, e.target) for e in logical.edges})  # none is a transfer
 
 
 def test_like_scopes_are_a_series_and_closed(logical):

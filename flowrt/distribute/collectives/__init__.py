@@ -21,11 +21,13 @@ All take ``lowering``: "auto" (the cost model chooses), the name of an algorithm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, final
+from typing import Any
 
 import numpy as np
 
+from flowrt.distribute.collectives.group import Group as Group
+from flowrt.distribute.collectives.group import JoinedGroup as JoinedGroup
+from flowrt.distribute.collectives.group import join as join
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
@@ -49,28 +51,6 @@ from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import user_line
 
 
-@final
-@dataclass(frozen=True, slots=True)
-class Group:
-    """A group of ``size`` ranks of which one graph has ``ranks``, in the order of its values; other graphs
-    have the others. All graphs give the same ``key``, ``size`` and ``tasks``: a number a rank, alike for
-    ranks of one task; by default each rank is in a task of its own.
-    """
-
-    key: str
-    size: int
-    ranks: tuple[int, ...]
-    tasks: tuple[int, ...] = ()
-
-    def __post_init__(self) -> None:
-        if not self.key or ";" in self.key:
-            raise InvalidArgumentError(f"group: expected a key, without ';'; got {self.key!r}")
-        if self.tasks and len(self.tasks) != self.size:
-            raise InvalidArgumentError(
-                f"group {self.key!r}: expected the task of each of {self.size} ranks; got {self.tasks}"
-            )
-
-
 def all_reduce(
     values: Sequence[Any],
     reduction: str = "sum",
@@ -84,7 +64,7 @@ def all_reduce(
     `InvalidArgumentError`, showing both, for values that differ, and for a reduction that is not there.
     """
     tensors = _tensors(values, group, name)
-    return _collective(all_reduce_op, [tensors], tensors, group, lowering, name, reduction=reduction)
+    return _collective(all_reduce_op, [tensors], len(tensors), group, lowering, name, reduction=reduction)
 
 
 def reduce(
@@ -111,7 +91,9 @@ def all_gather(
     different sizes there; between graphs they have one shape.
     """
     tensors = _tensors(values, group, name)
-    return _collective(all_gather_op, [tensors], tensors, group, lowering, name, axis=_axis(axis, tensors))
+    return _collective(
+        all_gather_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
+    )
 
 
 def gather(
@@ -138,7 +120,7 @@ def reduce_scatter(
     """For rank i part i of the reduction, cut along ``axis`` as by ``numpy.array_split``."""
     tensors = _tensors(values, group, name)
     attrs = {"reduction": reduction, "axis": _axis(axis, tensors)}
-    return _collective(reduce_scatter_op, [tensors], tensors, group, lowering, name, **attrs)
+    return _collective(reduce_scatter_op, [tensors], len(tensors), group, lowering, name, **attrs)
 
 
 def all_to_all(
@@ -150,7 +132,9 @@ def all_to_all(
 ) -> list[Tensor]:
     """For rank i part i of every rank's value, cut along ``axis``, one behind the other along it."""
     tensors = _tensors(values, group, name)
-    return _collective(all_to_all_op, [tensors], tensors, group, lowering, name, axis=_axis(axis, tensors))
+    return _collective(
+        all_to_all_op, [tensors], len(tensors), group, lowering, name, axis=_axis(axis, tensors)
+    )
 
 
 def broadcast(
@@ -163,7 +147,7 @@ def broadcast(
 ) -> list[Tensor]:
     """The value of the rank ``root`` for each rank, on ``devices``, one a rank of this graph.
 
-    A graph that has not the root gives a `TensorSpec`-like pair (dtype, shape) in place of the value.
+    A graph that has not the root gives a pair (dtype, shape) in place of the value.
     """
     given, attrs = _from_root(value)
     return _from_one(broadcast_op, given, devices, group, lowering, name, root=root, **attrs)
@@ -197,8 +181,12 @@ def barrier(
     for device in devices:
         with graph.device(device):
             signals.append(identity(constant(np.zeros(1, np.int32)), name=f"{name}/signal"))
-    results = _collective(barrier_op, [signals], signals, group, lowering, name)
-    return [result.op for result in results]
+    results = _collective(barrier_op, [signals], len(signals), group, lowering, name)
+    found = []
+    for device, result in zip(devices, results, strict=True):
+        with graph.device(device):
+            found.append(identity(result, name=f"{name}/done").op)
+    return found
 
 
 # --- building
@@ -245,24 +233,18 @@ def _membership(group: Group | None, count: int, lowering: str) -> dict[str, Any
 def _collective(
     op: OpDef,
     inputs: Sequence[Any],
-    places: Sequence[Tensor],
+    count: int,
     group: Group | None,
     lowering: str,
     name: str,
     **attrs: Any,
 ) -> list[Tensor]:
-    """The results of ``op``, each beside its rank's of ``places``. The operation itself is nowhere: it does
-    not obey device scopes.
-    """
+    """The results of ``op``, which itself is nowhere: it does not obey device scopes."""
     graph = get_default_graph()
-    attrs |= _membership(group, len(places), lowering)
+    attrs |= _membership(group, count, lowering)
     with graph.device(None):
-        results = op(*inputs, name=name, **attrs)
-    found = []
-    for place, result in zip(places, results, strict=True):
-        with graph.colocate_with(place.op):
-            found.append(identity(result, name=f"{name}/result"))
-    return found
+        results: list[Tensor] = op(*inputs, name=name, **attrs)
+    return results
 
 
 def _to_root(
@@ -279,11 +261,7 @@ def _to_root(
     attrs |= {"root": root, "M": int(root in ranks), **_membership(group, len(tensors), lowering)}
     with graph.device(None):
         results = op(tensors, name=name, **attrs)
-    if root not in ranks:
-        return None
-    with graph.colocate_with(tensors[list(ranks).index(root)].op):
-        found: Tensor = identity(results[0], name=f"{name}/result")
-    return found
+    return results[0] if root in ranks else None
 
 
 def _from_root(value: Any) -> tuple[list[Tensor], dict[str, Any]]:
@@ -308,4 +286,4 @@ def _from_one(
     for device in devices:
         with get_default_graph().device(device):
             places.append(constant(np.zeros(0, np.int32), name=f"{name}/place"))
-    return _collective(op, [given, places], places, group, lowering, name, **attrs)
+    return _collective(op, [given, places], len(places), group, lowering, name, **attrs)

@@ -31,7 +31,7 @@ from flowrt.distribute.collectives.shared_memory_rounds import Rounds
 from flowrt.distribute.collectives.shared_memory_segment import Layout, share_segment
 from flowrt.errors import FailedPreconditionError, OpError
 
-CHUNK_BYTES = 512 << 10
+CHUNK_BYTES = 2 << 20
 """The slots of 2 ranks and the array's chunks fit a level 2 cache of 2 MiB."""
 SMALL_BYTES = 16 << 10
 """Up to here every rank joins all of it: one meeting, where to share the work takes two."""

@@ -28,10 +28,6 @@ class Seen(NamedTuple):
     version: int
 
 
-def first_home(shard: int, servers: int) -> Home:
-    return Home(shard, (shard + 1) % servers)
-
-
 def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collection[int]) -> Home:
     """The home of a shard of which the servers in ``alive`` say what is ``seen``: its primary is the one that is one,
     in the last generation, else the one with the newest state. Without any state it is where it begins.

@@ -9,7 +9,7 @@ import numpy as np
 
 from flowrt.errors import UnimplementedError
 from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
+from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.ops.comparison import logical_and
 from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.script import group
@@ -30,7 +30,7 @@ class PartitionedVariable(Variable):
     """
 
     def __init__(self, name: str, parts: Sequence[Variable], trainable: bool) -> None:
-        self._parts, self._name = tuple(parts), name
+        self._parts = tuple(parts)
         self._dtype, self.trainable, self.constraint = parts[0].dtype, trainable, None
         self.synchronization, self.aggregation = parts[0].synchronization, parts[0].aggregation
         rows = [int(part.shape[0]) for part in parts]
@@ -41,7 +41,7 @@ class PartitionedVariable(Variable):
             self._is_initialized = parts[0].is_initialized()
             for part in parts[1:]:
                 self._is_initialized = logical_and(self._is_initialized, part.is_initialized())
-            self._snapshot = concat([part._as_graph_element() for part in parts], 0)
+            self._snapshot = concat([part._as_graph_element() for part in parts], 0, name=f"{name}/")
         graph.add_to_collections([GraphKeys.GLOBAL_VARIABLES, GraphKeys.CONCATENATED_VARIABLES], self)
         if trainable:
             for part in parts:
@@ -60,8 +60,13 @@ class PartitionedVariable(Variable):
         return np.split(np.asarray(value), self._bounds[1:-1])
 
     @property
+    def op(self) -> Operation:
+        """That which puts the parts together, under the variable's name."""
+        return self._snapshot.op
+
+    @property
     def name(self) -> str:
-        return f"{self._name}:0"
+        return self._snapshot.name
 
     @property
     def handle(self) -> Tensor:

@@ -24,7 +24,7 @@ from flowrt.data.node import Array, Element, Iteration, Node, Stream, known_int
 from flowrt.data.pipeline import Cache, Filter, Map, Prefetch, Repeat, Shuffle, Skip, Take
 from flowrt.data.spec import TensorSpec
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.shapes import Shape, format_shape
+from flowrt.graph.shapes import format_shape
 from flowrt.structure import Structure, flatten, leaf_paths, map_structure
 
 _KEEP_ROWS = (Cache, Filter, Map, Prefetch, Repeat, Shuffle, Skip, Take)
@@ -143,8 +143,8 @@ class UntilAllEnd(Node):
 
 def _empty(leaf: TensorSpec) -> Array:
     """No rows. Unknown dimensions are 0 too: there was no element to tell."""
-    shape: Shape = leaf.shape or (0,)
-    return np.zeros((0, *(size or 0 for size in shape[1:])), leaf.dtype.np)
+    known = leaf.shape[1:] if leaf.shape else ()
+    return np.zeros((0, *(size or 0 for size in known)), leaf.dtype.np)
 
 
 # --- the share of a replica
@@ -179,7 +179,7 @@ def batch_size(node: Node) -> int | None:
     for below in _down_to_batches(node):
         if isinstance(below, Batch | PaddedBatch):
             return known_int(below.batch_size)
-    leading = {leaf.shape[0] if leaf.shape else None for leaf in flatten(node.spec)}
+    leading: set[int | None] = {leaf.shape[0] if leaf.shape else None for leaf in flatten(node.spec)}
     return leading.pop() if len(leading) == 1 else None
 
 

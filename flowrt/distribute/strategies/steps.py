@@ -35,7 +35,8 @@ def run_steps(extended: Any, step: Callable[[], Structure], count: int) -> Struc
         result = map_structure(_keep, step())
         kept.append(result)
         with get_default_graph().control_dependencies([strategy.group(map_structure(_written, result))]):
-            return done + 1
+            one_more: Tensor = done + 1
+            return one_more
 
     with get_default_graph().name_scope("steps"):
         done = while_loop(lambda done: done < count, body, [convert_to_tensor(0)], back_prop=False)

@@ -1,5 +1,5 @@
-"""The shape rules of collectives, see `flowrt.graph.ops.collectives`. Values of two ranks that do not fit raise
-`InvalidArgumentError`, which shows both.
+"""The shape rules of collectives, see `flowrt.graph.ops.collectives`. For values of two ranks that do not fit
+they raise `InvalidArgumentError`, which shows both.
 """
 
 from __future__ import annotations
@@ -88,11 +88,20 @@ def _rest_shape(s: ShapeContext, axis: int) -> Shape:
 
 
 def _joined_shape(s: ShapeContext) -> Shape:
-    """Of all ranks' values one behind the other; those of other graphs may be of any size along the axis."""
+    """Of all ranks' values one behind the other."""
     axis = _axis_of(s, next((dims for dims in s.shapes if dims is not None), None))
+    known = [size for size in _sizes(s, axis) if size is not None]
+    total = sum(known) if len(known) == s.attrs["group_size"] else None
+    return resized(_rest_shape(s, axis), axis, total)
+
+
+def _sizes(s: ShapeContext, axis: int) -> list[int | None]:
+    """Along the axis, of all ranks' values; other graphs give what this one gives."""
     sizes = [None if dims is None else dims[axis] for dims in s.shapes]
-    is_known = None not in sizes and len(sizes) == s.attrs["group_size"]
-    return resized(_rest_shape(s, axis), axis, sum(sizes) if is_known else None)  # type: ignore[arg-type]
+    if len(sizes) == s.attrs["group_size"]:
+        return sizes
+    common = _common_shape(s)
+    return [None if common is None else common[axis]] * s.attrs["group_size"]
 
 
 def gathered(s: ShapeContext) -> Sequence[Shape]:
@@ -127,10 +136,7 @@ def exchanged(s: ShapeContext) -> Sequence[Shape]:
     _check(s)
     axis = _axis_of(s, next((dims for dims in s.shapes if dims is not None), None))
     rest, p = _rest_shape(s, axis), s.attrs["group_size"]
-    sizes = [None if dims is None else dims[axis] for dims in s.shapes]
-    if len(sizes) < p:  # other graphs give what this one gives
-        sizes = [sizes[0]] * p
-    known = [size for size in sizes if size is not None]
+    known = [size for size in _sizes(s, axis) if size is not None]
     if len(known) < p:
         return [rest] * len(s.shapes)
     totals = [sum([_part(size, p, rank) for size in known]) for rank in s.attrs["ranks"]]

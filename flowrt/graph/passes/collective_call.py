@@ -11,15 +11,18 @@ from flowrt.graph.collectives.algorithms import Group
 from flowrt.graph.collectives.cost import Links, cheapest, schedule_of
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.passes.expand_collective import Call
-from flowrt.graph.passes.native_collective import why_not_native
 from flowrt.graph.passes.partition import task_of
-from flowrt.graph.shapes import merge, normalize_axis, num_elements
+from flowrt.graph.shapes import Shape, is_static, merge, normalize_axis, num_elements
 
 LOCAL = "local"
 """The key of groups that are whole in their graph and have no other name."""
 
 _UNEVEN = ("AllGather", "Gather", "AllToAll")
 """Kinds whose ranks have chunks of their own: their values may differ along the axis."""
+
+
+_CUT = ("Scatter", "ReduceScatter", "AllToAll")
+"""Kinds that cut a value into a part a rank."""
 
 
 class Asked(NamedTuple):
@@ -89,15 +92,24 @@ def is_whole(node: Node) -> bool:
 def _native(node: Node, payload: TensorSpec, axis: int) -> str:
     """The lowering where native was asked for, or where it is preferred if it can be."""
     is_asked_for, attrs = node.attrs["lowering"] == "native", node.attrs
-    lacks = why_not_native(node.op.name, payload.shape, axis, attrs["group_size"])
+    lacks = _why_not_native(node.op.name, payload.shape, axis, attrs["group_size"])
     if is_asked_for and attrs["group_key"] == LOCAL:
         raise FailedPreconditionError(
-            "native: expected a Group that its processes have joined; got none. Without one, the devices of a "
-            "session use an expanded algorithm"
+            "native: expected a Group that its processes have joined; got none. Between the devices of one "
+            "session collectives are expanded"
         )
     if is_asked_for and lacks:
         raise InvalidArgumentError(f"native: expected {lacks}; got {payload}. Use lowering='auto'")
     return "auto" if lacks else "native"
+
+
+def _why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | None:
+    """What a native collective of ``size`` ranks would need of the payload's shape; None if it has that."""
+    if not is_static(payload):
+        return "a shape known before the step"
+    if kind in _CUT and payload[axis] % size:
+        return f"a dimension {axis} that {size} ranks divide"
+    return None
 
 
 def _number_of_values(node: Node) -> int:

@@ -119,7 +119,9 @@ class _Lowering:
         self._note_last(devices, last)
         if node.name in self._subgraph.targets:
             ends = self._ends[node.name]
-            self._add(self._redirected(Node(node.name, op_def("NoOp"), (), ends, {}, devices[0], node.source, ())))
+            self._add(
+                self._redirected(Node(node.name, op_def("NoOp"), (), ends, {}, devices[0], node.source, ()))
+            )
 
     def _expand(self, node: Node, what: Asked, call: Call) -> list[tuple[str, ...]]:
         """Add the expansion. Returns what of each rank comes last."""
@@ -144,12 +146,12 @@ class _Lowering:
         given, outputs = list(values_of(node)), iter(enumerate(node.outputs))
         for rank, device in zip(node.attrs["ranks"], what.devices, strict=True):
             value = [given.pop(0)] if gives(node.op.name, rank, what.group.root) else []
-            result = next(outputs) if gets(node.op.name, rank, what.group.root) else None
+            index, result = next(outputs) if gets(node.op.name, rank, what.group.root) else (0, None)
             part = rank_part(node, rank, what, value, result, self._before(node, device))
             self._add(part.start)
             self._waiting[part.wait.name] = part.wait
             if result is not None:
-                self._results[node.name, result[0]] = (part.wait.name, 0)
+                self._results[node.name, index] = (part.wait.name, 0)
             starts.append((part.start.name,))
             waits.append(part.wait.name)
         self._targets |= dict.fromkeys(waits)

@@ -193,7 +193,11 @@ class _Expansion:
 
     def _edge(self, number: int, transfer: Transfer) -> dict[str, str]:
         name = f"{self._call.edge};{transfer.source};{transfer.target};{number}"
-        return {"group_key": self._call.group_key, "edge": name}
+        return {
+            "group_key": self._call.group_key,
+            "edge": name,
+            "name": f"edge_{transfer.source}_{transfer.target}",
+        }
 
     def _chunk_shape(self, transfer: Transfer) -> Shape:
         """Of what a rank of another graph sends."""

@@ -16,10 +16,8 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.group_transfer import group_start_op, group_wait_op
-from flowrt.graph.shapes import Shape, is_static
-
-_CUT = ("Scatter", "ReduceScatter", "AllToAll")
-"""Kinds that cut a value into a part a rank."""
+from flowrt.graph.passes.collective_call import Asked, edge_of
+from flowrt.graph.shapes import is_static
 
 
 class RankPart(NamedTuple):
@@ -27,15 +25,6 @@ class RankPart(NamedTuple):
 
     start: Node
     wait: Node
-
-
-def why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | None:
-    """What a native collective of ``size`` ranks would need of the payload's shape; None if it has that."""
-    if not is_static(payload):
-        return "a shape known before the step"
-    if kind in _CUT and payload[axis] % size:
-        return f"a dimension {axis} that {size} ranks divide"
-    return None
 
 
 def rank_part(

@@ -65,6 +65,8 @@ def _lines(title: str, view: GraphView) -> Iterator[str]:
             yield f"{indent}}}"
 
     yield from box("", "  ")
+    if not any(group.kind is GroupKind.DEVICE for group in view.groups.values()):
+        yield from _legend(colors)
     for edge in view.edges:
         yield f"  {ids[edge.source]} -> {ids[edge.target]} [{_edge(edge)}]"
     yield "}"
@@ -74,6 +76,17 @@ def device_colors(view: GraphView) -> dict[str, str]:
     """A colour a device; none where nothing was placed."""
     devices = dict.fromkeys(node.device for node in view.nodes.values() if is_full(node.device))
     return {device: PALETTE[i % len(PALETTE)] for i, device in enumerate(devices)}
+
+
+def _legend(colors: Mapping[str, str]) -> Iterator[str]:
+    """Which colour is which device, where devices are no boxes."""
+    if not colors:
+        return
+    yield "  subgraph cluster_devices {"
+    yield f'    graph [label="devices", {_GROUP[GroupKind.SERIES]}]'
+    for i, (device, color) in enumerate(colors.items()):
+        yield f'    device{i} [label={_quoted(device)}, fillcolor="{color}"]'
+    yield "  }"
 
 
 def _node(node: NodeView, colors: Mapping[str, str]) -> str:

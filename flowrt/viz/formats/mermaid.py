@@ -51,8 +51,9 @@ def _lines(view: GraphView) -> Iterator[str]:
         yield f"  {ids[edge.source]} {_arrow(edge)} {ids[edge.target]}"
     for i, (device, color) in enumerate(device_colors(view).items()):
         placed = [ids[node.name] for node in view.nodes.values() if node.device == device]
+        yield f"  device{i}({_quoted(device)})"
         yield f"  classDef d{i} fill:{color},stroke:#6e7781,color:#000"
-        yield f"  class {','.join(placed)} d{i}"
+        yield f"  class {','.join([f'device{i}', *placed])} d{i}"
 
 
 def _shape(node: NodeView) -> str:

@@ -57,7 +57,10 @@ class Cluster:
 
 
 @contextlib.contextmanager
-def cluster(servers: int, workers: int, *, are_processes: bool = False) -> Iterator[Cluster]:
+def cluster(
+    servers: int, workers: int, *, are_processes: bool = False, own_workers: int | None = None
+) -> Iterator[Cluster]:
+    """``servers`` and ``workers``, of which the first ``own_workers`` (None: all) are in this process."""
     with ReservedPorts(servers + workers) as reserved, contextlib.ExitStack() as stack:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
         spec = tf.train.ClusterSpec({"ps": addresses[:servers], "worker": addresses[servers:]})
@@ -68,7 +71,7 @@ def cluster(servers: int, workers: int, *, are_processes: bool = False) -> Itera
             else:
                 stack.callback(tf.train.Server(spec, "ps", number).stop)
         stack.callback(_reap, made)
-        for number in range(workers):
+        for number in range(workers if own_workers is None else own_workers):
             server = tf.train.Server(spec, "worker", number)
             stack.callback(server.stop)
             made.masters.append(server.target)

@@ -1,4 +1,4 @@
-"""A function once a replica: one thread at a time, merges as barriers, values taken apart and put together."""
+"""A function once a replica: threads take turns, merges are barriers, values are taken apart and regrouped."""
 
 from __future__ import annotations
 
@@ -257,7 +257,7 @@ def test_a_second_run_makes_new_layers_as_a_second_call_would() -> None:
 def test_a_layer_object_is_shared() -> None:
     strategy, layer = mirrored(2), tf.layers.Dense(1, kernel_initializer=tf.ones_initializer())
     value = numbered(strategy, [np.ones((1, 2), "f"), np.full((1, 2), 2, "f")])
-    out = strategy.run(lambda x: layer(x), args=(value,))
+    out = strategy.run(layer, args=(value,))
     with initialized() as sess:
         assert [v.item() for v in sess.run(list(out.values))] == [2.0, 4.0]
     assert len(layer.weights) == 2

@@ -1,4 +1,4 @@
-"""Variables of a strategy: synchronization x aggregation, in replicas and cross-replica, saved and restored."""
+"""Variables of a strategy: synchronization x aggregation, in replicas and outside, saved and restored."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_replicas_writes_are_aggregated(make, aggregation: Aggregation) -> None:
     strategy = make(2)
     v = made(strategy, aggregation=aggregation)
     values = numbered(strategy, [1.0, 2.0])
-    assigned = strategy.run(lambda x: v.assign(x), args=(values,))
+    assigned = strategy.run(v.assign, args=(values,))
     added = strategy.run(lambda x: v.assign_add(x, read_value=False), args=(values,))
     shared = strategy.run(lambda: v.assign_sub(2.0, read_value=False))
     with initialized() as sess:
@@ -208,8 +208,8 @@ def test_replicas_write_their_own_copies_and_a_read_combines_them(make, aggregat
     v = made(strategy, 0.0, synchronization=Sync.ON_READ, aggregation=aggregation)
     assert not v.trainable
     values = numbered(strategy, [1.0, 2.0])
-    own = strategy.run(lambda x: v.assign_add(x), args=(values,))
-    rows = strategy.run(lambda: v.read_value())
+    own = strategy.run(v.assign_add, args=(values,))
+    rows = strategy.run(v.read_value)
     with strategy.scope():
         combined = v.read_value()
         also = strategy.extended.read_var(v)

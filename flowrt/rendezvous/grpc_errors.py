@@ -1,0 +1,65 @@
+"""What gRPC says went wrong, as typed errors. It has no codes for most reasons: they are read from its words."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
+
+
+def as_op_error(error: Any, where: str) -> OpError:
+    """`UnauthenticatedError` where one of the two ends will not speak with the other however often it dials,
+    `FailedPreconditionError` where the other end says why it refused, else `UnavailableError`.
+    """
+    code, details = _status_of(error)
+    match code:
+        case "UNAUTHENTICATED":
+            return UnauthenticatedError(f"{where}: auth refused: {details}")
+        case "FAILED_PRECONDITION":
+            return FailedPreconditionError(f"{where}: {details}")
+    for words, reason in _REFUSALS.items():
+        if words in details:
+            return UnauthenticatedError(f"{where}: auth refused: {reason} ({details})")
+    return UnavailableError(f"{where}: {_reason(details)}")
+
+
+def hangs_up(error: Any) -> bool:
+    """Whether the other end was there and ended the connection before it said anything."""
+    return all(words in _status_of(error)[1] for words in ("failed to connect", "Socket closed"))
+
+
+def _status_of(error: Any) -> tuple[str, str]:
+    """Name of the code, and the details. A server's request iterator raises errors that have neither."""
+    if not hasattr(error, "details"):
+        return "UNAVAILABLE", "it ended without a goodbye: the process or its network died"
+    return error.code().name, error.details() or ""
+
+
+_REFUSALS = {
+    "WRONG_VERSION_NUMBER": "TLS on this end only",
+    "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not of FLOWRT_TLS_CA",
+}
+"""Of what an end that is there is dialled for in vain, today and tomorrow."""
+
+_REASONS = {
+    "Connection refused": "refused",
+    "No route to host": "no route",
+    "Network is unreachable": "no route",
+    "Name or service not known": "name not found",
+    "lookup failed": "name not found",
+    "DNS": "name not found",
+    "Socket closed": "closed at once: does the other end want a certificate?",
+    "handshake": "TLS",
+    "CERTIFICATE": "TLS",
+    "Ssl": "TLS",
+    "timed out": "timeout",
+    "timeout": "timeout",
+}
+"""Words in gRPC's messages, which has no codes for these, and what they come to. The first found counts."""
+
+
+def _reason(details: str) -> str:
+    for words, reason in _REASONS.items():
+        if words in details:
+            return f"{reason} ({details})"
+    return details

@@ -1,0 +1,125 @@
+"""`shard`: the workers' parts of a dataset hold each record once, by file or by record."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.data.auto_shard import AutoShardPolicy, divide_batches, shard
+from flowrt.data.dataset import Dataset, TextLineDataset
+from flowrt.data.node import Node
+
+POLICIES = (AutoShardPolicy.AUTO, AutoShardPolicy.DATA)
+
+
+def records(node: Node) -> list[Any]:
+    """What a step after the other gives, without batches."""
+    next_batch = Dataset(node).make_one_shot_iterator().get_next()
+    found: list[Any] = []
+    with tf.Session() as sess:
+        while True:
+            try:
+                found += sess.run(next_batch).tolist()
+            except tf.errors.OutOfRangeError:
+                return found
+
+
+def parts(dataset: Dataset, count: int, policy: AutoShardPolicy) -> list[list[Any]]:
+    found = [shard(dataset.node, count, index, policy) for index in range(count)]
+    assert all(node is not None for node in found)
+    return [records(node) for node in found if node is not None]
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> list[str]:
+    """Five files of one to five lines, each line its file's number and its own."""
+    paths = [tmp_path / f"{i}.txt" for i in range(5)]
+    for i, path in enumerate(paths):
+        path.write_text("".join(f"{i}{line}\n" for line in range(i + 1)))
+    return [str(path) for path in paths]
+
+
+LINES = sorted(f"{i}{line}".encode() for i in range(5) for line in range(i + 1))
+
+
+def of_names(files: list[str]) -> Dataset:
+    return TextLineDataset(files)
+
+
+def of_map(files: list[str]) -> Dataset:
+    return Dataset.from_tensor_slices(files).flat_map(TextLineDataset)
+
+
+def of_shuffled_names(files: list[str]) -> Dataset:
+    return Dataset.from_tensor_slices(files).shuffle(5).interleave(TextLineDataset, cycle_length=2)
+
+
+@pytest.mark.parametrize("policy", [AutoShardPolicy.AUTO, AutoShardPolicy.FILE])
+@pytest.mark.parametrize("make", [of_names, of_map, of_shuffled_names])
+@pytest.mark.parametrize("count", [1, 2, 3, 5])
+def test_files_go_to_one_worker_each(files: list[str], policy, make, count: int) -> None:
+    found = parts(make(files).shuffle(3).batch(2 * count).prefetch(1), count, policy)
+    assert sorted(line for part in found for line in part) == LINES
+    for part in found:
+        numbers = {line[:1] for line in part}
+        assert sorted(part) == [line for line in LINES if line[:1] in numbers]
+
+
+@pytest.mark.parametrize("make", [of_names, of_map])
+def test_too_few_files_are_divided_by_record(files: list[str], make) -> None:
+    dataset = make(files[3:]).shuffle(3).batch(3)
+    found = parts(dataset, 3, AutoShardPolicy.AUTO)
+    assert sorted(line for part in found for line in part) == [line for line in LINES if line[:1] in b"34"]
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"3 files or more.*AutoShardPolicy.DATA"):
+        shard(dataset.node, 3, 0, AutoShardPolicy.FILE)
+
+
+@given(st.integers(0, 30), st.integers(1, 4), st.integers(1, 3), st.sampled_from(POLICIES))
+def test_every_record_is_in_one_part_whatever_the_orders(
+    count: int, workers: int, epochs: int, policy
+) -> None:
+    with tf.Graph().as_default():
+        dataset = Dataset.range(count).map(lambda x: x * 2).shuffle(7).repeat(epochs).batch(workers * 2)
+        found = parts(dataset, workers, policy)
+    assert sorted(x for part in found for x in part) == sorted([2 * x for x in range(count)] * epochs)
+    assert max(map(len, found)) - min(map(len, found)) <= epochs
+
+
+def test_an_order_that_all_workers_share_needs_no_parts() -> None:
+    for dataset in (Dataset.range(9).batch(4), Dataset.range(9).shuffle(3, seed=5).batch(4)):
+        for policy in POLICIES:
+            assert shard(dataset.node, 2, 0, policy) is None
+    assert shard(Dataset.range(9).shuffle(3).batch(4).node, 2, 0, AutoShardPolicy.DATA) is not None
+
+
+def test_off_leaves_the_records_and_divides_the_batches() -> None:
+    node = shard(Dataset.range(6).batch(4).node, 2, 1, AutoShardPolicy.OFF)
+    assert node is not None
+    assert records(node) == list(range(6))
+    (size,) = {leaf.shape for leaf in [divide_batches(Dataset.range(8).batch(4, True).node, 2).spec]}
+    assert size == (2,)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "words"),
+    [
+        (lambda: Dataset.range(9).shuffle(3).batch(5), "2 workers divide; got 5"),
+        (
+            lambda: Dataset.range(9).shuffle(3).map(lambda x: tf.stack([x, x])),
+            "batches another function makes",
+        ),
+    ],
+)
+def test_batches_that_cannot_be_divided_are_refused(dataset, words: str) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        shard(dataset().node, 2, 0, AutoShardPolicy.DATA)
+
+
+def test_the_policy_has_tensorflows_name() -> None:
+    assert tf.data.experimental.AutoShardPolicy is AutoShardPolicy
+    assert [policy.value for policy in AutoShardPolicy] == [-1, 0, 1, 2]

@@ -1,0 +1,157 @@
+"""Servers and workers that are killed, as processes; about 12 s."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from tests.distribute.parameter_server.cluster import cluster, run_workers
+from tests.distribute.parameter_server.training import batch, build
+from tests.distribute.processes import ROOT, SOON_S
+
+STEPS = 16
+GENERATION, VERSION, ACKNOWLEDGED = 1, 2, 3
+
+
+@pytest.fixture(autouse=True)
+def without_compiled_loops(monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "off")  # weights are compared to the last bit
+
+
+def adam():
+    return tf.train.AdamOptimizer(0.05)
+
+
+def train(servers, before_step, *, workers=2, are_processes=True, **how):
+    """The variables and the statuses after ``STEPS`` steps of each worker; ``before_step(cluster, worker, step)`` may
+    kill.
+    """
+    with cluster(servers, workers, are_processes=are_processes) as made:
+        for server in range(len(made.processes)):
+            made.wait_for(server)
+
+        def work(worker, together):
+            strategy = made.strategy(worker, replicas=2, **how)
+            model, status, leave = build(strategy, adam), strategy.shard_status(), strategy.leave()
+            with strategy.training_session(made.masters[worker], worker == 0, max_wait_secs=60) as session:
+                for step in range(STEPS):
+                    before_step(made, worker, step)
+                    session.run(model.train, {model.inputs: batch(worker, step)})
+                session.run(leave)
+                together.meet()
+                found = session.run([model.variables, status])
+                together.meet()
+                return found
+
+        return run_workers(workers, work)
+
+
+@pytest.fixture(scope="module")
+def undisturbed():
+    """The variables of a run in which nothing happens."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLOWRT_JIT", "off")
+        return train(2, lambda *_: None, are_processes=False, mode="sync")[0][0]
+
+
+def assert_equal(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert np.array_equal(one, other)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_training_goes_on_without_a_server_and_gives_the_same_weights(victim, undisturbed):
+    def kill(made, worker, step):
+        if (worker, step) == (0, STEPS // 2):
+            made.kill(victim)
+
+    for values, statuses in train(2, kill, mode="sync"):
+        assert_equal(values, undisturbed)
+        assert [list(status[VERSION:]) for status in statuses] == [[STEPS, STEPS, 0, 0, STEPS, STEPS]] * 2
+        assert [status[GENERATION] for status in statuses] == [2 if i == victim else 1 for i in range(2)]
+
+
+def test_two_of_three_servers_may_be_lost_one_after_the_other(undisturbed):
+    def kill(made, worker, step):
+        if worker == 0 and step in (5, 10):
+            made.kill(0 if step == 5 else 1)
+
+    for values, _ in train(3, kill, mode="sync"):
+        assert_equal(values, undisturbed)
+
+
+def test_no_gradient_of_an_asynchronous_worker_is_lost_or_counted_twice():
+    def kill(made, worker, step):
+        if (worker, step) == (1, 6):
+            made.kill(0)
+
+    for _, statuses in train(2, kill, mode="async"):
+        assert [list(status[VERSION:4]) for status in statuses] == [[2 * STEPS] * 2] * 2
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(6))
+def test_a_kill_at_any_moment_changes_nothing(seed, undisturbed):
+    draw = random.Random(seed)
+
+    def kill(made, worker, step):
+        if (worker, step) == (0, 1):
+            threading.Timer(draw.uniform(0, 0.1), made.kill, [seed % 2]).start()
+
+    for values, _ in train(2, kill, mode="sync"):
+        assert_equal(values, undisturbed)
+
+
+def test_without_replicas_a_lost_server_is_an_error_that_names_it():
+    with cluster(2, 1, are_processes=True) as made:
+        for server in range(2):
+            made.wait_for(server)
+        strategy = made.strategy(0)
+        model = build(strategy, adam)
+        with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            made.kill(1)
+            with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:1"):
+                for step in range(100):
+                    session.run(model.train, {model.inputs: batch(0, step)})
+
+
+def test_the_others_go_on_when_a_worker_is_killed():
+    with cluster(1, 2, own_workers=1) as made:
+        strategy = made.strategy(0, mode="async")
+        model, status = build(strategy, adam), strategy.shard_status()
+        with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            with endless_worker(made, 1) as other:
+                for _ in range(3):
+                    assert other.stdout.readline()
+            for step in range(5):
+                session.run(model.train, {model.inputs: batch(0, step)})
+            (found,) = session.run(status)
+    assert found[-2] == 5 and found[-1] >= 3
+    assert found[VERSION] == found[-2] + found[-1]
+
+
+class endless_worker:
+    """A worker's process, which is killed at the end."""
+
+    def __init__(self, made, worker):
+        module = "tests.distribute.parameter_server.endless_worker"
+        cluster = json.dumps(made.spec.as_dict())
+        self._command = [sys.executable, "-m", module, cluster, str(worker), "async"]
+
+    def __enter__(self):
+        self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+        return self._process
+
+    def __exit__(self, *_):
+        self._process.kill()
+        self._process.wait(SOON_S)
+        self._process.stdout.close()

@@ -1,0 +1,39 @@
+"""examples/digits_strategies.py: one script, every strategy, the weights of one process."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.distribute.strategies.cpus import CPUS
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
+STEPS = 30
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(str(EXAMPLES))
+        return importlib.import_module("digits_strategies")
+
+
+@pytest.fixture(scope="module")
+def expected(script: Any) -> list[np.ndarray]:
+    weights, _ = script.train(lambda: script.STRATEGIES["default"]([]), script.load(), STEPS)
+    return weights
+
+
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
+@pytest.mark.parametrize("strategy", ["one_device", "mirrored", "central_storage"])
+def test_the_weights_are_those_of_one_process(script, expected, strategy: str, replicas: int) -> None:
+    weights, _ = script.train(
+        lambda: script.STRATEGIES[strategy](list(CPUS[:replicas])), script.load(), STEPS
+    )
+    for found, value in zip(weights, expected, strict=True):
+        assert found.dtype == np.float64
+        np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
