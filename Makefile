@@ -46,11 +46,16 @@ check: lint types test  ## lint, types and test: what CI runs
 bench: $(READY)  ## write the benchmark table to runs/bench; PEERS=environment compares with the frameworks there
 	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS),--only-ours)
 
-docs: $(READY)  ## draw the documentation's pictures from the examples (Graphviz draws them: apt install graphviz)
+docs: $(READY)  ## draw the documentation's pictures from the examples (needs Graphviz and Chromium: apt install graphviz chromium)
 	@mkdir -p docs/pictures
 	@for view in placed partitioned; do \
 		$(PY) -m flowrt export examples/digits_cnn.py --view $$view --depth 1 \
 			--out docs/pictures/digits_cnn_$$view.svg -- --steps 2 --out runs/docs | tail -n 1 || exit; done
+	@$(PY) -m flowrt export examples/digits_cnn.py --out runs/docs/digits_cnn.html \
+		-- --steps 2 --out runs/docs | tail -n 1
+	@$(PY) -m tests.viz.browser runs/docs/digits_cnn.html docs/pictures/digits_cnn_page.png
+	@$(PY) -m tests.viz.browser runs/docs/digits_cnn.html docs/pictures/digits_cnn_page_op.png \
+		'#stage=fold_constants&op=hidden/MatMul'
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto

@@ -1,6 +1,7 @@
 """All-reduce in place between processes of this host: flowrt's communicator, and PyTorch's Gloo.
 
-As a program, ``python collectives.py SIDE RANK ADDRESSES...``, it is one rank, and ends with the benchmark.
+As a program, ``python collectives.py SIDE RANK MEASURES ADDRESSES...``, it is one rank, and ends with the
+benchmark.
 """
 
 from __future__ import annotations
@@ -58,20 +59,19 @@ def gloo_rank(rank: int, addresses: Sequence[str]) -> Ranks:
     import torch.distributed as dist
 
     torch.set_num_threads(1)
-    dist.init_process_group(
-        "gloo", init_method=f"tcp://{addresses[0]}", rank=rank, world_size=len(addresses)
-    )
+    dist.init_process_group("gloo", init_method=f"tcp://{addresses[0]}", rank=rank, world_size=len(addresses))
     return Ranks(torch.from_numpy, dist.all_reduce, dist.barrier, dist.destroy_process_group)
 
 
 OPEN = {"flowrt": flowrt_rank, "torch": gloo_rank}
 
 
-def run_rank(side: str, rank: int, addresses: Sequence[str]) -> Outcome:
-    """Rank ``rank``'s median seconds; the value is what it got for ones of the largest size, summed up."""
+def run_rank(side: str, rank: int, measures: Sequence[str], addresses: Sequence[str]) -> Outcome:
+    """Rank ``rank``'s median seconds; the value is what it got for ones of the last measure, summed up."""
     ranks = OPEN[side](rank, addresses)
     seconds = {}
-    for measure, nbytes in SIZES.items():
+    for measure in measures:
+        nbytes = SIZES[measure]
         source = np.ones(nbytes // 4, np.float32)
         array = ranks.as_array(source)
         ranks.all_reduce(array)
@@ -91,15 +91,15 @@ def _median_s(ranks: Ranks, array: Any, calls: int) -> float:
     return median(times[WARM_CALLS:])
 
 
-def all_reduce(side: str, count: int) -> Outcome:
+def all_reduce(side: str, count: int, measures: Sequence[str] = tuple(SIZES)) -> Outcome:
     """Between ``count`` processes, of which this is the first."""
     with ExitStack() as stack:
         addresses = reserve_addresses(count, stack)
         for rank in range(1, count):
-            command = [sys.executable, __file__, side, str(rank), *addresses]
+            command = [sys.executable, __file__, side, str(rank), ",".join(measures), *addresses]
             other = stack.enter_context(subprocess.Popen(command, stdout=subprocess.DEVNULL))
             stack.callback(other.kill)
-        return run_rank(side, 0, addresses)
+        return run_rank(side, 0, measures, addresses)
 
 
 def all_reduce_2_ranks(side: str) -> Outcome:
@@ -114,4 +114,4 @@ def all_reduce_4_ranks(side: str) -> Outcome:
 CASES = {case.__name__: case for case in (all_reduce_2_ranks, all_reduce_4_ranks)}
 
 if __name__ == "__main__":
-    run_rank(sys.argv[1], int(sys.argv[2]), sys.argv[3:])
+    run_rank(sys.argv[1], int(sys.argv[2]), sys.argv[3].split(","), sys.argv[4:])

@@ -21,6 +21,8 @@ BATCH = 64
 # Two devices, and one BLAS thread for each: the matrices are small, and on a busy machine a second thread
 # makes every product wait for a free core.
 CONFIG = tf.ConfigProto(device_count={"CPU": 2}, intra_op_parallelism_threads=1)
+TRACED = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+TRACED_EVERY = 200  # steps
 
 
 class Network:
@@ -73,7 +75,13 @@ def main(out: Path, steps: int) -> float:
         for step in range(1, steps + 1):
             images, labels = session.run(next_batch)
             feed = {network.images: images, network.labels: labels, network.training: True}
-            _, loss, summary = session.run([network.train, network.loss, network.summaries], feed)
+            fetches = [network.train, network.loss, network.summaries]
+            if step % TRACED_EVERY == 0:
+                metadata = tf.RunMetadata()
+                _, loss, summary = session.run(fetches, feed, TRACED, metadata)
+                events.add_run_metadata(metadata, f"step_{step}", step)
+            else:
+                _, loss, summary = session.run(fetches, feed)
             events.add_summary(summary, step)
             show_progress(step, steps, loss, time.perf_counter() - start)
         test = {network.images: digits.test_images, network.labels: digits.test_labels}
@@ -84,7 +92,7 @@ def main(out: Path, steps: int) -> float:
         )
     print(f"test accuracy {accuracy:.4f} on {len(digits.test_labels)} held-out images")
     print(f"checkpoint    {checkpoint}")
-    print(f"events        {out} (tensorboard --logdir {out})")
+    print(f"events        {out} (tensorboard --logdir {out}, or flowrt report {out})")
     print(f"graph picture {picture}")
     return accuracy
 

@@ -12,6 +12,7 @@ from xml.etree import ElementTree
 import pytest
 
 import flowrt as tf
+from flowrt.report.read_run import read_run
 from flowrt.summary.event_file import read_events
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -89,6 +90,14 @@ def test_digits_cnn_writes_events_in_which_the_loss_falls(cnn: tuple[str, Path])
     losses = [value.simple_value for value in values if value.tag == "batch_loss"]
     assert len(losses) == int(path_after("checkpoint", printed, folder).name.removeprefix("model-"))
     assert sum(losses[-50:]) < 0.5 * sum(losses[:50])
+
+
+def test_digits_cnn_leaves_a_run_to_report(cnn: tuple[str, Path]) -> None:
+    printed, folder = cnn
+    run = read_run(path_after("events", printed, folder))
+    assert [trace.tag for trace in run.traces] == ["step_200", "step_400", "step_600"]
+    assert len({operation.device for operation in run.traces[-1].step.operations}) == 2
+    assert set(run.curves) == {"batch_loss", "learning_rate"}
 
 
 def test_digits_cnn_draws_the_graph_on_both_devices(cnn: tuple[str, Path]) -> None:

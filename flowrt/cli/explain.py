@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "source",
         help="a script, which is run: of its steps the one with most operations is explained; or a GraphDef"
-        " (.pb, .pbtxt) or an event file",
+        " (.pb, .pbtxt), an event file, or a running worker (grpc://host:port)",
     )
     parser.add_argument(
         "--fetch", action="append", metavar="TENSOR", help="the step that computes it; may be repeated"

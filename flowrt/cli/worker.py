@@ -19,11 +19,13 @@ from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
 from flowrt.distribute.bind_policy import check_bind
 from flowrt.distribute.check import PeerCheck, check_cluster
+from flowrt.distribute.collectives.probe import probe_cluster
 from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, PEER_LOST, exit_code
 from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.server import Server
 from flowrt.errors import (
     AlreadyExistsError,
+    DeadlineExceededError,
     InvalidArgumentError,
     OpError,
     UnauthenticatedError,
@@ -61,6 +63,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(cluster, flush=True)
         if arguments.log_dir is not None:
             _log_to(arguments.log_dir / f"{cluster.job}_{cluster.task}.log")
+        if arguments.probe:
+            return _probe(cluster, arguments)
         return _check(cluster, arguments) if arguments.check else _serve(cluster, arguments)
     except (AlreadyExistsError, UnavailableError) as error:  # where it listens; lost peers are steps' errors
         return _complain(error, NOT_FORMED)
@@ -96,6 +100,10 @@ def new_worker_parser() -> argparse.ArgumentParser:
         " repeated",
     )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
+    add(
+        "--probe", action="store_true",
+        help="only measure how long messages to each other task take, which has to be probing too",
+    )  # fmt: skip
     return parser
 
 
@@ -125,6 +133,16 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     if any(isinstance(error, UnauthenticatedError) for error in errors):
         return AUTH_REFUSED
     return NOT_FORMED if errors else OK
+
+
+def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
+    """One line a peer: latency, seconds a byte, and how well a line through them fits."""
+    transport = new_transport(_security(cluster, arguments))
+    try:
+        probe_cluster(cluster, transport, arguments.bind, functools.partial(print, flush=True))
+    except DeadlineExceededError as error:  # a task does not probe
+        return _complain(error, NOT_FORMED)
+    return OK
 
 
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:

@@ -1,12 +1,13 @@
 """`shard`: one worker's part of a dataset that all workers build, by rewriting its tree.
 
-Each record has to be read by one worker, once an epoch. A part is taken as near to the source as it can be,
-below what shuffles: workers whose orders differ would otherwise take some records twice and others never.
+Each record has to be read by one worker, once an epoch. A part is taken below what
+shuffles: workers whose orders differ would otherwise take some records twice and others never.
 """
 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 from enum import Enum
 from typing import Any, TypeVar
 
@@ -14,11 +15,11 @@ import numpy as np
 
 from flowrt.data.batching import Batch, PaddedBatch
 from flowrt.data.node import Node, known_int
-from flowrt.data.pipeline import Cache, Interleave, Prefetch, Repeat, Shard, Shuffle
+from flowrt.data.pipeline import Interleave, Shard, Shuffle
 from flowrt.data.sources import TensorSlices, TextLines
 from flowrt.data.traced import FRESH_SEED, TracedDataset
 from flowrt.errors import InvalidArgumentError
-from flowrt.structure import flatten
+from flowrt.structure import flatten, map_structure
 
 N = TypeVar("N", bound=Node)
 
@@ -62,12 +63,23 @@ def _is_random(node: Node) -> bool:
 
 
 def _inputs(node: Node) -> list[Node]:
-    values = [getattr(node, field.name) for field in dataclasses.fields(node)]  # type: ignore[arg-type]
-    return [value for value in values if isinstance(value, Node)]
+    leaves = [leaf for field in _fields(node) for leaf in flatten(getattr(node, field))]
+    return [leaf for leaf in leaves if isinstance(leaf, Node)]
 
 
-def _with_input(node: N, below: Node) -> N:
-    return dataclasses.replace(node, input=below)  # type: ignore[type-var]
+def _with_inputs(node: N, changed: Callable[[Node], Node]) -> N:
+    """``node`` with each of its inputs ``changed``."""
+
+    def leaf(value: Any) -> Any:
+        return changed(value) if isinstance(value, Node) else value
+
+    return dataclasses.replace(  # type: ignore[type-var]
+        node, **{field: map_structure(leaf, getattr(node, field)) for field in _fields(node)}
+    )
+
+
+def _fields(node: Node) -> list[str]:
+    return [field.name for field in dataclasses.fields(node)]  # type: ignore[arg-type]
 
 
 # --- by file
@@ -84,12 +96,12 @@ def _at_files(node: Node, count: int, index: int) -> Node | None:
         size = _known_size(node.input)
         if size is not None and size < count:
             return None
-        return _with_input(node, _at_records(node.input, count, index))
+        return _with_inputs(node, lambda names: _at_records(names, count, index))
     below = getattr(node, "input", None)
     if not isinstance(below, Node):
         return None
     sharded = _at_files(below, count, index)
-    return None if sharded is None else _with_input(node, sharded)
+    return None if sharded is None else _with_inputs(node, lambda _: sharded)
 
 
 def _reads_files(function: Any) -> bool:
@@ -112,14 +124,10 @@ def _has_files(node: Node) -> bool:
 # --- by record
 
 
-_PASS_ON = (Batch, PaddedBatch, Shuffle, Repeat, Cache, Prefetch)
-
-
 def _at_records(node: Node, count: int, index: int) -> Node:
-    """Every ``count``-th record of the source of ``node``, from number ``index`` on."""
-    below = getattr(node, "input", None)
-    if isinstance(below, Node) and (isinstance(node, _PASS_ON) or _is_random(node)):
-        return _with_input(node, _at_records(below, count, index))
+    """Every ``count``-th record of ``node``, from number ``index`` on, as they are below what is random."""
+    if _is_random(node):
+        return _with_inputs(node, lambda below: _at_records(below, count, index))
     return Shard(node, count, index)
 
 
@@ -139,4 +147,4 @@ def divide_batches(node: Node, count: int) -> Node:
             "distributed dataset: expected a dataset with batch(); got one whose batches another function "
             "makes. Use distribute_datasets_from_function()"
         )
-    return _with_input(node, divide_batches(below, count))
+    return _with_inputs(node, lambda batches: divide_batches(batches, count))

@@ -123,6 +123,16 @@ class NullExecutor(StreamExecutor):
     def create_event(self) -> NullEvent:
         return NullEvent(self)
 
+    def create_timed_event(self) -> NullEvent:
+        return self.create_event()
+
+    def elapsed_ns(self, first: Event, last: Event) -> int:
+        """Of the virtual clock."""
+        start_s, end_s = _own(first).at_s, _own(last).at_s
+        assert start_s is not None  # both were recorded
+        assert end_s is not None
+        return round(1e9 * (end_s - start_s))
+
     def kernel(self, name: str, function: Callable[..., Any], seconds: float) -> Callable[..., Any]:
         """A stand-in for ``function``: whatever its arguments, it records a call of ``seconds`` on the
         current stream and returns its argument ``out``, or None.

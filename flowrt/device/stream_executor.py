@@ -31,6 +31,7 @@ from flowrt.errors import (
     InternalError,
     InvalidArgumentError,
     OpError,
+    UnimplementedError,
     copy_to_raise,
 )
 
@@ -212,6 +213,14 @@ class StreamExecutor(ABC):
     @abstractmethod
     def create_event(self) -> Event:
         """A new event, not recorded yet."""
+
+    def create_timed_event(self) -> Event | None:
+        """A new event that keeps when the device passed it, for `elapsed_ns`; None where there are none."""
+        return None
+
+    def elapsed_ns(self, first: Event, last: Event) -> int:
+        """Nanoseconds of the device's clock from one timed event to another, both of which are complete."""
+        raise UnimplementedError(f"{self.name}: elapsed_ns: this device has no timed events")
 
     # --- work on a stream
 

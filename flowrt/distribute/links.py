@@ -18,6 +18,8 @@ from typing import Any, Protocol, final
 import flowrt.version
 from flowrt.distribute.certificates import check_claim
 from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.collectives.mesh_forming import GroupDoor
+from flowrt.distribute.first_frame import FirstFrame
 from flowrt.distribute.master import CONNECT_S
 from flowrt.distribute.messages import PROTOCOL, Message
 from flowrt.distribute.peer import Done, Peer, dial
@@ -80,6 +82,8 @@ class Links:
             incarnation=incarnation,
             cluster=fingerprint(cluster),
         )
+        self.groups = GroupDoor()
+        """Where ranks come in that dial this task for a group."""
         self._lock = threading.Lock()
         self._serial = itertools.count(1)
         self._peers: dict[str, Peer] = {}
@@ -151,7 +155,7 @@ class Links:
 
     def accept(self, connection: Connection) -> None:
         """Of a listener."""
-        connection.start(Peer(connection, self))
+        connection.start(FirstFrame(self, self.groups))
 
     def hello(self) -> Any:
         """See `flowrt.distribute.peer.Owner`."""

@@ -31,6 +31,7 @@ from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
 from flowrt.distribute.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
+from flowrt.distribute.collectives.mesh_forming import GroupDoor
 from flowrt.distribute.containers import Containers
 from flowrt.distribute.describe import describe_parts
 from flowrt.distribute.graph_limits import check_remote_graph
@@ -45,7 +46,7 @@ from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgume
 from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Listener
+from flowrt.rendezvous.channel import Listener, Transport
 from flowrt.rendezvous.faulty import with_faults
 from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
@@ -183,6 +184,16 @@ class Server:
     def target(self) -> str:
         """What a `Session` connects to."""
         return f"grpc://{self.address}"
+
+    @property
+    def transport(self) -> Transport:
+        """What it dials other tasks by, as its security says."""
+        return self._transport
+
+    @property
+    def groups(self) -> GroupDoor:
+        """Where ranks of other tasks come in that dial this one for a group of collectives."""
+        return self._links.groups
 
     @property
     def server_def(self) -> dict[str, Any]:

@@ -21,7 +21,8 @@ The way of a step, in the order of the modules:
     iterated_program, compiled_body, pace     loops that are machine code; how long they go without a pause
     arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
-    runner        drives the programs: in turn, a thread a device, or in a seeded order
+    runner        drives the programs: in turn, a thread a device, or in a seeded order; relay: one program,
+                  by whoever brings what it waits for
     step_stats    what a traced step records
     tiers         when loops are compiled, and by whom
     collector     Python's garbage collector, paused while a plan is compiled

@@ -3,8 +3,8 @@
     Program.run_traced --(node, start, end)--> StepRecorder --fill--> StepStats --> flowrt.profiler
 
 A device is one ``DeviceStepStats``, a stream of it a ``thread_id``, what a node did one ``NodeExecStats``. A
-receive is for how long its program has waited; where the tensor was copied to a device that works by itself, that
-is one more, ``Memcpy``.
+receive is for how long its program has waited; where the tensor was copied to a device that works by itself,
+that is one more, ``Memcpy``.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ COPY = "Memcpy"
 
 
 class Slice(NamedTuple):
-    """What was done for ``node``; times are nanoseconds since the epoch. ``pool_bytes``: what was in use of the
-    device's memory then, if that was looked at. ``is_wait``: the program waited for the tensor of a receive.
+    """What was done for ``node``; times are nanoseconds since the epoch. ``pool_bytes``: what was in use of
+    the device's memory then, if that was looked at. ``is_wait``: the program waited for a receive's tensor.
     """
 
     node: Node

@@ -43,8 +43,8 @@ class Watch(Protocol):
 
 
 def watch_streams(device: Device, clock: Callable[[], int], recorder: StepRecorder) -> Watch:
-    """Times of the device's own where it has them and ``recorder`` is thorough, else of launches. ``clock`` is
-    the host's, in nanoseconds.
+    """The device's own times where it has them and ``recorder`` is thorough, else those of launches.
+    ``clock`` is the host's, in nanoseconds.
     """
     if recorder.is_thorough and device.executor.create_timed_event() is not None:
         return StreamTimes(device, clock, recorder)

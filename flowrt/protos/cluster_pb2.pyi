@@ -270,12 +270,37 @@ class DescribeGraphs(_message.Message):
     def __init__(self) -> None: ...
 
 class GraphDescriptions(_message.Message):
-    __slots__ = ("task", "graphs")
+    __slots__ = ("task", "graphs", "plans")
     TASK_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    PLANS_FIELD_NUMBER: _ClassVar[int]
     task: str
     graphs: _containers.RepeatedScalarFieldContainer[bytes]
-    def __init__(self, task: _Optional[str] = ..., graphs: _Optional[_Iterable[bytes]] = ...) -> None: ...
+    plans: _containers.RepeatedCompositeFieldContainer[PlanDescription]
+    def __init__(self, task: _Optional[str] = ..., graphs: _Optional[_Iterable[bytes]] = ..., plans: _Optional[_Iterable[_Union[PlanDescription, _Mapping]]] = ...) -> None: ...
+
+class PlanDescription(_message.Message):
+    __slots__ = ("device", "streams", "arena_bytes", "lower_bound_bytes", "groups", "programs")
+    class Group(_message.Message):
+        __slots__ = ("name", "members")
+        NAME_FIELD_NUMBER: _ClassVar[int]
+        MEMBERS_FIELD_NUMBER: _ClassVar[int]
+        name: str
+        members: str
+        def __init__(self, name: _Optional[str] = ..., members: _Optional[str] = ...) -> None: ...
+    DEVICE_FIELD_NUMBER: _ClassVar[int]
+    STREAMS_FIELD_NUMBER: _ClassVar[int]
+    ARENA_BYTES_FIELD_NUMBER: _ClassVar[int]
+    LOWER_BOUND_BYTES_FIELD_NUMBER: _ClassVar[int]
+    GROUPS_FIELD_NUMBER: _ClassVar[int]
+    PROGRAMS_FIELD_NUMBER: _ClassVar[int]
+    device: str
+    streams: int
+    arena_bytes: int
+    lower_bound_bytes: int
+    groups: _containers.RepeatedCompositeFieldContainer[PlanDescription.Group]
+    programs: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, device: _Optional[str] = ..., streams: _Optional[int] = ..., arena_bytes: _Optional[int] = ..., lower_bound_bytes: _Optional[int] = ..., groups: _Optional[_Iterable[_Union[PlanDescription.Group, _Mapping]]] = ..., programs: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CreateSession(_message.Message):
     __slots__ = ("is_isolated", "device_filters", "allow_soft_placement", "optimises", "log_device_placement", "connect_timeout_ms")

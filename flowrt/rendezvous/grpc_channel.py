@@ -23,7 +23,6 @@ from urllib.parse import unquote
 
 from flowrt.errors import (
     AlreadyExistsError,
-    FailedPreconditionError,
     OpError,
     UnauthenticatedError,
     UnavailableError,
@@ -125,7 +124,7 @@ def _translate_errors(
         where = f"connection to {peer}"
         if hangs_up(error) and wants_tls():
             raise UnauthenticatedError(
-                f"{where}: auth refused: it wants TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT and _KEY"
+                f"{where}: auth refused: it wants TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT, _KEY"
             ) from None
         raise as_op_error(error, where) from None
 

@@ -1,4 +1,4 @@
-"""What gRPC says went wrong, as typed errors. It has no codes for most reasons: they are read from its words."""
+"""What gRPC says went wrong, as typed errors. It has few codes: most reasons are read from its words."""
 
 from __future__ import annotations
 
@@ -37,9 +37,12 @@ def _status_of(error: Any) -> tuple[str, str]:
 
 _REFUSALS = {
     "WRONG_VERSION_NUMBER": "TLS on this end only",
+    "certificate has expired": "TLS, its certificate has expired",
     "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not of FLOWRT_TLS_CA",
 }
-"""Of what an end that is there is dialled for in vain, today and tomorrow."""
+"""Words and what they come to: why an end that is there is dialled in vain, however often. The first found
+counts.
+"""
 
 _REASONS = {
     "Connection refused": "refused",

@@ -36,8 +36,8 @@ def client_context(security: Security) -> ssl.SSLContext:
 
 
 def speaks_tls(address: str, timeout_s: float) -> bool:
-    """Whether who listens at ``address``, a ``host:port``, answers a TLS greeting, be it by an alert. Nothing is
-    believed of the answer.
+    """Whether who listens at ``address``, a ``host:port``, answers a TLS greeting, if by an alert. It is not
+    asked who it is.
     """
     host, _, port = address.rpartition(":")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)

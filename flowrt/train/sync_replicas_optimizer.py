@@ -93,13 +93,7 @@ class SyncReplicasOptimizer(Optimizer):
             raise InvalidArgumentError(
                 "SyncReplicasOptimizer: expected a global_step, to tell which gradients are too old; got None"
             )
-        local_step = Variable(
-            global_step.initial_value,
-            trainable=False,
-            collections=[GraphKeys.LOCAL_VARIABLES],
-            dtype=global_step.dtype,
-            name="sync_rep_local_step",
-        )
+        local_step = _local_step_like(global_step)
         accumulators = _Accumulators(pairs, local_step, self._replicas_to_aggregate)
         graph = get_default_graph()
         with on_device_of(global_step), graph.name_scope(None):
@@ -180,6 +174,22 @@ class SyncReplicasOptimizer(Optimizer):
                 "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called before; it was not"
             )
         return self._applied
+
+
+def _local_step_like(global_step: Variable) -> Variable:
+    """A worker's own step, where its other operations are: a device setter puts variables on servers, and there all
+    workers would share it.
+    """
+    graph = get_default_graph()
+    here = no_op(name="local_step_device").device
+    with graph.device(None), graph.device(here or None):
+        return Variable(
+            global_step.initial_value,
+            trainable=False,
+            collections=[GraphKeys.LOCAL_VARIABLES],
+            dtype=global_step.dtype,
+            name="sync_rep_local_step",
+        )
 
 
 @final

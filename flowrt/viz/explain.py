@@ -17,16 +17,16 @@ from flowrt.errors import OpError
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.plan import Plan
+from flowrt.executor.plan_description import DevicePlan, describe_plan
 from flowrt.executor.session import BaseSession, Session
 from flowrt.graph.graph import Graph
-from flowrt.graph.node import Node, Subgraph, owned_subgraphs
-from flowrt.graph.passes.group import Group
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text import labelled_functions
 from flowrt.viz.formats.wording import size_text
 from flowrt.viz.question import Question, question, some, title_of
-from flowrt.viz.sources import read_graph
+from flowrt.viz.sources import WORKER, ask_worker, read_graph
 
 
 class Placed(NamedTuple):
@@ -37,26 +37,6 @@ class Placed(NamedTuple):
     device: str
     why: str
     source: str
-
-
-class FusedGroup(NamedTuple):
-    """One loop that computes the ``members``: "Relu a, AddV2 b"."""
-
-    name: str
-    members: str
-
-
-class DevicePlan(NamedTuple):
-    """What one device does in a step: on how many ``streams``, with an arena of ``arena_bytes`` (of which at
-    least ``lower_bound_bytes`` are needed at once), and the program's text.
-    """
-
-    device: str
-    streams: int
-    arena_bytes: int
-    lower_bound_bytes: int
-    groups: tuple[FusedGroup, ...]
-    programs: tuple[str, ...]
 
 
 class Explanation(NamedTuple):
@@ -79,10 +59,14 @@ def explain(
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Explanation:
     """The step of ``what`` that computes ``fetches``: see `flowrt.viz.question.question`. A string is the
-    path of a GraphDef. Variables that no step has placed are placed by this one, as if it ran; nothing runs.
+    path of a GraphDef, or the address of a running worker, ``grpc://host:port``, of which all that it has
+    compiled is explained. Variables that no step has placed are placed by this one, as if it ran; nothing
+    runs.
 
-    Raises as `Session.run` where the step does not compile, and as `flowrt.viz.sources.read_graph`.
+    Raises as `Session.run` where the step does not compile, and as `flowrt.viz.sources.source_of`.
     """
+    if isinstance(what, str) and what.startswith(WORKER):
+        return _of_worker(what)
     if isinstance(what, Question):
         asked = what
     else:
@@ -91,10 +75,10 @@ def explain(
     step, operations = _title(asked), tuple(_placements(asked))
     try:
         if isinstance(what, BaseSession):
-            return Explanation(step, operations, _device_plans(_fused(_plan(what, asked))), "")
+            return Explanation(step, operations, describe_plan(_fused(_plan(what, asked))), "")
         config = ConfigProto(device_count=_local_counts(asked), allow_soft_placement=True)
         with closing(Session(graph=asked.graph, config=config)) as session:
-            return Explanation(step, operations, _device_plans(_fused(_plan(session, asked))), "")
+            return Explanation(step, operations, describe_plan(_fused(_plan(session, asked))), "")
     except _NotHere as reason:
         return Explanation(step, operations, (), str(reason))
 
@@ -102,6 +86,14 @@ def explain(
 def _title(asked: Question) -> str:
     fed = [f"{tensor.name} {tensor.dtype.name}{format_shape(shape)}" for tensor, shape in asked.feeds.items()]
     return title_of(asked) + (f"; fed: {some(fed)}" if fed else "")
+
+
+def _of_worker(target: str) -> Explanation:
+    task = ask_worker(target)
+    operations = [
+        _placed(node, node.name, "the master placed it there") for part in task.parts for node in part
+    ]
+    return Explanation(f"task: {task.name}", tuple(operations), task.plans, "")
 
 
 # --- devices and reasons
@@ -173,32 +165,6 @@ def _fused(plan: Plan) -> Plan:
         return plan
 
 
-def _device_plans(plan: Plan) -> tuple[DevicePlan, ...]:
-    texts: dict[str, list[str]] = {}
-    for program in plan.programs:
-        texts.setdefault(program.device.name, []).append(str(program))
-    return tuple(
-        DevicePlan(
-            name,
-            part.schedule.count,
-            part.places.memory.nbytes,
-            part.places.memory.lower_bound,
-            tuple(_groups([part.subgraph])),
-            tuple(texts.get(name, ())),
-        )
-        for name, part in plan.partitions.items()
-    )
-
-
-def _groups(parts: Sequence[Subgraph]) -> Iterator[FusedGroup]:
-    for part in parts:
-        for node in part:
-            group = node.attrs.get("group")
-            if isinstance(group, Group):
-                yield FusedGroup(node.name, str(group))
-            yield from _groups(owned_subgraphs(node.attrs))
-
-
 # --- text
 
 
@@ -220,7 +186,8 @@ def _lines(explanation: Explanation) -> Iterator[str]:
 def _device_lines(device: DevicePlan) -> Iterator[str]:
     streams = f"{device.streams} stream{'s' if device.streams > 1 else ''}"
     arena = f"arena {size_text(device.arena_bytes)} (at least {size_text(device.lower_bound_bytes)})"
-    yield f"{device.device}: {streams}, {arena}, {len(device.groups)} fused groups"
+    groups = f"{len(device.groups)} fused group{'' if len(device.groups) == 1 else 's'}"
+    yield f"{device.device}: {streams}, {arena}, {groups}"
     yield from (f"  {group.name}: {group.members}" for group in device.groups)
     for program in device.programs:
         yield from (f"  {line}" for line in program.splitlines())

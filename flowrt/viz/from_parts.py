@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
+from itertools import zip_longest
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -148,13 +149,28 @@ class _Builder:
             ends.setdefault(tuple([node.attrs[key] for key in PAIR]), []).append(name)
 
     def connect_pairs(self) -> None:
-        """Draw the transfers. Loops that send tensors of one name are met in the order in which they run."""
-        for key, sends in self._sends.items():
-            for send, receive in zip(sends, self._receives.get(key, ()), strict=False):
-                facts = self.nodes[receive].outputs[0]
-                tensor, how = plain_name(key[0]), transport(key[1], key[2])
-                nbytes = facts.nbytes or 0
-                self.edges.append(EdgeView(send, receive, EdgeKind.TRANSFER, tensor, facts, nbytes, how))
+        """Draw the transfers. Loops that send tensors of one name are met in the order in which they run.
+        Where one end is in another task, a node stands for that.
+        """
+        for key in dict.fromkeys([*self._sends, *self._receives]):
+            sends, receives = self._sends.get(key, []), self._receives.get(key, [])
+            for send, receive in zip_longest(sends, receives):
+                self._connect(key, send, receive)
+
+    def _connect(self, key: tuple[Any, ...], send: str | None, receive: str | None) -> None:
+        tensor, sender, receiver = key
+        known = None if receive is None else self.nodes[receive].outputs[0]
+        ends = send or self._elsewhere(sender), receive or self._elsewhere(receiver)
+        nbytes = known.nbytes or 0 if known is not None else 0
+        how = transport(sender, receiver)
+        self.edges.append(EdgeView(*ends, EdgeKind.TRANSFER, plain_name(tensor), known, nbytes, how))
+
+    def _elsewhere(self, device: str) -> str:
+        """The node that stands for a device whose part is not here."""
+        name = f"elsewhere:{device}"
+        if name not in self.nodes:
+            self.nodes[name] = NodeView(name, device, "elsewhere", "", "", {}, (), "")
+        return name
 
 
 def _place(node: Node) -> str:

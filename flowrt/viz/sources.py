@@ -18,7 +18,7 @@ from google.protobuf.message import DecodeError
 
 from flowrt import protos
 from flowrt.distribute.cluster_runtime import ClusterRuntime
-from flowrt.distribute.describe import read_descriptions
+from flowrt.distribute.describe import DescribedTask, read_description
 from flowrt.distribute.messages import Message
 from flowrt.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from flowrt.executor.compile_step import compile_step
@@ -40,6 +40,9 @@ VIEWS = ("logical", "placed", "partitioned")
 
 MAX_FILE_BYTES = 2**31 - 1
 """Of a GraphDef: protobuf takes no more."""
+
+WORKER = "grpc://"
+"""How the address of a running worker begins."""
 
 WORKER_MS = 10_000
 """Milliseconds for a worker to be reached."""
@@ -142,17 +145,27 @@ def source_of(
     if isinstance(what, BaseSession | Graph):
         return Step("graph", question(what, fetches, feed_dict))
     text = os.fspath(what)
-    if text.startswith("grpc://"):
+    if text.startswith(WORKER):
         return _task_at(text)
     return Step(Path(text).name, question(read_graph(text), fetches, feed_dict))
 
 
 def _task_at(target: str) -> Task:
+    described = ask_worker(target)
+    return Task(described.name, described.parts)
+
+
+def ask_worker(target: str) -> DescribedTask:
+    """What the worker at ``target`` has compiled. Raises `UnavailableError` where none answers, and
+    `NotFoundError` where it has compiled nothing.
+    """
     with closing(ClusterRuntime(target, ConfigProto(operation_timeout_in_ms=WORKER_MS))) as link:
-        task, graphs = read_descriptions(link.ask(Message(pb.DescribeGraphs())))
-    if not graphs:
-        raise NotFoundError(f"{target}: task {task} has compiled nothing for the sessions that are open now")
-    return Task(task, graphs)
+        described = read_description(link.ask(Message(pb.DescribeGraphs())))
+    if not described.parts:
+        raise NotFoundError(
+            f"{target}: task {described.name} has compiled nothing for the sessions that are open now"
+        )
+    return described
 
 
 def read_graph(path: str) -> Graph:

@@ -22,6 +22,7 @@ from flowrt.errors import (
     InternalError,
     InvalidArgumentError,
     ResourceExhaustedError,
+    UnimplementedError,
 )
 from tests.contracts.check_device_memory import DeviceMemoryContract
 from tests.contracts.stream_executor_case import (
@@ -111,6 +112,21 @@ class StreamExecutorContract(DeviceMemoryContract):
         with pytest.raises(FailedPreconditionError, match="was recorded"):
             executor.wait_for(stream, executor.create_event())
         executor.block_host_until_done(stream, SOON_S)
+
+    def test_timed_events_tell_what_was_between_them(self, executor: StreamExecutor, stream: Stream) -> None:
+        memory, events = executor.allocate(1 << 20), [executor.create_timed_event() for _ in range(3)]
+        if events[0] is None:
+            with pytest.raises(UnimplementedError, match="no timed events"):
+                executor.elapsed_ns(executor.create_event(), executor.create_event())
+            return
+        for event in events:
+            executor.record(stream, event)
+            fill(executor, stream, memory, 1)
+        executor.block_host_until_done(stream, SOON_S)
+        first, second, last = events
+        parts = executor.elapsed_ns(first, second), executor.elapsed_ns(second, last)
+        assert min(parts) >= 0
+        assert executor.elapsed_ns(first, last) == pytest.approx(sum(parts), abs=2000)
 
     def test_all_who_wait_for_an_event_are_called_whatever_one_of_them_raises(
         self, executor: StreamExecutor, stream: Stream, caplog: pytest.LogCaptureFixture

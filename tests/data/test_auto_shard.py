@@ -90,6 +90,17 @@ def test_every_record_is_in_one_part_whatever_the_orders(
     assert max(map(len, found)) - min(map(len, found)) <= epochs
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+def test_several_inputs_are_divided_each(workers: int) -> None:
+    first, second = Dataset.range(10).shuffle(5), Dataset.range(10, 16)
+    joined = parts(first.concatenate(second).batch(workers), workers, AutoShardPolicy.DATA)
+    assert sorted(x for part in joined for x in part) == list(range(16))
+    pairs = Dataset.zip((Dataset.range(12).shuffle(12), Dataset.range(12))).map(lambda a, b: tf.stack([a, b]))
+    zipped = parts(pairs.batch(workers), workers, AutoShardPolicy.DATA)
+    for column in (0, 1):
+        assert sorted(pair[column] for part in zipped for pair in part) == list(range(12))
+
+
 def test_an_order_that_all_workers_share_needs_no_parts() -> None:
     for dataset in (Dataset.range(9).batch(4), Dataset.range(9).shuffle(3, seed=5).batch(4)):
         for policy in POLICIES:

@@ -14,8 +14,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import itertools
+import math
 import random
 import threading
+import time
 import weakref
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -141,8 +143,8 @@ class Stream:
 
 class Event:
     def __init__(self, cupy: Cupy, disable_timing: bool) -> None:
-        assert disable_timing
         self._cupy, self.ptr, self.mark = cupy, cupy.new_address(), Mark(None)
+        self.has_timing, self.passed_at_s = not disable_timing, math.nan
         cupy.events[self.ptr] = self
 
     def record(self, stream: Stream) -> None:
@@ -150,7 +152,17 @@ class Event:
             self.mark = mark = Mark(stream.graph)
             self._cupy.recorded_on[mark] = stream
             if stream.graph is None:
-                stream.put(lambda: setattr(mark, "is_passed", True))
+                stream.put(lambda: self._pass(mark))
+
+    def _pass(self, mark: Mark) -> None:
+        mark.is_passed = True
+        self.passed_at_s = time.perf_counter()
+
+
+def elapsed_ms(first: Event, last: Event) -> float:
+    assert first.has_timing
+    assert last.has_timing
+    return 1e3 * (last.passed_at_s - first.passed_at_s)
 
 
 class Device:
@@ -223,6 +235,7 @@ class Cupy:
             Device=lambda ordinal: Device(self, ordinal),
             Stream=self._new_stream,
             Event=lambda disable_timing: Event(self, disable_timing),
+            get_elapsed_time=elapsed_ms,
             compiler=SimpleNamespace(CompileException=CompileException),
             UnownedMemory=UnownedMemory,
             MemoryPointer=MemoryPointer,

@@ -64,7 +64,7 @@ def test_many_slices_push_old_steps_out(monkeypatch: pytest.MonkeyPatch) -> None
     with tf.Session() as session:
         device = session._runtime.devices[0]
         for _ in range(8):
-            record = recent.begin().on(device)
+            record = recent.begin().on(device, 0, "stream 0")
             for moment in range(4):
                 record(None, moment, moment)
     assert MAX_SLICES > 10

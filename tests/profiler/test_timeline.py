@@ -173,7 +173,7 @@ def test_tensorflows_own_trace_is_read() -> None:
         timeline_label="[64B] edge_5_a from /job:w/task:0/device:CPU:0 to /job:w/task:1/device:CPU:0",
     )  # fmt: skip
     step = read_step(stats)
-    assert [(op.op, op.operands, op.start, op.done) for op in step.operations] == [
+    assert [(op.op, op.operands, op.start, op.end) for op in step.operations] == [
         ("MatMul", ("a", "b"), 7000, 10000)
     ]
     assert [(t.edge.tensor, t.asked, t.arrived) for t in step.transfers] == [("edge_5_a", 1000, 5000)]

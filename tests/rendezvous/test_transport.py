@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import re
 import shutil
 import signal
 import socket
@@ -345,14 +346,30 @@ def test_a_wrong_token_is_refused_before_anything(
     assert connect(new_transport(Security(TOKEN)), new_transport(Security(TOKEN))).kind == "unix"
 
 
+def test_attempts_without_the_token_are_counted(caplog: pytest.LogCaptureFixture) -> None:
+    listener = new_transport(Security(TOKEN)).listen("127.0.0.1:0", lambda connection: None)
+    for _ in range(5):
+        with pytest.raises(UnauthenticatedError):
+            new_transport(Security("another")).connect(listener.address, CONNECT_S)
+    listener.close()
+    assert re.findall(r"attempt (\d+)", caplog.text) == ["1", "2", "4"]
+
+
 def test_another_authority_and_plain_text_are_refused(authorities: tuple[Security, Security]) -> None:
+    """Refused, and not only not there: such an end is not dialled again and again."""
     ours, theirs = authorities
-    with pytest.raises(UnavailableError, match="TLS"):
-        connect(new_transport(ours), new_transport(theirs))
-    with pytest.raises(UnavailableError):
-        connect(new_transport(ours), new_transport(Security(TOKEN)))
-    with pytest.raises(UnavailableError):
-        connect(new_transport(Security(TOKEN)), new_transport(ours))
+    for listens, dials, why in (
+        (ours, theirs, "its certificate is not of"),
+        (ours, Security(TOKEN), "it wants TLS, and this end has none"),
+        (Security(TOKEN), ours, "TLS on this end only"),
+    ):
+        with pytest.raises(UnauthenticatedError, match=why):
+            connect(new_transport(listens), new_transport(dials))
+
+
+def test_who_shows_no_certificate_where_one_is_wanted_is_told_what_it_may_be(tls: Security) -> None:
+    with pytest.raises(UnavailableError, match="does the other end want a certificate"):
+        connect(new_transport(tls), new_transport(Security(TOKEN, ca=tls.ca)))
 
 
 def test_certificates_that_are_none(authorities: tuple[Security, Security]) -> None:

@@ -6,6 +6,7 @@
         page.click(x, y); page.press("Enter"); page.screenshot(path)
 
 Each message is JSON and a zero byte. The browser reads them from its descriptor 3 and writes to 4.
+``python -m tests.viz.browser PAGE PICTURE [#FRAGMENT]`` makes a picture for the documentation.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ import os
 import select
 import shutil
 import subprocess
+import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -240,3 +243,15 @@ def chromium(folder: Path) -> Iterator[Chromium]:
             process.kill()
             process.wait()
         os.close(from_read)
+
+
+def main(page: str, picture: str, fragment: str = "") -> None:
+    """Write what ``page`` shows to ``picture``, a PNG."""
+    if find_chromium() is None:
+        sys.exit("tests.viz.browser: found no Chromium; on Debian: apt-get install chromium")
+    with tempfile.TemporaryDirectory() as folder, chromium(Path(folder)) as browser:
+        browser.open(Path(page), fragment=fragment).screenshot(Path(picture))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -11,7 +11,7 @@ import flowrt as tf
 from flowrt import protos
 from flowrt.cli.main import main
 from flowrt.errors import NotFoundError
-from flowrt.viz import FORMATS, export
+from flowrt.viz import FORMATS, explain, export
 from flowrt.viz.sources import VIEWS
 from tests.viz.graphs import network, two_devices_session
 
@@ -250,9 +250,13 @@ def test_a_running_worker_shows_its_parts(tmp_path):
             session.run(y, {x: np.zeros(600)})
             text = exported(server.target, tmp_path / "x.json", view="partitioned")
             dot = exported(server.target, tmp_path / "x.dot", view="placed")
+            explained = str(explain(server.target))
     finally:
         server.stop()
     assert '"name": "y", "label": "y", "op": "Mul"' in text
     assert '"kind": "transfer"' in text
     assert "CPU:1" in text
     assert 'label="y\\nMul' in dot
+    assert explained.startswith("task: /job:localhost/replica:0/task:0\n")
+    assert "the master placed it there" in explained
+    assert "Mul(" in explained.partition("program ")[2]

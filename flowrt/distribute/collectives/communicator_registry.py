@@ -20,7 +20,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.in_process import join_in_process
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.mesh_forming import form_mesh
+from flowrt.distribute.collectives.mesh_forming import GroupDoor, form_mesh
 from flowrt.distribute.collectives.mpi import MpiCommunicator
 from flowrt.distribute.collectives.nccl import NcclCommunicator
 from flowrt.distribute.collectives.over_peers import PeersCommunicator
@@ -32,9 +32,12 @@ ELSEWHERE = ("gloo", "hccl", "oneccl", "rccl", "ucc")
 """Communicators of other systems and of devices that flowrt does not drive."""
 
 
-def open_communicator(kind: str, membership: Membership, transport: Transport | None = None) -> Communicator:
+def open_communicator(
+    kind: str, membership: Membership, transport: Transport | None = None, door: GroupDoor | None = None
+) -> Communicator:
     """This rank's communicator of the group, when all ranks have come; all must give the same ``kind``.
-    ``transport``: of the kinds that connect ranks by their addresses (all but local and mpi).
+    ``transport`` and ``door``: of the kinds that connect ranks by their addresses (all but local and mpi),
+    see `form_mesh`; those of a task are its server's ``transport`` and ``groups``.
 
     Raises `UnavailableError` for a kind that flowrt does not have here, `InvalidArgumentError` for a name
     that is none, and what forming the group raises: `form_mesh`, `share_segment`.
@@ -43,13 +46,18 @@ def open_communicator(kind: str, membership: Membership, transport: Transport | 
         return join_in_process(membership)
     if kind == "mpi":
         return MpiCommunicator(membership)
+    check_kind(kind)
+    if transport is None:
+        raise InvalidArgumentError(f"communicator {kind}: expected a transport to reach the ranks; got none")
+    return communicator_over(form_mesh(membership, transport, door), kind)
+
+
+def check_kind(kind: str) -> None:
+    """Raises `UnavailableError` for one of `ELSEWHERE`, `InvalidArgumentError` for a name that is none."""
     if kind in ELSEWHERE:
         raise UnavailableError(f"communicator {kind}: unavailable; flowrt has {', '.join(KINDS)}")
     if kind not in KINDS:
         raise InvalidArgumentError(f"communicator: expected {', '.join(KINDS)}; got {kind!r}")
-    if transport is None:
-        raise InvalidArgumentError(f"communicator {kind}: expected a transport to reach the ranks; got none")
-    return communicator_over(form_mesh(membership, transport), kind)
 
 
 def communicator_over(mesh: Mesh, kind: str) -> Communicator:

@@ -1,8 +1,8 @@
 """Linux's futex: a thread sleeps on a word of memory, which other processes may share, until it changes.
 
 The kernel compares and goes to sleep as one step, and has all stores before `wake` seen: so nobody sleeps
-through a change that was followed by a `wake`. x86-64 only. See futex(2); Franke, Russell and Kirkwood, "Fuss,
-futexes and furwocks" (2002).
+through a change that was followed by a `wake`. x86-64 only. See futex(2); Franke, Russell and Kirkwood,
+"Fuss, futexes and furwocks" (2002).
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, final
 
 import numpy as np
 
+from flowrt.device.interruptible import acquire
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import Membership, disagree, missing
 from flowrt.distribute.collectives.parts import part, pieces
@@ -64,7 +65,7 @@ class Meeting:
             else:
                 self._asleep.append(mailbox)
         if not is_last:
-            mailbox.acquire(timeout=timeout_s)
+            acquire(mailbox, timeout_s)
         if len(here) < self._size and self._error is not None:
             raise copy_to_raise(self._error)
         return here

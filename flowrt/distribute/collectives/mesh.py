@@ -14,10 +14,12 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
+from flowrt.device.interruptible import in_slices
 from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
 from flowrt.distribute.messages import decode_status, encode_status
 from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
@@ -87,10 +89,10 @@ class Mesh:
         was aborted with, and `DeadlineExceededError` after the membership's ``timeout_s``.
         """
         inbox = self._inboxes[rank]
-        try:
-            item = inbox.get(timeout=self.membership.timeout_s)
-        except queue.Empty:
-            raise missing(self.membership, [rank], doing) from None
+        found: list[Item] = []
+        if not in_slices(partial(_take, inbox, found), self.membership.timeout_s):
+            raise missing(self.membership, [rank], doing)
+        item = found[0]
         if self._error is None and isinstance(item, Arrived):
             return item
         inbox.put(item)  # for the next call
@@ -100,12 +102,9 @@ class Mesh:
 
     def flush(self, doing: str) -> None:
         """Return when all that was sent may be changed. Raises `DeadlineExceededError`."""
-        end = time.monotonic() + self.membership.timeout_s
         while self._unsent:
-            try:
-                self._sent.get(timeout=max(0.0, end - time.monotonic()))
-            except queue.Empty:
-                raise missing(self.membership, self.membership.others, doing) from None
+            if not in_slices(partial(_take, self._sent, []), self.membership.timeout_s):
+                raise missing(self.membership, self.membership.others, doing)
             self._unsent -= 1
 
     def check(self) -> None:
@@ -113,6 +112,10 @@ class Mesh:
         for error in (self._error, *self.lost.values()):
             if error is not None:
                 raise copy_to_raise(error)
+
+    def kind_of(self, rank: int) -> str:
+        """What carries the link to ``rank``, as `Connection.kind`."""
+        return self._connections[rank].kind
 
     def kinds(self) -> set[str]:
         """What carries the links."""
@@ -216,3 +219,12 @@ class Mesh:
 
     def _is_formed(self) -> bool:
         return self._error is not None or len(self._connections) == len(self._inboxes)
+
+
+def _take(source: queue.SimpleQueue[Any], found: list[Any], timeout_s: float) -> bool:
+    """Whether there is an item of ``source`` within ``timeout_s`` seconds; it is put into ``found``."""
+    try:
+        found.append(source.get(timeout=timeout_s))
+    except queue.Empty:
+        return False
+    return True

@@ -1,21 +1,26 @@
-"""How the ranks of a group find each other: each listens at its address and dials those before it.
+"""How the ranks of a group find each other: each can be dialled at its address and dials those before it.
 
-rank i                                    rank j > i
-listens       <--- JOIN {key, size, rank} ---   dials, again and again until it answers
-a member?      --- JOINED ------------------>
-         or    --- REFUSED, with the error ->   raises it; so does rank i, if the groups do not fit
+    rank i                                    rank j > i
+    at its door   <--- JOIN {key, size, rank, to: i} ---   dials, again and again until it answers
+    a member?      --- JOINED ------------------------->
+    not yet?       --- REFUSED, `UnavailableError` ---->   dials again
+    does not fit?  --- REFUSED, with the error -------->   raises it; so does rank i
+
+Rank i listens at its address for itself, or comes in by the `GroupDoor` of a task that listens there.
 """
 
 from __future__ import annotations
 
 import json
 import queue
+import threading
 import time
-from collections.abc import Callable
-from typing import Any, TypeAlias, final
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import NamedTuple, TypeAlias, final
 
 import flowrt.version
-from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
+from flowrt.distribute.collectives.membership import Membership, missing
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.messages import decode_status, encode_status
 from flowrt.errors import (
@@ -28,38 +33,37 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Bytes, Connection, Transport
+from flowrt.rendezvous.channel import Bytes, Connection, Receiver, Transport
 
 DIAL_S = 5.0
 """Of one attempt."""
 RETRY_S = 0.05
 """Between two: the other rank may not listen yet."""
 
-JOIN, JOINED, REFUSED = b"J", b"K", b"R"
+JOIN, JOINED, REFUSED = b"\0", b"J", b"R"
 """The first byte of a frame's header."""
 
 First: TypeAlias = bytes | OpError
 """The header of a connection's first frame, or that it was lost before."""
 
 
-def form_mesh(membership: Membership, transport: Transport) -> Mesh:
-    """The links of this rank, when all ranks have come: each listens at its address of the membership.
+def form_mesh(membership: Membership, transport: Transport, door: GroupDoor | None = None) -> Mesh:
+    """The links of this rank, when all ranks have come, each at its address of the membership: by its task's
+    ``door``, or without one by a listener of its own.
 
     Raises `DeadlineExceededError`, which names who did not come within ``timeout_s``; `InvalidArgumentError`
     where another rank knows another group of this key, `FailedPreconditionError` where one has another
-    version or belongs to another group; `AlreadyExistsError` where the port is taken, or two ranks are one.
+    version, `AlreadyExistsError` where the port is taken, or two ranks are one.
     """
     if membership.size > 1 and not membership.addresses:
         raise InvalidArgumentError(f"{membership}: expected the addresses of its ranks; got none")
     mesh = Mesh(membership)
     end = time.monotonic() + membership.timeout_s
     try:
-        if membership.rank < membership.size - 1:
-            own = membership.addresses[membership.rank]
-            mesh.listens(transport.listen(own, lambda connection: _accept(mesh, connection)))
-        for rank in range(membership.rank):
-            _join(mesh, rank, transport, end)
-        mesh.wait_until_formed(end)
+        with (door or _listen(mesh, transport)).open_for(mesh):
+            for rank in range(membership.rank):
+                _join(mesh, rank, transport, end)
+            mesh.wait_until_formed(end)
     except BaseException as error:
         if isinstance(error, OpError):
             mesh.abort(error)
@@ -68,126 +72,191 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
     return mesh
 
 
+def _listen(mesh: Mesh, transport: Transport) -> GroupDoor:
+    """A door at the rank's own address. Nobody dials the last rank."""
+    door, membership = GroupDoor(), mesh.membership
+    if membership.rank < membership.size - 1:
+        mesh.listens(transport.listen(membership.addresses[membership.rank], door.accept))
+    return door
+
+
+@final
+class GroupDoor:
+    """Where those come in who dial this process for one of its groups. Any thread may call anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._meshes: dict[tuple[str, int], Mesh] = {}
+
+    @contextmanager
+    def open_for(self, mesh: Mesh) -> Iterator[None]:
+        """Let the other ranks in while ``mesh`` is formed. Raises `AlreadyExistsError` for a rank that is
+        here already.
+        """
+        place = mesh.membership.key, mesh.membership.rank
+        with self._lock:
+            if place in self._meshes:
+                raise AlreadyExistsError(f"{mesh.membership}: rank {place[1]} is being formed here already")
+            self._meshes[place] = mesh
+        try:
+            yield
+        finally:
+            with self._lock:
+                del self._meshes[place]
+
+    def accept(self, connection: Connection) -> None:
+        """Of a listener that is only for groups."""
+        connection.start(self.receiver(connection))
+
+    def receiver(self, connection: Connection) -> Receiver:
+        """For a connection whose first frame `is_joining`."""
+        return _Link(connection, self._admit)
+
+    def _admit(self, link: _Link, first: First) -> None:
+        if isinstance(first, OpError):
+            return  # it went as it came
+        if not is_joining(first):
+            raise DataLossError(f"group: expected JOIN first; got kind {first[:1]!r}")
+        try:
+            joining = _parse_joining(first[1:])
+            with self._lock:
+                mesh, here = self._meshes.get((joining.key, joining.to)), list(self._meshes)
+            if mesh is None:
+                groups = ", ".join(f"rank {rank} of group {key!r}" for key, rank in here) or "none"
+                raise UnavailableError(
+                    f"group {joining.key!r}: expected rank {joining.to} to be joining; got {groups}"
+                )
+            _let_in(mesh, link, joining)
+        except OpError as error:
+            link.connection.send(REFUSED + encode_status(error, "").SerializeToString())
+
+
+def is_joining(header: bytes) -> bool:
+    """Whether a connection's first frame is that of a rank. An Envelope never begins so: 0 is no number of a
+    field.
+    """
+    return header[:1] == JOIN
+
+
 @final
 class _Link:
-    """The `Receiver` of a connection: ``begin(link, first)`` finds out whose it is, and sets its ``rank``."""
+    """The `Receiver` of a connection: ``begin(link, first)`` finds out whose it is, and may `tie` it."""
 
-    def __init__(self, mesh: Mesh, connection: Connection, begin: Callable[[_Link, First], object]) -> None:
-        self.mesh, self.connection, self._begin = mesh, connection, begin
-        self.rank: int | None = None
+    def __init__(self, connection: Connection, begin: Callable[[_Link, First], object]) -> None:
+        self.connection, self._begin = connection, begin
+        self._mesh: Mesh | None = None
+        self._rank = 0
+
+    def tie(self, mesh: Mesh, rank: int) -> None:
+        """What comes from now on is ``rank``'s, for ``mesh``."""
+        self._mesh, self._rank = mesh, rank
+
+    def untie(self) -> None:
+        self._mesh = None
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
         """See `flowrt.rendezvous.channel.Receiver`."""
-        if self.rank is None:
+        if self._mesh is None:
             self._begin(self, header)
         else:
-            self.mesh.arrived(self.rank, header, payload)
+            self._mesh.arrived(self._rank, header, payload)
 
     def on_lost(self, connection: Connection, error: UnavailableError) -> None:
         """See `flowrt.rendezvous.channel.Receiver`."""
-        if self.rank is None:
+        if self._mesh is None:
             self._begin(self, error)
         else:
-            self.mesh.lose(self.rank, error)
+            self._mesh.lose(self._rank, error)
 
 
-# --- who listens
+class Joining(NamedTuple):
+    """What a rank says that dials rank ``to``."""
+
+    key: str
+    size: int
+    rank: int
+    to: int
+    version: str
 
 
-def _accept(mesh: Mesh, connection: Connection) -> None:
-    connection.start(_Link(mesh, connection, _admit))
+def _let_in(mesh: Mesh, link: _Link, joining: Joining) -> None:
+    """Raises what the rank is refused with."""
+    membership, version = mesh.membership, flowrt.version.VERSION
+    if joining.version != version:
+        raise FailedPreconditionError(
+            f"{membership}: expected all ranks to have one version of flowrt; rank {membership.rank} has "
+            f"{version}; got {joining.version} of rank {joining.rank}"
+        )
+    if joining.size != membership.size or not membership.rank < joining.rank < membership.size:
+        error = InvalidArgumentError(
+            f"{membership}: expected all ranks to know one group; rank {membership.rank} knows "
+            f"{membership.size} ranks; got rank {joining.rank} of {joining.size} from {link.connection.peer}"
+        )
+        mesh.refuse(error)  # a member, but of what?
+        raise error
+    link.tie(mesh, joining.rank)
+    if not mesh.add(joining.rank, link.connection, JOINED):
+        link.untie()
+        raise AlreadyExistsError(f"{membership}: two ranks call themselves {joining.rank}")
 
 
-def _admit(link: _Link, first: First) -> None:
-    """Of one who has dialled."""
-    if isinstance(first, OpError):
-        return  # it went as it came
-    if first[:1] != JOIN:
-        raise DataLossError(f"{link.mesh.membership}: expected JOIN first; got kind {first[:1]!r}")
-    try:
-        rank = _check_joining(link.mesh.membership, first[1:], link.connection.peer)
-    except InvalidArgumentError as error:  # a member, but of what?
-        _refuse(link, error)
-        link.mesh.refuse(error)
-    except OpError as error:
-        _refuse(link, error)
-    else:
-        link.rank = rank
-        if not link.mesh.add(rank, link.connection, JOINED):
-            link.rank = None
-            _refuse(link, AlreadyExistsError(f"{link.mesh.membership}: two ranks call themselves {rank}"))
-
-
-def _refuse(link: _Link, error: OpError) -> None:
-    link.connection.send(REFUSED + encode_status(error, "").SerializeToString())
-
-
-def _joining(membership: Membership) -> dict[str, Any]:
-    version = flowrt.version.VERSION
-    return {"key": membership.key, "size": membership.size, "rank": membership.rank, "version": version}
-
-
-def _check_joining(membership: Membership, text: bytes, peer: str) -> int:
-    """The rank of one that says ``text``. Raises `InvalidArgumentError` where its group does not fit this
-    one, `FailedPreconditionError` where it is another.
-    """
+def _parse_joining(text: bytes) -> Joining:
+    """Raises `DataLossError`."""
     try:
         said = json.loads(text)
-        key, size, rank, version = (said[name] for name in ("key", "size", "rank", "version"))
-    except (ValueError, TypeError, KeyError) as error:
-        raise FailedPreconditionError(
-            f"{membership}: expected a rank's JOIN from {peer}; {error!r}"
-        ) from None
-    own = _joining(membership)
-    if key != membership.key or version != own["version"]:
-        raise FailedPreconditionError(
-            f"{membership.name_of(membership.rank)} is of {membership}, flowrt {own['version']}; got "
-            f"{rank} of group {key!r}, flowrt {version}, from {peer}"
-        )
-    if size != membership.size or type(rank) is not int or not membership.rank < rank < membership.size:
-        raise InvalidArgumentError(
-            f"{membership}: expected all ranks to know one group; rank {membership.rank} knows "
-            f"{membership.size} ranks; got rank {rank} of {size} from {peer}"
-        )
-    return rank
+        found = Joining(**said)
+    except (ValueError, TypeError) as error:
+        raise DataLossError(f"group: expected what a rank says that joins; {error}") from None
+    kinds = {name: type(value) for name, value in said.items()}
+    if kinds != {"key": str, "size": int, "rank": int, "to": int, "version": str}:
+        raise DataLossError(f"group: expected what a rank says that joins; got {said!r:.200}")
+    return found
 
 
 # --- who dials
 
 
 def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
+    """Dial ``rank``, which may not be there yet, until it lets this one in."""
+    while True:
+        try:
+            connection = _dial(mesh, rank, transport, end)
+        except (UnavailableError, queue.Empty) as error:
+            if time.monotonic() + RETRY_S > end:
+                absent = missing(mesh.membership, [rank], "joining")
+                why = f": {error.message}" if isinstance(error, OpError) else ""
+                raise DeadlineExceededError(f"{absent.message}{why}") from error
+            time.sleep(RETRY_S)
+        else:
+            mesh.add(rank, connection)
+            return
+
+
+def _dial(mesh: Mesh, rank: int, transport: Transport, end: float) -> Connection:
+    """Raises `UnavailableError` where it is not there yet, what else it refuses with, and `queue.Empty` where
+    it does not answer.
+    """
     membership = mesh.membership
     answers: queue.SimpleQueue[First] = queue.SimpleQueue()
 
     def begin(link: _Link, first: First) -> None:
-        link.rank = rank
+        link.tie(mesh, rank)
         answers.put(first)
 
-    connection = _keep_dialling(membership, rank, transport, end)
+    def left_s() -> float:
+        return max(RETRY_S, end - time.monotonic())
+
+    connection = transport.connect(membership.addresses[rank], min(left_s(), DIAL_S))
+    joining = Joining(membership.key, membership.size, membership.rank, rank, flowrt.version.VERSION)
     try:
-        connection.start(_Link(mesh, connection, begin))
-        connection.send(JOIN + json.dumps(_joining(membership)).encode())
-        answer = answers.get(timeout=max(0.0, end - time.monotonic()))
+        connection.start(_Link(connection, begin))
+        connection.send(JOIN + json.dumps(joining._asdict()).encode())
+        answer = answers.get(timeout=left_s())
         if isinstance(answer, OpError):
-            raise lost_rank(membership, rank, answer)
+            raise answer
         if answer[:1] != JOINED:
             raise decode_status(pb.Status.FromString(answer[1:]))
-    except queue.Empty:
-        connection.close()
-        raise missing(membership, [rank], "joining") from None
     except BaseException:
-        connection.close()
+        connection.abort()
         raise
-    mesh.add(rank, connection)
-
-
-def _keep_dialling(membership: Membership, rank: int, transport: Transport, end: float) -> Connection:
-    """A connection to ``rank``, which may not listen yet."""
-    while True:
-        left = end - time.monotonic()
-        try:
-            return transport.connect(membership.addresses[rank], max(RETRY_S, min(left, DIAL_S)))
-        except (UnavailableError, DeadlineExceededError) as error:
-            if left <= RETRY_S:
-                raise missing(membership, [rank], "joining") from error
-            time.sleep(RETRY_S)
+    return connection

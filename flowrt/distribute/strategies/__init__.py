@@ -16,6 +16,7 @@ apart and puts them together. What a thread is building, and as which replica, i
 
     strategy              Strategy and StrategyExtended: what all have in common
     mirrored, one_device, central_storage      the kinds for one process
+    multi_worker                               the same script on every worker: group_ops.py, buckets.py
     all_reduce_ops                             reductions by flowrt.distribute.collectives
     input, replica_batches                     datasets: a global batch to each replica's part of it
     steps                                      several steps in one session call
@@ -27,6 +28,10 @@ from flowrt.distribute.strategies.all_reduce_ops import AllReduceCrossDeviceOps 
 from flowrt.distribute.strategies.all_reduce_ops import HierarchicalCopyAllReduce as HierarchicalCopyAllReduce
 from flowrt.distribute.strategies.all_reduce_ops import NcclAllReduce as NcclAllReduce
 from flowrt.distribute.strategies.central_storage import CentralStorageStrategy as CentralStorageStrategy
+from flowrt.distribute.strategies.communication_options import (
+    CommunicationImplementation as CommunicationImplementation,
+)
+from flowrt.distribute.strategies.communication_options import CommunicationOptions as CommunicationOptions
 from flowrt.distribute.strategies.context import experimental_set_strategy as experimental_set_strategy
 from flowrt.distribute.strategies.context import get_loss_reduction as get_loss_reduction
 from flowrt.distribute.strategies.context import get_replica_context as get_replica_context
@@ -40,6 +45,9 @@ from flowrt.distribute.strategies.input import DistributedIterator as Distribute
 from flowrt.distribute.strategies.input import InputContext as InputContext
 from flowrt.distribute.strategies.input import InputOptions as InputOptions
 from flowrt.distribute.strategies.mirrored import MirroredStrategy as MirroredStrategy
+from flowrt.distribute.strategies.multi_worker import (
+    MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,
+)
 from flowrt.distribute.strategies.one_device import OneDeviceStrategy as OneDeviceStrategy
 from flowrt.distribute.strategies.reduce_op import ReduceOp as ReduceOp
 from flowrt.distribute.strategies.replica_context import ReplicaContext as ReplicaContext

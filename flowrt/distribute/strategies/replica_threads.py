@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, final
 
+from flowrt.distribute.strategies.replica_collections import ReplicaCollections
 from flowrt.distribute.strategies.replica_context import ReplicaContext
 from flowrt.distribute.strategies.values import regroup, select
 from flowrt.distribution_context import DistributionContext, distribution_context, entered_context
@@ -190,8 +191,9 @@ def call_for_each_replica(
         _ThreadedReplica(strategy, number, call_of(number), caller)
         for number in range(len(strategy.extended.worker_devices))
     ]
+    collections = ReplicaCollections(caller.graph, len(replicas))
     try:
-        while not _advance(replicas):
+        while not _advance(replicas, collections):
             _merge(strategy, replicas, caller)
     finally:
         for replica in replicas:
@@ -200,10 +202,11 @@ def call_for_each_replica(
     return regroup([replica.result for replica in replicas])
 
 
-def _advance(replicas: Sequence[_ThreadedReplica]) -> bool:
+def _advance(replicas: Sequence[_ThreadedReplica], collections: ReplicaCollections) -> bool:
     """Let each replica run to its next merge call. Returns whether all have ended instead."""
     for replica in replicas:
-        replica.advance()
+        with collections.of_replica(replica.local_replica_id):
+            replica.advance()
     ended = [replica.local_replica_id for replica in replicas if replica.has_ended]
     if ended and len(ended) < len(replicas):
         waiting = [r.local_replica_id for r in replicas if not r.has_ended]

@@ -76,6 +76,8 @@ class _Lowering:
                 self._add(node)
         for name in list(self._waiting):
             self._add_wait(name)
+        for name in [name for name in self._subgraph.targets if name in self._ends]:
+            self._add_end(self._subgraph.nodes[name])
         fetches = tuple([self._results.get(ref, ref) for ref in self._subgraph.fetches])
         lowered = self._subgraph.replace(nodes=self._made)
         return prune(lowered.replace(fetches=fetches, targets=tuple(self._targets)))
@@ -91,6 +93,11 @@ class _Lowering:
         for name in (*[name for name, _ in inputs], *controls):
             self._add_wait(name)
         return node.replace(inputs=inputs, controls=controls)
+
+    def _add_end(self, node: Node) -> None:
+        """A collective that was to run in any case keeps its name: that of what waits for all of it."""
+        ends = self._ends[node.name]
+        self._add(Node(node.name, op_def("NoOp"), (), ends, {}, self._made[ends[0]].device, node.source, ()))
 
     def _add_wait(self, name: str) -> None:
         """Somebody needs what the wait ``name`` waits for, if it is one that was put off."""
@@ -117,11 +124,6 @@ class _Lowering:
         except OpError as error:
             raise located(node, error) from None
         self._note_last(devices, last)
-        if node.name in self._subgraph.targets:
-            ends = self._ends[node.name]
-            self._add(
-                self._redirected(Node(node.name, op_def("NoOp"), (), ends, {}, devices[0], node.source, ()))
-            )
 
     def _expand(self, node: Node, what: Asked, call: Call) -> list[tuple[str, ...]]:
         """Add the expansion. Returns what of each rank comes last."""

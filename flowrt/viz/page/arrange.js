@@ -6,12 +6,12 @@
 
 import { ROOT } from "./graph.js";
 
-export const OP = { width: 150, height: 38 };
+export const OP = { width: 144, height: 38 };
 export const CONSTANT = { width: 104, height: 24 };
-export const CLOSED = { width: 168, height: 52 };
+export const CLOSED = { width: 156, height: 52 };
 export const HEAD = 32; // pixels of an open group's title
-const PASSAGE = 10; // wide, where an edge goes by
-const GAP = { x: 22, y: 36 };
+const PASSAGE = 9; // wide, where an edge goes by
+const GAP = { x: 18, y: 36 };
 const PADDING = 20;
 
 /**

@@ -227,7 +227,7 @@ export class Stage {
     });
   }
 
-  /** What differs from the stage before: a mark an item, the removed edges of removed operations. */
+  /** What differs from the stage before: see `compare`. */
   get changes() {
     return this.#once("changes", () => compare(this));
   }
@@ -240,7 +240,10 @@ export class Stage {
   }
 }
 
-/** marks: item -> "added" | "changed" | "removed"; added, changed, removed: their numbers; edges: see above. */
+/**
+ * marks: item -> "added" | "changed" | "removed"; added, changed, removed: their numbers; inside: for each
+ * group the same of what is in it; edges: those that the stage removed.
+ */
 function compare(stage) {
   const { previous, tree } = stage;
   const marks = new Map();
@@ -254,9 +257,15 @@ function compare(stage) {
       if (stage.has(item) && (before === undefined || !previous.has(before))) marks.set(item, "added");
     }
   }
-  const numbers = { added: 0, changed: 0, removed: 0 };
-  for (const mark of marks.values()) numbers[mark]++;
-  return { marks, edges, ...numbers };
+  const inside = new Map();
+  for (const [item, mark] of marks) {
+    for (const group of [...tree.around(item), ROOT]) {
+      if (!inside.has(group)) inside.set(group, { added: 0, changed: 0, removed: 0 });
+      inside.get(group)[mark]++;
+    }
+  }
+  const numbers = inside.get(ROOT) ?? { added: 0, changed: 0, removed: 0 };
+  return { marks, edges, inside, ...numbers };
 }
 
 function markRecords(stage, previous, marks) {

@@ -23,7 +23,7 @@ import { onThemeChange, readTheme } from "./theme.js";
 import { Viewport } from "./viewport.js";
 import { bundle } from "./wires.js";
 
-const LEGIBLE = 0.55; // scale below which a picture is not shown whole at first
+const LEGIBLE = 0.5; // scale below which a picture is not shown whole at first
 const READABLE_SCALE = 0.8; // least scale at which something is looked at
 
 class Page {
@@ -170,7 +170,7 @@ class Page {
     const open = new Set([...this.state.open.get(tree)].map((name) => tree.groups.get(name)));
     this.picture = arrange(this.stage, open, this.state.ghosts);
     this.wires = bundle(this.picture, this.state.ghosts);
-    this.changes = { ...this.stage.changes, inside: changesInside(this.stage) };
+    this.changes = this.stage.changes;
     this.overview.draw(this.picture, this.theme);
     this.#show();
   }
@@ -272,18 +272,6 @@ class Page {
     const { stage, selected } = this;
     byId("spoken").textContent = selected === null ? `Stage ${stage.name}, ${formatCount(stage.counts(false)[0], "operation")}` : this.#described(selected);
   }
-}
-
-/** For each group how many operations in it have a mark: {added, removed, changed}. */
-function changesInside(stage) {
-  const inside = new Map();
-  for (const [item, mark] of stage.changes.marks) {
-    for (const group of stage.tree.around(item)) {
-      if (!inside.has(group)) inside.set(group, { added: 0, removed: 0, changed: 0 });
-      inside.get(group)[mark]++;
-    }
-  }
-  return inside;
 }
 
 const page = new Page(new Graph(await decode(byId("data").textContent)));

@@ -2,7 +2,7 @@
 
 import { byId } from "./dom.js";
 
-const SIZE = { width: 190, height: 140 };
+const SIZE = { width: 182, height: 140 };
 
 export class Overview {
   constructor(viewport, redraw) {

@@ -205,8 +205,8 @@ class Painter {
   drawWires(wires) {
     const looks = new Map();
     for (const wire of wires) {
-      const { left, right, top, bottom } = wire.curve;
-      if (left > this.right || right < this.left || top > this.bottom || bottom < this.top) continue;
+      if (wire.top > this.bottom || wire.bottom < this.top) continue;
+      if (wire.curve.left > this.right || wire.curve.right < this.left) continue;
       const look = this.#look(wire);
       const known = looks.get(look.key);
       if (known) known.wires.push(wire);

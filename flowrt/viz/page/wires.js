@@ -1,6 +1,11 @@
 // The edges as they are drawn: one wire for all edges between two boxes.
 
-/** Each {from, to, kind, edges, removed}: boxes by item, the edges it stands for. */
+const STRENGTH = ["control", "data", "transfer"]; // of all edges of a wire the strongest says how it looks
+const BULGE = 48; // pixels that a wire around stands out
+const BORDER = 9; // pixels from the border of a group that a wire keeps beside its boxes
+const ABOVE = 16; // pixels above a box where a wire beside others turns to it
+
+/** All wires of a picture. */
 export function bundle(picture, withGhosts) {
   const { stage, standsIn } = picture;
   const { tree } = stage;
@@ -11,46 +16,59 @@ export function bundle(picture, withGhosts) {
     const to = standsIn[target[edge]];
     if (from < 0 || to < 0 || from === to) continue;
     const key = tree.pair(from, to);
-    const wire = wires.get(key);
-    if (wire) wire.edges.push(edge);
-    else wires.set(key, { from, to, edges: [edge] });
+    let wire = wires.get(key);
+    if (!wire) wires.set(key, (wire = new Wire(picture, from, to)));
+    wire.add(edge);
   }
-  const found = [...wires.values()];
-  for (const wire of found) {
-    wire.kind = wire.edges.map((edge) => stage.kindOf(edge)).reduce(stronger);
-    wire.isRemoved = wire.edges.every((edge) => !stage.hasEdge[edge]);
-    wire.curve = curve(picture, wire);
-  }
-  return found;
+  return [...wires.values()];
 }
 
-const STRENGTH = ["control", "data", "transfer"];
+/** `edges` between the boxes of the items `from` and `to`; `isRemoved`: none of them is left. */
+class Wire {
+  #picture;
+  #curve = null;
+  #strength = 0;
 
-function stronger(a, b) {
-  return STRENGTH.indexOf(a) > STRENGTH.indexOf(b) ? a : b;
+  constructor(picture, from, to) {
+    this.#picture = picture;
+    this.from = from;
+    this.to = to;
+    this.edges = [];
+    this.isRemoved = true;
+    const [a, b] = [picture.boxes.get(from), picture.boxes.get(to)];
+    this.top = Math.min(a.y, b.y);
+    this.bottom = Math.max(a.y + a.height, b.y + b.height);
+  }
+
+  add(edge) {
+    const { stage } = this.#picture;
+    this.edges.push(edge);
+    this.#strength = Math.max(this.#strength, STRENGTH.indexOf(stage.kindOf(edge)));
+    if (stage.hasEdge[edge]) this.isRemoved = false;
+  }
+
+  get kind() {
+    return STRENGTH[this.#strength];
+  }
+
+  /**
+   * {points, course, left, right}: points that a smooth line goes through. Its course is "down", or, to what
+   * does not stand below, "across" between the sides that face, or "around" at the right of both. It is made
+   * when it is first asked for: of 30,000 wires few are in sight.
+   */
+  get curve() {
+    this.#curve ??= curveBetween(this.#picture, this.from, this.to);
+    return this.#curve;
+  }
 }
 
-/**
- * {points, course, left, right, top, bottom}: points that a smooth line goes through. Its course is "down", or,
- * to what does not stand below, "across" between the sides that face, or "around" at the right of both.
- */
-function curve(picture, { from, to }) {
+function curveBetween(picture, from, to) {
   const [a, b] = [picture.boxes.get(from), picture.boxes.get(to)];
   const course = courseOf(picture, from, to, a, b);
-  const points = pointsOf(picture, course, from, to, a, b);
+  const points = course === "down" ? wayDown(picture, from, to) : sides(course, a, b);
   const xs = points.map(([x]) => x);
-  const ys = points.map(([, y]) => y);
-  return {
-    points,
-    course,
-    left: Math.min(...xs),
-    right: Math.max(...xs) + (course === "around" ? BULGE : 0),
-    top: Math.min(...ys),
-    bottom: Math.max(...ys),
-  };
+  return { points, course, left: Math.min(...xs), right: Math.max(...xs) + (course === "around" ? BULGE : 0) };
 }
-
-const BULGE = 48; // pixels that a wire around stands out
 
 function courseOf(picture, from, to, a, b) {
   const { tree } = picture.stage;
@@ -60,24 +78,78 @@ function courseOf(picture, from, to, a, b) {
   return isApart ? "across" : "around";
 }
 
-function pointsOf(picture, course, from, to, a, b) {
-  if (course === "down") return [[a.x + a.width / 2, a.y + a.height], ...between(picture, from, to, a, b), [b.x + b.width / 2, b.y]];
-  const [x1, x2] = course === "around" || a.x < b.x ? [a.x + a.width, b.x] : [a.x, b.x + b.width];
-  return [[x1, a.y + a.height / 2], [course === "around" ? b.x + b.width : x2, b.y + b.height / 2]];
+/** From the middle of a side of a to one of b. */
+function sides(course, a, b) {
+  const fromRight = course === "around" || a.x < b.x;
+  const toRight = course === "around" || !fromRight;
+  return [
+    [a.x + (fromRight ? a.width : 0), a.y + a.height / 2],
+    [b.x + (toRight ? b.width : 0), b.y + b.height / 2],
+  ];
 }
 
-/** The way between the two siblings that hold the ends, from border to border. */
-function between(picture, from, to, a, b) {
+/** Out of the groups around the one end, along the layers, into the groups around the other. */
+function wayDown(picture, from, to) {
   const { tree } = picture.stage;
   const [above, below] = tree.siblings(from, to);
+  const [a, b] = [picture.boxes.get(from), picture.boxes.get(to)];
+  return [
+    [a.x + a.width / 2, a.y + a.height],
+    ...wayOut(picture, from, above),
+    ...(picture.ways.get(tree.pair(above, below)) ?? []),
+    ...wayIn(picture, to, below),
+    [b.x + b.width / 2, b.y],
+  ];
+}
+
+/** Points from an item down through the bottoms of the groups around it, up to `outermost`. */
+function wayOut(picture, item, outermost) {
   const points = [];
-  if (above !== from) {
-    const box = picture.boxes.get(above);
-    points.push([a.x + a.width / 2, box.y + box.height]);
+  const box = picture.boxes.get(item);
+  let x = box.x + box.width / 2;
+  let bottom = box.y + box.height;
+  for (let child = item; child !== outermost; child = picture.stage.tree.parent[child]) {
+    const group = picture.boxes.get(picture.stage.tree.parent[child]);
+    const end = group.y + group.height;
+    if (!isFree(picture, child, x, bottom, end)) {
+      x = nearerBorder(group, x);
+      points.push([x, bottom + ABOVE]);
+    }
+    points.push([x, end]);
+    bottom = end;
   }
-  points.push(...(picture.ways.get(tree.pair(above, below)) ?? []));
-  if (below !== to) points.push([b.x + b.width / 2, picture.boxes.get(below).y]);
   return points;
+}
+
+/** Points through the tops of the groups around an item, from `outermost` down to it. */
+function wayIn(picture, item, outermost) {
+  const points = [];
+  const box = picture.boxes.get(item);
+  let x = box.x + box.width / 2;
+  let { y: top } = box;
+  for (let child = item; child !== outermost; child = picture.stage.tree.parent[child]) {
+    const group = picture.boxes.get(picture.stage.tree.parent[child]);
+    if (!isFree(picture, child, x, group.y, top)) {
+      x = nearerBorder(group, x);
+      points.unshift([x, top - ABOVE]);
+    }
+    points.unshift([x, group.y]);
+    top = group.y;
+  }
+  return points;
+}
+
+/** Whether no box beside `item` in its group stands in the way at x, from top to bottom. */
+function isFree(picture, item, x, top, bottom) {
+  const { parent, children } = picture.stage.tree;
+  return children[parent[item]].every((other) => {
+    const box = other === item ? null : picture.boxes.get(other);
+    return !box || x < box.x || x > box.x + box.width || bottom <= box.y || top >= box.y + box.height;
+  });
+}
+
+function nearerBorder({ x, width }, at) {
+  return at - x < x + width - at ? x + BORDER : x + width - BORDER;
 }
 
 /** Draw a curve into a path: a canvas context. */

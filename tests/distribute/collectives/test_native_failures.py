@@ -173,16 +173,18 @@ def test_groups_of_two_sizes_do_not_form() -> None:
             assert "rank 0 knows 2 ranks; got rank 1 of 3" in str(error)
 
 
-def test_a_rank_of_another_group_is_refused_and_disturbs_nobody() -> None:
+def test_a_rank_of_another_group_disturbs_nobody_and_is_told() -> None:
     with ReservedPorts(2) as reserved, ThreadPoolExecutor(1) as pool:
         addresses = tuple(f"127.0.0.1:{port}" for port in reserved.ports)
 
-        def form(key: str, rank: int) -> Communicator:
-            return open_communicator("grpc", Membership(key, rank, 2, addresses), new_transport())
+        def form(key: str, rank: int, timeout_s: float = 60.0) -> Communicator:
+            membership = Membership(key, rank, 2, addresses, timeout_s)
+            return open_communicator("grpc", membership, new_transport())
 
         first = pool.submit(form, "a", 0)
-        with pytest.raises(FailedPreconditionError, match=r"rank 0 .* of group 'a'.* 1 of group 'b'"):
-            form("b", 1)
+        told = r"rank 0 .* did not come: .*expected rank 0 to be joining; got rank 0 of group 'a'"
+        with pytest.raises(DeadlineExceededError, match=told):
+            form("b", 1, 0.5)
         with form("a", 1), first.result(60):
             pass
 

@@ -1,4 +1,4 @@
-"""Servers and workers that are killed, as processes; about 12 s."""
+"""Servers and workers that are killed, as processes; about 9 s."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def assert_equal(found, expected):
         assert np.array_equal(one, other)
 
 
-@pytest.mark.parametrize("victim", [0, 1])
+@pytest.mark.parametrize("victim", [0, pytest.param(1, marks=pytest.mark.slow)])
 def test_training_goes_on_without_a_server_and_gives_the_same_weights(victim, undisturbed):
     def kill(made, worker, step):
         if (worker, step) == (0, STEPS // 2):
@@ -78,6 +78,7 @@ def test_training_goes_on_without_a_server_and_gives_the_same_weights(victim, un
         assert [status[GENERATION] for status in statuses] == [2 if i == victim else 1 for i in range(2)]
 
 
+@pytest.mark.slow
 def test_two_of_three_servers_may_be_lost_one_after_the_other(undisturbed):
     def kill(made, worker, step):
         if worker == 0 and step in (5, 10):

@@ -219,6 +219,52 @@ def test_replicas_may_count_the_global_step() -> None:
         assert tf.train.global_step(sess, step) == 1
 
 
+@pytest.mark.parametrize("make", [mirrored, central])
+@pytest.mark.parametrize("count", [2, 3])
+def test_collected_losses_and_updates_are_each_replicas_own(make, count: int) -> None:
+    """The loss of a script of layers and losses, unchanged: the regularization counts once."""
+
+    def run(strategy: Any) -> Any:
+        with tf.Graph().as_default():
+            with strategy.scope():
+                optimizer = tf.train.GradientDescentOptimizer(0.01)
+                w = tf.get_variable("w", [4, 4], tf.float64, tf.ones_initializer(), tf.nn.l2_loss)
+
+            def fn(x: Any, y: Any) -> Any:
+                out = tf.layers.dense(
+                    x @ w, 2, kernel_initializer=tf.ones_initializer(), kernel_regularizer=tf.nn.l2_loss
+                )
+                tf.losses.mean_squared_error(y, out, 1 / len(X), reduction=tf.losses.Reduction.SUM)
+                tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.no_op())
+                assert len(tf.losses.get_losses()) == len(tf.get_collection(tf.GraphKeys.UPDATE_OPS)) == 1
+                with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
+                    return optimizer.minimize(tf.losses.get_total_loss())
+
+            train = strategy.group(strategy.run(fn, args=shares(strategy, X, Y)))
+            assert len(tf.losses.get_losses()) == strategy.num_replicas_in_sync
+            assert len(tf.losses.get_regularization_losses()) == 2
+            with initialized() as sess:
+                for _ in range(4):
+                    sess.run(train)
+                return sess.run(tf.trainable_variables())
+
+    for found, expected in zip(run(make(count)), run(D.get_strategy()), strict=True):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+def test_what_a_merge_adds_to_a_collection_is_every_replicas() -> None:
+    def fn() -> Any:
+        tf.losses.add_loss(tf.constant(1.0))
+        D.get_replica_context().merge_call(lambda _: tf.losses.add_loss(tf.constant(2.0)))
+        tf.losses.add_loss(tf.constant(3.0))
+        return tf.losses.get_total_loss()
+
+    tf.losses.add_loss(tf.constant(10.0))
+    totals = mirrored(2).run(fn)
+    with session() as sess:
+        assert sess.run([*totals.values, tf.losses.get_total_loss()]) == [16.0, 16.0, 20.0]
+
+
 def test_an_optimizer_made_in_the_function_serves_all_replicas() -> None:
     strategy = mirrored(2)
     with strategy.scope():

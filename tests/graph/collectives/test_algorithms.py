@@ -77,7 +77,8 @@ def test_ranks_end_with_what_the_kind_says(which: tuple[str, str], tasks: list[i
 def test_who_gives_and_who_gets() -> None:
     assert [gives("Broadcast", rank, 1) for rank in range(3)] == [False, True, False]
     assert [gets("Gather", rank, 1) for rank in range(3)] == [False, True, False]
-    assert gives("AllReduce", 2, 0) and gets("AllReduce", 2, 0)
+    assert gives("AllReduce", 2, 0)
+    assert gets("AllReduce", 2, 0)
 
 
 @given(st.integers(0, 100), st.integers(1, 20))
@@ -156,7 +157,12 @@ def test_the_cheapest_by_size() -> None:
 def test_the_devices_of_a_process_share_its_memory() -> None:
     for nbytes in (4, 1 << 20, 1 << 28):
         assert cheapest("AllReduce", Group((0,) * 4), nbytes) == "tree"  # the fewest bytes in all
-    assert cheapest("AllReduce", Group((0, 0, 0, 0, 1, 1, 1, 1)), 1 << 26) == "hierarchical"
+
+
+def test_hosts_that_are_far_apart() -> None:
+    links = Links(inside=Link(1e-6, 1e-11), between=Link(A, B))
+    assert cheapest("AllReduce", Group((0, 0, 0, 0, 1, 1, 1, 1)), 1 << 26, links) == "hierarchical"
+    assert cheapest("AllReduce", Group((0, 1) * 4), 1 << 26, links) == "hierarchical"
 
 
 def test_without_a_size_payloads_stay_whole() -> None:

@@ -1,0 +1,63 @@
+"""`CommunicationOptions`: how the gradients of workers are summed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import final
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+
+BYTES_PER_PACK = 25 << 20
+"""Of a bucket: as PyTorch's DistributedDataParallel has it. A larger one hides less of the communication
+behind the backward pass, smaller ones pay more often for a round trip.
+"""
+
+
+class CommunicationImplementation(Enum):
+    """What sums: ``AUTO`` takes shared memory on one host, else the network; ``RING`` a ring over the
+    network, ``NCCL`` the GPUs' own library.
+    """
+
+    AUTO = "auto"
+    RING = "grpc"
+    NCCL = "nccl"
+
+
+@final
+@dataclass(frozen=True, slots=True)
+class CommunicationOptions:
+    """``bytes_per_pack`` caps a bucket of gradients, 0: `BYTES_PER_PACK`; ``timeout_seconds`` is for how long
+    a worker waits for another that lives, None: as `join` has it.
+
+    ``compression`` is the dtype in which floating gradients travel and are summed ("float16", "bfloat16"),
+    None: their own. Raises `InvalidArgumentError`.
+    """
+
+    bytes_per_pack: int = 0
+    timeout_seconds: float | None = None
+    implementation: CommunicationImplementation = CommunicationImplementation.AUTO
+    compression: str | None = None
+
+    Implementation = CommunicationImplementation
+
+    def __post_init__(self) -> None:
+        if self.bytes_per_pack < 0:
+            raise InvalidArgumentError(
+                f"CommunicationOptions: expected bytes_per_pack >= 0; got {self.bytes_per_pack}"
+            )
+        if self.compression not in (None, "float16", "bfloat16"):
+            raise InvalidArgumentError(
+                "CommunicationOptions: expected compression 'float16', 'bfloat16' or None; got "
+                f"{self.compression!r}"
+            )
+
+    @property
+    def bucket_bytes(self) -> int:
+        return self.bytes_per_pack or BYTES_PER_PACK
+
+    def wire_dtype(self, dtype: dtypes.DType) -> dtypes.DType:
+        """In which values of ``dtype`` travel."""
+        is_smaller = self.compression is not None and dtype.is_floating and dtype.size > 2
+        return dtypes.as_dtype(self.compression) if is_smaller else dtype

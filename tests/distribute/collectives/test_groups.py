@@ -1,0 +1,406 @@
+"""Groups whose ranks are in several graphs: each graph with a session and a thread of its own, joined by real
+connections.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.distribute import collectives
+from flowrt.distribute.collectives import Group, JoinedGroup, join
+from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+)
+from flowrt.graph.collectives.algorithms import ALGORITHMS, Group as Places, algorithms_for
+from tests.contracts.check_collectives import CollectiveCall, arrays, expected
+
+SOON_S = 60.0
+_keys = itertools.count()
+
+Body = Callable[[JoinedGroup], Any]
+
+
+@contextmanager
+def parts_of(
+    split: Sequence[tuple[int, ...]], kind: str = "grpc", timeout_s: float = SOON_S
+) -> Iterator[list[JoinedGroup]]:
+    """One group, joined once for each of ``split``, the ranks of one graph each."""
+    size, key = sum(map(len, split)), f"group {next(_keys)}"
+    with ReservedPorts(size) as reserved:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        with ThreadPoolExecutor(len(split)) as pool:
+            groups = [Group(key, size, ranks) for ranks in split]
+            futures = [pool.submit(join, g, addresses, kind, timeout_s) for g in groups]
+            joined = [future.result(SOON_S) for future in futures]
+        try:
+            yield joined
+        finally:
+            for part in joined:
+                part.close()
+
+
+def at_once(joined: Sequence[JoinedGroup], bodies: Sequence[Body]) -> list[Any]:
+    """What the bodies return, or the `OpError` that they raise, each on a thread, one for each part."""
+
+    def run(body: Body, part: JoinedGroup) -> Any:
+        try:
+            return body(part)
+        except OpError as error:
+            return error
+
+    with ThreadPoolExecutor(len(joined)) as pool:
+        return list(pool.map(run, bodies, joined, timeout=SOON_S))
+
+
+def run_graph(group: Group, build: Callable[[list[str]], list[Any]], times: int = 1) -> list[Any]:
+    """The results of what ``build`` makes on the devices of the group's ranks in a graph of its own."""
+    devices = [f"/device:CPU:{i}" for i in range(len(group.ranks))]
+    with tf.Graph():
+        made = build(devices)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": len(devices)})) as session:
+            for _ in range(times):
+                results = session.run(made)
+    return list(results)
+
+
+def on(devices: Sequence[str], values: Sequence[Any]) -> list[Any]:
+    """``values`` as tensors, each on its device, which the passes do not know before the step."""
+    found = []
+    for device, value in zip(devices, values, strict=True):
+        with tf.device(device):
+            found.append(tf.Variable(value, name="v").initialized_value())
+    return found
+
+
+def all_reduce_body(value: Any, times: int = 1, **options: Any) -> Body:
+    """Every rank of the part gives ``value``."""
+
+    def body(part: JoinedGroup) -> Any:
+        def build(devices: list[str]) -> list[Any]:
+            values = on(devices, [value] * len(devices))
+            return collectives.all_reduce(values, group=part.group, **options)
+
+        return run_graph(part.group, build, times)
+
+    return body
+
+
+# --- every kind
+
+
+def build_call(call: CollectiveCall, group: Group, devices: list[str], lowering: str) -> list[Any]:
+    """The results of this graph's ranks."""
+    attrs, ranks = dict(call.attrs), group.ranks
+    options = {"group": group, "lowering": lowering, **attrs}
+    if call.kind in ("Broadcast", "Scatter"):
+        root = attrs["root"]
+        value: Any = (call.values[0].dtype, call.values[0].shape)
+        if root in ranks:
+            (value,) = on([devices[ranks.index(root)]], call.values)
+        function = collectives.broadcast if call.kind == "Broadcast" else collectives.scatter
+        return function(value, devices, **options)
+    values = on(devices, [call.values[rank] for rank in ranks])
+    match call.kind:
+        case "Reduce" | "Gather":
+            function = collectives.reduce if call.kind == "Reduce" else collectives.gather
+            result = function(values, **options)
+            return [] if result is None else [result]
+        case "AllReduce":
+            return collectives.all_reduce(values, **options)
+        case "AllGather":
+            return collectives.all_gather(values, **options)
+        case "ReduceScatter":
+            return collectives.reduce_scatter(values, **options)
+    return collectives.all_to_all(values, **options)
+
+
+CALLS = [
+    CollectiveCall("AllReduce", arrays(3, np.float32, 7), {"reduction": "mean"}),
+    CollectiveCall("AllReduce", arrays(3, np.int64, 0), {"reduction": "max"}),
+    CollectiveCall("AllReduce", arrays(3, np.float16, 30_001), {"reduction": "sum"}),
+    CollectiveCall("Reduce", arrays(3, np.float64, 4), {"reduction": "prod", "root": 1}),
+    CollectiveCall("Reduce", arrays(3, np.int32, 4), {"root": 2}),
+    CollectiveCall("Broadcast", arrays(1, np.float32, 2, 3), {"root": 2}),
+    CollectiveCall("Broadcast", arrays(1, np.float32, 5), {"root": 0}),
+    CollectiveCall("AllGather", arrays(3, np.float32, 2, 2), {"axis": 1}),
+    CollectiveCall("Gather", arrays(3, np.int32, 2), {"root": 0}),
+    CollectiveCall("Gather", arrays(3, np.int32, 2, 1), {"root": 2, "axis": 1}),
+    CollectiveCall("Scatter", arrays(1, np.float32, 6, 2), {"root": 2}),
+    CollectiveCall("Scatter", arrays(1, np.float32, 2, 3), {"root": 1, "axis": 1}),
+    CollectiveCall("ReduceScatter", arrays(3, np.float32, 9), {"reduction": "min"}),
+    CollectiveCall("ReduceScatter", arrays(3, np.float64, 2, 3), {"axis": 1}),
+    CollectiveCall("AllToAll", arrays(3, np.int64, 6), {}),
+    CollectiveCall("AllToAll", arrays(3, np.float32, 1, 3), {"axis": 1}),
+]
+
+
+def check_calls(joined: Sequence[JoinedGroup], calls: Sequence[CollectiveCall], lowering: str) -> None:
+    def body(part: JoinedGroup) -> list[Any]:
+        def build(devices: list[str]) -> list[Any]:
+            return [t for call in calls for t in build_call(call, part.group, devices, lowering)]
+
+        return run_graph(part.group, build)
+
+    for part, results in zip(joined, at_once(joined, [body] * len(joined)), strict=True):
+        if isinstance(results, OpError):
+            raise results
+        wanted = [expected(3, call)[rank] for call in calls for rank in part.group.ranks]
+        for result, want in zip(results, [w for w in wanted if w is not None], strict=True):
+            assert result.dtype == want.dtype
+            np.testing.assert_array_equal(result, want)
+
+
+@pytest.mark.parametrize("lowering", ["native", "auto"])
+@pytest.mark.parametrize("kind", ["grpc", "shared_memory"])
+def test_native_collectives(kind: str, lowering: str) -> None:
+    with parts_of([(0,), (1, 2)], kind) as joined:
+        check_calls(joined, CALLS, lowering)
+
+
+def test_collectives_of_a_size_that_cannot_be_native() -> None:
+    calls = [CollectiveCall(kind, arrays(3, np.float32, 7), {}) for kind in ("ReduceScatter", "AllReduce")]
+    calls.append(CollectiveCall("Scatter", arrays(1, np.float32, 7), {"root": 1}))
+    with parts_of([(0, 2), (1,)]) as joined:
+        check_calls(joined, calls, "auto")
+
+
+@pytest.mark.parametrize(
+    "lowering", ["ring", "tree", "halving_doubling", "hierarchical", "hypercube", "pairwise"]
+)
+def test_expanded_collectives(lowering: str) -> None:
+    calls = [call for call in CALLS if lowering in algorithms_for(call.kind, Places((0, 1, 2)))]
+    with parts_of([(0, 2), (1,)]) as joined:
+        check_calls(joined, calls, lowering)
+
+
+def test_the_calls_have_every_kind() -> None:
+    assert {call.kind for call in CALLS} == ALGORITHMS.keys() - {"Barrier"}
+
+
+def test_steps_one_after_the_other() -> None:
+    with parts_of([(0,), (1,)]) as joined:
+        for lowering in ("ring", "native"):
+            results = at_once(joined, [all_reduce_body(np.ones(4), 5, lowering=lowering)] * 2)
+            np.testing.assert_array_equal(results, [[[2.0] * 4]] * 2)
+
+
+@pytest.mark.parametrize("lowering", ["native", "tree"])
+def test_a_barrier(lowering: str) -> None:
+    """Nobody is through before the last has come."""
+    come = threading.Event()
+
+    def body(part: JoinedGroup) -> list[Any]:
+        def see() -> Any:
+            if part.group.ranks == (1,):
+                come.set()
+            return np.bool_(come.is_set())
+
+        def build(devices: list[str]) -> list[Any]:
+            with tf.control_dependencies([tf.py_func(see, [], tf.bool)]):
+                (done,) = collectives.barrier(devices, part.group, lowering)
+            with tf.control_dependencies([done]):
+                return [tf.py_func(see, [], tf.bool)]
+
+        return run_graph(part.group, build)
+
+    with parts_of([(0,), (1,)]) as joined:
+        assert at_once(joined, [body, body]) == [[True], [True]]
+
+
+def test_a_device_goes_on_while_a_native_collective_waits() -> None:
+    """The other rank gives its value only when this one has come to what is behind the collective."""
+    passed = threading.Event()
+
+    def go_on() -> Any:
+        passed.set()
+        return np.float32(1)
+
+    def wait() -> Any:
+        assert passed.wait(SOON_S)
+        return np.float32(1)
+
+    def shaped(tensor: Any) -> Any:
+        tensor.set_shape([])
+        return tensor
+
+    def second(part: JoinedGroup) -> list[Any]:
+        def build(devices: list[str]) -> list[Any]:
+            return collectives.all_reduce([shaped(tf.py_func(wait, [], tf.float32))], group=part.group)
+
+        return run_graph(part.group, build)
+
+    def begins(part: JoinedGroup) -> list[Any]:
+        def build(devices: list[str]) -> list[Any]:
+            value = shaped(tf.py_func(lambda: np.float32(1), [], tf.float32))
+            (total,) = collectives.all_reduce([value], group=part.group)
+            return [shaped(tf.py_func(go_on, [], tf.float32)) + total]
+
+        return run_graph(part.group, build)
+
+    with parts_of([(0,), (1,)]) as joined:
+        assert at_once(joined, [begins, second]) == [[3.0], [2.0]]
+
+
+# --- counted
+
+
+@pytest.mark.parametrize("p", [2, 3, 4])
+def test_a_ring_sends_its_share(p: int) -> None:
+    nbytes = 8 * 12 * p
+    with parts_of([(rank,) for rank in range(p)]) as joined:
+        before = [part.members[0].communicator.traffic.bytes_sent for part in joined]
+        at_once(joined, [all_reduce_body(np.ones(12 * p), lowering="ring")] * p)
+        for part, earlier in zip(joined, before, strict=True):
+            assert part.members[0].communicator.traffic.bytes_sent - earlier == 2 * (p - 1) * nbytes // p
+            assert part.members[0].communicator.traffic.messages_sent == 2 * (p - 1)
+
+
+# --- bad input
+
+
+@pytest.mark.parametrize("lowering", ["native", "ring"])
+def test_who_disagrees_is_shown_both_sides(lowering: str) -> None:
+    bodies = [
+        all_reduce_body(np.ones(4, np.float32), lowering=lowering, name="grads"),
+        all_reduce_body(np.ones(6, np.float32), lowering=lowering, name="grads"),
+    ]
+    with parts_of([(0,), (1,)]) as joined:
+        errors = at_once(joined, bodies)
+    for error in errors:
+        assert isinstance(error, InvalidArgumentError)
+        assert "float32[4]" in error.message
+        assert "float32[6]" in error.message
+        assert "rank 0" in error.message
+        assert "rank 1" in error.message
+
+
+@pytest.mark.parametrize(
+    ("mine", "theirs"),
+    [
+        ({"reduction": "sum"}, {"reduction": "max"}),
+        ({"name": "weights"}, {"name": "biases"}),
+        ({"lowering": "ring"}, {"lowering": "tree"}),
+    ],
+)
+def test_other_disagreements(mine: dict[str, str], theirs: dict[str, str]) -> None:
+    bodies = [all_reduce_body(np.ones(4), **{"lowering": "ring", **options}) for options in (mine, theirs)]
+    with parts_of([(0,), (1,)]) as joined:
+        for error in at_once(joined, bodies):
+            assert isinstance(error, InvalidArgumentError)
+            for text in (*mine.values(), *theirs.values()):
+                assert text in error.message
+
+
+def test_another_order() -> None:
+    def body(names: Sequence[str]) -> Body:
+        def run(part: JoinedGroup) -> Any:
+            def build(devices: list[str]) -> list[Any]:
+                values = on(devices, [np.ones(3)])
+                return [
+                    t for name in names for t in collectives.all_reduce(values, group=part.group, name=name)
+                ]
+
+            return run_graph(part.group, build)
+
+        return run
+
+    with parts_of([(0,), (1,)]) as joined:
+        for error in at_once(joined, [body(["a", "b"]), body(["b", "a"])]):
+            assert isinstance(error, InvalidArgumentError)
+            assert "'a'" in error.message
+            assert "'b'" in error.message
+
+
+@pytest.mark.parametrize("lowering", ["native", "tree"])
+def test_a_rank_that_does_not_come_is_named(lowering: str) -> None:
+    with parts_of([(0,), (1,)], timeout_s=1.0) as joined:
+        (error,) = at_once(joined[:1], [all_reduce_body(np.ones(4), lowering=lowering)])
+    assert isinstance(error, DeadlineExceededError)
+    assert "rank 1" in error.message
+    assert "AllReduce" in str(error)
+
+
+@pytest.mark.parametrize("lowering", ["native", "ring"])
+def test_a_rank_that_leaves_is_named(lowering: str) -> None:
+    def leave(part: JoinedGroup) -> None:
+        part.close()
+
+    with parts_of([(0,), (1,)]) as joined:
+        error, _ = at_once(joined, [all_reduce_body(np.ones(4), lowering=lowering), leave])
+        assert isinstance(error, UnavailableError)
+        assert "rank 1" in error.message
+        (again,) = at_once(joined[:1], [all_reduce_body(np.ones(4), lowering=lowering)])
+        assert isinstance(again, OpError)  # the group has ended
+
+
+def test_a_step_that_fails_before_its_collective_ends_in_the_others_too() -> None:
+    """Here by a timeout: nobody tells the group of what a step did not come to."""
+
+    def fail() -> Any:
+        raise ValueError("no data")
+
+    def body(part: JoinedGroup) -> Any:
+        def build(devices: list[str]) -> list[Any]:
+            value = tf.py_func(fail, [], tf.float32)
+            value.set_shape([])
+            return collectives.all_reduce([value], group=part.group)
+
+        return run_graph(part.group, build)
+
+    with parts_of([(0,), (1,)], timeout_s=1.0) as joined:
+        errors = at_once(joined, [body, all_reduce_body(np.float32(1))])
+    assert "no data" in str(errors[0])
+    assert isinstance(errors[1], DeadlineExceededError)
+
+
+def test_joining_without_the_others() -> None:
+    with ReservedPorts(2) as reserved:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        with pytest.raises(DeadlineExceededError, match="rank 1"):
+            join(Group("alone", 2, (0,)), addresses, "grpc", timeout_s=0.5)
+
+
+def test_a_group_that_was_not_joined() -> None:
+    with pytest.raises(FailedPreconditionError, match=r"'nobody': .* joined it as rank 0"):
+        run_graph(
+            Group("nobody", 2, (0,)),
+            lambda devices: collectives.all_reduce(on(devices, [np.ones(2)]), group=Group("nobody", 2, (0,))),
+        )
+
+
+def test_joining_twice() -> None:
+    with (
+        parts_of([(0,)]) as joined,
+        pytest.raises(AlreadyExistsError, match="has joined it as rank 0 before"),
+    ):
+        join(joined[0].group, kind="local")
+
+
+def test_groups_that_are_none() -> None:
+    for key, size, ranks, tasks, text in [
+        ("a;b", 2, (0,), (), "expected a key"),
+        ("g", 2, (2,), (), "expected ranks of 0 to 1"),
+        ("g", 2, (0,), (1,), "expected the task of each of 2 ranks"),
+    ]:
+        with pytest.raises(InvalidArgumentError, match=text):
+            Group(key, size, ranks, tasks)
+
+
+def test_as_many_values_as_ranks() -> None:
+    with tf.Graph(), pytest.raises(InvalidArgumentError, match=r"expected 1 values, .* ranks \[0\] .* got 2"):
+        collectives.all_reduce([1.0, 2.0], group=Group("g", 2, (0,)))

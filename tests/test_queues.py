@@ -1,0 +1,279 @@
+"""Queues: the state machine against a model, and the operations as TensorFlow's scripts use them; about 2 s."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+
+import numpy as np
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+import flowrt as tf
+from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.errors import CancelledError, OutOfRangeError
+from flowrt.graph.element_queue import Giving, QueueState, Taking
+
+WAIT_S = 30.0
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """Attempts of any size, withdrawn at any time: elements come out in the order in which they went in, once."""
+
+    @initialize(capacity=st.integers(1, 4))
+    def begin(self, capacity):
+        self.state = QueueState("q", capacity)
+        self.number = 0
+        self.giving, self.taking = [], []
+        self.given, self.taken = deque(), []
+
+    @rule(count=st.integers(1, 6))
+    def give(self, count):
+        elements = [(self.number + i,) for i in range(count)]
+        self.number += count
+        attempt = Giving(elements)
+        self.state.give(attempt)
+        self.giving.append((attempt, elements))
+
+    @rule(count=st.integers(1, 6), up_to=st.booleans())
+    def take(self, count, up_to):
+        attempt = Taking(count, up_to)
+        self.state.take(attempt)
+        self.taking.append(attempt)
+
+    @precondition(lambda self: any(not a.is_done for a in self.taking))
+    @rule(data=st.data())
+    def leave(self, data):
+        waiting = [a for a in self.taking if not a.is_done]
+        attempt = data.draw(st.sampled_from(waiting))
+        self.taking.remove(attempt)
+        self.state.withdraw(attempt)
+        assert not attempt.taken
+
+    @precondition(lambda self: any(not a.is_done for a, _ in self.giving))
+    @rule(data=st.data())
+    def stop_giving(self, data):
+        attempt = data.draw(st.sampled_from([a for a, _ in self.giving if not a.is_done]))
+        self.state.withdraw(attempt)
+        attempt.is_done = True
+
+    @rule(cancel=st.booleans())
+    def close(self, cancel):
+        self.state.close(cancel)
+
+    @invariant()
+    def holds(self):
+        if hasattr(self, "state"):
+            self.state.check()
+            left = {e for a, elements in self.giving for e in (elements if _was_refused(a) else a.left)}
+            everything = [e for _, elements in self.giving for e in elements if e not in left]
+            there = [e for a in self.taking for e in a.taken] + list(self.state.elements)
+            assert sorted(there) == sorted(everything)
+            for attempt in self.taking:
+                assert attempt.taken == sorted(attempt.taken)
+                if attempt.is_done and attempt.error is None and not attempt.up_to:
+                    assert len(attempt.taken) == attempt.wanted
+                assert attempt.error is None or isinstance(attempt.error, OutOfRangeError)
+
+
+def _was_refused(attempt):
+    return isinstance(attempt.error, CancelledError) and not attempt.left
+
+
+TestQueueMachine = QueueMachine.TestCase
+TestQueueMachine.settings = settings(max_examples=80, stateful_step_count=30, deadline=None)
+
+
+def test_nobody_is_overtaken():
+    state = QueueState("q", 2)
+    large, small = Taking(3), Taking(1)
+    state.take(large)
+    state.take(small)
+    state.give(Giving([(1,), (2,)]))
+    assert (large.taken, small.taken) == ([(1,), (2,)], [])
+    state.give(Giving([(3,), (4,)]))
+    assert (large.is_done, small.taken) == (True, [(4,)])
+
+
+def test_who_wants_less_gets_what_a_closed_queue_could_not_give_another():
+    state = QueueState("q", 4)
+    large, small = Taking(3), Taking(1)
+    state.give(Giving([(1,)]))
+    state.take(large)
+    state.take(small)
+    state.close(False)
+    assert isinstance(large.error, OutOfRangeError) and (small.taken, small.error) == ([(1,)], None)
+
+
+# --- operations
+
+
+def start(function):
+    thread = threading.Thread(target=function, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_elements_come_out_in_the_order_in_which_they_went_in():
+    queue = tf.FIFOQueue(10, tf.float32)
+    x = tf.placeholder(tf.float32)
+    enqueue, dequeue, size = queue.enqueue([x]), queue.dequeue(), queue.size()
+    with tf.Session() as session:
+        for value in (10.0, 20.0, 30.0):
+            session.run(enqueue, {x: value})
+        assert session.run(size) == 3
+        assert [session.run(dequeue) for _ in range(3)] == [10.0, 20.0, 30.0]
+        assert session.run(size) == 0
+
+
+def test_several_components_and_names():
+    queue = tf.FIFOQueue(5, [tf.int32, tf.float32], shapes=[[], [2]], names=["i", "f"])
+    enqueue = queue.enqueue_many({"i": [1, 2], "f": [[0.1, 0.2], [0.3, 0.4]]})
+    one, many = queue.dequeue(), queue.dequeue_many(2)
+    assert (queue.dtypes, queue.names) == ([tf.int32, tf.float32], ["i", "f"])
+    assert one["f"].shape == [2] and many["f"].shape == [2, 2]
+    with tf.Session() as session:
+        session.run(enqueue)
+        assert session.run(one)["i"] == 1
+        session.run(enqueue)
+        found = session.run(many)
+    assert list(found["i"]) == [2, 1]
+    np.testing.assert_array_equal(found["f"], np.array([[0.3, 0.4], [0.1, 0.2]], np.float32))
+
+
+def test_an_attempt_may_be_for_more_than_the_queue_holds():
+    queue = tf.FIFOQueue(2, tf.int32, shapes=())
+    enqueue, dequeue = queue.enqueue_many([list(range(7))]), queue.dequeue_many(7)
+    with tf.Session() as session:
+        thread = start(lambda: session.run(enqueue))
+        assert list(session.run(dequeue)) == list(range(7))
+        thread.join(WAIT_S)
+        assert not thread.is_alive()
+
+
+def test_a_closed_queue_gives_what_it_has_and_then_no_more():
+    queue = tf.FIFOQueue(5, tf.int32, shapes=[[]])
+    fill, more = queue.enqueue_many([[1, 2, 3]]), queue.enqueue(4)
+    one, two, up_to = queue.dequeue(), queue.dequeue_many(2), queue.dequeue_up_to(5)
+    with tf.Session() as session:
+        session.run(fill)
+        session.run(queue.close())
+        assert session.run(queue.is_closed())
+        with pytest.raises(tf.errors.CancelledError, match="is closed: it takes no more"):
+            session.run(more)
+        assert session.run(one) == 1
+        with pytest.raises(tf.errors.OutOfRangeError, match="3 wanted, 2 there"):
+            session.run(queue.dequeue_many(3))
+        assert list(session.run(up_to)) == [2, 3]
+        for empty in (one, two, up_to):
+            with pytest.raises(tf.errors.OutOfRangeError, match="closed and has too few"):
+                session.run(empty)
+
+
+def test_closing_wakes_who_waits_for_elements_and_with_cancel_who_waits_for_room():
+    queue = tf.FIFOQueue(1, tf.int32, shapes=[[]])
+    empty = tf.FIFOQueue(1, tf.int32, shapes=[[]])
+    found = []
+
+    def run(session, op):
+        try:
+            found.append(session.run(op))
+        except tf.errors.OpError as error:
+            found.append(type(error))
+
+    enqueue, dequeue = queue.enqueue(1), empty.dequeue()
+    with tf.Session() as session:
+        session.run(enqueue)
+        threads = [start(lambda op=op: run(session, op)) for op in (enqueue, dequeue)]
+        session.run([queue.close(cancel_pending_enqueues=True), empty.close()])
+        for thread in threads:
+            thread.join(WAIT_S)
+    assert set(found) == {tf.errors.CancelledError, tf.errors.OutOfRangeError}
+
+
+def test_a_deadline_ends_a_wait_and_takes_nothing():
+    queue = tf.FIFOQueue(3, tf.int32, shapes=[[]])
+    two, enqueue = queue.dequeue_many(2), queue.enqueue(5)
+    with tf.Session() as session:
+        session.run(enqueue)
+        with pytest.raises(tf.errors.DeadlineExceededError, match="queue '.*' is empty"):
+            session.run(two, options=tf.RunOptions(timeout_in_ms=20))
+        assert session.run(queue.size()) == 1
+
+
+def test_sessions_of_a_cluster_share_a_queue():
+    with ReservedPorts(2) as free:
+        spec = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in free.ports]})
+        servers = [tf.train.Server(spec, "worker", i) for i in range(2)]
+        queues = []
+        for server in servers:
+            with tf.Graph().as_default() as graph, tf.device("/job:worker/task:0"):
+                queue = tf.FIFOQueue(3, tf.int32, shapes=[[]], shared_name="shared")
+                queues.append((tf.Session(server.target, graph=graph), queue.enqueue(7), queue.dequeue()))
+        (first, enqueue, _), (second, _, dequeue) = queues
+        thread = start(lambda: first.run(enqueue))
+        assert second.run(dequeue) == 7
+        thread.join(WAIT_S)
+        for each in (first, second):
+            each.close()
+        for server in servers:
+            server.stop()
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda q: q.enqueue([1, 2.0, 3]), "expected 2 components; got 3"),
+        (lambda q: q.enqueue({"a": 1}), "got a dict of"),
+        (lambda q: q.enqueue([1, [1.0, 2.0, 3.0]]), r"component 1: expected a value of shape \[2\]; got \[3\]"),
+        (lambda q: tf.FIFOQueue(3, tf.int32).dequeue_many(2), "fully defined shapes"),
+        (lambda q: tf.FIFOQueue(3, [tf.int32, tf.int32], shapes=[[]]), "one a component, 2; got 1"),
+        (lambda q: tf.train.QueueRunner(q, []), "expected a queue and enqueue_ops"),
+    ],
+)
+def test_what_does_not_fit_is_refused_when_it_is_built(wrong, message):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=message):
+        wrong(tf.FIFOQueue(3, [tf.int32, tf.float32], shapes=[[], [2]]))
+
+
+# --- runners
+
+
+def test_a_queue_runner_fills_a_queue_until_its_data_ends():
+    counter = tf.get_variable("counter", initializer=0, trainable=False)
+    queue = tf.FIFOQueue(2, tf.int32, shapes=[[]])
+    runner = tf.train.QueueRunner(queue, [queue.enqueue(counter.count_up_to(5))])
+    tf.train.add_queue_runner(runner)
+    dequeue, coord = queue.dequeue(), tf.train.Coordinator()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        threads = tf.train.start_queue_runners(session, coord)
+        assert runner.create_threads(session, coord) == []  # they run already
+        assert [session.run(dequeue) for _ in range(5)] == list(range(5))
+        with pytest.raises(tf.errors.OutOfRangeError):
+            session.run(dequeue)
+        coord.request_stop()
+        coord.join(threads, stop_grace_period_secs=WAIT_S)
+
+
+def test_a_coordinator_that_stops_ends_a_runner_that_waits_for_room():
+    queue = tf.FIFOQueue(1, tf.int32, shapes=[[]])
+    runner, coord = tf.train.QueueRunner(queue, [queue.enqueue(1)] * 2), tf.train.Coordinator()
+    with tf.Session() as session:
+        threads = runner.create_threads(session, coord, daemon=True, start=True)
+        session.run(queue.dequeue())
+        coord.request_stop()
+        coord.join(threads, stop_grace_period_secs=WAIT_S)
+
+
+def test_an_error_of_a_runner_is_the_coordinators():
+    queue = tf.FIFOQueue(1, tf.int32, shapes=[[]])
+    x = tf.placeholder(tf.int32, [])
+    coord = tf.train.Coordinator()
+    with tf.Session() as session:
+        runner = tf.train.QueueRunner(queue, [queue.enqueue(x)])
+        threads = runner.create_threads(session, coord, daemon=True, start=True)
+        with pytest.raises(tf.errors.InvalidArgumentError):
+            coord.join(threads, stop_grace_period_secs=WAIT_S)
