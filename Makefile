@@ -56,6 +56,8 @@ docs: $(READY)  ## draw the documentation's pictures from the examples (needs Gr
 	@$(PY) -m tests.viz.browser runs/docs/digits_cnn.html docs/pictures/digits_cnn_page.png
 	@$(PY) -m tests.viz.browser runs/docs/digits_cnn.html docs/pictures/digits_cnn_page_op.png \
 		'#stage=fold_constants&op=hidden/MatMul'
+	@$(PY) examples/digits_cnn.py --out runs/docs/digits_cnn | tail -n 1
+	@$(PY) -m tests.viz.browser $$($(PY) -m flowrt report runs/docs/digits_cnn) docs/pictures/report.png
 
 protos: $(PROTOC_READY)  ## generate flowrt/protos/*_pb2.py and .pyi from the .proto files
 	@$(PROTOC_VENV)/bin/python -m grpc_tools.protoc -I. --python_out=. --pyi_out=. flowrt/protos/*.proto

@@ -1,4 +1,5 @@
-"""One training script, several strategies: ``python examples/digits_strategies.py [--strategy NAME]``.
+"""One training script, several strategies: ``python examples/digits_strategies.py [--strategy NAME]``, and on
+several workers ``flowrt-run --standalone --nproc 2 examples/digits_strategies.py --strategy multi_worker``.
 
 The strategy is one line; the rest is the same for all. Every strategy, with any number of replicas that
 divides the batch, gives the weights of one process that takes each batch whole. The script trains both, and
@@ -22,6 +23,7 @@ STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
     "one_device": lambda devices: tf.distribute.OneDeviceStrategy(devices[0]),
     "mirrored": tf.distribute.MirroredStrategy,
     "central_storage": tf.distribute.experimental.CentralStorageStrategy,
+    "multi_worker": lambda devices: tf.distribute.MultiWorkerMirroredStrategy(),
 }
 
 

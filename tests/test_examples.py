@@ -115,8 +115,8 @@ def test_digits_cluster_trains_the_weights_of_one_process(tmp_path: Path) -> Non
 
 
 def test_digits_strategies_trains_the_weights_of_one_replica(tmp_path: Path) -> None:
-    printed = run_example("digits_strategies.py", folder=tmp_path)
-    assert number_after("test accuracy", printed) >= 0.95
+    printed = run_example("digits_strategies.py", "--steps", "150", folder=tmp_path)
+    assert number_after("test accuracy", printed) >= 0.9
     found = re.search(r"differ from one replica's by ([0-9.e+-]+)", printed)
     assert found
     assert float(found[1]) < 1e-12

@@ -49,9 +49,10 @@ from flowrt.missing_names import missing_name
 
 # What stands on the front ends, which stand on this package: loaded when it is first asked for.
 _STRATEGIES = (
-    "AllReduceCrossDeviceOps", "CrossDeviceOps", "DistributedDataset", "DistributedIterator",
-    "DistributedValues", "HierarchicalCopyAllReduce", "InputContext", "InputOptions", "MirroredStrategy",
-    "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToOneDevice", "ReplicaContext",
+    "AllReduceCrossDeviceOps", "CommunicationImplementation", "CommunicationOptions", "CrossDeviceOps",
+    "DistributedDataset", "DistributedIterator", "DistributedValues", "HierarchicalCopyAllReduce",
+    "InputContext", "InputOptions", "MirroredStrategy", "MultiWorkerMirroredStrategy", "NcclAllReduce",
+    "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToOneDevice", "ReplicaContext",
     "Strategy", "StrategyExtended", "ValueContext", "experimental_set_strategy", "get_loss_reduction",
     "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context",
 )  # fmt: skip

@@ -70,6 +70,7 @@ from flowrt.graph.ops.selecting import embedding_lookup
 from flowrt.graph.ops.softmax import log_softmax, softmax
 from flowrt.missing_names import missing_name
 from flowrt.nn.activations import log_sigmoid
+from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
 from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 from flowrt.nn.sampled import (
     compute_accidental_hits,

@@ -37,3 +37,4 @@ function follow(chart) {
 }
 
 document.querySelectorAll("[data-points]").forEach(follow);
+globalThis.flowrtPage = { curves: document.querySelectorAll("[data-points]").length }; // it is ready

@@ -108,7 +108,8 @@ def picture(
             f"expected at most {format.max_boxes} boxes in a drawing of this format; got {len(drawn.nodes)}."
             " A smaller depth, or a focus, makes it smaller"
         )
-    return Picture(f"{source.title}, {view}", parts, drawn, source.stages)
+    title = f"{source.title}, {view}" if format.has_view else source.title
+    return Picture(title, parts, drawn, source.stages)
 
 
 def _folded(view: GraphView, depth: int | None) -> GraphView:

@@ -32,6 +32,7 @@ DST = "/job:worker/replica:0/task:0/device:CPU:0"
 class Rendezvous(Protocol):
     def send(self, key: Hashable, value: Any) -> None: ...
     def recv_async(self, key: Hashable, done: Callable[[Any, OpError | None], object]) -> None: ...
+    def take_or_wait(self, key: Hashable, done: Callable[[Any, OpError | None], object]) -> Any: ...
     def recv(self, key: Hashable, timeout_s: float | None = None) -> Any: ...
     def try_recv(self, key: Hashable, default: Any = None) -> Any: ...
     def cancel(self, key: Hashable, done: Callable[[Any, OpError | None], object]) -> bool: ...
@@ -104,6 +105,28 @@ class RendezvousContract:
             blocked = pool.submit(ends.consumer.recv, key_of(1), SOON_S)
             ends.producer.send(key_of(1), "hello")
             assert blocked.result(SOON_S) == "hello"
+
+    def test_a_value_that_is_there_is_taken_and_nobody_is_told(self, ends: Ends) -> None:
+        before, mail = Mail(), Mail()
+        ends.producer.send(key_of(0), "first")
+        ends.producer.send(key_of(1), "hello")
+        ends.consumer.recv_async(key_of(0), before)
+        assert before.value() == "first"  # so the other is there as well
+        assert ends.consumer.take_or_wait(key_of(1), mail) == "hello"
+        assert not mail.is_settled
+        ends.consumer.check_empty()
+
+    def test_a_value_that_is_not_there_is_told_when_it_comes(self, ends: Ends) -> None:
+        mail = Mail()
+        assert ends.consumer.take_or_wait(key_of(1), mail) is None
+        ends.producer.send(key_of(1), "hello")
+        assert mail.value() == "hello"
+
+    def test_who_would_wait_after_an_abort_is_told_its_error(self, ends: Ends) -> None:
+        mail = Mail()
+        ends.consumer.abort(AbortedError("enough"))
+        assert ends.consumer.take_or_wait(key_of(1), mail) is None
+        assert isinstance(mail.error(), AbortedError)
 
     def test_none_is_a_value_like_any_other(self, ends: Ends) -> None:
         ends.producer.send(key_of(1), None)

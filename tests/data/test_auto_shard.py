@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
@@ -79,6 +79,7 @@ def test_too_few_files_are_divided_by_record(files: list[str], make) -> None:
         shard(dataset.node, 3, 0, AutoShardPolicy.FILE)
 
 
+@settings(max_examples=30)
 @given(st.integers(0, 30), st.integers(1, 4), st.integers(1, 3), st.sampled_from(POLICIES))
 def test_every_record_is_in_one_part_whatever_the_orders(
     count: int, workers: int, epochs: int, policy

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrt.errors import AbortedError, CancelledError, InvalidArgumentError
+from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError
 from flowrt.executor.control import PAUSE
 from flowrt.executor.relay import Relay
 from flowrt.executor.runner import StepControl
@@ -22,8 +22,13 @@ SOON_S = 60.0
 class Step:
     """A program that adds up what comes under each key of ``keys``, and its end."""
 
-    def __init__(self, keys: Sequence[str], work: Callable[[Any], object] = lambda value: None) -> None:
-        self.rendezvous, self.control = LocalRendezvous(), StepControl()
+    def __init__(
+        self,
+        keys: Sequence[str],
+        work: Callable[[Any], object] = lambda value: None,
+        timeout_s: float | None = None,
+    ) -> None:
+        self.rendezvous, self.control = LocalRendezvous(), StepControl(timeout_s)
         self.ends: list[tuple[Sequence[Any], BaseException | None]] = []
         self.threads: list[int] = []
         """Which thread took each value."""
@@ -150,6 +155,16 @@ def test_a_cancelled_step_ends_where_it_waits_and_where_it_runs() -> None:
     for step in (waits, runs):
         ((_, error),) = step.ends
         assert isinstance(error, CancelledError)
+
+
+def test_a_deadline_that_has_passed_ends_it_at_its_next_pause() -> None:
+    step = Step(keys_of(2), timeout_s=0.0)
+    for key in keys_of(2):
+        step.rendezvous.send(key, 1)
+    step.relay.start()
+    ((_, error),) = step.ends
+    assert isinstance(error, DeadlineExceededError)
+    assert len(step.threads) == 1
 
 
 def test_an_interrupt_ends_the_step_and_reaches_its_thread() -> None:

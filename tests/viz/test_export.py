@@ -48,7 +48,7 @@ def test_every_format_shows_every_view(stored, tmp_path, format, view):
 def test_the_name_of_the_file_chooses_the_format(stored, tmp_path, name):
     export(stored / "net.pbtxt", tmp_path / name)
     beginning = (tmp_path / name).read_bytes()[:10]
-    expected = {"net.pbtxt": b"node {", "net.dot": b"digraph", "x.model-explorer.json": b'{"graphs"'}
+    expected = {"net.pbtxt": b"node {", "net.dot": b"digraph", "x.model-explorer.json": b'{"label"'}
     assert beginning.startswith(expected.get(name, b"\n"))
 
 

@@ -143,7 +143,9 @@ def test_model_explorer_has_a_namespace_a_scope_and_edges_at_their_targets():
     be a part of the tests.
     """
     shown = pictured(format="model-explorer")
-    (graph,) = json.loads(encode_model_explorer(shown))["graphs"]
+    collection = json.loads(encode_model_explorer(shown))
+    assert collection["label"] == shown.title  # without it the page takes the file for another format
+    (graph,) = collection["graphs"]
     nodes = {node["id"]: node for node in graph["nodes"]}
     assert set(nodes) == set(shown.view.nodes)
     fields = {"id", "label", "namespace", "attrs", "incomingEdges", "outputsMetadata", "style"}

@@ -56,8 +56,7 @@ def page(browser, written):
 
 def item(name):
     """JavaScript: the item called ``name`` in the stage that is shown."""
-    tree = "flowrtPage.stage.tree"
-    return f"({tree}.operations.get({json.dumps(name)}) ?? {tree}.groups.get({json.dumps(name)}))"
+    return f"flowrtPage.stage.tree.itemOf({json.dumps(name)})"
 
 
 def is_shown(page, name):
@@ -238,7 +237,7 @@ def test_keys_do_what_the_pointer_does(page):
     page.evaluate("document.getElementById('graph').focus()")
     page.evaluate(f"flowrtPage.select({item('x')})")
     page.press("ArrowDown")
-    assert page.evaluate("flowrtPage.state.selected") == SERIES
+    assert page.evaluate("flowrtPage.state.selected") == f"{SERIES}/"
     page.press("Enter")
     assert is_shown(page, "layer_1")
     page.press("]")
@@ -250,6 +249,26 @@ def test_keys_do_what_the_pointer_does(page):
     assert page.evaluate("flowrtPage.viewport.scale") > scale
     page.press("Escape")
     assert page.evaluate("flowrtPage.selected") is None
+
+
+def test_a_scope_and_the_operation_of_its_name_are_two(page):
+    """A variable's scope has the name of its handle."""
+    page.evaluate(f"flowrtPage.goTo({item('layer_1/w')})")
+    assert page.text_of("#details .chip") == "VarHandleOp"
+    click(page, "layer_1/w/")
+    assert page.text_of("#details .chip") == "scope"
+    assert page.evaluate("location.hash").count("w%2F") == 1
+
+
+def test_a_button_of_the_panel_keeps_the_focus_when_it_was_pressed(page):
+    page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")
+    page.evaluate("document.querySelector('#details .choice button:nth-child(3)').focus()")
+    page.press("Enter")
+    assert page.evaluate("flowrtPage.state.reach") == "down"
+    assert page.evaluate("document.activeElement.innerText") == "all that needs it"
+    page.evaluate("document.querySelector('#details .path button').focus()")
+    page.press("Enter")
+    assert page.evaluate("document.activeElement.id") == "details"
 
 
 def test_the_address_leads_back(page, browser, written):

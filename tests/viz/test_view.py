@@ -98,6 +98,16 @@ def test_what_a_cut_adds_stands_beside_what_it_is_of(partitioned):
     assert (send.label, receive.label) == ("send out:0", "receive out:0")
 
 
+def test_where_the_other_end_is_in_another_task_a_node_stands_for_it():
+    graph, _, loss, _ = network()
+    parts = Step("", question(graph, loss)).parts("partitioned")
+    view = view_of({CPU0: parts[CPU0]})
+    other = view.nodes[f"elsewhere:{CPU1}"]
+    transfers = [edge for edge in view.edges if edge.kind is EdgeKind.TRANSFER]
+    ends = sum(node.op in ("_Send", "_Recv") for node in view.nodes.values())
+    assert sum(other.name in (edge.source, edge.target) for edge in transfers) == ends == len(transfers) > 1
+
+
 def test_a_placed_view_says_what_crosses():
     graph, _, loss, _ = network()
     view = view_of(Step("", question(graph, loss)).parts("placed"))

@@ -74,8 +74,10 @@ def reduce(
     group: Group | None = None,
     lowering: str = "auto",
     name: str = "Reduce",
-) -> Tensor | None:
-    """The reduction of all ranks' values on the rank ``root``; None if another graph has that rank."""
+) -> Tensor | Operation:
+    """The reduction of all ranks' values on the rank ``root``. In a graph without that rank the operation that
+    takes part: run it, or have something wait for it.
+    """
     tensors = _tensors(values, group, name)
     return _to_root(reduce_op, tensors, root, group, lowering, name, reduction=reduction)
 
@@ -103,8 +105,8 @@ def gather(
     group: Group | None = None,
     lowering: str = "auto",
     name: str = "Gather",
-) -> Tensor | None:
-    """As `all_gather`, on the rank ``root`` only; None if another graph has that rank."""
+) -> Tensor | Operation:
+    """As `all_gather`, on the rank ``root`` only; in a graph without that rank as `reduce`."""
     tensors = _tensors(values, group, name)
     return _to_root(gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
 
@@ -255,13 +257,14 @@ def _to_root(
     lowering: str,
     name: str,
     **attrs: Any,
-) -> Tensor | None:
+) -> Tensor | Operation:
     ranks = range(len(tensors)) if group is None else group.ranks
     graph = get_default_graph()
     attrs |= {"root": root, "M": int(root in ranks), **_membership(group, len(tensors), lowering)}
     with graph.device(None):
         results = op(tensors, name=name, **attrs)
-    return results[0] if root in ranks else None
+    made: Operation = next(reversed(tensors[0].graph.operations.values()))
+    return results[0] if results else made
 
 
 def _from_root(value: Any) -> tuple[list[Tensor], dict[str, Any]]:

@@ -16,8 +16,9 @@ from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, NodeView, 
 
 
 def encode_model_explorer(picture: Picture) -> bytes:
-    """``picture.view`` as one graph, in UTF-8."""
-    return json.dumps({"graphs": [_graph(picture.title, picture.view)]}).encode()
+    """``picture.view`` as a collection of one graph, in UTF-8."""
+    graph = _graph(picture.title, picture.view)
+    return json.dumps({"label": picture.title, "graphs": [graph]}).encode()
 
 
 def _graph(title: str, view: GraphView) -> dict[str, Any]:

@@ -6,17 +6,17 @@
 
 import { ROOT } from "./graph.js";
 
-export const OP = { width: 144, height: 38 };
-export const CONSTANT = { width: 104, height: 24 };
-export const CLOSED = { width: 156, height: 52 };
+const OP = { width: 144, height: 38 };
+const CONSTANT = { width: 104, height: 24 };
+const CLOSED = { width: 156, height: 52 };
 export const HEAD = 32; // pixels of an open group's title
 const PASSAGE = 9; // wide, where an edge goes by
 const GAP = { x: 18, y: 36 };
 const PADDING = 20;
 
 /**
- * boxes: item -> {item, x, y, width, height, isOpen}; order: outer ones first; standsIn: for each item the box
- * that shows it (-1: none); ways: pair of siblings -> points between them; width and height of all.
+ * boxes: item -> {item, x, y, width, height, isOpen}; order: outer ones first; standsIn: for each item the
+ * box that shows it (-1: none); ways: pair of siblings -> points between them; width and height of all.
  */
 export function arrange(stage, open, withGhosts) {
   const counts = stage.counts(withGhosts);
@@ -42,7 +42,8 @@ export function arrange(stage, open, withGhosts) {
   };
   place(picture, blocks, ROOT, 0, 0);
   for (const item of stage.tree.outerFirst) {
-    if (picture.standsIn[item] < 0 && counts[item]) picture.standsIn[item] = picture.standsIn[stage.tree.parent[item]];
+    if (picture.standsIn[item] < 0 && counts[item])
+      picture.standsIn[item] = picture.standsIn[stage.tree.parent[item]];
   }
   return picture;
 }
@@ -59,7 +60,10 @@ export function isConstant(stage, item) {
 function place(picture, blocks, item, left, top) {
   const block = blocks.get(item);
   for (const [pair, points] of block.ways) {
-    picture.ways.set(pair, points.map(([x, y]) => [x + left, y + top]));
+    picture.ways.set(
+      pair,
+      points.map(([x, y]) => [x + left, y + top]),
+    );
   }
   for (const { item: child, x, y, width, height } of block.places) {
     const isOpen = blocks.has(child);
@@ -78,7 +82,9 @@ function arrangeChildren(tree, group, counts, links, sizeOf) {
     const { width, height } = sizeOf(item);
     addTo(rows, tree.layer[item], { item, column: tree.column[item], width, height });
   }
-  const routes = (tree.routes.get(group) ?? []).filter(({ source, target }) => links.has(tree.pair(source, target)));
+  const routes = (tree.routes.get(group) ?? []).filter(({ source, target }) =>
+    links.has(tree.pair(source, target)),
+  );
   addPassages(tree, rows, routes);
   const layers = [...rows.keys()].sort((a, b) => a - b);
   for (const row of rows.values()) row.sort((a, b) => a.column - b.column);
@@ -97,7 +103,9 @@ function arrangeChildren(tree, group, counts, links, sizeOf) {
     }
     top += height + GAP.y;
   }
-  const ways = new Map(routes.map((route) => [tree.pair(route.source, route.target), way(tree, route, rowAt, centres)]));
+  const ways = new Map(
+    routes.map((route) => [tree.pair(route.source, route.target), way(tree, route, rowAt, centres)]),
+  );
   const least = group === ROOT ? 0 : CLOSED.width;
   const shift = Math.max(0, least - width - 2 * PADDING) / 2;
   for (const entry of places) entry.x += shift;
@@ -158,16 +166,24 @@ function setColumns(rows) {
     });
   }
   const least = half.slice();
-  for (let i = 0; i < columns.length; i++) for (const [j, gap] of before[i]) least[i] = Math.max(least[i], least[j] + gap);
+  for (let i = 0; i < columns.length; i++)
+    for (const [j, gap] of before[i]) least[i] = Math.max(least[i], least[j] + gap);
   const width = columns.reduce((most, _, i) => Math.max(most, least[i] + half[i]), 0);
   const most = half.map((size) => width - size);
-  for (let i = columns.length - 1; i >= 0; i--) for (const [j, gap] of after[i]) most[i] = Math.min(most[i], most[j] - gap);
+  for (let i = columns.length - 1; i >= 0; i--)
+    for (const [j, gap] of after[i]) most[i] = Math.min(most[i], most[j] - gap);
   const span = columns.at(-1) - columns[0] || 1;
   const centres = new Map();
   const at = new Float64Array(columns.length);
   columns.forEach((column, i) => {
-    const wanted = columns.length > 1 ? half[0] + ((column - columns[0]) / span) * (width - half[0] - half.at(-1)) : width / 2;
-    at[i] = Math.min(most[i], before[i].reduce((x, [j, gap]) => Math.max(x, at[j] + gap), wanted));
+    const wanted =
+      columns.length > 1
+        ? half[0] + ((column - columns[0]) / span) * (width - half[0] - half.at(-1))
+        : width / 2;
+    at[i] = Math.min(
+      most[i],
+      before[i].reduce((x, [j, gap]) => Math.max(x, at[j] + gap), wanted),
+    );
     centres.set(column, at[i]);
   });
   return { centres, width };

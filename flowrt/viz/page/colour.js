@@ -8,23 +8,32 @@ import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.
 export const MODES = {
   type: { label: "Operation type", category: (stage, item) => stage.op(item) },
   device: { label: "Device", category: (stage, item) => formatDevice(stage.device(item)) },
-  fusion: { label: "Fusion group", category: (stage, item) => stage.graph.fused.get(stage.tree.names[item]) ?? "" },
-  time: { label: "Time", amount: (stage, item) => stage.graph.seconds.get(stage.tree.names[item]) ?? 0, format: formatSeconds },
+  fusion: {
+    label: "Fusion group",
+    category: (stage, item) => stage.graph.fused.get(stage.tree.names[item]) ?? "",
+  },
+  time: {
+    label: "Time",
+    amount: (stage, item) => stage.graph.seconds.get(stage.tree.names[item]) ?? 0,
+    format: formatSeconds,
+  },
   memory: { label: "Memory of outputs", amount: (stage, item) => stage.bytes(item), format: formatBytes },
 };
 
 export const CATEGORIES = 9; // colours that one can tell apart; the theme has as many
-export const OTHER = CATEGORIES;
+const OTHER = CATEGORIES;
 const SHARES = [0.0005, 0.005, 0.02, 0.1, 1]; // upper ends of the classes of an amount
 
 /** The modes that have something to say of this graph. */
 export function modesOf(graph) {
-  return Object.keys(MODES).filter((mode) => (mode !== "time" || graph.seconds.size) && (mode !== "fusion" || graph.fused.size));
+  return Object.keys(MODES).filter(
+    (mode) => (mode !== "time" || graph.seconds.size) && (mode !== "fusion" || graph.fused.size),
+  );
 }
 
 /**
- * {isAmount, classOf, parts, describe, legend}. `classOf[item]` is the class or -1; `parts(item)` of a group is
- * how many operations of each class it holds; `describe(item)` its amount as text; `legend` has rows
+ * {isAmount, classOf, parts, describe, legend}. `classOf[item]` is the class or -1; `parts(item)` of a group
+ * is how many operations of each class it holds; `describe(item)` its amount as text; `legend` has rows
  * {class, label, detail}.
  */
 export function colouring(mode, stage) {
@@ -36,19 +45,34 @@ function byCategory({ category }, stage) {
   const names = new Map(items.map((item) => [item, category(stage, item)]));
   const counts = new Map();
   for (const name of names.values()) counts.set(name, (counts.get(name) ?? 0) + 1);
-  const ranked = [...counts.keys()].filter((name) => name).sort((a, b) => counts.get(b) - counts.get(a) || (a < b ? -1 : 1));
+  const ranked = [...counts.keys()]
+    .filter((name) => name)
+    .sort((a, b) => counts.get(b) - counts.get(a) || (a < b ? -1 : 1));
   const classes = new Map(ranked.map((name, rank) => [name, Math.min(rank, OTHER)]));
   const classOf = new Int8Array(stage.tree.size).fill(-1);
   for (const [item, name] of names) classOf[item] = classes.get(name) ?? -1;
-  const legend = ranked.slice(0, CATEGORIES).map((name, rank) => ({ class: rank, label: name, detail: counts.get(name).toLocaleString("en") }));
+  const legend = ranked
+    .slice(0, CATEGORIES)
+    .map((name, rank) => ({ class: rank, label: name, detail: counts.get(name).toLocaleString("en") }));
   const rest = ranked.slice(CATEGORIES);
   if (rest.length) {
     const others = rest.reduce((sum, name) => sum + counts.get(name), 0);
-    legend.push({ class: OTHER, label: formatCount(rest.length, "other"), detail: others.toLocaleString("en") });
+    legend.push({
+      class: OTHER,
+      label: formatCount(rest.length, "other"),
+      detail: others.toLocaleString("en"),
+    });
   }
-  if (counts.get("")) legend.push({ class: -1, label: "none", detail: counts.get("").toLocaleString("en") });
+  if (counts.get(""))
+    legend.push({ class: -1, label: "none", detail: counts.get("").toLocaleString("en") });
   const sums = partsOf(stage, items, classOf);
-  return { isAmount: false, classOf, parts: (item) => sums.subarray(item * WIDTH, (item + 1) * WIDTH), describe: () => "", legend };
+  return {
+    isAmount: false,
+    classOf,
+    parts: (item) => sums.subarray(item * WIDTH, (item + 1) * WIDTH),
+    describe: () => "",
+    legend,
+  };
 }
 
 const WIDTH = CATEGORIES + 1;
@@ -71,9 +95,15 @@ function byAmount({ amount, format }, stage) {
     sums[0] += value;
   }
   const total = sums[0] || 1;
-  const classOf = Int8Array.from(sums, (value) => (value ? SHARES.findIndex((share) => value <= share * total * (1 + 1e-9)) : -1));
+  const classOf = Int8Array.from(sums, (value) =>
+    value ? SHARES.findIndex((share) => value <= share * total * (1 + 1e-9)) : -1,
+  );
   const percent = (share) => `${+(share * 100).toPrecision(2)} %`;
-  const legend = SHARES.map((share, i) => ({ class: i, label: i ? `up to ${percent(share)}` : `under ${percent(share)}`, detail: "" }));
+  const legend = SHARES.map((share, i) => ({
+    class: i,
+    label: i ? `up to ${percent(share)}` : `under ${percent(share)}`,
+    detail: "",
+  }));
   legend.at(-1).label = `over ${percent(SHARES.at(-2))}`;
   legend.unshift({ class: null, label: `all together ${format(sums[0])}`, detail: "" });
   const describe = (item) => (sums[item] ? `${format(sums[item])} · ${percent(sums[item] / total)}` : "");

@@ -1,6 +1,6 @@
 // The panel beside the graph: all that is known of what is selected; with nothing selected, of the stage.
 
-import { breakable, byId, element, replaceChildren } from "./dom.js";
+import { breakable, byId, element, refill, replaceChildren } from "./dom.js";
 import { follow, operations, REACHES } from "./follow.js";
 import { formatBytes, formatCount, formatDevice, formatSeconds } from "./format.js";
 
@@ -14,12 +14,20 @@ export class Details {
   }
 
   show(stage, item, isOpen) {
-    this.stage = stage;
-    this.tree = stage.tree;
-    if (item === null) replaceChildren(this.panel, this.#stage());
-    else if (this.tree.isOperation(item)) replaceChildren(this.panel, this.#operation(item));
-    else replaceChildren(this.panel, this.#group(item, isOpen));
+    const isSame = this.stage === stage && this.item === item;
+    Object.assign(this, { stage, item, tree: stage.tree });
+    const content = this.#content(isOpen);
+    if (isSame) return refill(this.panel, content);
+    const hadFocus = this.panel.contains(document.activeElement);
+    replaceChildren(this.panel, content);
     this.panel.scrollTop = 0;
+    if (hadFocus) this.panel.focus();
+  }
+
+  #content(isOpen) {
+    const { item } = this;
+    if (item === null) return this.#stage();
+    return this.tree.isOperation(item) ? this.#operation(item) : this.#group(item, isOpen);
   }
 
   // --- the stage
@@ -55,14 +63,30 @@ export class Details {
     }
     const ranked = [...types].sort((a, b) => b[1] - a[1]);
     return [
-      this.#head(item, tree.kind[item] === "series" ? "series" : tree.kind[item]),
+      this.#head(item, tree.kind[item]),
       element("button", { class: "action", onclick: () => this.toggle(item) }, isOpen ? "Close" : "Open"),
       facts([
         ["Operations", stage.counts(false)[item].toLocaleString("en")],
         ["Outputs", bytes ? formatBytes(bytes) : ""],
       ]),
       this.#reaches(item),
-      section("Types", element("ul", { class: "plain" }, ranked.slice(0, 12).map(([type, count]) => element("li", {}, element("span", {}, type), element("span", { class: "what" }, String(count)))))),
+      section(
+        "Types",
+        element(
+          "ul",
+          { class: "plain" },
+          ranked
+            .slice(0, 12)
+            .map(([type, count]) =>
+              element(
+                "li",
+                {},
+                element("span", {}, type),
+                element("span", { class: "what" }, String(count)),
+              ),
+            ),
+        ),
+      ),
       this.#borders(item),
     ];
   }
@@ -88,7 +112,12 @@ export class Details {
     const { stage, tree } = this;
     const name = tree.names[item];
     const mark = stage.changes.marks.get(item);
-    if (!stage.has(item)) return [this.#head(item, "", mark), element("p", { class: "note" }, `Not in the stage “${stage.name}”.`), this.#readersNote(item)];
+    if (!stage.has(item))
+      return [
+        this.#head(item, "", mark),
+        element("p", { class: "note" }, `Not in the stage “${stage.name}”.`),
+        this.#readersNote(item),
+      ];
     const seconds = stage.graph.seconds.get(name);
     const code = stage.graph.code.get(name);
     return [
@@ -96,7 +125,12 @@ export class Details {
       facts([
         ["Device", formatDevice(stage.device(item)) || "not placed yet"],
         ["Source", stage.source(item)],
-        ["Time", seconds === undefined ? "" : `${formatSeconds(seconds)}${stage.graph.secondsAre ? ` (${stage.graph.secondsAre})` : ""}`],
+        [
+          "Time",
+          seconds === undefined
+            ? ""
+            : `${formatSeconds(seconds)}${stage.graph.secondsAre ? ` (${stage.graph.secondsAre})` : ""}`,
+        ],
         ["Fused in", stage.graph.fused.get(name) ?? ""],
       ]),
       this.#reaches(item),
@@ -114,9 +148,18 @@ export class Details {
     return element(
       "div",
       { class: "head" },
-      element("nav", { class: "path", "aria-label": "Groups around it" }, path.map((group) => [this.#link(group, tree.labels[group]), " / "])),
+      element(
+        "nav",
+        { class: "path", "aria-label": "Groups around it" },
+        path.map((group) => [this.#link(group, tree.labels[group]), " / "]),
+      ),
       element("h2", {}, tree.labels[item]),
-      element("p", { class: "kinds" }, kind ? element("span", { class: "chip" }, kind) : null, mark ? element("span", { class: `chip ${mark}` }, mark) : null),
+      element(
+        "p",
+        { class: "kinds" },
+        kind ? element("span", { class: "chip" }, kind) : null,
+        mark ? element("span", { class: `chip ${mark}` }, mark) : null,
+      ),
       element("p", { class: "full" }, breakable(tree.names[item])),
     );
   }
@@ -124,11 +167,25 @@ export class Details {
   #reaches(item) {
     const { state } = this;
     const buttons = Object.entries(REACHES).map(([reach, label]) =>
-      element("button", { "aria-pressed": String(state.reach === reach && state.output === null), onclick: () => state.change({ reach, output: null }) }, label),
+      element(
+        "button",
+        {
+          "aria-pressed": String(state.reach === reach && state.output === null),
+          onclick: () => state.change({ reach, output: null }),
+        },
+        label,
+      ),
     );
     const { items } = follow(this.stage, item, state.reach, state.output);
-    const choice = element("div", { class: "choice", role: "group", "aria-label": "How far to follow" }, buttons);
-    return section("Follow", [choice, element("p", { class: "note" }, formatCount(items.size, "operation"))]);
+    const choice = element(
+      "div",
+      { class: "choice", role: "group", "aria-label": "How far to follow" },
+      buttons,
+    );
+    return section("Follow", [
+      choice,
+      element("p", { class: "note" }, formatCount(items.size, "operation")),
+    ]);
   }
 
   #outputs(item) {
@@ -136,14 +193,21 @@ export class Details {
     const { target, index } = this.tree.edges;
     const edges = [...stage.readers.at(item)];
     const outputs = stage.outputs(item).map(({ text, bytes }, i) => {
-      const readers = edges.filter((edge) => index[edge] === i && stage.kindOf(edge) !== "control").map((edge) => target[edge]);
+      const readers = edges
+        .filter((edge) => index[edge] === i && stage.kindOf(edge) !== "control")
+        .map((edge) => target[edge]);
       const isFollowed = this.state.output === i;
       return element(
         "li",
         { class: "tensor" },
         element(
           "button",
-          { class: "follow", "aria-pressed": String(isFollowed), title: "Follow this tensor", onclick: () => this.state.change({ output: isFollowed ? null : i }) },
+          {
+            class: "follow",
+            "aria-pressed": String(isFollowed),
+            title: "Follow this tensor",
+            onclick: () => this.state.change({ output: isFollowed ? null : i }),
+          },
           element("span", {}, `:${i}`),
           element("code", {}, text),
           element("span", { class: "what" }, bytes < 0 ? "" : formatBytes(bytes)),
@@ -152,7 +216,9 @@ export class Details {
       );
     });
     const waiting = edges.filter((edge) => stage.kindOf(edge) === "control").map((edge) => target[edge]);
-    const others = edges.filter((edge) => stage.kindOf(edge) !== "control" && index[edge] < 0 && !stage.outputs(item).length).map((edge) => target[edge]);
+    const others = edges
+      .filter((edge) => stage.kindOf(edge) !== "control" && index[edge] < 0 && !stage.outputs(item).length)
+      .map((edge) => target[edge]);
     return [
       outputs.length ? section("Outputs", element("ul", { class: "tensors" }, outputs)) : null,
       this.#list("Sends to", others),
@@ -167,7 +233,14 @@ export class Details {
     const controls = edges.filter((edge) => stage.kindOf(edge) === "control").map((edge) => source[edge]);
     const inputs = edges
       .filter((edge) => stage.kindOf(edge) !== "control")
-      .map((edge) => element("li", {}, this.#link(source[edge]), element("code", { class: "what" }, stage.carried(edge)?.text ?? "")));
+      .map((edge) =>
+        element(
+          "li",
+          {},
+          this.#link(source[edge]),
+          element("code", { class: "what" }, stage.carried(edge)?.text ?? ""),
+        ),
+      );
     return [
       inputs.length ? section("Inputs", element("ul", { class: "plain" }, inputs)) : null,
       this.#list("Must run after", controls),
@@ -178,43 +251,83 @@ export class Details {
   #difference(item) {
     const { stage } = this;
     const [before, after] = [described(stage.previous, item), described(stage, item)];
-    const rows = Object.keys(after).filter((name) => before[name] !== after[name]);
-    const lines = rows.map((name) => element("li", {}, element("span", { class: "label" }, name), element("del", {}, before[name] || "—"), element("ins", {}, after[name] || "—")));
+    const rows = Object.keys({ ...after, ...before }).filter((name) => before[name] !== after[name]);
+    const lines = rows.map((name) =>
+      element(
+        "li",
+        {},
+        element("span", { class: "label" }, name),
+        element("del", {}, before[name] || "—"),
+        element("ins", {}, after[name] || "—"),
+      ),
+    );
     return section("Changed by this stage", element("ul", { class: "difference" }, lines));
   }
 
   #readersNote(item) {
     const before = this.stage.previous;
     if (!before?.has(item)) return null;
-    return facts([["Was", before.op(item)], ["Device", before.device(item)], ["Outputs", before.outputs(item).map(({ text }) => text).join(", ")], ["Source", before.source(item)]]);
+    return facts([
+      ["Was", before.op(item)],
+      ["Device", before.device(item)],
+      [
+        "Outputs",
+        before
+          .outputs(item)
+          .map(({ text }) => text)
+          .join(", "),
+      ],
+      ["Source", before.source(item)],
+    ]);
   }
 
   // --- lists of links
 
   #list(title, items, mark = "") {
     if (!items.length) return null;
-    return section(`${title} ${items.length > 1 ? items.length.toLocaleString("en") : ""}`, this.#items(items), mark);
+    return section(
+      `${title} ${items.length > 1 ? items.length.toLocaleString("en") : ""}`,
+      this.#items(items),
+      mark,
+    );
   }
 
   #items(items, nothing = "") {
     if (!items.length) return element("p", { class: "note" }, nothing);
     const shown = items.slice(0, MOST_LISTED).map((item) => element("li", {}, this.#link(item)));
     const rest = items.length - shown.length;
-    return element("ul", { class: "plain" }, shown, rest > 0 ? element("li", { class: "note" }, `and ${formatCount(rest, "more")}`) : null);
+    return element(
+      "ul",
+      { class: "plain" },
+      shown,
+      rest > 0 ? element("li", { class: "note" }, `and ${rest.toLocaleString("en")} more`) : null,
+    );
   }
 
   #link(item, text = this.tree.names[item]) {
-    return element("button", { class: "link", title: this.tree.names[item], onclick: () => this.go(item) }, breakable(text));
+    return element(
+      "button",
+      { class: "link", title: this.tree.names[item], onclick: () => this.go(item) },
+      breakable(text),
+    );
   }
 }
 
 function described(stage, item) {
   const { source } = stage.tree.edges;
-  const names = (kinds) => [...stage.inputs.at(item)].filter((edge) => kinds.includes(stage.kindOf(edge))).map((edge) => stage.tree.names[source[edge]]).sort().join(", ");
+  const names = (kinds) =>
+    [...stage.inputs.at(item)]
+      .filter((edge) => kinds.includes(stage.kindOf(edge)))
+      .map((edge) => stage.tree.names[source[edge]])
+      .sort()
+      .join(", ");
   return {
     type: stage.op(item),
     device: stage.device(item),
-    outputs: stage.outputs(item).map(({ text }) => text).join(", "),
+    outputs: stage
+      .outputs(item)
+      .map(({ text }) => text)
+      .join(", "),
     inputs: names(["data", "transfer"]),
     "runs after": names(["control"]),
     ...Object.fromEntries(stage.attrs(item)),
@@ -227,7 +340,13 @@ function section(title, content, mark = "") {
 
 function facts(pairs) {
   const rows = pairs.filter(([, value]) => value !== "");
-  return rows.length ? element("dl", {}, rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, breakable(value))])) : null;
+  return rows.length
+    ? element(
+        "dl",
+        {},
+        rows.map(([name, value]) => [element("dt", {}, name), element("dd", {}, breakable(value))]),
+      )
+    : null;
 }
 
 const KEYS = [
@@ -242,6 +361,9 @@ const KEYS = [
 ];
 
 function keys() {
-  const rows = KEYS.map(([key, what]) => [element("dt", {}, element("kbd", {}, key)), element("dd", {}, what)]);
+  const rows = KEYS.map(([key, what]) => [
+    element("dt", {}, element("kbd", {}, key)),
+    element("dd", {}, what),
+  ]);
   return section("Keys", element("dl", { class: "keys" }, rows));
 }

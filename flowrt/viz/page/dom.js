@@ -19,6 +19,16 @@ export function replaceChildren(parent, ...children) {
   parent.replaceChildren(...present(children));
 }
 
+/** As replaceChildren; a button that had the focus has it again, by its number, and scrolling stays. */
+export function refill(parent, ...children) {
+  const buttons = () => [...parent.querySelectorAll("button")];
+  const focused = buttons().indexOf(document.activeElement);
+  const { scrollTop } = parent;
+  replaceChildren(parent, ...children);
+  parent.scrollTop = scrollTop;
+  buttons()[focused]?.focus();
+}
+
 /** A name that may be cut into lines behind its slashes. */
 export function breakable(name) {
   return name.split("/").flatMap((part, i) => (i ? ["/", element("wbr"), part] : [part]));

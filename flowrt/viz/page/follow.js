@@ -8,8 +8,8 @@ export const REACHES = {
 };
 
 /**
- * {items, edges}: the operations and edges (as sets) that are reached from `item`. `reach` is a key of REACHES;
- * with `output` (a number) only that tensor is followed, to the operations that read it.
+ * {items, edges}: the operations and edges (as sets) that are reached from `item`. `reach` is a key of
+ * REACHES; with `output` (a number) only that tensor is followed, to the operations that read it.
  */
 export function follow(stage, item, reach, output) {
   const found = { items: new Set(operations(stage, item)), edges: new Set() };

@@ -23,9 +23,14 @@ export function formatCount(count, noun) {
 
 /** A device of this process by type and number only; of others without what is always the same. */
 export function formatDevice(name) {
-  return name.replace(/^\/job:localhost\/replica:0\/task:0\/device:/, "").replace("/replica:0", "").replace("/device:", "/");
+  return name
+    .replace(/^\/job:localhost\/replica:0\/task:0\/device:/, "")
+    .replace("/replica:0", "")
+    .replace("/device:", "/");
 }
 
 function threeDigits(value) {
-  return value >= 100 || Number.isInteger(value) ? value.toFixed(0) : value.toPrecision(3).replace(/\.?0+$/, "");
+  return value >= 100 || Number.isInteger(value)
+    ? value.toFixed(0)
+    : value.toPrecision(3).replace(/\.?0+$/, "");
 }

@@ -39,7 +39,7 @@ function byName([names, values], strings, texts = null) {
   return new Map(names.map((name, i) => [strings[name], texts ? texts[values[i]] : values[i]]));
 }
 
-export class Tree {
+class Tree {
   constructor(data, page) {
     const { items, records, edges, routes } = data;
     this.size = items.parent.length;
@@ -48,7 +48,9 @@ export class Tree {
     this.column = Float32Array.from(items.column, (steps) => steps / page.columnSteps);
     this.kind = items.kind.map((kind) => page.kinds[kind]);
     this.names = items.name.map((row) => page.strings[row]);
-    this.labels = items.label.map((row, item) => (this.kind[item] === "device" ? formatDevice(page.strings[row]) : page.strings[row]));
+    this.labels = items.label.map((row, item) =>
+      this.kind[item] === "device" ? formatDevice(page.strings[row]) : page.strings[row],
+    );
     this.records = records;
     this.edges = { ...edges, source: Int32Array.from(edges.source), target: Int32Array.from(edges.target) };
     this.children = Array.from({ length: this.size }, () => []);
@@ -74,6 +76,17 @@ export class Tree {
     const order = [ROOT];
     for (let at = 0; at < order.length; at++) order.push(...this.children[order[at]]);
     return order;
+  }
+
+  /** What finds an item in another stage and tomorrow: its name, of a group with a slash behind it. */
+  idOf(item) {
+    return this.isOperation(item) ? this.names[item] : `${this.names[item]}/`;
+  }
+
+  /** The item with this id, or null. A group is also found by its name alone if no operation has it. */
+  itemOf(id) {
+    const group = id.endsWith("/") ? id.slice(0, -1) : id;
+    return this.operations.get(id) ?? this.groups.get(group) ?? null;
   }
 
   isOperation(item) {
@@ -102,7 +115,7 @@ export class Tree {
   }
 }
 
-export class Stage {
+class Stage {
   constructor(graph, tree, data, previous, base) {
     this.graph = graph;
     this.tree = tree;
@@ -166,7 +179,10 @@ export class Stage {
   bytes(item) {
     const row = this.record[item];
     if (row < 0) return 0;
-    return this.tree.records.outputs[row].reduce((sum, tensor) => sum + Math.max(0, this.graph.tensors[tensor][1]), 0);
+    return this.tree.records.outputs[row].reduce(
+      (sum, tensor) => sum + Math.max(0, this.graph.tensors[tensor][1]),
+      0,
+    );
   }
 
   /** The tensor that an edge carries, or null: what its source puts out, or, of a pair, its target. */

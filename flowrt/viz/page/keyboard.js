@@ -21,7 +21,7 @@ const EVERYWHERE = {
   "+": (page) => page.zoom(1.3),
   "=": (page) => page.zoom(1.3),
   "-": (page) => page.zoom(1 / 1.3),
-  "0": (page) => page.fit(),
+  0: (page) => page.fit(),
   f: (page) => followFurther(page),
   Escape: (page) => page.clear(),
 };

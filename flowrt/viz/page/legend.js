@@ -1,14 +1,19 @@
 // The legend: what the colours and lines mean. A click on a colour leaves only what has it.
 
-import { byId, element, replaceChildren } from "./dom.js";
+import { byId, element, refill, replaceChildren } from "./dom.js";
 import { MODES, modesOf } from "./colour.js";
 
 export class Legend {
   constructor(graph, state) {
     this.state = state;
     this.select = byId("colour");
-    replaceChildren(this.select, modesOf(graph).map((mode) => element("option", { value: mode }, label(mode, graph))));
-    this.select.addEventListener("change", () => state.change({ colour: this.select.value, onlyClass: null }));
+    replaceChildren(
+      this.select,
+      modesOf(graph).map((mode) => element("option", { value: mode }, modeLabel(mode, graph))),
+    );
+    this.select.addEventListener("change", () =>
+      state.change({ colour: this.select.value, onlyClass: null }),
+    );
     this.ghosts = byId("ghosts");
     this.ghosts.addEventListener("change", () => state.change({ ghosts: this.ghosts.checked }));
   }
@@ -19,17 +24,27 @@ export class Legend {
     this.ghosts.checked = state.ghosts;
     this.ghosts.closest("label").hidden = !changes.removed;
     byId("marks").hidden = !(changes.added + changes.removed + changes.changed);
-    replaceChildren(byId("legend"), colours.legend.map((row) => this.#row(row, colours.isAmount)));
+    refill(
+      byId("legend"),
+      colours.legend.map((row) => this.#row(row, colours.isAmount)),
+    );
   }
 
   #row({ class: kind, label, detail }, isAmount) {
     const { state } = this;
     if (kind === null) return element("li", { class: "total" }, label);
-    const swatch = element("span", { class: `swatch ${isAmount ? "amount" : "category"}-${kind}`, "aria-hidden": "true" });
+    const swatch = element("span", {
+      class: `swatch ${isAmount ? "amount" : "category"}-${kind}`,
+      "aria-hidden": "true",
+    });
     const isOnly = state.onlyClass === kind;
     const button = element(
       "button",
-      { "aria-pressed": String(isOnly), title: isOnly ? "Show all" : `Show only: ${label}`, onclick: () => state.change({ onlyClass: isOnly ? null : kind }) },
+      {
+        "aria-pressed": String(isOnly),
+        title: isOnly ? "Show all" : `Show only: ${label}`,
+        onclick: () => state.change({ onlyClass: isOnly ? null : kind }),
+      },
       swatch,
       element("span", { class: "name" }, label),
       element("span", { class: "what" }, detail),
@@ -38,6 +53,8 @@ export class Legend {
   }
 }
 
-function label(mode, graph) {
-  return mode === "time" && graph.secondsAre ? `${MODES[mode].label} (${graph.secondsAre})` : MODES[mode].label;
+function modeLabel(mode, graph) {
+  return mode === "time" && graph.secondsAre
+    ? `${MODES[mode].label} (${graph.secondsAre})`
+    : MODES[mode].label;
 }

@@ -7,7 +7,7 @@ import { decode } from "./decode.js";
 import { Details } from "./details.js";
 import { byId } from "./dom.js";
 import { follow } from "./follow.js";
-import { formatBytes, formatCount, formatDevice } from "./format.js";
+import { formatCount } from "./format.js";
 import { Graph } from "./graph.js";
 import { listenToKeys } from "./keyboard.js";
 import { Legend } from "./legend.js";
@@ -20,6 +20,7 @@ import { StageBar } from "./stagebar.js";
 import { State } from "./state.js";
 import { boxBeside } from "./steps.js";
 import { onThemeChange, readTheme } from "./theme.js";
+import { describe, showTip } from "./tip.js";
 import { Viewport } from "./viewport.js";
 import { bundle } from "./wires.js";
 
@@ -32,14 +33,29 @@ class Page {
     this.canvas = byId("graph");
     this.viewport = new Viewport();
     this.theme = readTheme();
-    const open = new Map(graph.trees.map((tree) => [tree, firstOpen(graph.stages.filter((stage) => stage.tree === tree))]));
+    const open = new Map(
+      graph.trees.map((tree) => [tree, firstOpen(graph.stages.filter((stage) => stage.tree === tree))]),
+    );
     this.state = new State({
-      stage: 0, selected: "", colour: modesOf(graph)[0], reach: "near", output: null, ghosts: true, onlyClass: null, open,
+      stage: 0,
+      selected: "",
+      colour: modesOf(graph)[0],
+      reach: "near",
+      output: null,
+      ghosts: true,
+      onlyClass: null,
+      open,
     });
     this.stagebar = new StageBar(graph, (index) => this.showStage(index));
     this.legend = new Legend(graph, this.state);
-    this.details = new Details(this.state, { go: (item) => this.goTo(item), toggle: (item) => this.toggle(item) });
-    this.search = new SearchField(() => this.stage, (item) => this.goTo(item));
+    this.details = new Details(this.state, {
+      go: (item) => this.goTo(item),
+      toggle: (item) => this.toggle(item),
+    });
+    this.search = new SearchField(
+      () => this.stage,
+      (item) => this.goTo(item),
+    );
     this.overview = new Overview(this.viewport, () => this.redraw());
     this.state.onChange((changed) => this.#react(changed));
     this.#listen();
@@ -51,8 +67,7 @@ class Page {
 
   /** The selected item in the tree of this stage, or null. */
   get selected() {
-    const { tree } = this.stage;
-    return tree.operations.get(this.state.selected) ?? tree.groups.get(this.state.selected) ?? null;
+    return this.stage.tree.itemOf(this.state.selected);
   }
 
   start() {
@@ -72,7 +87,7 @@ class Page {
     this.pointer = new Pointer(this.canvas, {
       select: (x, y) => this.select(this.itemAt(x, y)),
       toggle: (x, y) => this.toggle(this.itemAt(x, y)),
-      point: (x, y) => this.#tip(x, y),
+      point: (x, y) => showTip(this, x === null ? null : this.itemAt(x, y), x, y),
       pan: (dx, dy) => this.#move(() => this.viewport.pan(dx, dy)),
       zoom: (factor, x, y) => this.zoom(factor, x, y),
     });
@@ -82,7 +97,10 @@ class Page {
       this.overview.draw(this.picture, this.theme);
       this.redraw();
     });
-    addEventListener("hashchange", () => this.state.change(readAddress(this.graph)));
+    addEventListener("hashchange", () => {
+      this.state.change(readAddress(this.graph));
+      if (this.selected !== null) this.goTo(this.selected);
+    });
     byId("zoom-in").addEventListener("click", () => this.zoom(1.3));
     byId("zoom-out").addEventListener("click", () => this.zoom(1 / 1.3));
     byId("fit").addEventListener("click", () => this.fit());
@@ -93,11 +111,12 @@ class Page {
   // --- what the reader does
 
   showStage(index) {
-    if (index >= 0 && index < this.graph.stages.length) this.state.change({ stage: index, output: null, onlyClass: null });
+    if (index >= 0 && index < this.graph.stages.length)
+      this.state.change({ stage: index, output: null, onlyClass: null });
   }
 
   select(item) {
-    this.state.change({ selected: item === null ? "" : this.stage.tree.names[item], output: null });
+    this.state.change({ selected: item === null ? "" : this.stage.tree.idOf(item), output: null });
   }
 
   clear() {
@@ -134,7 +153,12 @@ class Page {
   }
 
   fit(leastScale = 0) {
-    this.#move(() => this.viewport.fitReadable({ x: 0, y: 0, width: this.picture.width, height: this.picture.height }, leastScale));
+    this.#move(() =>
+      this.viewport.fitReadable(
+        { x: 0, y: 0, width: this.picture.width, height: this.picture.height },
+        leastScale,
+      ),
+    );
   }
 
   /** The innermost item at a point of the canvas, or null. */
@@ -155,7 +179,8 @@ class Page {
   // --- what follows
 
   #react(changed) {
-    if (changed.has("stage") || changed.has("colour")) this.colours = colouring(this.state.colour, this.stage);
+    if (changed.has("stage") || changed.has("colour"))
+      this.colours = colouring(this.state.colour, this.stage);
     if (changed.has("stage")) this.#uncover();
     const tree = this.picture.stage.tree;
     if (["stage", "open", "ghosts"].some((name) => changed.has(name))) this.#arrange();
@@ -181,7 +206,11 @@ class Page {
     this.followed = selected === null ? null : this.#follow(selected);
     this.stagebar.show(state.stage);
     this.legend.show(this.colours, stage.changes);
-    this.details.show(stage, selected, selected !== null && Boolean(this.picture.boxes.get(selected)?.isOpen));
+    this.details.show(
+      stage,
+      selected,
+      selected !== null && Boolean(this.picture.boxes.get(selected)?.isOpen),
+    );
     this.redraw();
   }
 
@@ -197,7 +226,10 @@ class Page {
     const before = anchor === null ? null : this.placeOf(anchor);
     this.state.change({ open: new Map(this.state.open).set(tree, names) });
     const after = before && this.placeOf(anchor);
-    if (after) this.#move(() => this.viewport.pan(before[0] + before[2] / 2 - after[0] - after[2] / 2, before[1] - after[1]));
+    if (after)
+      this.#move(() =>
+        this.viewport.pan(before[0] + before[2] / 2 - after[0] - after[2] / 2, before[1] - after[1]),
+      );
     if (isAll) this.fit();
   }
 
@@ -232,7 +264,15 @@ class Page {
       this.isWaiting = false;
       const { picture, wires, viewport, theme, colours, changes, selected, followed } = this;
       paint(this.canvas.getContext("2d", { alpha: false }), {
-        picture, wires, viewport, theme, colours, changes, selected, followed, onlyClass: this.state.onlyClass,
+        picture,
+        wires,
+        viewport,
+        theme,
+        colours,
+        changes,
+        selected,
+        followed,
+        onlyClass: this.state.onlyClass,
       });
       this.overview.frame();
       this.canvas.dispatchEvent(new Event("painted"));
@@ -247,30 +287,13 @@ class Page {
     if (this.picture) this.redraw();
   }
 
-  #tip(x, y) {
-    const tip = byId("tip");
-    const item = x === null ? null : this.itemAt(x, y);
-    const box = item === null ? null : this.picture.boxes.get(item);
-    tip.hidden = !box || (box.isOpen && this.viewport.toPicture(x, y)[1] > box.y + 32);
-    this.canvas.style.cursor = tip.hidden ? "grab" : "pointer";
-    if (tip.hidden) return;
-    tip.textContent = this.#described(item);
-    tip.style.translate = `${Math.min(x + 14, this.viewport.width - tip.offsetWidth - 8)}px ${Math.min(y + 18, this.viewport.height - tip.offsetHeight - 8)}px`;
-  }
-
-  #described(item) {
-    const { stage } = this;
-    const { tree } = stage;
-    const name = tree.names[item];
-    if (!tree.isOperation(item)) return `${name}\n${formatCount(this.picture.counts[item], "operation")}`;
-    const outputs = stage.outputs(item).map(({ text, bytes }) => (bytes < 0 ? text : `${text}, ${formatBytes(bytes)}`));
-    return [name, [stage.op(item), formatDevice(stage.device(item))].filter((text) => text).join(" on "), ...outputs].filter((line) => line).join("\n");
-  }
-
   /** For those who hear the page. */
   #speak() {
     const { stage, selected } = this;
-    byId("spoken").textContent = selected === null ? `Stage ${stage.name}, ${formatCount(stage.counts(false)[0], "operation")}` : this.#described(selected);
+    byId("spoken").textContent =
+      selected === null
+        ? `Stage ${stage.name}, ${formatCount(stage.counts(false)[0], "operation")}`
+        : describe(this.picture, selected);
   }
 }
 

@@ -19,14 +19,19 @@ export class Overview {
 
   #goTo(event) {
     const bounds = this.canvas.getBoundingClientRect();
-    this.viewport.center((event.clientX - bounds.left) / this.scale, (event.clientY - bounds.top) / this.scale);
+    this.viewport.center(
+      (event.clientX - bounds.left) / this.scale,
+      (event.clientY - bounds.top) / this.scale,
+    );
     this.redraw();
   }
 
   /** Draw the boxes anew; then, for each move, only `frame` is needed. */
   draw(picture, theme) {
     this.scale = Math.min(SIZE.width / picture.width, SIZE.height / picture.height);
-    const [width, height] = [picture.width * this.scale, picture.height * this.scale].map((size) => Math.max(16, Math.round(size)));
+    const [width, height] = [picture.width * this.scale, picture.height * this.scale].map((size) =>
+      Math.max(16, Math.round(size)),
+    );
     this.canvas.width = width * devicePixelRatio;
     this.canvas.height = height * devicePixelRatio;
     this.canvas.style.width = `${width}px`;

@@ -1,4 +1,4 @@
-// Painting the picture on a canvas: groups, wires, boxes, from back to front; what is out of sight is left out.
+// Painting the picture on a canvas: groups, wires, boxes, from back to front; only what is in sight.
 
 import { isConstant, HEAD } from "./arrange.js";
 import { formatBytes, formatCount } from "./format.js";
@@ -9,8 +9,8 @@ const RADIUS = { op: 7, group: 10 };
 const FADED = 0.22; // opacity of what is not followed
 
 /**
- * `scene` is {picture, wires, viewport, theme, colours, changes, selected, followed, onlyClass}; `followed` is
- * null or what `follow` found, with `boxes`, the items that show it.
+ * `scene` is {picture, wires, viewport, theme, colours, changes, selected, followed, onlyClass}; `followed`
+ * is null or what `follow` found, with `boxes`, the items that show it.
  */
 export function paint(context, scene) {
   const { viewport, theme } = scene;
@@ -19,7 +19,14 @@ export function paint(context, scene) {
   context.globalAlpha = 1;
   context.fillStyle = theme.page;
   context.fillRect(0, 0, viewport.width, viewport.height);
-  context.setTransform(ratio * viewport.scale, 0, 0, ratio * viewport.scale, ratio * viewport.x, ratio * viewport.y);
+  context.setTransform(
+    ratio * viewport.scale,
+    0,
+    0,
+    ratio * viewport.scale,
+    ratio * viewport.x,
+    ratio * viewport.y,
+  );
   context.textBaseline = "middle";
   const painter = new Painter(context, scene);
   const boxes = scene.picture.order.filter((box) => painter.isSeen(box));
@@ -45,7 +52,8 @@ class Painter {
     if (this.followed) return !this.followed.boxes.has(item);
     if (this.onlyClass === null) return false;
     const { stage } = this.picture;
-    if (stage.tree.isOperation(item) || this.colours.isAmount) return this.colours.classOf[item] !== this.onlyClass;
+    if (stage.tree.isOperation(item) || this.colours.isAmount)
+      return this.colours.classOf[item] !== this.onlyClass;
     return !this.colours.parts(item)[this.onlyClass];
   }
 
@@ -71,7 +79,8 @@ class Painter {
     context.font = `11px ${theme.font}`;
     context.fillStyle = theme.muted;
     const detail = this.#detail(box.item);
-    if (used + context.measureText(detail).width + 40 < box.width) context.fillText(detail, box.x + used + 22, box.y + HEAD / 2 + 1.5);
+    if (used + context.measureText(detail).width + 40 < box.width)
+      context.fillText(detail, box.x + used + 22, box.y + HEAD / 2 + 1.5);
   }
 
   closedBox(box) {
@@ -97,8 +106,14 @@ class Painter {
     this.#outline(box, RADIUS.group);
     this.#stroke(box.item, theme.line, 1.2);
     if (!this.hasTexts) return;
-    this.#text(picture.stage.tree.labels[box.item], box, -8, `600 12.5px ${theme.font}`, theme.ink);
-    this.#text(this.#detail(box.item), box, 9, `11px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
+    this.#text(picture.stage.tree.labels[box.item], box, -8, `600 14px ${theme.font}`, theme.ink);
+    this.#text(
+      this.#detail(box.item),
+      box,
+      9,
+      `12px ${theme.font}`,
+      this.colours.isAmount ? theme.ink : theme.muted,
+    );
   }
 
   /** The classes of what is inside, in proportion. */
@@ -122,8 +137,8 @@ class Painter {
 
   #detail(item) {
     const amount = this.colours.describe(item);
-    const { counts, stage } = this.picture;
-    return amount || formatCount(counts[item], stage.tree.kind[item] === "series" ? "op" : "op");
+    const { counts } = this.picture;
+    return amount || formatCount(counts[item], "op");
   }
 
   #operation(box) {
@@ -136,10 +151,10 @@ class Painter {
     this.#stroke(box.item, theme.line, 1);
     if (!this.hasTexts) return;
     const label = stage.tree.labels[box.item];
-    if (small) return this.#text(label, box, 0.5, `11px ${theme.font}`, theme.ink);
+    if (small) return this.#text(label, box, 0.5, `11.5px ${theme.font}`, theme.ink);
     const below = this.colours.describe(box.item) || this.#type(box.item);
-    this.#text(label, box, -7, `12px ${theme.font}`, theme.ink);
-    this.#text(below, box, 8.5, `10.5px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
+    this.#text(label, box, -7, `13px ${theme.font}`, theme.ink);
+    this.#text(below, box, 8.5, `11px ${theme.font}`, this.colours.isAmount ? theme.ink : theme.muted);
   }
 
   #type(item) {
@@ -248,7 +263,8 @@ class Painter {
     context.beginPath();
     for (const wire of wires) arrow(context, wire.curve);
     context.fill();
-    if (isFollowed && this.viewport.scale > 0.7 && wires.length < 60) for (const wire of wires) this.#label(wire);
+    if (isFollowed && this.viewport.scale > 0.7 && wires.length < 60)
+      for (const wire of wires) this.#label(wire);
   }
 
   /** The tensor of a wire that is followed, by the end that is not selected: there it is alone. */
@@ -309,7 +325,8 @@ function cut(context, text, room) {
   const whole = context.measureText(text).width;
   if (whole <= room) return text;
   let kept = Math.max(2, Math.floor((text.length * room) / whole) - 1);
-  const shortened = () => `${text.slice(0, Math.ceil(kept / 2))}…${text.slice(text.length - Math.floor(kept / 2))}`;
+  const shortened = () =>
+    `${text.slice(0, Math.ceil(kept / 2))}…${text.slice(text.length - Math.floor(kept / 2))}`;
   while (kept > 2 && context.measureText(shortened()).width > room) kept--;
   return shortened();
 }

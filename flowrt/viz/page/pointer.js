@@ -1,5 +1,5 @@
-// Mouse, pen and fingers on the graph: drag to pan, wheel or pinch to zoom, a click to select, a double one to
-// open or close.
+// Mouse, pen and fingers on the graph: drag to pan, wheel or pinch to zoom, a click to select, a double one
+// to open or close.
 
 const CLICK = 4; // pixels that a hand may shake
 

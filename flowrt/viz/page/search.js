@@ -6,8 +6,11 @@ import { formatCount } from "./format.js";
 const MOST_SHOWN = 40;
 
 /** Items that match, groups first, then shorter names first. */
-export function search(stage, query) {
-  const words = query.toLowerCase().split(/\s+/).filter((word) => word);
+function search(stage, query) {
+  const words = query
+    .toLowerCase()
+    .split(/\s+/)
+    .filter((word) => word);
   if (!words.length) return [];
   const { tree } = stage;
   const counts = stage.counts(false);
@@ -50,8 +53,16 @@ export class SearchField {
     replaceChildren(
       this.list,
       options,
-      rest ? element("li", { class: "note", role: "presentation" }, `and ${formatCount(rest, "more")}`) : null,
-      nothing ? element("li", { class: "note", role: "presentation" }, `Nothing in “${stage.name}” has all these words`) : null,
+      rest
+        ? element("li", { class: "note", role: "presentation" }, `and ${rest.toLocaleString("en")} more`)
+        : null,
+      nothing
+        ? element(
+            "li",
+            { class: "note", role: "presentation" },
+            `Nothing in “${stage.name}” has all these words`,
+          )
+        : null,
     );
     this.#mark();
   }

@@ -9,7 +9,10 @@ export class StageBar {
     this.tabs = graph.stages.map((stage) => this.#tab(stage, choose));
     const first = graph.stages.findIndex((stage) => stage.isPass);
     const caption = element("span", { class: "caption", "aria-hidden": "true" }, "optimised");
-    replaceChildren(this.bar, this.tabs.flatMap((tab, i) => (i === first ? [caption, tab] : [tab])));
+    replaceChildren(
+      this.bar,
+      this.tabs.flatMap((tab, i) => (i === first ? [caption, tab] : [tab])),
+    );
   }
 
   #tab(stage, choose) {
@@ -18,16 +21,30 @@ export class StageBar {
     if (added) spoken.push(`${added} added`);
     if (removed) spoken.push(`${removed} removed`);
     if (changed) spoken.push(`${changed} changed`);
-    const numbers = [["added", "+", added], ["removed", "−", removed], ["changed", "~", changed]];
+    const numbers = [
+      ["added", "+", added],
+      ["removed", "−", removed],
+      ["changed", "~", changed],
+    ];
     return element(
       "button",
-      { role: "tab", class: `stage ${stage.isPass ? "is-pass" : ""}`, "aria-label": spoken.join(", "), title: stage.note, onclick: () => choose(stage.index) },
+      {
+        role: "tab",
+        class: `stage ${stage.isPass ? "is-pass" : ""}`,
+        "aria-label": spoken.join(", "),
+        title: stage.note,
+        onclick: () => choose(stage.index),
+      },
       element("span", { class: "name" }, stage.name.replaceAll("_", " ")),
       element(
         "span",
         { class: "numbers" },
         stage.previous
-          ? numbers.filter(([, , count]) => count).map(([kind, sign, count]) => element("span", { class: kind }, `${sign}${count.toLocaleString("en")}`))
+          ? numbers
+              .filter(([, , count]) => count)
+              .map(([kind, sign, count]) =>
+                element("span", { class: kind }, `${sign}${count.toLocaleString("en")}`),
+              )
           : stage.counts(false)[0].toLocaleString("en"),
       ),
     );

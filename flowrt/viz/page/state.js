@@ -1,6 +1,6 @@
 // What the reader has chosen, and who wants to know. Everything on the screen follows from it.
 //
-//   stage     number of the stage           selected  name of an operation or group, or ""
+//   stage     number of the stage           selected  id of an operation or group, or ""
 //   colour    key of MODES                  reach     key of REACHES; output: number of a tensor, or null
 //   ghosts    whether removed ones show     onlyClass class of the legend that alone has colour, or null
 //   open      for each tree the names of its open groups

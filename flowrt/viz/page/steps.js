@@ -4,9 +4,15 @@
 export function boxBeside(picture, wires, item, direction) {
   const box = picture.boxes.get(item);
   if (!box) return picture.order[0]?.item ?? null;
-  const candidates = direction === "up" || direction === "down" ? alongWires(wires, item, direction) : inRow(picture, box, direction);
-  const boxes = candidates.map((candidate) => picture.boxes.get(candidate)).filter((candidate) => candidate);
-  const distance = (other) => Math.hypot(middle(other)[0] - middle(box)[0], middle(other)[1] - middle(box)[1]);
+  const candidates =
+    direction === "up" || direction === "down"
+      ? alongWires(wires, item, direction)
+      : inRow(picture, box, direction);
+  const boxes = candidates
+    .map((candidate) => picture.boxes.get(candidate))
+    .filter((candidate) => candidate);
+  const distance = (other) =>
+    Math.hypot(middle(other)[0] - middle(box)[0], middle(other)[1] - middle(box)[1]);
   boxes.sort((a, b) => distance(a) - distance(b));
   return boxes[0]?.item ?? null;
 }
@@ -19,7 +25,9 @@ function alongWires(wires, item, direction) {
 function inRow(picture, box, direction) {
   const { parent } = picture.stage.tree;
   const isBeyond = direction === "left" ? (other) => other.x < box.x : (other) => other.x > box.x;
-  return picture.order.filter((other) => parent[other.item] === parent[box.item] && isBeyond(other)).map((other) => other.item);
+  return picture.order
+    .filter((other) => parent[other.item] === parent[box.item] && isBeyond(other))
+    .map((other) => other.item);
 }
 
 function middle({ x, y, width, height }) {

@@ -2,7 +2,21 @@
 
 import { CATEGORIES } from "./colour.js";
 
-const NAMES = ["page", "box", "group", "deep", "line", "ink", "muted", "wire", "accent", "transfer", "added", "removed", "changed"];
+const NAMES = [
+  "page",
+  "box",
+  "group",
+  "deep",
+  "line",
+  "ink",
+  "muted",
+  "wire",
+  "accent",
+  "transfer",
+  "added",
+  "removed",
+  "changed",
+];
 const AMOUNTS = 5;
 
 export function readTheme() {

@@ -1,8 +1,8 @@
-// Which part of the picture is on the screen: pan, zoom, fit. Screen pixels = picture pixels * scale + offset.
+// Which part of the picture is on the screen. Screen pixels = picture pixels * scale + offset.
 
 const LEAST_SCALE = 0.02;
 const MOST_SCALE = 3;
-const MARGIN = 32; // pixels around what is fitted
+const ROOM = 32; // pixels around what is fitted
 
 export class Viewport {
   constructor() {
@@ -45,7 +45,7 @@ export class Viewport {
 
   /** Show all of a box, no larger than life. */
   fit({ x, y, width, height }) {
-    const room = [(this.width - 2 * MARGIN) / width, (this.height - 2 * MARGIN) / height];
+    const room = [(this.width - 2 * ROOM) / width, (this.height - 2 * ROOM) / height];
     this.scale = Math.max(LEAST_SCALE, Math.min(1, ...room));
     this.center(x + width / 2, y + height / 2);
   }
@@ -56,8 +56,8 @@ export class Viewport {
     if (this.scale >= leastScale) return;
     this.scale = leastScale;
     this.center(box.x + box.width / 2, box.y + box.height / 2);
-    this.x = Math.max(this.x, MARGIN - box.x * this.scale);
-    this.y = Math.max(this.y, MARGIN - box.y * this.scale);
+    this.x = Math.max(this.x, ROOM - box.x * this.scale);
+    this.y = Math.max(this.y, ROOM - box.y * this.scale);
   }
 
   center(x, y) {
@@ -69,7 +69,9 @@ export class Viewport {
   reveal({ x, y, width, height }) {
     const [left, top] = this.toScreen(x, y);
     const [right, bottom] = this.toScreen(x + width, y + height);
-    const isSeen = left >= MARGIN && top >= MARGIN && right <= this.width - MARGIN && bottom <= this.height - MARGIN;
-    if (!isSeen) this.center(x + width / 2, Math.min(y + height / 2, y + (this.height / 2 - MARGIN) / this.scale));
+    const isSeen =
+      left >= ROOM && top >= ROOM && right <= this.width - ROOM && bottom <= this.height - ROOM;
+    if (!isSeen)
+      this.center(x + width / 2, Math.min(y + height / 2, y + (this.height / 2 - ROOM) / this.scale));
   }
 }

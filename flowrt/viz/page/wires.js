@@ -67,7 +67,12 @@ function curveBetween(picture, from, to) {
   const course = courseOf(picture, from, to, a, b);
   const points = course === "down" ? wayDown(picture, from, to) : sides(course, a, b);
   const xs = points.map(([x]) => x);
-  return { points, course, left: Math.min(...xs), right: Math.max(...xs) + (course === "around" ? BULGE : 0) };
+  return {
+    points,
+    course,
+    left: Math.min(...xs),
+    right: Math.max(...xs) + (course === "around" ? BULGE : 0),
+  };
 }
 
 function courseOf(picture, from, to, a, b) {

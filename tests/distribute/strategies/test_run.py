@@ -206,6 +206,53 @@ def test_one_device_merges_without_a_thread() -> None:
     assert strategy.run(lambda: here().merge_call(lambda s, x: (s is strategy, x), (5,))) == (True, 5)
 
 
+ACTIONS = st.sampled_from(["operation", "variable", "layer", "merge", "scope", "reduce"])
+
+
+@given(
+    st.lists(ACTIONS, max_size=6),
+    st.integers(1, 3),
+    st.none() | st.tuples(st.integers(0, 2), st.integers(0, 5)),
+)
+def test_any_program_builds_the_same_for_each_replica_or_leaves_nothing(
+    program: list[str], count: int, failure: tuple[int, int] | None
+) -> None:
+    """``failure``: the replica and the action at which the function raises, if it gets there."""
+
+    def step(action: str) -> None:
+        if action == "variable":
+            tf.Variable(1.0)
+        elif action == "layer":
+            tf.layers.dense(tf.ones([1, 2]), 1)
+        elif action == "merge":
+            here().merge_call(lambda _: tf.Variable(2.0))
+        elif action == "reduce":
+            here().all_reduce("sum", tf.constant(1.0))
+        else:
+            tf.no_op()
+
+    def fn() -> int:
+        for at, action in enumerate(program):
+            if failure == (here().replica_id_in_sync_group, at):
+                raise LookupError(f"at {at}")
+            with tf.name_scope("inner") if action == "scope" else tf.variable_scope(None, "outer"):
+                step(action)
+        return len(program)
+
+    with tf.Graph().as_default() as graph:
+        if failure and failure[0] < count and failure[1] < len(program):
+            with pytest.raises(LookupError, match=f"at {failure[1]}"):
+                mirrored(count).run(fn)
+        else:
+            assert mirrored(count).run(fn) == len(program)
+            made = program.count("variable") + 2 * program.count("layer") + program.count("merge")
+            assert len(tf.global_variables()) == made
+            assert len({v.op.name for v in tf.global_variables()}) == made
+        assert (graph.get_name_scope(), tf.get_variable_scope().name) == ("", "")
+    assert not D.has_strategy()
+    assert not replica_threads()
+
+
 # --- variables made in replicas
 
 

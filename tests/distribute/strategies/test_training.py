@@ -252,6 +252,25 @@ def test_collected_losses_and_updates_are_each_replicas_own(make, count: int) ->
         np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
 
 
+def test_average_losses_add_up_to_that_of_the_batch() -> None:
+    strategy = mirrored(2)
+    losses = np.arange(6.0)
+
+    def fn(x: Any) -> Any:
+        return (
+            tf.nn.compute_average_loss(x),
+            tf.nn.compute_average_loss(x, sample_weight=[2, 0, 1], global_batch_size=12),
+            tf.nn.scale_regularization_loss([x[0] * 0 + 3.0, 4.0]),
+        )
+
+    results = strategy.run(fn, args=shares(strategy, losses))
+    with session() as sess:
+        assert sess.run([strategy.reduce("sum", r) for r in results]) == [2.5, (0 + 2 + 6 + 5) / 12, 7.0]
+        assert sess.run(tf.nn.compute_average_loss(losses)) == 2.5
+    with pytest.raises(tf.errors.InvalidArgumentError, match="a loss an example"):
+        tf.nn.compute_average_loss(1.0)
+
+
 def test_what_a_merge_adds_to_a_collection_is_every_replicas() -> None:
     def fn() -> Any:
         tf.losses.add_loss(tf.constant(1.0))

@@ -1,0 +1,47 @@
+"""Losses of one replica, scaled so that the replicas' sum is the loss of the whole batch."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from flowrt.distribution_context import distribution_context
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.graph import Tensor
+from flowrt.graph.ops.arithmetic import multiply
+from flowrt.graph.ops.division import realdiv
+from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.reductions import reduce_sum
+from flowrt.graph.ops.shaping import shape
+
+
+def compute_average_loss(
+    per_example_loss: Any, sample_weight: Any = None, global_batch_size: Any = None
+) -> Tensor:
+    """The sum of ``per_example_loss`` ``[batch, ...]``, weighted by ``sample_weight``, over the size of the
+    global batch: by default this replica's batch times the number of replicas, so a batch that may be uneven
+    needs ``global_batch_size``. Raises `InvalidArgumentError` for scalar losses.
+    """
+    losses: Any = convert_to_tensor(per_example_loss)
+    if losses.shape.ndims == 0:
+        raise InvalidArgumentError("compute_average_loss: expected a loss an example; got a scalar")
+    if sample_weight is not None:
+        losses = multiply(losses, cast(convert_to_tensor(sample_weight), losses.dtype))
+    size: Any = shape(losses)[0] * _replicas() if global_batch_size is None else global_batch_size
+    average: Tensor = realdiv(reduce_sum(losses), cast(size, losses.dtype))
+    return average
+
+
+def scale_regularization_loss(regularization_loss: Any) -> Tensor:
+    """The sum of ``regularization_loss``, which every replica adds to its loss, over their number.
+
+    Not for what the collection REGULARIZATION_LOSSES gives: that is the first replica's alone.
+    """
+    total: Any = reduce_sum(convert_to_tensor(regularization_loss))
+    scaled: Tensor = realdiv(total, cast(_replicas(), total.dtype))
+    return scaled
+
+
+def _replicas() -> int:
+    context = distribution_context()
+    return 1 if context is None else int(context.strategy.num_replicas_in_sync)
