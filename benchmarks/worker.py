@@ -29,33 +29,36 @@ class Loaded(NamedTuple):
 
 
 def _flowrt() -> Loaded:
-    from benchmarks import cases, cluster, collectives
+    from benchmarks import cases, cluster, collectives, data_parallel
 
     flowrt = importlib.import_module("flowrt")
     all_cases = {**cases.CASES, **cluster.CASES}
     bound = {name: partial(case, flowrt) for name, case in all_cases.items()}
-    bound |= {name: partial(case, "flowrt") for name, case in collectives.CASES.items()}
+    of_side = {**collectives.CASES, **data_parallel.CASES}
+    bound |= {name: partial(case, "flowrt") for name, case in of_side.items()}
     return Loaded(flowrt.__version__, bound, flowrt.errors.UnimplementedError)
 
 
 def _tensorflow() -> Loaded:
-    from benchmarks import cases, cluster
+    from benchmarks import cases, cluster, data_parallel
 
     tf = importlib.import_module("tensorflow.compat.v1")
     tf.disable_v2_behavior()
-    all_cases = {**cases.CASES, **cluster.CASES}
-    return Loaded(tf.__version__, {name: partial(case, tf) for name, case in all_cases.items()})
+    bound = {name: partial(case, tf) for name, case in {**cases.CASES, **cluster.CASES}.items()}
+    bound |= {name: partial(case, "tensorflow") for name, case in data_parallel.CASES.items()}
+    return Loaded(tf.__version__, bound)
 
 
 def _torch(is_compiled: bool) -> Loaded:
     import torch
 
-    from benchmarks import collectives, peers_torch
+    from benchmarks import collectives, data_parallel, peers_torch
 
     wrap = torch.compile if is_compiled else peers_torch.eager
     cases = {name: partial(case, wrap) for name, case in peers_torch.CASES.items()}
     if not is_compiled:
-        cases |= {name: partial(case, "torch") for name, case in collectives.CASES.items()}
+        of_side = {**collectives.CASES, **data_parallel.TORCH_CASES}
+        cases |= {name: partial(case, "torch") for name, case in of_side.items()}
     return Loaded(torch.__version__, cases)
 
 

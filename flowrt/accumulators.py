@@ -1,4 +1,6 @@
-"""Conditional accumulators: sums of gradients that several steps add to and one takes, as of one step counter."""
+"""Conditional accumulators: sums of gradients that several steps add to and one takes, as of one step
+counter.
+"""
 
 from __future__ import annotations
 
@@ -18,8 +20,8 @@ REDUCTIONS = ("MEAN", "SUM")
 
 
 class ConditionalAccumulatorBase:
-    """A handle and what both kinds have. A gradient whose ``local_step`` is below the accumulator's step is dropped
-    without a word; every take adds one to that step.
+    """A handle and what both kinds have. A gradient whose ``local_step`` is below the accumulator's step is
+    dropped without a word; every take adds one to that step.
     """
 
     def __init__(
@@ -66,7 +68,9 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Of dense gradients. Sessions of a cluster share one of the same ``shared_name`` (or name) and device."""
+    """Of dense gradients. Sessions of a cluster share one of the same ``shared_name`` (or name) and
+    device.
+    """
 
     def __init__(
         self,
@@ -106,9 +110,13 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         name: str = "sparse_conditional_accumulator",
         reduction_type: str = "MEAN",
     ) -> None:
-        super().__init__(ops.sparse_conditional_accumulator_op, dtype, shape, shared_name, name, reduction_type)
+        super().__init__(
+            ops.sparse_conditional_accumulator_op, dtype, shape, shared_name, name, reduction_type
+        )
 
-    def apply_indexed_slices_grad(self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None) -> Operation:
+    def apply_indexed_slices_grad(
+        self, grad: IndexedSlices, local_step: Any = 0, name: str | None = None
+    ) -> Operation:
         return self.apply_grad(grad.indices, grad.values, grad.dense_shape, local_step, name)
 
     def apply_grad(
@@ -119,10 +127,10 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
         local_step: Any = 0,
         name: str | None = None,
     ) -> Operation:
-        """The operation that adds the rows ``grad_values`` at ``grad_indices`` of an array of ``grad_shape``."""
-        shape = convert_to_tensor([] if grad_shape is None else grad_shape, int64) if grad_shape is None else _as_int64(
-            grad_shape
-        )
+        """The operation that adds the rows ``grad_values`` at ``grad_indices`` of an array of
+        ``grad_shape``.
+        """
+        shape = _as_int64([] if grad_shape is None else grad_shape)
         with get_default_graph().colocate_with(self._accumulator_ref):
             done: Operation = ops.sparse_accumulator_apply_gradient_op(
                 self._accumulator_ref,
@@ -148,5 +156,6 @@ class SparseConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 def _as_int64(value: Any) -> Tensor:
-    found: Tensor = cast(convert_to_tensor(value), int64)
+    tensor = convert_to_tensor(value) if hasattr(value, "dtype") else convert_to_tensor(value, int64)
+    found: Tensor = cast(tensor, int64)
     return found

@@ -1,4 +1,6 @@
-"""Queues: `FIFOQueue`, through which steps of a session, or of a cluster's sessions, hand each other elements."""
+"""Queues: `FIFOQueue`, through which steps of a session, or of a cluster's sessions, hand each other
+elements.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from flowrt.graph.shapes import TensorShape, as_shape, is_static
 class QueueBase:
     """A queue's operations. An element has a component a dtype; with ``names`` elements are dicts by them.
 
-    Operations are beside the queue. Who takes from an empty queue, or adds to a full one, waits; in the order of
-    coming. A closed queue refuses what is added (`CancelledError`) and, when it is empty, who takes
+    Operations are beside the queue. Who takes from an empty queue, or adds to a full one, waits; in the order
+    of coming. A closed queue refuses what is added (`CancelledError`) and, when it is empty, who takes
     (`OutOfRangeError`).
     """
 
@@ -105,7 +107,9 @@ class QueueBase:
 
     def is_closed(self, name: str | None = None) -> Tensor:
         with get_default_graph().colocate_with(self._queue_ref):
-            answer: Tensor = ops.queue_is_closed_op(self._queue_ref, name=name or f"{self._short_name}_is_closed")
+            answer: Tensor = ops.queue_is_closed_op(
+                self._queue_ref, name=name or f"{self._short_name}_is_closed"
+            )
             return answer
 
     def size(self, name: str | None = None) -> Tensor:
@@ -124,7 +128,8 @@ class QueueBase:
         if isinstance(vals, Mapping):
             if self._names is None or sorted(vals) != sorted(self._names):
                 raise InvalidArgumentError(
-                    f"queue {self.name!r}: expected the components {self._names}; got a dict of {sorted(vals)}"
+                    f"queue {self.name!r}: expected the components {self._names}; got a dict of"
+                    f" {sorted(vals)}"
                 )
             vals = [vals[name] for name in self._names]
         elif self._names is not None:
@@ -154,8 +159,9 @@ class QueueBase:
 class FIFOQueue(QueueBase):
     """Elements come out in the order in which they went in.
 
-    It holds ``capacity`` elements, any number if that is negative. ``dtypes`` and ``shapes`` are of the components of
-    an element: one, or a list. Sessions of a cluster share a queue of one ``shared_name`` (or name) and device.
+    It holds ``capacity`` elements, any number if that is negative. ``dtypes`` and ``shapes`` are of the
+    components of an element: one, or a list. Sessions of a cluster share a queue of one ``shared_name`` (or
+    name) and device.
     """
 
     def __init__(

@@ -1,4 +1,6 @@
-"""Queues: the state machine against a model, and the operations as TensorFlow's scripts use them; about 2 s."""
+"""Queues: the state machine against a model, and the operations as TensorFlow's scripts use them; about 2
+s.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ WAIT_S = 30.0
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Attempts of any size, withdrawn at any time: elements come out in the order in which they went in, once."""
+    """Attempts of any size, withdrawn at any time: elements come out in the order in which they went in,
+    once.
+    """
 
     @initialize(capacity=st.integers(1, 4))
     def begin(self, capacity):
@@ -104,7 +108,8 @@ def test_who_wants_less_gets_what_a_closed_queue_could_not_give_another():
     state.take(large)
     state.take(small)
     state.close(False)
-    assert isinstance(large.error, OutOfRangeError) and (small.taken, small.error) == ([(1,)], None)
+    assert isinstance(large.error, OutOfRangeError)
+    assert (small.taken, small.error) == ([(1,)], None)
 
 
 # --- operations
@@ -133,7 +138,8 @@ def test_several_components_and_names():
     enqueue = queue.enqueue_many({"i": [1, 2], "f": [[0.1, 0.2], [0.3, 0.4]]})
     one, many = queue.dequeue(), queue.dequeue_many(2)
     assert (queue.dtypes, queue.names) == ([tf.int32, tf.float32], ["i", "f"])
-    assert one["f"].shape == [2] and many["f"].shape == [2, 2]
+    assert one["f"].shape == [2]
+    assert many["f"].shape == [2, 2]
     with tf.Session() as session:
         session.run(enqueue)
         assert session.run(one)["i"] == 1
@@ -198,7 +204,7 @@ def test_a_deadline_ends_a_wait_and_takes_nothing():
     two, enqueue = queue.dequeue_many(2), queue.enqueue(5)
     with tf.Session() as session:
         session.run(enqueue)
-        with pytest.raises(tf.errors.DeadlineExceededError, match="queue '.*' is empty"):
+        with pytest.raises(tf.errors.DeadlineExceededError, match=r"queue '.*' is empty"):
             session.run(two, options=tf.RunOptions(timeout_in_ms=20))
         assert session.run(queue.size()) == 1
 
@@ -227,7 +233,10 @@ def test_sessions_of_a_cluster_share_a_queue():
     [
         (lambda q: q.enqueue([1, 2.0, 3]), "expected 2 components; got 3"),
         (lambda q: q.enqueue({"a": 1}), "got a dict of"),
-        (lambda q: q.enqueue([1, [1.0, 2.0, 3.0]]), r"component 1: expected a value of shape \[2\]; got \[3\]"),
+        (
+            lambda q: q.enqueue([1, [1.0, 2.0, 3.0]]),
+            r"component 1: expected a value of shape \[2\]; got \[3\]",
+        ),
         (lambda q: tf.FIFOQueue(3, tf.int32).dequeue_many(2), "fully defined shapes"),
         (lambda q: tf.FIFOQueue(3, [tf.int32, tf.int32], shapes=[[]]), "one a component, 2; got 1"),
         (lambda q: tf.train.QueueRunner(q, []), "expected a queue and enqueue_ops"),

@@ -32,7 +32,7 @@ PAGES = (
     "tests/test_tour.py",
 )
 MAX_LINES = {
-    "README.md": 200,
+    "README.md": 205,
     "docs/cluster.md": 200,
     "docs/control_flow.md": 130,
     "docs/devices.md": 200,
@@ -41,7 +41,7 @@ MAX_LINES = {
     "docs/see_it.md": 150,
     "docs/timeline.md": 130,
     "docs/training_loops.md": 120,
-    "ARCHITECTURE.md": 450,
+    "ARCHITECTURE.md": 460,
     "tests/test_tour.py": 500,
 }
 

@@ -38,4 +38,5 @@ def run(arguments: argparse.Namespace) -> int:
 def _explained(arguments: argparse.Namespace) -> Explanation:
     if not arguments.source.endswith(".py"):
         return explain(arguments.source, arguments.fetch)
-    return explain(main_question(questions_of_script(arguments.source, arguments.script_arguments)))
+    asked = questions_of_script(arguments.source, arguments.script_arguments)
+    return explain(main_question(asked, arguments.fetch or ()))

@@ -49,7 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> str:
     source = arguments.source
     if source.endswith(".py"):
-        source = main_question(questions_of_script(source, arguments.script_arguments))
+        asked = questions_of_script(source, arguments.script_arguments)
+        source = main_question(asked, arguments.fetch or ())
     return export(
         source,
         arguments.out,

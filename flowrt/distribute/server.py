@@ -31,7 +31,6 @@ from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
 from flowrt.distribute.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
-from flowrt.distribute.collectives.mesh_forming import GroupDoor
 from flowrt.distribute.containers import Containers
 from flowrt.distribute.describe import describe_parts
 from flowrt.distribute.graph_limits import check_remote_graph
@@ -46,7 +45,7 @@ from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgume
 from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Listener, Transport
+from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.faulty import with_faults
 from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
@@ -169,6 +168,7 @@ class Server:
         if parse_address(self._addresses[self.task]).port == 0:
             self._addresses[self.task] = self._listener.address
         _SERVERS[self.target] = self
+        self._links.groups.stand_at((self._addresses[self.task], self._listener.address))
         self._ticker.start()
 
     @property
@@ -184,16 +184,6 @@ class Server:
     def target(self) -> str:
         """What a `Session` connects to."""
         return f"grpc://{self.address}"
-
-    @property
-    def transport(self) -> Transport:
-        """What it dials other tasks by, as its security says."""
-        return self._transport
-
-    @property
-    def groups(self) -> GroupDoor:
-        """Where ranks of other tasks come in that dial this one for a group of collectives."""
-        return self._links.groups
 
     @property
     def server_def(self) -> dict[str, Any]:
@@ -231,6 +221,7 @@ class Server:
         self._stopped.set()
         if self._listener is not None:
             _SERVERS.pop(self.target, None)
+            self._links.groups.leave()
             self._listener.close()
         reason = f"{self.task} was stopped"
         with self._lock:

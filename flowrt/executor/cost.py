@@ -43,7 +43,11 @@ def may_block(node: Node) -> bool:
 
 def waits_outside(subgraph: Subgraph) -> bool:
     """Whether some operation waits for what another step does, also in a loop or branch."""
-    return any(node.op.waits or any(map(waits_outside, owned_subgraphs(node.attrs))) for node in subgraph)
+    return any(node.op.waits or (node.op.effect is Effect.NESTED and _owner_waits(node)) for node in subgraph)
+
+
+def _owner_waits(node: Node) -> bool:
+    return any(map(waits_outside, owned_subgraphs(node.attrs)))
 
 
 def total_cost(subgraph: Subgraph) -> float:

@@ -24,6 +24,7 @@ from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.cost import total_cost, waits_outside
+from flowrt.executor.group_steps import end_groups, ranks_in
 from flowrt.executor.host_kernels import LOOP_KERNELS
 from flowrt.executor.iterated_program import is_scalar_loop
 from flowrt.executor.program import Program, cause
@@ -75,6 +76,8 @@ class Plan:
                 for name, (part, schedule) in scheduled.items()
             }
         self.placed = placed
+        self._ranks = ranks_in(placed)
+        """Of groups that other sessions have ranks of."""
         self.has_loops = any(_has_loops(part) for part in self.partitions.values())
         """Whether compiled loops are a part of it."""
         self.runs_to_compile = 0
@@ -170,7 +173,11 @@ class Plan:
         rendezvous: LocalRendezvous | None,
     ) -> list[Any]:
         instance = self.begin(feeds, rendezvous)
-        instance.run(control or StepControl(), self._recorder(recorder), self._seed)
+        try:
+            instance.run(control or StepControl(), self._recorder(recorder), self._seed)
+        except BaseException as error:
+            end_groups(self._ranks, error)
+            raise
         return self.finish(instance)
 
     def relay(

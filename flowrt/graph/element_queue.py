@@ -1,8 +1,9 @@
-"""`ElementQueue`: a bounded first-in, first-out queue whose waiters are served in the order in which they came.
+"""`ElementQueue`: a bounded first-in, first-out queue whose waiters are served in the order in which they
+came.
 
-`QueueState` decides, without threads: an attempt to give or to take elements stands in a line behind earlier ones and
-is filled as far as there is room, or are elements. So an attempt may be for more than the queue holds, and nobody is
-overtaken.
+`QueueState` decides, without threads: an attempt to give or to take elements stands in a line behind earlier
+ones and is filled as far as there is room, or are elements. So an attempt may be for more than the queue
+holds, and nobody is overtaken.
 """
 
 from __future__ import annotations
@@ -12,7 +13,13 @@ from collections import deque
 from collections.abc import Iterable, Sequence
 from typing import Any, TypeAlias, final
 
-from flowrt.errors import CancelledError, DeadlineExceededError, InvalidArgumentError, OpError, OutOfRangeError
+from flowrt.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+)
 from flowrt.graph.step import wait_until
 
 Element: TypeAlias = tuple[Any, ...]
@@ -61,13 +68,15 @@ class QueueState:
         self._go_on()
 
     def close(self, cancel_pending_enqueues: bool) -> None:
-        """Take no more elements, but those of attempts that wait; with ``cancel_pending_enqueues`` not those either.
-        Closing again changes nothing else.
+        """Take no more elements, but those of attempts that wait; with ``cancel_pending_enqueues`` not those
+        either. Closing again changes nothing else.
         """
         self.is_closed = True
         if cancel_pending_enqueues:
             for attempt in self._giving:
-                self._end(attempt, CancelledError(f"queue {self.name!r} was closed while this waited for room"))
+                self._end(
+                    attempt, CancelledError(f"queue {self.name!r} was closed while this waited for room")
+                )
             self._giving.clear()
         self._go_on()
 
@@ -117,7 +126,9 @@ class QueueState:
         return True
 
     def _end_short(self, attempt: Taking) -> None:
-        """The end of an attempt for which there are too few elements. They are another's, if that wants fewer."""
+        """The end of an attempt for which there are too few elements. They are another's, if that wants
+        fewer.
+        """
         if attempt.up_to and attempt.taken:
             self._end(attempt, None)
             return
@@ -126,7 +137,8 @@ class QueueState:
         self._end(
             attempt,
             OutOfRangeError(
-                f"queue {self.name!r} is closed and has too few elements: {attempt.wanted} wanted, {had} there"
+                f"queue {self.name!r} is closed and has too few elements: {attempt.wanted} wanted, {had}"
+                f" there"
             ),
         )
         self._fill_first_taking()
@@ -141,8 +153,8 @@ class QueueState:
 
 @final
 class ElementQueue:
-    """A `QueueState` for many threads. A wait ends when it is served, with the queue, or with the step that the thread
-    runs (`flowrt.graph.step`).
+    """A `QueueState` for many threads. A wait ends when it is served, with the queue, or with the step that
+    the thread runs (`flowrt.graph.step`).
     """
 
     def __init__(self, name: str, capacity: int) -> None:
@@ -166,8 +178,8 @@ class ElementQueue:
             self._wait_for(attempt, "full")
 
     def get(self, wanted: int, up_to: bool = False) -> Sequence[Element]:
-        """Take ``wanted`` elements; of a closed queue, with ``up_to``, what there is. Raises `OutOfRangeError` when
-        the queue is closed and has too few, which stay there.
+        """Take ``wanted`` elements; of a closed queue, with ``up_to``, what there is. Raises
+        `OutOfRangeError` when the queue is closed and has too few, which stay there.
         """
         attempt = Taking(wanted, up_to)
         with self._changed:

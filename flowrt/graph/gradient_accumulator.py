@@ -51,8 +51,8 @@ class DenseTotal:
 
 @final
 class SparseTotal:
-    """Of rows of an array of ``shape``, as (indices, values, the array's shape or an empty one). A row's mean is over
-    the gradients that have it.
+    """Of rows of an array of ``shape``, as (indices, values, the array's shape or an empty one). A row's mean
+    is over the gradients that have it.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -74,7 +74,8 @@ class SparseTotal:
     def _check(self, indices: Any, values: Any, given: tuple[int, ...]) -> None:
         if indices.ndim != 1 or values.ndim < 1 or values.shape[0] != indices.shape[0]:
             raise InvalidArgumentError(
-                f"expected a row an index; got indices of shape {format_shape(indices.shape)}, values of shape"
+                f"expected a row an index; got indices of shape {format_shape(indices.shape)}, values of"
+                f" shape"
                 f" {format_shape(values.shape)}"
             )
         row = None if self._shape is None else self._shape[1:]
@@ -100,8 +101,8 @@ class SparseTotal:
 
 @final
 class GradientAccumulator:
-    """Gradients that were computed at ``step`` or later are added; older ones are dropped. Each take begins the next
-    step. Who takes waits in the order of coming. Any thread may call anything.
+    """Gradients that were computed at ``step`` or later are added; older ones are dropped. Each take begins
+    the next step. Who takes waits in the order of coming. Any thread may call anything.
     """
 
     def __init__(self, name: str, total: Total, is_mean: bool) -> None:
@@ -114,7 +115,9 @@ class GradientAccumulator:
         self.step = 0
 
     def apply(self, xp: Any, local_step: int, gradient: Any) -> None:
-        """Add ``gradient``, unless it is older than the step. Raises `InvalidArgumentError` when it does not fit."""
+        """Add ``gradient``, unless it is older than the step. Raises `InvalidArgumentError` when it does not
+        fit.
+        """
         with self._changed:
             if local_step < self.step:
                 return
@@ -130,15 +133,13 @@ class GradientAccumulator:
         with self._changed:
             self._line.append(ticket)
             try:
-                wait_until(
-                    lambda: self._line[0] == ticket and self.count >= num_required, self._changed.wait
-                )
+                wait_until(lambda: self._line[0] == ticket and self.count >= num_required, self._changed.wait)
                 count, self.count = self.count, 0
                 self.step += 1
                 return self._total.taken(xp, count, self._is_mean)
             except DeadlineExceededError as error:  # the step's
-                there = f"{error.message}: accumulator {self._name!r} has {self.count} of {num_required} gradients"
-                raise DeadlineExceededError(there) from error
+                there = f"accumulator {self._name!r} has {self.count} of {num_required} gradients"
+                raise DeadlineExceededError(f"{error.message}: {there}") from error
             finally:
                 self._line.remove(ticket)
                 self._changed.notify_all()

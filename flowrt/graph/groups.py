@@ -13,7 +13,7 @@ import threading
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from flowrt.errors import AlreadyExistsError, FailedPreconditionError
+from flowrt.errors import AlreadyExistsError, FailedPreconditionError, OpError
 
 
 class Member(Protocol):
@@ -37,6 +37,9 @@ class Member(Protocol):
 
     def wait(self, edge: str) -> Any:
         """The rank's result of the collective that was started as ``edge``; None if it gets none."""
+
+    def abort(self, error: OpError) -> None:
+        """End the group with ``error``. Any thread may call."""
 
 
 _lock = threading.Lock()

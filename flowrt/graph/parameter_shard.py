@@ -1,23 +1,26 @@
-"""`ParameterShard`: what a parameter server decides about the parameters that it keeps, as a pure state machine.
+"""`ParameterShard`: what a parameter server decides about the parameters that it keeps, as a pure state
+machine.
 
     handle(event) -> actions        events say what happened, actions what a shell is to do
 
-A worker's step begins (`StepBegun`), reads the parameters, and pushes a gradient (`GradientPushed`). Both may have
-to wait; the answer to a request is an `Answer`. An update is what a number of gradients make of the parameters; their
-state after ``version`` updates is called that version. A worker's *clock* is the number of steps that it has ended.
+A worker's step begins (`StepBegun`), reads the parameters, and pushes a gradient (`GradientPushed`). Both may
+have to wait; the answer to a request is an `Answer`. An update is what a number of gradients make of the
+parameters; their state after ``version`` updates is called that version. A worker's *clock* is the number of
+steps that it has ended.
 
 Rules of this file:
-  1. A gradient is named by its worker and clock, and is used once: who pushes it again, because it did not hear the
-     answer, is answered from what is known.
-  2. An update takes the place of one version: with a ``quorum`` above 1 only gradients that were computed from that
-     version count, one of each worker, and they are given in the order of the workers. What comes later is dropped.
+  1. A gradient is named by its worker and clock, and is used once: who pushes it again, because it did not
+     hear the answer, is answered from what is known.
+  2. An update takes the place of one version: with a ``quorum`` above 1 only gradients that were computed
+     from that version count, one of each worker, and they are given in the order of the workers. What comes
+     later is dropped.
   3. No step begins while a member's clock is more than ``staleness`` behind the beginner's (Ho et al., "More
-     Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013). Quorum and backup
-     workers: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
-  4. A shard with a replica answers a push when the replica has the update. One worker's step at a time carries the
-     state there; what others did meanwhile goes with it.
-  5. A replica takes states with a higher version only, and none of a generation before its own: a primary that was
-     replaced cannot have its updates acknowledged.
+     Effective Distributed ML via a Stale Synchronous Parallel Parameter Server", NIPS 2013). Quorum and
+     backup workers: Chen et al., "Revisiting Distributed Synchronous SGD", 2016.
+  4. A shard with a replica answers a push when the replica has the update. One worker's step at a time
+     carries the state there; what others did meanwhile goes with it.
+  5. A replica takes states with a higher version only, and none of a generation before its own: a primary
+     that was replaced cannot have its updates acknowledged.
 """
 
 from __future__ import annotations
@@ -34,8 +37,8 @@ LEASE_S = 5.0
 
 
 class Policy(NamedTuple):
-    """``workers`` there are, numbered from 0; ``quorum`` of them make an update; ``staleness`` is how many clocks a
-    step may begin before the slowest member's, None for any number.
+    """``workers`` there are, numbered from 0; ``quorum`` of them make an update; ``staleness`` is how many
+    clocks a step may begin before the slowest member's, None for any number.
     """
 
     workers: int
@@ -52,8 +55,8 @@ class Role(Enum):
 
 
 class StepBegun(NamedTuple):
-    """``worker``, with ``clock`` steps behind it, wants to read. Answered with the version. A worker that had left
-    is a member again.
+    """``worker``, with ``clock`` steps behind it, wants to read. Answered with the version. A worker that had
+    left is a member again.
     """
 
     request: int
@@ -62,8 +65,8 @@ class StepBegun(NamedTuple):
 
 
 class GradientPushed(NamedTuple):
-    """``worker`` has computed ``gradient`` in its step number ``clock`` from version ``tag``. Answered with the
-    version that the parameters have then.
+    """``worker`` has computed ``gradient`` in its step number ``clock`` from version ``tag``. Answered with
+    the version that the parameters have then.
     """
 
     request: int
@@ -80,8 +83,8 @@ class UpdateEnded(NamedTuple):
 
 
 class StateAsked(NamedTuple):
-    """A step wants ``version`` to be acknowledged. Answered with True if it is to carry the state to the replica,
-    with False when that has the version.
+    """A step wants ``version`` to be acknowledged. Answered with True if it is to carry the state to the
+    replica, with False when that has the version.
     """
 
     request: int
@@ -141,8 +144,8 @@ class Answer(NamedTuple):
 
 
 class ApplyUpdate(NamedTuple):
-    """Update the parameters from these gradients, whole or not at all, then tell by `UpdateEnded`, before anything
-    else.
+    """Update the parameters from these gradients, whole or not at all, then tell by `UpdateEnded`, before
+    anything else.
     """
 
     gradients: Sequence[Any]
@@ -159,7 +162,9 @@ Action: TypeAlias = Answer | ApplyUpdate | InstallState
 
 @final
 class ParameterShard:
-    """The state machine of shard ``name``. Raises `InvalidArgumentError` for a policy that cannot be followed."""
+    """The state machine of shard ``name``. Raises `InvalidArgumentError` for a policy that cannot be
+    followed.
+    """
 
     def __init__(self, name: str, policy: Policy) -> None:
         if not 1 <= policy.quorum <= policy.workers:
@@ -312,7 +317,8 @@ class ParameterShard:
     def _install(self, state: StateArrived) -> list[Action]:
         if state.generation < self.generation:
             raise AbortedError(
-                f"shard {self.name!r}: expected a state of generation {self.generation}, whose primary is another"
+                f"shard {self.name!r}: expected a state of generation {self.generation}, whose primary is"
+                f" another"
                 f" server now; got {state.generation}. Find the primary again"
             )
         is_own = self.role is Role.PRIMARY and state.generation == self.generation
@@ -329,7 +335,8 @@ class ParameterShard:
     def _promote(self) -> list[Action]:
         if self.role is Role.NEW:
             raise FailedPreconditionError(
-                f"shard {self.name!r}: expected the state of its primary; got none: the primary was lost before the"
+                f"shard {self.name!r}: expected the state of its primary; got none: the primary was lost"
+                f" before the"
                 " first update. Restore a checkpoint"
             )
         if self.role is Role.SECONDARY:

@@ -61,8 +61,9 @@ class ShardStatus(NamedTuple):
 
 @final
 class ShardService:
-    """The shard ``name`` of a session or of a server's sessions. A request that waits longer than ``timeout_s``
-    seconds raises `DeadlineExceededError`, which names the workers that are late; a step that ends leaves its wait.
+    """The shard ``name`` of a session or of a server's sessions. A request that waits longer than
+    ``timeout_s`` seconds raises `DeadlineExceededError`, which names the workers that are late; a step that
+    ends leaves its wait.
     """
 
     def __init__(self, name: str, policy: Policy, timeout_s: float) -> None:
@@ -86,7 +87,9 @@ class ShardService:
         return int(self._ask(lambda request: GradientPushed(request, worker, clock, tag, gradient), what))
 
     def carries(self, version: int) -> bool:
-        """Wait until the replica has ``version``: False; or until this step is the one that brings it there."""
+        """Wait until the replica has ``version``: False; or until this step is the one that brings it
+        there.
+        """
         what = f"version {version} in the replica"
         return bool(self._ask(lambda request: StateAsked(request, version, time.monotonic()), what))
 

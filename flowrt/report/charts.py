@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 from flowrt.report.markup import Markup, element, joined
@@ -19,7 +20,10 @@ MAX_POINTS = 400
 
 SMOOTHING = 0.9
 MIN_SMOOTHED = 100
-"""Points from which on a curve's exponential mean is drawn over it, as noise hides where it goes."""
+"""Points from which on the exponential mean of a noisy curve is drawn over it: noise hides where it goes."""
+
+NOISE = 3.0
+"""The length of a noisy curve's way, over its range: a curve that falls has 1."""
 
 ROW = 22
 LABELS = 130
@@ -130,6 +134,12 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     return found
 
 
+def is_noisy(values: Sequence[float]) -> bool:
+    """Whether the way up and down is much longer than from the lowest to the highest."""
+    way = sum(abs(after - before) for before, after in pairwise(values))
+    return way > NOISE * (max(values) - min(values))
+
+
 def smoothed(points: Sequence[Point], weight: float = SMOOTHING) -> list[Point]:
     """The exponential mean, without a bias to 0 at the beginning (Kingma and Ba, "Adam", 2015, section 3)."""
     found, mean, total = [], 0.0, 0.0
@@ -180,9 +190,9 @@ def _curve(frame: Frame, points: Sequence[Point], colour: str) -> list[Markup]:
     if len(points) == 1:
         (only,) = points
         return [element("circle", cx=frame.x(only.step), cy=frame.y(only.value), r=3, class_=f"dot {colour}")]
-    if len(points) < MIN_SMOOTHED:
-        return [_line(frame, points, f"curve {colour}")]
     finite = [point for point in points if math.isfinite(point.value)]
+    if len(finite) < MIN_SMOOTHED or not is_noisy([point.value for point in finite]):
+        return [_line(frame, thinned(points), f"curve {colour}")]
     return [
         _line(frame, thinned(points), f"curve faint {colour}"),
         _line(frame, thinned(smoothed(finite)), f"curve {colour}"),

@@ -9,7 +9,13 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError, OutOfRangeError
+from flowrt.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+)
 from flowrt.executor.default_session import get_default_session
 from flowrt.graph.graph import Operation, get_default_graph
 from flowrt.queues import QueueBase
@@ -20,10 +26,12 @@ LOGGER = logging.getLogger(__name__)
 
 
 class QueueRunner:
-    """Runs each of ``enqueue_ops`` again and again, on a thread of its own. A list may name one several times.
+    """Runs each of ``enqueue_ops`` again and again, on a thread of its own. A list may name one several
+    times.
 
     The threads end when the data does (an error of ``queue_closed_exception_types``; the last one then runs
-    ``close_op``), when their coordinator stops (``cancel_op`` is run), or with an error, which the coordinator hears.
+    ``close_op``), when their coordinator stops (``cancel_op`` is run), or with an error, which the
+    coordinator hears.
     """
 
     def __init__(

@@ -1,11 +1,13 @@
 """`SyncReplicasOptimizer`: workers of between-graph replication that train as one.
 
-    worker     step: apply_grad of each gradient to its variable's accumulator, then take a token: the next step's number
-    chief      another thread: take_grad of all accumulators, one update, a token for each worker
+    worker     step: apply_grad of each gradient to its variable's accumulator, then take a token: the next
+    step's number chief      another thread: take_grad of all accumulators, one update, a token for each
+    worker
 
-A gradient that was computed at an older step than the accumulators' is dropped: with ``replicas_to_aggregate`` below
-``total_num_replicas`` the slowest workers are spares (Chen et al., "Revisiting Distributed Synchronous SGD", 2016).
-Accumulators are beside their variables, the queue of tokens beside the step counter.
+A gradient that was computed at an older step than the accumulators' is dropped: with
+``replicas_to_aggregate`` below ``total_num_replicas`` the slowest workers are spares (Chen et al.,
+"Revisiting Distributed Synchronous SGD", 2016). Accumulators are beside their variables, the queue of tokens
+beside the step counter.
 """
 
 from __future__ import annotations
@@ -30,10 +32,11 @@ from flowrt.variables import GraphKeys, Variable, global_variables, report_unini
 
 
 class SyncReplicasOptimizer(Optimizer):
-    """Updates by ``opt`` from the mean gradient of ``replicas_to_aggregate`` of ``total_num_replicas`` workers.
+    """Updates by ``opt`` from the mean gradient of ``replicas_to_aggregate`` of ``total_num_replicas``
+    workers.
 
-    More to aggregate than there are workers makes each of them give several gradients to an update. After each update
-    ``variable_averages`` averages ``variables_to_average``. Every worker runs with the hook of
+    More to aggregate than there are workers makes each of them give several gradients to an update. After
+    each update ``variable_averages`` averages ``variables_to_average``. Every worker runs with the hook of
     `make_session_run_hook`.
     """
 
@@ -83,8 +86,8 @@ class SyncReplicasOptimizer(Optimizer):
     ) -> Operation:
         """A worker's step: its gradients to the accumulators, then wait for the update. ``name`` is accepted.
 
-        Raises `InvalidArgumentError` without gradients or without ``global_step``, by which gradients are told to be
-        too old.
+        Raises `InvalidArgumentError` without gradients or without ``global_step``, by which gradients are
+        told to be too old.
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
@@ -98,7 +101,9 @@ class SyncReplicasOptimizer(Optimizer):
         graph = get_default_graph()
         with on_device_of(global_step), graph.name_scope(None):
             update = self._opt.apply_gradients(accumulators.taken, global_step)
-            tokens = FIFOQueue(-1, global_step.dtype, shapes=[[]], shared_name="sync_token_q", name="sync_token_q")
+            tokens = FIFOQueue(
+                -1, global_step.dtype, shapes=[[]], shared_name="sync_token_q", name="sync_token_q"
+            )
             chief_step = self._chief_step(update, tokens, global_step)
             with graph.control_dependencies(accumulators.given):
                 token = tokens.dequeue()
@@ -129,7 +134,9 @@ class SyncReplicasOptimizer(Optimizer):
         return QueueRunner(own, [applied.chief_step])
 
     def chief_step(self) -> Operation:
-        """One update, once there are gradients for it. Raises `FailedPreconditionError` before `apply_gradients`."""
+        """One update, once there are gradients for it. Raises `FailedPreconditionError` before
+        `apply_gradients`.
+        """
         return self._after_apply().chief_step
 
     def get_init_tokens_op(self, num_tokens: int = -1) -> Operation:
@@ -143,7 +150,8 @@ class SyncReplicasOptimizer(Optimizer):
         count = self._replicas_to_aggregate if num_tokens == -1 else num_tokens
         if count < needed:
             raise InvalidArgumentError(
-                f"get_init_tokens_op: expected at least {needed} tokens, as {self._total_num_replicas} workers make"
+                f"get_init_tokens_op: expected at least {needed} tokens, as {self._total_num_replicas}"
+                f" workers make"
                 f" updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
             )
         if count == 0:
@@ -165,20 +173,23 @@ class SyncReplicasOptimizer(Optimizer):
     def chief_init_op(self) -> Operation:
         """`local_step_init_op`, and the accumulators begin there too."""
         applied = self._after_apply()
-        done: Operation = group(self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step))
+        done: Operation = group(
+            self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step)
+        )
         return done
 
     def _after_apply(self) -> _Applied:
         if self._applied is None:
             raise FailedPreconditionError(
-                "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called before; it was not"
+                "SyncReplicasOptimizer: expected apply_gradients() or minimize() to be called before; it"
+                " was not"
             )
         return self._applied
 
 
 def _local_step_like(global_step: Variable) -> Variable:
-    """A worker's own step, where its other operations are: a device setter puts variables on servers, and there all
-    workers would share it.
+    """A worker's own step, where its other operations are: a device setter puts variables on servers, and
+    there all workers would share it.
     """
     graph = get_default_graph()
     here = no_op(name="local_step_device").device
@@ -194,8 +205,8 @@ def _local_step_like(global_step: Variable) -> Variable:
 
 @final
 class _Accumulators:
-    """One a gradient, beside its variable: ``given`` are the operations that add this worker's, ``taken`` the pairs for
-    an update.
+    """One a gradient, beside its variable: ``given`` are the operations that add this worker's, ``taken`` the
+    pairs for an update.
     """
 
     def __init__(self, pairs: Sequence[tuple[Any, Variable]], local_step: Variable, required: int) -> None:
@@ -206,7 +217,11 @@ class _Accumulators:
             self._add(gradient, variable, local_step.read_value(), required)
 
     def _add(self, gradient: Any, variable: Variable, step: Tensor, required: int) -> None:
-        how = {"shape": variable.shape, "shared_name": f"{variable.op.name}/grad_accum", "name": "grad_accum"}
+        how: dict[str, Any] = {
+            "shape": variable.shape,
+            "shared_name": f"{variable.op.name}/grad_accum",
+            "name": "grad_accum",
+        }
         with on_device_of(variable):
             if isinstance(gradient, IndexedSlices):
                 sparse = SparseConditionalAccumulator(variable.dtype, **how)
@@ -258,7 +273,8 @@ class _SyncReplicasHook(SessionRunHook):
         missing = [name.decode() for name in session.run(self._missing)]
         if missing:
             raise FailedPreconditionError(
-                f"SyncReplicasOptimizer: expected all global variables to have a value; {', '.join(missing)} have none"
+                f"SyncReplicasOptimizer: expected all global variables to have a value;"
+                f" {', '.join(missing)} have none"
             )
         session.run(self._init)
         if self._tokens is not None:
@@ -267,8 +283,8 @@ class _SyncReplicasHook(SessionRunHook):
             threading.Thread(target=work, name="flowrt-sync-replicas", daemon=True).start()
 
     def _update(self, session: Any, coord: Coordinator) -> None:
-        """Make updates until the session is closed. The coordinator does not wait for it: a step that waits for
-        gradients ends with the session.
+        """Make updates until the session is closed. The coordinator does not wait for it: a step that waits
+        for gradients ends with the session.
         """
         step = self._optimizer.chief_step()
         try:

@@ -22,7 +22,8 @@ from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.text import labelled_functions
-from flowrt.viz.export import export
+from flowrt.viz.export import export, format_for
+from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.question import question
 from flowrt.viz.sources import Step
 
@@ -156,7 +157,10 @@ def write_graph_picture(
         raise DTypeError(f"write_graph_picture: expected a Session or a Graph; got {session_or_graph!r}")
     if Path(path).suffix == ".svg":
         return write_svg(partitions(session_or_graph, fetches), path, depth)
-    return export(session_or_graph, path, view="partitioned", fetches=fetches, depth=depth)
+    is_drawn = FORMATS[format_for(path)].max_boxes > 0
+    return export(
+        session_or_graph, path, view="partitioned", fetches=fetches, depth=depth if is_drawn else None
+    )
 
 
 def write_svg(parts: Partitions, path: str | os.PathLike[str], depth: int = 2) -> str:

@@ -14,7 +14,7 @@ from flowrt.executor.session import ON_COMPILE, BaseSession
 from flowrt.graph.graph import Operation
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
-from flowrt.viz.question import Question
+from flowrt.viz.question import Question, title_of
 
 
 def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Question]:
@@ -58,11 +58,28 @@ def _program(words: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path
 
 
-def main_question(asked: Sequence[Question]) -> Question:
-    """Of what a script asked the step that needs most of its graph, of those that read variables if there are
-    any: so the training step mostly, and not the initializer.
+def main_question(asked: Sequence[Question], fetches: Sequence[str] = ()) -> Question:
+    """Of what a script asked, among the steps that compute ``fetches``, the one that needs most of its graph,
+    of those that read variables if there are any: so the training step mostly, and not the initializer.
+
+    Raises `NotFoundError`, with all the steps, where none computes ``fetches``.
     """
-    return max(asked, key=_weight)
+    fitting = [one for one in asked if {*fetches} <= set(_names(one))]
+    if not fitting:
+        known = "; ".join(dict.fromkeys(map(title_of, asked)))
+        raise NotFoundError(
+            f"fetch: expected what a step of the script computes; got {fetches}. It has {known}"
+        )
+    return max(fitting, key=_weight)
+
+
+def _names(asked: Question) -> Iterator[str]:
+    """What may be said for one of its fetches."""
+    for tensor in asked.tensors:
+        yield tensor.name
+        yield tensor.op.name
+    for op in asked.targets:
+        yield op.name
 
 
 def _weight(asked: Question) -> tuple[bool, int]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import ctypes
 import traceback
 from collections.abc import Callable
-from functools import cached_property, partial
+from functools import partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -50,9 +50,9 @@ class Cublas:
         self.status = SUCCESS
         """What the next products return, with nothing done."""
 
-    @cached_property
+    @property
     def library(self) -> Any:
-        """What ``ctypes.CDLL`` gives: functions of C."""
+        """What ``ctypes.CDLL`` gives: functions of C, other objects each time, whose types a caller sets."""
         return SimpleNamespace(
             **{
                 name: ctypes.CFUNCTYPE(ctypes.c_int, *types)(partial(_status, getattr(self, name)))

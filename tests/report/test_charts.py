@@ -94,6 +94,13 @@ def test_merged_bars_cover_what_they_were_made_of(gaps: list[tuple[int, int, str
     assert all(one.end <= other.start for one, other in pairwise(found))
 
 
+def test_a_mean_is_drawn_over_a_noisy_curve_only() -> None:
+    falling = [Point(i, 0.0, 1 / (i + 1)) for i in range(300)]
+    noisy = [point._replace(value=point.value + i % 2) for i, point in enumerate(falling)]
+    assert "faint" not in curves({"run": falling})
+    assert "faint" in curves({"run": noisy})
+
+
 def test_a_curve_has_a_gap_where_it_is_no_number() -> None:
     values = [1.0, 2.0, math.nan, 3.0, 4.0, math.inf]
     drawn = curves({"run": [Point(i, 0.0, value) for i, value in enumerate(values)]})

@@ -23,7 +23,9 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Page]]
     folder = tmp_path_factory.mktemp("run")
     path = write_report(write_whole_run(folder / "run"), folder / "report.html")
     with chromium(tmp_path_factory.mktemp("profile")) as browser:
-        yield {name: browser.open(path, dark=name == "dark") for name in ("light", "dark")}
+        yield {
+            name: browser.open(path, dark=name == "dark") for name in ("dark", "light")
+        }  # the last is in front
 
 
 def test_nothing_goes_wrong_and_nothing_is_loaded(pages: dict[str, Page]) -> None:

@@ -25,10 +25,13 @@ class Replica:
             self.rows = tf.placeholder(tf.int64, [None])
             ones = tf.ones([tf.shape(self.rows)[0], 1], tf.float64)
             self.optimizer = tf.train.SyncReplicasOptimizer(
-                tf.train.GradientDescentOptimizer(1.0), replicas_to_aggregate=aggregate, total_num_replicas=total
+                tf.train.GradientDescentOptimizer(1.0),
+                replicas_to_aggregate=aggregate,
+                total_num_replicas=total,
             )
             self.train = self.optimizer.apply_gradients(
-                [(self.gradient, self.dense), (tf.IndexedSlices(ones, self.rows), self.sparse)], self.global_step
+                [(self.gradient, self.dense), (tf.IndexedSlices(ones, self.rows), self.sparse)],
+                self.global_step,
             )
         self.values = [self.dense, self.sparse, self.global_step]
         config = tf.ConfigProto(device_filters=["/job:ps", f"/job:worker/task:{worker}"])
@@ -42,7 +45,6 @@ class Replica:
 
     def step(self, value, rows):
         self.session.run(self.train, {self.gradient: [value, 2 * value], self.rows: rows})
-
 
     def wait_for_step(self, number):
         wait_until(lambda: self.session.run(self.global_step) >= number, f"step {number}", 60.0)
@@ -97,7 +99,11 @@ def test_of_three_workers_the_slowest_is_a_spare_whose_gradient_is_dropped():
         seen = []
         with replica.session:
             together.meet()
-            for active, value in [((0, 1), 1.0), ((2,), 1e9), ((0, 2), 1.0)]:  # the second is of step 0, too late
+            for active, value in [
+                ((0, 1), 1.0),
+                ((2,), 1e9),
+                ((0, 2), 1.0),
+            ]:  # the second is of step 0, too late
                 if worker in active:
                     replica.step(value, [worker])
                 together.meet()
@@ -138,7 +144,9 @@ def test_without_a_step_counter_nothing_tells_what_is_too_old():
 
 
 def test_a_hook_needs_the_training_operation():
-    with pytest.raises(tf.errors.FailedPreconditionError, match=r"expected apply_gradients\(\) or minimize\(\)"):
+    with pytest.raises(
+        tf.errors.FailedPreconditionError, match=r"expected apply_gradients\(\) or minimize\(\)"
+    ):
         new().make_session_run_hook(True).begin()
 
 
@@ -146,7 +154,7 @@ def test_too_few_tokens_would_hang():
     variable, step = tf.get_variable("v", [1]), tf.train.create_global_step()
     optimizer = new(4, 2)
     optimizer.minimize(tf.reduce_sum(variable), global_step=step)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="expected at least 2 tokens.*got 1"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected at least 2 tokens.*got 1"):
         optimizer.get_init_tokens_op(1)
     assert optimizer.get_init_tokens_op(2).type == "QueueEnqueueManyV2"
     assert new(1).get_slot_names() == []

@@ -216,6 +216,7 @@ def chromium(folder: Path) -> Iterator[Chromium]:
     assert path is not None
     command = [path, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
     (to_read, to_write), (from_read, from_write) = os.pipe(), os.pipe()
+    # 3 and 4 are open here, or the pipes would have them: the child's ends go where nothing overwrites them.
     child_ends = [fcntl.fcntl(end, fcntl.F_DUPFD, 10) for end in (to_read, from_write)]
 
     def take_descriptors() -> None:

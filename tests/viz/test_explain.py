@@ -7,7 +7,8 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.main import main
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.executor.session import ON_COMPILE
 from flowrt.viz import explain
 from flowrt.viz.script import main_question, questions_of_script
 from tests.viz.graphs import CPU1, nested, network, two_devices_session
@@ -164,6 +165,9 @@ def test_a_script_may_end_itself(tmp_path, own_graph):
     asked = questions_of_script(str(path), ["0.5"])
     assert len(asked) == 2
     assert [op.name for op in main_question(asked).targets] == ["step"]
+    assert main_question(asked, ["init"]) is asked[0]
+    with pytest.raises(NotFoundError, match=r"got \['no'\]\. It has step: init; step: step"):
+        main_question(asked, ["no"])
 
 
 @pytest.mark.parametrize(
@@ -186,6 +190,7 @@ def test_bad_input_is_one_line(tmp_path, capsys, own_graph, source, words):
 def test_an_error_of_the_script_is_the_scripts(tmp_path, own_graph):
     with pytest.raises(ZeroDivisionError):
         questions_of_script(str(script(tmp_path, "1 / 0\n")))
+    assert ON_COMPILE == []
     with pytest.raises(InvalidArgumentError, match="it ran none"):
         questions_of_script(str(script(tmp_path, "")))
 

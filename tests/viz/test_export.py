@@ -255,6 +255,7 @@ def test_a_running_worker_shows_its_parts(tmp_path):
         server.stop()
     assert '"name": "y", "label": "y", "op": "Mul"' in text
     assert '"kind": "transfer"' in text
+    assert '"name": "large", "label": "large", "op": "_Feed"' in text  # its value stayed there
     assert "CPU:1" in text
     assert 'label="y\\nMul' in dot
     assert explained.startswith("task: /job:localhost/replica:0/task:0\n")

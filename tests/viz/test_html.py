@@ -5,6 +5,7 @@ import gzip
 import hashlib
 import json
 import re
+import sys
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
+from flowrt.cli.main import main
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.html import page, write_html
 from flowrt.viz.op_facts import OpFacts
@@ -191,3 +193,36 @@ def test_the_same_graph_gives_the_same_file(tmp_path):
         graph, result = nested()
         write_html(graph, tmp_path / name, result)
     assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A GraphDef file."""
+    graph, *_ = network()
+    tf.train.write_graph(graph, str(tmp_path), "net.pb", as_text=False)
+    return tmp_path / "net.pb"
+
+
+def test_the_command_writes_the_page_of_a_stored_graph(stored, capsys):
+    path = stored.with_suffix(".html")
+    assert main(["export", str(stored), "--fetch", "loss:0", "--out", str(path)]) == 0
+    data = decoded(path.read_text())
+    assert data["title"] == "net.pb"
+    assert [stage["name"] for stage in data["stages"]][-1] == "scheduled"
+    assert capsys.readouterr().err == ""
+
+
+def test_without_igraph_the_command_says_so_in_one_line_and_writes_nothing(stored, capsys, monkeypatch):
+    monkeypatch.setitem(sys.modules, "igraph", None)
+    assert main(["export", str(stored), "--out", str(stored.with_suffix(".html"))]) == 2
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert said.err.count("\n") == 1
+    assert "pip install 'flowrt[viz]'" in said.err
+    assert [path.name for path in stored.parent.iterdir()] == [stored.name]
+
+
+def test_an_unwritable_place_is_an_error_with_its_name(tmp_path):
+    graph, result = nested()
+    with pytest.raises(tf.errors.NotFoundError, match="no_such_folder"):
+        write_html(graph, tmp_path / "no_such_folder" / "x.html", result)

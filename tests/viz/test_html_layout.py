@@ -63,6 +63,16 @@ def test_a_chain_is_straight_although_long_edges_leave_it():
     assert len(lanes) == 5
 
 
+@pytest.mark.parametrize("layer", range(1, 6))
+def test_a_lane_goes_around_the_widest_layer_that_it_passes(layer):
+    chain = [(i, i + 1) for i in range(6)]
+    wide = range(7, 12)
+    layout = lay_out(12, [*chain, (0, 6), *[(layer - 1, child) for child in wide]])
+    boxes = [layout.columns[child] for child in (layer, *wide)]
+    lane = layout.routes[0, 6][0]
+    assert lane < min(boxes) or lane > max(boxes)
+
+
 def test_a_circle_is_drawn():
     layout = lay_out(3, [(0, 1), (1, 2), (2, 0), (1, 1)])
     assert sorted(layout.layers) == [0, 1, 2]

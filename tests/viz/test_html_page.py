@@ -197,7 +197,9 @@ def test_a_tensor_is_followed_near_and_far(page):
     assert "layer_0/MatMul" in up
     assert "layer_2/MatMul" not in up
     page.click_on("#details .choice button:nth-child(3)")
-    assert "layer_3/MatMul" in page.evaluate(followed)
+    down = page.evaluate(followed)
+    assert "layer_3/MatMul" in down
+    assert "layer_0/MatMul" not in down
     page.click_on("#details .follow")
     assert MATMUL in page.evaluate(followed)
     assert "layer_0/out" not in page.evaluate(followed)
@@ -325,14 +327,31 @@ def test_boxes_do_not_overlap_when_all_is_open(page):
         assert overlapping == []
 
 
-def test_dark_and_light_differ_and_both_have_contrast(browser, written):
-    inks = {}
-    for dark in (False, True):
-        opened = browser.open(written[0], dark=dark)
-        inks[dark] = opened.evaluate("[flowrtPage.theme.page, flowrtPage.theme.ink]")
-        assert opened.evaluate("[...flowrtPage.theme.fills, ...flowrtPage.theme.amounts].every((c) => c)")
-        opened.close()
-    assert inks[False] != inks[True]
+def luminance(colour):
+    """Of ``#rrggbb``, as WCAG 2 defines it."""
+    parts = [int(colour[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    red, green, blue = (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def contrast(one, other):
+    dark, light = sorted([luminance(one), luminance(other)])
+    return (light + 0.05) / (dark + 0.05)
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_every_text_has_contrast_in_light_and_in_dark(browser, written, dark):
+    opened = browser.open(written[0], dark=dark)
+    theme = opened.evaluate("flowrtPage.theme")
+    opened.close()
+    assert (luminance(theme["page"]) < 0.1) == dark
+    behind = [theme[name] for name in ("page", "box", "group", "deep")] + theme["fills"]
+    for ground in behind:
+        assert contrast(theme["ink"], ground) > 4.5  # WCAG's AA
+        assert contrast(theme["muted"], ground) > 4.5
+    assert all(contrast(theme["ink"], ground) > 4.5 for ground in theme["amounts"])
+    for mark in ("accent", "added", "removed", "changed"):
+        assert contrast(theme[mark], theme["box"]) > 4.5
 
 
 def test_every_field_and_button_has_a_name(page):

@@ -2,6 +2,7 @@
 
 import itertools
 import xml.etree.ElementTree as ET
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -194,6 +195,14 @@ def test_an_svg_shows_functions_in_functions(graph, tmp_path):
 
 def test_a_constant_graph_gives_an_empty_picture(graph, tmp_path):
     ET.parse(viz.write_graph_picture(graph, convert_to_tensor(1.0), tmp_path / "none.svg"))
+
+
+def test_another_name_is_written_by_export(graph, tmp_path):
+    loss, _ = network(graph)
+    text = Path(viz.write_graph_picture(graph, loss, tmp_path / "graph.dot", depth=1)).read_text()
+    assert f'label="{CPU0}"' in text
+    assert "style=dashed" in text
+    assert Path(viz.write_graph_picture(graph, loss, tmp_path / "graph.pb")).stat().st_size > 1000
 
 
 def test_wrong_arguments_are_named(graph, tmp_path):

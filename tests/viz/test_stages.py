@@ -38,6 +38,7 @@ def test_each_stage_says_what_it_changed():
         assert set(after.change.changed) <= old.keys() & new.keys()
         same = (old.keys() & new.keys()) - set(after.change.changed)
         assert all(old[n].inputs == new[n].inputs and old[n].device == new[n].device for n in same)
+        assert all(old[n].attrs is new[n].attrs for n in same)
     by_name = {stage.name: stage for stage in found}
     assert "layer_0/w/Assign" in by_name["extract"].change.removed
     assert set(by_name["place"].change.changed) == set(by_name["place"].parts[""].nodes)

@@ -5,7 +5,7 @@
     lower_collectives          an algorithm: named, or the cheapest           graph/collectives, graph/passes
        |-- expanded            slices, sums and copies on the ranks' devices; between two devices of one graph
        |                       the step's sends and receives, to another graph `_GroupSend` and `_GroupRecv`
-       '-- native              one operation a rank, which calls the rank's `Communicator`
+       '-- native              a start and a wait a rank; between them the rank's `Communicator` does it
     run                        as any step
 
 The functions here build graph. ``values`` has one tensor a rank of this graph, each on its rank's own device;
@@ -28,7 +28,7 @@ import numpy as np
 from flowrt.distribute.collectives.group import Group as Group
 from flowrt.distribute.collectives.group import JoinedGroup as JoinedGroup
 from flowrt.distribute.collectives.group import join as join
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
@@ -75,8 +75,8 @@ def reduce(
     lowering: str = "auto",
     name: str = "Reduce",
 ) -> Tensor | Operation:
-    """The reduction of all ranks' values on the rank ``root``. In a graph without that rank the operation that
-    takes part: run it, or have something wait for it.
+    """The reduction of all ranks' values on the rank ``root``. In a graph without that rank the operation
+    that takes part: run it, or have something wait for it.
     """
     tensors = _tensors(values, group, name)
     return _to_root(reduce_op, tensors, root, group, lowering, name, reduction=reduction)
@@ -195,13 +195,22 @@ def barrier(
 
 
 def _tensors(values: Sequence[Any], group: Group | None, name: str) -> list[Tensor]:
-    """``values`` as tensors. Raises `InvalidArgumentError` if they are not one a rank."""
+    """``values`` as tensors. Raises `InvalidArgumentError` if they are not one a rank, and `DTypeError`."""
     if not isinstance(values, (list, tuple)) or not values:
         raise InvalidArgumentError(
             f"{name}: expected a list with one value a rank; got {values!r}", source=user_line()
         )
     _check_count(len(values), group, name, "values")
-    return [convert_to_tensor(value) for value in values]
+    tensors = [convert_to_tensor(value) for value in values]
+    ranks = range(len(values)) if group is None else group.ranks
+    for rank, tensor in zip(ranks, tensors, strict=True):
+        if tensor.dtype is not tensors[0].dtype:
+            raise DTypeError(
+                f"{name}: expected values of one dtype; rank {ranks[0]} has {tensors[0].dtype.name}, "
+                f"rank {rank} has {tensor.dtype.name}. Use flowrt.cast()",
+                source=user_line(),
+            )
+    return tensors
 
 
 def _check_count(count: int, group: Group | None, name: str, what: str) -> None:
@@ -263,8 +272,7 @@ def _to_root(
     attrs |= {"root": root, "M": int(root in ranks), **_membership(group, len(tensors), lowering)}
     with graph.device(None):
         results = op(tensors, name=name, **attrs)
-    made: Operation = next(reversed(tensors[0].graph.operations.values()))
-    return results[0] if results else made
+    return results[0] if results else tensors[0].graph.get_operations()[-1]
 
 
 def _from_root(value: Any) -> tuple[list[Tensor], dict[str, Any]]:

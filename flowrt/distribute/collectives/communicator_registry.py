@@ -20,7 +20,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.in_process import join_in_process
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.collectives.mesh_forming import GroupDoor, form_mesh
+from flowrt.distribute.collectives.mesh_forming import form_mesh
 from flowrt.distribute.collectives.mpi import MpiCommunicator
 from flowrt.distribute.collectives.nccl import NcclCommunicator
 from flowrt.distribute.collectives.over_peers import PeersCommunicator
@@ -32,12 +32,9 @@ ELSEWHERE = ("gloo", "hccl", "oneccl", "rccl", "ucc")
 """Communicators of other systems and of devices that flowrt does not drive."""
 
 
-def open_communicator(
-    kind: str, membership: Membership, transport: Transport | None = None, door: GroupDoor | None = None
-) -> Communicator:
+def open_communicator(kind: str, membership: Membership, transport: Transport | None = None) -> Communicator:
     """This rank's communicator of the group, when all ranks have come; all must give the same ``kind``.
-    ``transport`` and ``door``: of the kinds that connect ranks by their addresses (all but local and mpi),
-    see `form_mesh`; those of a task are its server's ``transport`` and ``groups``.
+    ``transport``: of the kinds that connect ranks by their addresses (all but local and mpi).
 
     Raises `UnavailableError` for a kind that flowrt does not have here, `InvalidArgumentError` for a name
     that is none, and what forming the group raises: `form_mesh`, `share_segment`.
@@ -49,7 +46,7 @@ def open_communicator(
     check_kind(kind)
     if transport is None:
         raise InvalidArgumentError(f"communicator {kind}: expected a transport to reach the ranks; got none")
-    return communicator_over(form_mesh(membership, transport, door), kind)
+    return communicator_over(form_mesh(membership, transport), kind)
 
 
 def check_kind(kind: str) -> None:

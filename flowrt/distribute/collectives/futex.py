@@ -12,7 +12,7 @@ import ctypes
 _FUTEX, _WAIT, _WAKE = 202, 0, 1
 """The number of the system call on x86-64, and two operations for words that processes share."""
 _EVERYBODY = 0x7FFFFFFF
-_ARGUMENTS = [*[ctypes.c_long] * 2, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p]
+_ARGUMENTS = (ctypes.c_long, ctypes.c_long, ctypes.c_int, ctypes.c_uint32, ctypes.c_void_p)
 
 
 class _Timespec(ctypes.Structure):

@@ -1,14 +1,16 @@
 """`GroupMember`: what operations of one rank of a group call; `flowrt.distribute.collectives.group` makes it.
 
-_GroupStart, _GroupWait    the communicator's collectives, called by a thread of its own
-_GroupSend, _GroupRecv     the links below the communicator, between its calls
+    _GroupStart, _GroupWait    the communicator's collectives
+    _GroupSend, _GroupRecv     messages over the links below the communicator
+
+All of it is done by the communicator's thread, in the order in which operations ask. Who waits for a result
+ends with its step, whatever the thread is waiting for.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from threading import Condition
-from types import TracebackType
 from typing import Any, final
 
 import numpy as np
@@ -22,7 +24,7 @@ from flowrt.graph.step import wait_until
 
 
 class _Result:
-    """Of one native collective, when it is there."""
+    """Of something that the thread was asked for, when it is there."""
 
     value: Any = None
     error: OpError | None = None
@@ -39,84 +41,83 @@ class GroupMember:
         self.communicator, self._mesh = communicator, mesh
         self._thread = CommunicatorThread(communicator)
         self._changed = Condition()
-        self._results: dict[str, _Result] = {}
+        self._started: dict[str, _Result] = {}
+        """The collectives that nobody has waited for yet."""
 
     # --- messages
 
     def send(self, peer: int, edge: str, array: Any) -> None:
-        with self._own_links() as mesh:
-            flat = np.array(array, order="C").reshape(-1)  # a copy: the step goes on, and writes there
+        mesh = self._links()
+        flat = np.array(array, order="C").reshape(-1)  # a copy: the step goes on, and writes there
+
+        def send(communicator: Communicator) -> None:
             mesh.send(peer, edge.encode(), flat)
-            self.communicator.traffic.count(flat.nbytes)
+            communicator.traffic.count(flat.nbytes)
+
+        self._ask(send)
 
     def receive(self, peer: int, edge: str) -> Any:
-        with self._own_links() as mesh:
+        mesh = self._links()
+
+        def receive(communicator: Communicator) -> Any:
             arrived = mesh.receive(peer, edge)
             if arrived.text != edge.encode():
-                own = self.communicator.rank, edge.encode()
+                own = communicator.rank, edge.encode()
                 raise disagree(mesh.membership, [own, (peer, arrived.text)])
             return np.empty(0, np.uint8) if arrived.payload is None else arrived.payload
 
-    def _own_links(self) -> _Links:
-        """The links, for this thread: nobody else is at them between two native collectives."""
+        return self._value(self._ask(receive))
+
+    def _links(self) -> Mesh:
         if self._mesh is None:
             raise FailedPreconditionError(
                 f"{self.communicator}: has no links for expanded collectives. Use lowering='native'"
             )
-        self._thread.wait_until_idle(self.communicator.membership.timeout_s)
-        return _Links(self.communicator, self._mesh)
+        return self._mesh
 
     # --- collectives
 
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
-        result = _Result()
-        with self._changed:
-            if edge in self._results:
-                raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
-            self._results[edge] = result
+        if edge in self._started:
+            raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
         call = _CALLS[kind]
+        self._started[edge] = self._ask(lambda communicator: call(communicator, array, attrs, edge))
+
+    def wait(self, edge: str) -> Any:
+        return self._value(self._started.pop(edge))
+
+    # --- the thread
+
+    def _ask(self, call: Callable[[Communicator], Any]) -> _Result:
+        """Have the thread do it. An error ends the group: what follows has no sense without it."""
+        result = _Result()
 
         def done(value: Any, error: OpError | None) -> None:
+            if error is not None:
+                self.communicator.abort(error)
             with self._changed:
                 result.value, result.error, result.is_there = value, error, True
                 self._changed.notify_all()
 
-        self._thread.submit(lambda communicator: call(communicator, array, attrs, edge), done)
+        self._thread.submit(call, done)
+        return result
 
-    def wait(self, edge: str) -> Any:
+    def _value(self, result: _Result) -> Any:
+        """What it was asked for, when it is there. Raises its error, and what ends the step."""
         with self._changed:
-            result = self._results[edge]
-            try:
-                wait_until(lambda: result.is_there, self._changed.wait)
-            except OpError as error:  # the step's end
-                self.communicator.abort(error)
-                raise
-            finally:
-                del self._results[edge]
+            wait_until(lambda: result.is_there, self._changed.wait)
         if result.error is not None:
             raise copy_to_raise(result.error)
         return result.value
 
+    # --- the end
+
+    def abort(self, error: OpError) -> None:
+        self.communicator.abort(error)
+
     def close(self) -> None:
         """End the rank's part. Idempotent."""
         self._thread.close()
-
-
-@final
-class _Links:
-    """A context that has ``mesh``; an error in it ends the group."""
-
-    def __init__(self, communicator: Communicator, mesh: Mesh) -> None:
-        self._communicator, self._mesh = communicator, mesh
-
-    def __enter__(self) -> Mesh:
-        return self._mesh
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if isinstance(error, OpError):
-            self._communicator.abort(error)
 
 
 # --- native collectives: of any axis, by those of the communicator, which are of the first

@@ -6,7 +6,8 @@
     not yet?       --- REFUSED, `UnavailableError` ---->   dials again
     does not fit?  --- REFUSED, with the error -------->   raises it; so does rank i
 
-Rank i listens at its address for itself, or comes in by the `GroupDoor` of a task that listens there.
+Where a task of this process listens at the address (a `flowrt.distribute.server.Server`), its `GroupDoor` is
+where the others come in; otherwise the rank listens there itself.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import json
 import queue
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import NamedTuple, TypeAlias, final
 
@@ -47,9 +48,8 @@ First: TypeAlias = bytes | OpError
 """The header of a connection's first frame, or that it was lost before."""
 
 
-def form_mesh(membership: Membership, transport: Transport, door: GroupDoor | None = None) -> Mesh:
-    """The links of this rank, when all ranks have come, each at its address of the membership: by its task's
-    ``door``, or without one by a listener of its own.
+def form_mesh(membership: Membership, transport: Transport) -> Mesh:
+    """The links of this rank, when all ranks have come, each at its address of the membership.
 
     Raises `DeadlineExceededError`, which names who did not come within ``timeout_s``; `InvalidArgumentError`
     where another rank knows another group of this key, `FailedPreconditionError` where one has another
@@ -60,7 +60,7 @@ def form_mesh(membership: Membership, transport: Transport, door: GroupDoor | No
     mesh = Mesh(membership)
     end = time.monotonic() + membership.timeout_s
     try:
-        with (door or _listen(mesh, transport)).open_for(mesh):
+        with _door(mesh, transport).open_for(mesh):
             for rank in range(membership.rank):
                 _join(mesh, rank, transport, end)
             mesh.wait_until_formed(end)
@@ -72,12 +72,23 @@ def form_mesh(membership: Membership, transport: Transport, door: GroupDoor | No
     return mesh
 
 
-def _listen(mesh: Mesh, transport: Transport) -> GroupDoor:
-    """A door at the rank's own address. Nobody dials the last rank."""
-    door, membership = GroupDoor(), mesh.membership
-    if membership.rank < membership.size - 1:
-        mesh.listens(transport.listen(membership.addresses[membership.rank], door.accept))
+def _door(mesh: Mesh, transport: Transport) -> GroupDoor:
+    """Where the ranks behind this one come in; nobody dials the last."""
+    membership = mesh.membership
+    if membership.rank == membership.size - 1:
+        return GroupDoor()
+    address = membership.addresses[membership.rank]
+    with _lock:
+        door = _doors.get(address)
+    if door is None:
+        door = GroupDoor()
+        mesh.listens(transport.listen(address, door.accept))
     return door
+
+
+_lock = threading.Lock()
+_doors: dict[str, GroupDoor] = {}
+"""Of the tasks of this process, by the addresses that they listen at."""
 
 
 @final
@@ -87,6 +98,17 @@ class GroupDoor:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._meshes: dict[tuple[str, int], Mesh] = {}
+
+    def stand_at(self, addresses: Iterable[str]) -> None:
+        """A task listens at ``addresses``: have groups of this process come in here."""
+        with _lock:
+            _doors.update(dict.fromkeys(addresses, self))
+
+    def leave(self) -> None:
+        """The task listens no more."""
+        with _lock:
+            for address in [address for address, door in _doors.items() if door is self]:
+                del _doors[address]
 
     @contextmanager
     def open_for(self, mesh: Mesh) -> Iterator[None]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from statistics import median
 from typing import NamedTuple, final
 
@@ -41,7 +42,8 @@ class Fit(NamedTuple):
 
 
 @final
-class Probed(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Probed:
     """What one task measured to another; ``kind`` is what carries the frames, as `Connection.kind`."""
 
     job: str

@@ -177,6 +177,7 @@ class SharedMemoryCommunicator(Communicator):
         self._mesh.abort(error)
 
     def _close(self) -> None:
+        self._rounds.release()
         self._mesh.close()
 
 

@@ -47,6 +47,11 @@ class Rounds:
             [view[layout.text(r, p) : layout.text(r, p) + TEXT_BYTES] for r in ranks] for p in (0, 1)
         ]
 
+    def release(self) -> None:
+        """Let go of the memory; nothing can be written or met after it."""
+        for views in (self.slots, self.results, self._words, self._texts):
+            views.clear()
+
     def meet(self, text: bytes | None, doing: Any) -> None:
         """Return when all ranks have come. With a ``text`` it is compared with theirs.
 

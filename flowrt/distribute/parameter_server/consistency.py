@@ -13,7 +13,9 @@ from flowrt.graph.parameter_shard import Policy
 @final
 @dataclass(frozen=True)
 class Sync:
-    """An update is the mean of one gradient of each worker: training as on one machine with all their batches."""
+    """An update is the mean of one gradient of each worker: training as on one machine with all their
+    batches.
+    """
 
 
 @final
@@ -25,8 +27,8 @@ class Async:
 @final
 @dataclass(frozen=True)
 class StaleSynchronous:
-    """Each gradient is an update at once, but a worker that is more than ``staleness`` steps ahead of the slowest
-    waits for it. With a staleness of 0 all are in the same step, which is `Sync`.
+    """Each gradient is an update at once, but a worker that is more than ``staleness`` steps ahead of the
+    slowest waits for it. With a staleness of 0 all are in the same step, which is `Sync`.
     """
 
     staleness: int
@@ -35,7 +37,9 @@ class StaleSynchronous:
 @final
 @dataclass(frozen=True)
 class Backup:
-    """An update is the mean of the first gradients of all but ``workers`` workers; the others' are dropped."""
+    """An update is the mean of the first gradients of all but ``workers`` workers; the others' are
+    dropped.
+    """
 
     workers: int
 
@@ -57,7 +61,8 @@ def as_mode(value: Any) -> Mode:
     are_counts = all(isinstance(number, int) and number >= 0 for number in numbers)
     if kind is None or len(numbers) != is_counted or not are_counts:
         raise InvalidArgumentError(
-            "mode: expected 'sync', 'async', ('ssp', staleness) or ('backup', workers), with a number of at least 0;"
+            "mode: expected 'sync', 'async', ('ssp', staleness) or ('backup', workers), with a number of"
+            " at least 0;"
             f" got {value!r}"
         )
     mode: Mode = kind(*numbers)
@@ -71,8 +76,8 @@ def _split(value: Any) -> tuple[Any, Sequence[Any]]:
 
 
 def policy_of(mode: Mode, workers: int, is_replicated: bool) -> Policy:
-    """What a shard of ``workers`` workers is to do. Raises `InvalidArgumentError` for more backup workers than can be
-    left out.
+    """What a shard of ``workers`` workers is to do. Raises `InvalidArgumentError` for more backup workers
+    than can be left out.
     """
     match mode:
         case Sync() | StaleSynchronous(0):
@@ -83,5 +88,7 @@ def policy_of(mode: Mode, workers: int, is_replicated: bool) -> Policy:
             return Policy(workers, 1, staleness, is_replicated)
         case Backup(spare):
             if not 0 <= spare < workers:
-                raise InvalidArgumentError(f"Backup: expected 0 to {workers - 1} of {workers} workers; got {spare}")
+                raise InvalidArgumentError(
+                    f"Backup: expected 0 to {workers - 1} of {workers} workers; got {spare}"
+                )
             return Policy(workers, workers - spare, None, is_replicated)

@@ -1,8 +1,8 @@
 """Where each shard is: the server that is its primary, and the one that has its replica.
 
-A shard begins on the server of its own number, with its replica on the next. When servers are lost, the replica of
-a shard becomes its primary, and the replica is kept by the next server that answers: the same one if there is no
-other.
+A shard begins on the server of its own number, with its replica on the next. When servers are lost, the
+replica of a shard becomes its primary, and the replica is kept by the next server that answers: the same one
+if there is no other.
 """
 
 from __future__ import annotations
@@ -29,8 +29,9 @@ class Seen(NamedTuple):
 
 
 def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collection[int]) -> Home:
-    """The home of a shard of which the servers in ``alive`` say what is ``seen``: its primary is the one that is one,
-    in the last generation, else the one with the newest state. Without any state it is where it begins.
+    """The home of a shard of which the servers in ``alive`` say what is ``seen``: its primary is the one that
+    is one, in the last generation, else the one with the newest state. Without any state it is where it
+    begins.
 
     Raises `UnavailableError` when that server is lost.
     """
@@ -42,7 +43,8 @@ def find_home(shard: int, servers: int, seen: Mapping[int, Seen], alive: Collect
         primary = shard
     if primary not in alive:
         raise UnavailableError(
-            f"shard {shard}: expected its server, or one with its replica; all that had it are lost. Restore a checkpoint"
+            f"shard {shard}: expected its server, or one with its replica; all that had it are lost."
+            f" Restore a checkpoint"
         )
     following = [(primary + i) % servers for i in range(1, servers + 1)]
     return Home(primary, next(server for server in following if server in alive))

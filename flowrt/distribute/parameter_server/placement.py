@@ -1,13 +1,14 @@
 """`ByteBalancer`: which server has which variable, so that all have about as many bytes.
 
-A large variable is split along its first dimension, a part a server; the others go, whole, where there is least so
-far. All workers make the same variables in the same order, so all find the same servers.
+A large variable is split along its first dimension, a part a server; the others go, whole, where there is
+least so far. All workers make the same variables in the same order, so all find the same servers.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple, final
 
 MIN_PART_BYTES = 1 << 18
@@ -35,11 +36,13 @@ class ByteBalancer:
         rows = shape[0] if shape else 1
         row_bytes = math.prod(shape[1:]) * item_bytes
         count = max(1, min(len(self.loads), rows, rows * row_bytes // self._min_part_bytes))
-        each, more = divmod(rows, count)  # the first parts have one row more, as embedding_lookup's "div" has it
+        each, more = divmod(
+            rows, count
+        )  # the first parts have one row more, as embedding_lookup's "div" has it
         bounds = [each * i + min(i, more) for i in range(count + 1)]
         emptiest = sorted(range(len(self.loads)), key=lambda server: self.loads[server])
-        parts = []
-        for start, stop in zip(bounds, bounds[1:], strict=False):
+        parts: list[Part] = []
+        for start, stop in pairwise(bounds):
             server = emptiest[len(parts)]
             self.loads[server] += (stop - start) * row_bytes
             parts.append(Part(server, start, stop))

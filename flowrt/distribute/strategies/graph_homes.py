@@ -14,8 +14,8 @@ from flowrt.graph.node import Node, Subgraph, with_functions
 
 @final
 class GraphHomes:
-    """The operations of ``graph`` that are on the servers ``devices``, where each shard is on the server of its number
-    and its replica's operations on the next: as the graph was built.
+    """The operations of ``graph`` that are on the servers ``devices``, where each shard is on the server of
+    its number and its replica's operations on the next: as the graph was built.
     """
 
     def __init__(self, graph: Graph, shards: Sequence[Shard], devices: Sequence[str]) -> None:
@@ -24,7 +24,9 @@ class GraphHomes:
         self._of_replica = {name: shard.server for shard in shards for name in shard.replica_operations}
 
     def move(self, homes: Mapping[int, Home]) -> None:
-        """Put each shard, by number, and its replica where its home is. Sessions made before do not see it."""
+        """Put each shard, by number, and its replica where its home is. Sessions made before do not see
+        it.
+        """
         primaries = {self._devices[server]: self._devices[home.primary] for server, home in homes.items()}
         replicas = {server: self._devices[home.replica] for server, home in homes.items()}
         was_finalized = self._graph.finalized
@@ -42,8 +44,8 @@ class GraphHomes:
 
 
 def _moved(node: Node, primaries: Mapping[str, str]) -> Node:
-    """``node``, and those in its functions, on the device that has taken the place of its own; the same object where
-    nothing changes.
+    """``node``, and those in its functions, on the device that has taken the place of its own; the same
+    object where nothing changes.
     """
     node = with_functions(node, functools.partial(_moved_body, primaries=primaries))
     device = primaries.get(node.device, node.device)

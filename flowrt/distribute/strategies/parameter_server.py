@@ -1,11 +1,13 @@
-"""`ParameterServerStrategy`: variables on servers, a program a worker, one switch for how far workers may be apart.
+"""`ParameterServerStrategy`: variables on servers, a program a worker, one switch for how far workers may be
+apart.
 
-    cluster          tasks of job "ps" keep variables; without that job, the workers' tasks do
-    Variable         on the server with the fewest bytes, or split over several   parameter_server/placement.py
-    run(fn)          fn once, on this worker's device, after every server said that the step may begin
-    apply_gradients  a push to each server, which updates when it has enough     parameter_server_step.py
+    cluster          tasks of job "ps" keep variables; without that job, the workers' tasks do Variable
+    on the server with the fewest bytes, or split over several   parameter_server/placement.py run(fn)
+    fn once, on this worker's device, after every server said that the step may begin apply_gradients  a push
+    to each server, which updates when it has enough     parameter_server_step.py
 
-Every worker runs the same script with a session on its own server; the servers' tasks only serve (``server.join()``).
+Every worker runs the same script with a session on its own server; the servers' tasks only serve
+(``server.join()``).
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ import numpy as np
 
 from flowrt.distribute.cluster_resolver import ClusterResolver, TFConfigClusterResolver
 from flowrt.distribute.cluster_spec import ClusterSpec
-from flowrt.distribute.parameter_server.consistency import Async, Mode, as_mode, policy_of
+from flowrt.distribute.parameter_server.consistency import Mode, as_mode, policy_of
 from flowrt.distribute.parameter_server.placement import ByteBalancer, Part
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice, placed_on
 from flowrt.distribute.strategies.inline_replica import InlineReplica
@@ -55,16 +57,16 @@ TIMEOUT_S = 60.0
 class ParameterServerStrategy(Strategy):
     """Between-graph training with parameter servers.
 
-    ``cluster_resolver`` tells the cluster and this worker's task in it; by default ``TF_CONFIG``, and without that
-    there is one worker with its variables on the CPU. ``mode`` is a `Mode`, ``"sync"``, ``"async"``,
-    ``("ssp", staleness)`` or ``("backup", workers)``. With ``replicas=2`` each server's state is also on the next
-    server before a step counts. Raises `InvalidArgumentError` for what does not fit.
+    ``cluster_resolver`` tells the cluster and this worker's task in it; by default ``TF_CONFIG``, and without
+    that there is one worker with its variables on the CPU. ``mode`` is a `Mode`, ``"sync"``, ``"async"``,
+    ``("ssp", staleness)`` or ``("backup", workers)``. With ``replicas=2`` each server's state is also on the
+    next server before a step counts. Raises `InvalidArgumentError` for what does not fit.
     """
 
     def __init__(
         self,
         cluster_resolver: ClusterResolver | None = None,
-        mode: Mode | str | Sequence[Any] = Async(),
+        mode: Mode | str | Sequence[Any] = "async",
         replicas: int = 1,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
@@ -78,7 +80,8 @@ class ParameterServerStrategy(Strategy):
             )
         policy = policy_of(self._mode, place.workers, replicas == 2)
         servers = Servers(place.servers, place.worker, place.worker_device, policy, timeout_s)
-        super().__init__(ParameterServerExtended(self, servers))
+        self._parameters = ParameterServerExtended(self, servers)
+        super().__init__(self._parameters)
 
     @property
     def cluster_resolver(self) -> ClusterResolver:
@@ -89,12 +92,12 @@ class ParameterServerStrategy(Strategy):
         return self._mode
 
     def update_config_proto(self, config_proto: ConfigProto) -> ConfigProto:
-        """``config_proto`` for a session that has to do with the servers and this worker's task only: others may come
-        and go.
+        """``config_proto`` for a session that has to do with the servers and this worker's task only: others
+        may come and go.
         """
-        servers, updated = self._extended.servers, copy.deepcopy(config_proto)
+        servers, updated = self._parameters.servers, copy.deepcopy(config_proto)
         if self._resolver.cluster_spec():
-            there = [device for device in servers.devices if device not in self._extended.lost]
+            there = [device for device in servers.devices if device not in self._parameters.lost]
             updated.device_filters = list(dict.fromkeys([servers.worker_device, *there]))
         return updated
 
@@ -108,42 +111,44 @@ class ParameterServerStrategy(Strategy):
         checkpoint_dir: str | None = None,
         max_wait_secs: float = MAX_WAIT_S,
     ) -> MonitoredSession:
-        """A `MonitoredSession` of this worker that is made anew, and goes on with the step it was in, when a server is
-        lost whose state another one has. ``master`` is the target of this worker's own server. Raises
-        `FailedPreconditionError` before there is a training operation.
+        """A `MonitoredSession` of this worker that is made anew, and goes on with the step it was in, when a
+        server is lost whose state another one has. ``master`` is the target of this worker's own server.
+        Raises `FailedPreconditionError` before there is a training operation.
         """
         graph = get_default_graph()
-        worker = WorkerHook(self._extended.training_operations(graph), self.leave())
+        worker = WorkerHook(self._parameters.training_operations(graph), self.leave())
         creator = ParameterServerSessionCreator(
             self, graph, master, is_chief, scaffold, config, checkpoint_dir, max_wait_secs
         )
         return MonitoredSession(creator, [worker, *hooks], max_wait_secs=max_wait_secs)
 
     def staleness_histogram(self) -> list[Tensor]:
-        """For each server, how many gradients were 0, 1, 2, ... versions old when they made an update: int64."""
+        """For each server, how many gradients were 0, 1, 2, ... versions old when they made an update:
+        int64.
+        """
         return self._of_shards(ops.staleness_histogram_op)
 
     def shard_status(self) -> list[Tensor]:
-        """For each server an int64 vector: role, generation, version, acknowledged version, dropped gradients, steps
-        that had to wait, and the clocks of the workers.
+        """For each server an int64 vector: role, generation, version, acknowledged version, dropped
+        gradients, steps that had to wait, and the clocks of the workers.
         """
         return self._of_shards(ops.shard_status_op)
 
     def leave(self) -> Operation:
         """An operation to run at a worker's end: nobody waits for it any more."""
-        worker = self._extended.servers.worker
+        worker = self._parameters.servers.worker
         left: Operation = group(*self._of_shards(partial(ops.leave_op, worker=worker)))
         return left
 
     def _of_shards(self, op: Callable[[Tensor], Any]) -> list[Any]:
         made = []
-        for shard in self._extended.shards(get_default_graph()):
+        for shard in self._parameters.shards(get_default_graph()):
             with placed_on(shard.handle.device):
                 made.append(op(shard.handle))
         return made
 
     def __repr__(self) -> str:
-        servers = self._extended.servers
+        servers = self._parameters.servers
         return f"<ParameterServerStrategy {self._mode} worker {servers.worker} of {servers.policy.workers}>"
 
 
@@ -172,7 +177,8 @@ class ParameterServerExtended(StrategyExtended):
         """Raises `FailedPreconditionError` before there is one."""
         if graph not in self._trained:
             raise FailedPreconditionError(
-                "ParameterServerStrategy: expected a training operation in the graph; got none. Call minimize() or"
+                "ParameterServerStrategy: expected a training operation in the graph; got none. Call"
+                " minimize() or"
                 " apply_gradients() in the function given to strategy.run() first"
             )
         return self._trained[graph]
@@ -187,7 +193,9 @@ class ParameterServerExtended(StrategyExtended):
     # --- variables
 
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
-        """On the server that has the fewest bytes; slots stay beside their variable, local variables on the worker."""
+        """On the server that has the fewest bytes; slots stay beside their variable, local variables on the
+        worker.
+        """
         collections = arguments["collections"]
         is_local = collections is not None and GraphKeys.LOCAL_VARIABLES in collections
         if is_local or get_default_graph().scopes.colocation:
@@ -248,7 +256,8 @@ class ParameterServerExtended(StrategyExtended):
         graph = get_default_graph()
         if graph is not graph.root or self._begin is None:
             raise InvalidArgumentError(
-                "apply_gradients: expected a call in the function given to strategy.run(), outside of branches and"
+                "apply_gradients: expected a call in the function given to strategy.run(), outside of"
+                " branches and"
                 " loops; servers update once a step"
             )
         builder = StepBuilder(self.servers, graph, self._begin)
@@ -281,7 +290,7 @@ def _place_of(resolver: ClusterResolver) -> _Place:
             f" {here[0]} {here[1]}. Let a ps task run server.join()"
         )
     servers = [("ps", index) for index in _indices(spec, "ps")] or workers
-    return _Place([_device(*s) for s in servers], len(workers), workers.index(here), _device(*here))  # type: ignore[arg-type]
+    return _Place([_device(*s) for s in servers], len(workers), workers.index(here), _device(*here))
 
 
 def _indices(spec: ClusterSpec, job: str) -> list[int]:
@@ -293,8 +302,8 @@ def _device(job: str, index: int) -> str:
 
 
 def _size_of(arguments: Mapping[str, Any]) -> tuple[Sequence[int], int]:
-    """The shape of the variable with these ``arguments``, and the bytes of an element; ((), 0) if the shape may vary
-    or is only known when it is made.
+    """The shape of the variable with these ``arguments``, and the bytes of an element; ((), 0) if the shape
+    may vary or is only known when it is made.
     """
     initial = arguments["initial_value"]
     if not arguments["validate_shape"]:

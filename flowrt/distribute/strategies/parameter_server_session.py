@@ -6,8 +6,9 @@
     promote    the replicas that become primaries; of another generation, so the old one has no say any more
     move       the operations of this graph that are on the old servers
 
-All workers find the same homes, each by itself: what they go by is on the servers. A step that was in doubt is
-repeated with the clock that it had (`WorkerHook`), and a shard that has its gradient does not take it again.
+All workers find the same homes, each by itself: what they go by is on the servers. A step that was in doubt
+is repeated with the clock that it had (`WorkerHook`), and a shard that has its gradient does not take it
+again.
 """
 
 from __future__ import annotations
@@ -40,8 +41,8 @@ PROBE_S = 2.0
 
 @final
 class ParameterServerSessionCreator:
-    """A `SessionCreator` of ``graph`` with the arguments of those for chiefs and workers. ``master`` is this worker's
-    own server.
+    """A `SessionCreator` of ``graph`` with the arguments of those for chiefs and workers. ``master`` is this
+    worker's own server.
     """
 
     def __init__(
@@ -102,9 +103,9 @@ class ParameterServerSessionCreator:
 
 @final
 class WorkerHook(SessionRunHook):
-    """Knows how many steps have ended as far as the loop has heard. A run that fails may have ended its step all the
-    same: the next session begins with what the loop knows, and the servers know the rest. At the loop's end it runs
-    ``leave``, so that nobody waits for this worker.
+    """Knows how many steps have ended as far as the loop has heard. A run that fails may have ended its step
+    all the same: the next session begins with what the loop knows, and the servers know the rest. At the
+    loop's end it runs ``leave``, so that nobody waits for this worker.
     """
 
     def __init__(self, trained: Sequence[TrainingOperation], leave: Operation) -> None:
@@ -142,7 +143,8 @@ def _check_covered(graph: Graph, shards: Sequence[Shard], devices: Sequence[str]
         for each in variable.copies:
             if each.device in devices and each not in covered:
                 raise InvalidArgumentError(
-                    f"variable {each.op.name!r}: expected to be made before the training operation, so that replicas"
+                    f"variable {each.op.name!r}: expected to be made before the training operation, so"
+                    f" that replicas"
                     " have it; it was made after"
                 )
 
@@ -178,9 +180,7 @@ class _Survey:
             )
         return found
 
-    def promote(
-        self, session: Session, homes: Sequence[Home], seen: Sequence[Mapping[int, Seen]]
-    ) -> None:
+    def promote(self, session: Session, homes: Sequence[Home], seen: Sequence[Mapping[int, Seen]]) -> None:
         chosen = []
         for home, states, promotions in zip(homes, seen, self._promotions, strict=True):
             state = states.get(home.primary)

@@ -1,4 +1,5 @@
-"""The operations of one worker's training step with parameter servers, from gradients to acknowledged updates.
+"""The operations of one worker's training step with parameter servers, from gradients to acknowledged
+updates.
 
     begin          a NoOp that all of the step waits for; each server's ParameterShardBegin joins it
     gradients      what the step's function computes, on the worker
@@ -6,8 +7,9 @@
     replicate      with replicas: the new state to the next server, before the step counts
     clock          the worker's count of its steps, which grows when all servers have acknowledged this one
 
-Every server has a shard: the variables of the step that it keeps, their slots, and an optimizer's own variables, as if
-there were no others. The step counter belongs to the shard of its server, so it counts updates.
+Every server has a shard: the variables of the step that it keeps, their slots, and an optimizer's own
+variables, as if there were no others. The step counter belongs to the shard of its server, so it counts
+updates.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ FIRST_CLOCK = 6
 class Shard:
     """What ``server`` keeps for one training operation; ``handle`` is the resource there.
 
-    With replicas ``replica`` is the resource on the next server, and there are variables of the same names beside it.
+    With replicas ``replica`` is the resource on the next server, and there are variables of the same names
+    beside it.
     """
 
     server: int
@@ -78,8 +81,8 @@ class Servers(NamedTuple):
 
 
 class TrainingOperation(NamedTuple):
-    """``operation`` makes a step. ``clock`` counts the worker's steps; ``ended``, if it is fetched, is its value after
-    the step if the run makes one.
+    """``operation`` makes a step. ``clock`` counts the worker's steps; ``ended``, if it is fetched, is its
+    value after the step if the run makes one.
     """
 
     operation: Operation
@@ -157,8 +160,8 @@ class StepBuilder:
         return shard
 
     def _clock(self, shards: Sequence[Shard]) -> Variable:
-        """How many steps the worker has ended. A worker that begins, or begins again, goes on where all servers have
-        heard from it: those that heard more know what they had.
+        """How many steps the worker has ended. A worker that begins, or begins again, goes on where all
+        servers have heard from it: those that heard more know what they had.
         """
 
         def first() -> Tensor:
@@ -186,8 +189,8 @@ class StepBuilder:
         return begun
 
     def _tags(self, begun: Sequence[Tensor]) -> Sequence[Tensor]:
-        """The version that each shard's gradient is of. Gradients that count only in one version are of the oldest
-        that they were computed from.
+        """The version that each shard's gradient is of. Gradients that count only in one version are of the
+        oldest that they were computed from.
         """
         if self._servers.policy.quorum == 1 or len(begun) == 1:
             return begun
@@ -197,9 +200,15 @@ class StepBuilder:
     # --- the update
 
     def _update(
-        self, shard: Shard, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None
+        self,
+        shard: Shard,
+        optimizer: Any,
+        pairs: Sequence[tuple[Any, Variable]],
+        global_step: Variable | None,
     ) -> Update:
-        """With an optimizer of the shard's own: slots beside the variables, what else it has beside the first."""
+        """With an optimizer of the shard's own: slots beside the variables, what else it has beside the
+        first.
+        """
         own = copy.copy(optimizer)
         own._non_slots = {}
         if pairs:
@@ -215,8 +224,8 @@ class StepBuilder:
     def _kept(
         self, tags: Sequence[Tensor], updates: Sequence[Update]
     ) -> tuple[Sequence[Tensor], list[Update]]:
-        """The same, but in a step that is made again the worker sends what it sent before. Servers that were at
-        different versions when a server was lost then all make the update that was begun.
+        """The same, but in a step that is made again the worker sends what it sent before. Servers that were
+        at different versions when a server was lost then all make the update that was begun.
         """
         with placed_on(self._servers.worker_device):
             with self._graph.control_dependencies(None):
@@ -224,7 +233,9 @@ class StepBuilder:
             values = [*tags, *(tensor for update in updates for tensor in update.gradients)]
             kept = iter(ops.keep_gradients_op(keeper, self._number, values, name="keep"))
         kept_tags = [next(kept) for _ in tags]
-        return kept_tags, [update._replace(gradients=[next(kept) for _ in update.gradients]) for update in updates]
+        return kept_tags, [
+            update._replace(gradients=[next(kept) for _ in update.gradients]) for update in updates
+        ]
 
     def _push(self, shard: Shard, tag: Tensor, update: Update) -> Tensor:
         with placed_on(shard.handle.device):
@@ -257,7 +268,9 @@ class StepBuilder:
 
 
 class Update(NamedTuple):
-    """An update as data: ``function(handles, gradients, others)``. ``parts``: how many tensors each gradient is."""
+    """An update as data: ``function(handles, gradients, others)``. ``parts``: how many tensors each gradient
+    is.
+    """
 
     function: Subgraph
     gradients: Sequence[Tensor]
@@ -280,8 +293,10 @@ def traced_update(
             inner = [function.stand_in(tensor, "gradient") for tensor in tensors]
             gradients += tensors
             parts.append(len(tensors))
-            shape = gradient.dense_shape if isinstance(gradient, IndexedSlices) else None
-            stand_ins.append(inner[0] if len(inner) == 1 else IndexedSlices(*inner, shape))
+            if isinstance(gradient, IndexedSlices):
+                stand_ins.append(IndexedSlices(inner[0], inner[1], gradient.dense_shape))
+            else:
+                stand_ins += inner
         count = len(function.parameters)
         last = _traced(optimizer, list(zip(stand_ins, [v for _, v in pairs], strict=True)), global_step)
     captured = [
@@ -320,7 +335,9 @@ def _all_variables(graph: Graph) -> list[Variable]:
 
 
 def _copy_handle(graph: Graph, variable: Variable) -> Tensor:
-    """The handle of the replica of ``variable``: the variable of the same name on the server that is asked for."""
+    """The handle of the replica of ``variable``: the variable of the same name on the server that is asked
+    for.
+    """
     node = variable.op.node
     with graph.control_dependencies(None):
         attrs = {key: node.attrs[key] for key in ("dtype", "shape", "container", "shared_name")}

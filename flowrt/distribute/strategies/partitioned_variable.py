@@ -94,7 +94,8 @@ class PartitionedVariable(Variable):
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
         if op.name not in _BY_ELEMENT:
             raise UnimplementedError(
-                f"variable {self.name!r}: expected assign, assign_add or assign_sub, as it is split over servers; got"
+                f"variable {self.name!r}: expected assign, assign_add or assign_sub, as it is split over"
+                f" servers; got"
                 f" {op.name}"
             )
         value = convert_to_tensor(values[0], self._dtype)
@@ -111,4 +112,5 @@ class PartitionedVariable(Variable):
 
     def __repr__(self) -> str:
         devices = ", ".join(part.device for part in self._parts)
-        return f"<flowrt.PartitionedVariable {self.name!r} shape={self.shape} dtype={self.dtype.name} on {devices}>"
+        kind = f"shape={self.shape} dtype={self.dtype.name}"
+        return f"<flowrt.PartitionedVariable {self.name!r} {kind} on {devices}>"

@@ -28,7 +28,9 @@ _DTYPE = {"dtype": dtypes.NUMERIC}
 
 def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) -> OpDef:
     def state(node: Node) -> GradientAccumulator:
-        return GradientAccumulator(node.name, total(node.attrs["shape"]), node.attrs["reduction_type"] == "MEAN")
+        return GradientAccumulator(
+            node.name, total(node.attrs["shape"]), node.attrs["reduction_type"] == "MEAN"
+        )
 
     return define_op(
         name,
@@ -109,7 +111,9 @@ accumulator_take_gradient_op = define_op(
 # --- sparse
 
 
-def _apply_sparse(xp: Any, handle: GradientAccumulator, local_step: int, indices: Any, values: Any, shape: Any) -> None:
+def _apply_sparse(
+    xp: Any, handle: GradientAccumulator, local_step: int, indices: Any, values: Any, shape: Any
+) -> None:
     handle.apply(xp, local_step, (indices, values, shape))
 
 
@@ -124,12 +128,15 @@ sparse_accumulator_apply_gradient_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
-    doc="Adds a sparse gradient to an accumulator, unless it is older than the accumulator's step. An empty shape: not"
+    doc="Adds a sparse gradient to an accumulator, unless it is older than the accumulator's step. An"
+    " empty shape: not"
     " known.",
 )
 
 
-def _take_sparse(xp: Any, handle: GradientAccumulator, num_required: int, dtype: dtypes.DType) -> tuple[Any, ...]:
+def _take_sparse(
+    xp: Any, handle: GradientAccumulator, num_required: int, dtype: dtypes.DType
+) -> tuple[Any, ...]:
     indices, rows, shape = handle.take(xp, num_required)
     values = xp.stack(rows) if rows else xp.zeros((0, *shape[1:]), dtype.np)
     return np.array(indices, np.int64), values, np.array(shape, np.int64)

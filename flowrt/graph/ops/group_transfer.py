@@ -145,3 +145,5 @@ group_wait_op = define_op(
     waits=True,
     doc="Waits for what was begun, and keeps its value until then; N is 0 for a rank that gets no result.",
 )
+
+GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op))

@@ -1,18 +1,19 @@
 """Operations of parameter servers: a worker's step with the parameters that one server keeps.
 
-    version = begin(shard, clock)                        waits until the worker may begin
-    ... reads the variables, computes gradients ...
-    version = push(shard, clock, tag, gradients)         waits until they are part of an update, or too late for one
-    gradients = keep(keeper, clock, gradients)           with a replica: the same ones if the step is made again
-    state = fetch(shard, version)                        with a replica: the state, for one step at a time
-    replicated(shard, install(replica's shard, state))   that brings it there
+    version = begin(shard, clock)                        waits until the worker may begin ... reads the
+    variables, computes gradients ... version = push(shard, clock, tag, gradients)         waits until they
+    are part of an update, or too late for one gradients = keep(keeper, clock, gradients)           with a
+    replica: the same ones if the step is made again state = fetch(shard, version)                        with
+    a replica: the state, for one step at a time replicated(shard, install(replica's shard, state))   that
+    brings it there
 
 A shard is a resource beside its variables on the server's task; `flowrt.graph.parameter_shard` decides, and
-`flowrt.graph.shard_service` waits. An update is a function of the graph, from the gradients' mean (and what else it
-needs: a learning rate) to writes of variables and slots; the server runs it kernel by kernel under the shard's lock.
+`flowrt.graph.shard_service` waits. An update is a function of the graph, from the gradients' mean (and what
+else it needs: a learning rate) to writes of variables and slots; the server runs it kernel by kernel under
+the shard's lock.
 
-A state is an int64 header, ``[is there one, generation, version, *clocks]``, and the variables' values; empty ones
-when another step carries it. Versions and clocks are int64 scalars.
+A state is an int64 header, ``[is there one, generation, version, *clocks]``, and the variables' values; empty
+ones when another step carries it. Versions and clocks are int64 scalars.
 """
 
 from __future__ import annotations
@@ -120,7 +121,8 @@ def _push(
 
 push_gradients_op = define_op(
     "ParameterShardPush",
-    "shard: resource, clock: host int64, tag: host int64, variables: N * resource, arguments: *Targuments -> int64",
+    "shard: resource, clock: host int64, tag: host int64, variables: N * resource, arguments:"
+    " *Targuments -> int64",
     types={"Targuments": dtypes.ANY},
     attrs={"worker": attr_int(), "parts": attr_ints(), "update": attr_func()},
     shape=lambda s: [()],
@@ -206,7 +208,8 @@ keep_gradients_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
-    doc="The values; in a step that is made again those of the first time, from which some servers may have updates"
+    doc="The values; in a step that is made again those of the first time, from which some servers may"
+    " have updates"
     " already.",
 )
 
@@ -246,7 +249,8 @@ fetch_state_op = define_op(
     samples=lambda rng: (),
     effect=Effect.WRITE,
     waits=True,
-    doc="Waits until the shard's replica has a version, or until this step is to bring it there: then its state.",
+    doc="Waits until the shard's replica has a version, or until this step is to bring it there: then"
+    " its state.",
 )
 
 
@@ -333,7 +337,8 @@ shard_status_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.READ,
-    doc="[role, generation, version, acknowledged version, dropped gradients, steps that waited, *clocks]; role 0:"
+    doc="[role, generation, version, acknowledged version, dropped gradients, steps that waited,"
+    " *clocks]; role 0:"
     " new, 1: primary, 2: secondary.",
 )
 

@@ -133,7 +133,9 @@ def _checked(elements: Sequence[Sequence[Any]], types: Sequence[DType]) -> Seque
     for element in elements:
         got = [value.dtype for value in element]
         if got != [dtype.np for dtype in types]:
-            raise InvalidArgumentError(f"expected an element of {[d.name for d in types]}; got {list(map(str, got))}")
+            raise InvalidArgumentError(
+                f"expected an element of {[d.name for d in types]}; got {list(map(str, got))}"
+            )
     return elements
 
 

@@ -106,7 +106,8 @@ function byAmount({ amount, format }, stage) {
   }));
   legend.at(-1).label = `over ${percent(SHARES.at(-2))}`;
   legend.unshift({ class: null, label: `all together ${format(sums[0])}`, detail: "" });
-  const describe = (item) => (sums[item] ? `${format(sums[item])} · ${percent(sums[item] / total)}` : "");
+  const share = (value) => (value < SHARES[1] * total ? "" : ` · ${percent(value / total)}`);
+  const describe = (item) => (sums[item] ? format(sums[item]) + share(sums[item]) : "");
   return { isAmount: true, classOf, parts: () => null, describe, legend };
 }
 

@@ -349,9 +349,7 @@ def test_a_rank_that_leaves_is_named(lowering: str) -> None:
         assert isinstance(again, OpError)  # the group has ended
 
 
-def test_a_step_that_fails_before_its_collective_ends_in_the_others_too() -> None:
-    """Here by a timeout: nobody tells the group of what a step did not come to."""
-
+def test_a_step_that_fails_before_its_collective_ends_those_of_the_others() -> None:
     def fail() -> Any:
         raise ValueError("no data")
 
@@ -363,10 +361,10 @@ def test_a_step_that_fails_before_its_collective_ends_in_the_others_too() -> Non
 
         return run_graph(part.group, build)
 
-    with parts_of([(0,), (1,)], timeout_s=1.0) as joined:
+    with parts_of([(0,), (1,)]) as joined:
         errors = at_once(joined, [body, all_reduce_body(np.float32(1))])
-    assert "no data" in str(errors[0])
-    assert isinstance(errors[1], DeadlineExceededError)
+    for error in errors:
+        assert "no data" in str(error)
 
 
 def test_joining_without_the_others() -> None:

@@ -14,6 +14,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.rendezvous.transport import new_transport
 from tests.distribute.collectives.ranks import SOON_S, run_threads
 
 
@@ -28,12 +29,12 @@ def servers() -> Iterator[list[Any]]:
 
 
 def form(servers: list[Any], key: str, kind: str) -> list[Communicator]:
-    """A rank on each of ``servers``."""
+    """A rank for each of ``servers``, where these listen."""
     addresses = tuple(server.address for server in servers)
 
     def open_one(rank: int) -> Communicator:
         membership = Membership(key, rank, len(servers), addresses)
-        return open_communicator(kind, membership, servers[rank].transport, servers[rank].groups)
+        return open_communicator(kind, membership, new_transport())
 
     with ThreadPoolExecutor(len(servers)) as pool:
         return list(pool.map(open_one, range(len(servers)), timeout=SOON_S))

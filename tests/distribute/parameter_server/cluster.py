@@ -1,4 +1,5 @@
-"""A cluster of parameter servers and workers: all in this process, or the servers as processes that can be killed.
+"""A cluster of parameter servers and workers: all in this process, or the servers as processes that can be
+killed.
 
 Each worker is a thread that runs the same function, with a graph, a strategy and a server of its own.
 """
@@ -98,8 +99,8 @@ class Together:
 
 
 def run_workers(workers: int, work: Callable[[int, Together], Any]) -> list[Any]:
-    """What ``work(worker, together)`` returns on each worker's thread, in a graph of its own. Raises the first error
-    that is not a consequence.
+    """What ``work(worker, together)`` returns on each worker's thread, in a graph of its own. Raises the
+    first error that is not a consequence.
     """
     together, results, errors = Together(workers), [None] * workers, list[BaseException]()
 

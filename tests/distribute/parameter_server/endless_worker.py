@@ -1,4 +1,5 @@
-"""``python -m tests.distribute.parameter_server.endless_worker CLUSTER WORKER MODE``: trains until it is killed.
+"""``python -m tests.distribute.parameter_server.endless_worker CLUSTER WORKER MODE``: trains until it is
+killed.
 
 Prints a line a step.
 """

@@ -39,7 +39,9 @@ def test_a_mode_says_what_a_shard_does(said, mode, policy):
     assert policy_of(mode, 4, True).is_replicated
 
 
-@pytest.mark.parametrize("said", ["ssp", "Sync", ("ssp",), ("sync", 1), ("ssp", -1), ("backup", 1.5), 3, (), None])
+@pytest.mark.parametrize(
+    "said", ["ssp", "Sync", ("ssp",), ("sync", 1), ("ssp", -1), ("backup", 1.5), 3, (), None]
+)
 def test_what_is_no_mode_is_refused(said):
     with pytest.raises(InvalidArgumentError, match=r"mode: expected 'sync', 'async', \('ssp', staleness\)"):
         as_mode(said)
@@ -101,5 +103,5 @@ def test_a_server_that_came_back_without_its_state_keeps_the_replica():
 
 
 def test_a_shard_without_a_server_is_lost():
-    with pytest.raises(UnavailableError, match="shard 0.*all that had it are lost"):
+    with pytest.raises(UnavailableError, match=r"shard 0.*all that had it are lost"):
         find_home(0, 2, {}, [1])

@@ -30,8 +30,8 @@ def adam():
 
 
 def train(servers, before_step, *, workers=2, are_processes=True, **how):
-    """The variables and the statuses after ``STEPS`` steps of each worker; ``before_step(cluster, worker, step)`` may
-    kill.
+    """The variables and the statuses after ``STEPS`` steps of each worker; ``before_step(cluster, worker,
+    step)`` may kill.
     """
     with cluster(servers, workers, are_processes=are_processes) as made:
         for server in range(len(made.processes)):
@@ -120,8 +120,7 @@ def test_without_replicas_a_lost_server_is_an_error_that_names_it():
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             made.kill(1)
             with pytest.raises(tf.errors.UnavailableError, match="/job:ps/replica:0/task:1"):
-                for step in range(100):
-                    session.run(model.train, {model.inputs: batch(0, step)})
+                session.run(model.train, {model.inputs: batch(0, 0)})
 
 
 def test_the_others_go_on_when_a_worker_is_killed():
@@ -136,7 +135,8 @@ def test_the_others_go_on_when_a_worker_is_killed():
             for step in range(5):
                 session.run(model.train, {model.inputs: batch(0, step)})
             (found,) = session.run(status)
-    assert found[-2] == 5 and found[-1] >= 3
+    assert found[-2] == 5
+    assert found[-1] >= 3
     assert found[VERSION] == found[-2] + found[-1]
 
 

@@ -1,4 +1,6 @@
-"""The shard's state machine: rules stated one by one, then random workers against what must hold of every run."""
+"""The shard's state machine: rules stated one by one, then random workers against what must hold of every
+run.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +99,8 @@ def test_each_gradient_is_an_update_and_its_staleness_is_counted():
     push(shard, 3, 1, 0, 0)
     assert shard.staleness == Counter({0: 2, 2: 1})
     assert histogram(shard.staleness) == [2, 0, 1]
-    assert histogram({}) == [] and histogram({-1: 2}) == [2]
+    assert histogram({}) == []
+    assert histogram({-1: 2}) == [2]
 
 
 # --- steps begin
@@ -183,7 +186,7 @@ def test_a_promoted_replica_goes_on_and_refuses_the_old_primary():
     for _ in range(2):  # the second worker finds it promoted
         copy.handle(PromotionAsked())
         assert (copy.role, copy.generation) == (Role.PRIMARY, 2)
-    with pytest.raises(AbortedError, match="generation 2.*got 1"):
+    with pytest.raises(AbortedError, match=r"generation 2.*got 1"):
         copy.handle(StateArrived(1, 6, [6, 6], "six"))
     assert push(copy, 2, 0, 4, 4) == [Answer(2, 5)]  # which it had: the step was in doubt
     assert copy.version == 5
@@ -213,7 +216,9 @@ def test_a_worker_that_there_is_not_is_refused(event):
 
 
 class Run:
-    """Workers that step, fail and try again, in an order that ``seed`` draws; what they know of the shard's answers."""
+    """Workers that step, fail and try again, in an order that ``seed`` draws; what they know of the shard's
+    answers.
+    """
 
     def __init__(self, policy, steps, seed):
         self.shard, self.steps = ParameterShard("s", policy), steps
@@ -227,7 +232,11 @@ class Run:
 
     def go(self):
         for _ in range(40 * self.steps * len(self.clocks)):
-            able = [w for w in range(len(self.clocks)) if self.doing[w][0] != "wait" and self.clocks[w] < self.steps]
+            able = [
+                w
+                for w in range(len(self.clocks))
+                if self.doing[w][0] != "wait" and self.clocks[w] < self.steps
+            ]
             if not able:
                 break
             self.advance(self.draw.choice(able))
@@ -243,7 +252,9 @@ class Run:
         if what == "begin":
             self.perform(self.shard.handle(StepBegun(self._next, worker, clock)))
         else:
-            self.perform(self.shard.handle(GradientPushed(self._next, worker, clock, tag, (worker, clock, tag))))
+            self.perform(
+                self.shard.handle(GradientPushed(self._next, worker, clock, tag, (worker, clock, tag)))
+            )
             if self.draw.random() < 0.2 and self.clocks[worker] > clock:  # the answer was lost: once more
                 again = self.shard.handle(GradientPushed(-1, worker, clock, tag, (worker, clock, tag)))
                 assert again == [Answer(-1, self.shard.version)]
@@ -308,5 +319,6 @@ def test_every_run_ends_and_uses_each_gradient_once_and_in_time(policy, steps, s
 
 def test_waits_are_fewer_with_more_staleness():
     waits = [Run(Policy(4, 1, s), 200, 7).go().shard.waits for s in (0, 1, 3, 10, 40)]
-    assert waits == sorted(waits, reverse=True) and waits[0] > waits[-1]
+    assert waits == sorted(waits, reverse=True)
+    assert waits[0] > waits[-1]
     assert Run(Policy(4, 1, None), 200, 7).go().shard.waits == 0

@@ -90,7 +90,8 @@ def test_a_staleness_of_0_is_sync_to_the_last_bit_however_the_workers_sleep(monk
         return lambda worker, step: time.sleep(draw.random() * 0.004)
 
     values = [
-        train(3, 2, 8, adam, pause=sleepy(seed), mode=mode)[0] for seed, mode in enumerate(["sync", ("ssp", 0)])
+        train(3, 2, 8, adam, pause=sleepy(seed), mode=mode)[0]
+        for seed, mode in enumerate(["sync", ("ssp", 0)])
     ]
     for one, other in zip(*values, strict=True):
         assert np.array_equal(one, other)
@@ -202,7 +203,8 @@ def test_a_worker_that_never_comes_is_named():
         model = build(strategy, sgd)
         with Shared(made).session(0, strategy) as session:
             with pytest.raises(
-                tf.errors.DeadlineExceededError, match=r"worker 0's gradient.*waits for worker 1 \(at clock 0\)"
+                tf.errors.DeadlineExceededError,
+                match=r"worker 0's gradient.*waits for worker 1 \(at clock 0\)",
             ):
                 session.run(model.train, {model.inputs: batch(0, 0)})
 
@@ -271,7 +273,8 @@ def test_a_split_variable_is_read_written_and_saved_as_one(tmp_path):
         strategy = made.strategy(0)
         with strategy.scope():
             table = tf.get_variable("table", initializer=start)
-        assert isinstance(table, PartitionedVariable) and table.name == "table:0"
+        assert isinstance(table, PartitionedVariable)
+        assert table.name == "table:0"
         assert len({part.device for part in table.copies}) == 2
         found = tf.nn.embedding_lookup(table, [[0, rows - 1], [rows // 2, 1]])
         saver = tf.train.Saver()
@@ -283,7 +286,7 @@ def test_a_split_variable_is_read_written_and_saved_as_one(tmp_path):
             session.run(table.assign(tf.zeros([rows], tf.float64)))
             saver.restore(session, path)
             assert np.array_equal(session.run(table), start + 1)
-        with pytest.raises(tf.errors.UnimplementedError, match="expected assign.*split over servers"):
+        with pytest.raises(tf.errors.UnimplementedError, match=r"expected assign.*split over servers"):
             table.scatter_add(tf.IndexedSlices(tf.zeros([1], tf.float64), [0]))
     with tf.Graph().as_default(), tf.Session() as session:  # one process has it whole
         table = tf.get_variable("table", initializer=np.zeros(rows))
@@ -340,14 +343,20 @@ def test_without_ps_tasks_the_workers_keep_the_variables():
 
 
 def test_a_ps_task_has_no_strategy():
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"worker or chief.*this process is ps 1.*server.join"):
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=r"worker or chief.*this process is ps 1.*server.join"
+    ):
         tf.distribute.experimental.ParameterServerStrategy(resolver("ps", ps=1, worker=2))
 
 
 @pytest.mark.parametrize("replicas", [0, 3])
 def test_replicas_that_cannot_be_are_refused(replicas):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=f"replicas=1, or 2 with several.*got {replicas}"):
-        tf.distribute.experimental.ParameterServerStrategy(resolver("worker", ps=1, worker=2), replicas=replicas)
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=f"replicas=1, or 2 with several.*got {replicas}"
+    ):
+        tf.distribute.experimental.ParameterServerStrategy(
+            resolver("worker", ps=1, worker=2), replicas=replicas
+        )
 
 
 def test_gradients_are_applied_in_run_only():
@@ -365,5 +374,7 @@ def test_a_variable_of_another_place_is_not_trained():
     with cluster(1, 1) as made, tf.Graph().as_default():
         outside = tf.get_variable("outside", [2])
         strategy = made.strategy(0)
-        with pytest.raises(tf.errors.InvalidArgumentError, match="'outside' is on 'no device'.*strategy's scope"):
+        with pytest.raises(
+            tf.errors.InvalidArgumentError, match=r"'outside' is on 'no device'.*strategy's scope"
+        ):
             strategy.run(lambda: sgd().minimize(tf.reduce_sum(outside)))

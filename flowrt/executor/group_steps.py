@@ -1,0 +1,38 @@
+"""Steps with ranks of groups: one that fails ends its groups, so that the other ranks hear of it at once.
+
+What the other ranks wait for would never come; they would only hear of it when their patience is over.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from flowrt.errors import AbortedError, FailedPreconditionError, OpError
+from flowrt.graph.groups import member_of
+from flowrt.graph.node import Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.group_transfer import GROUP_OPS
+
+Rank: TypeAlias = tuple[str, int]
+"""The key of a group, and the rank in it."""
+
+
+def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
+    """The ranks whose operations ``subgraph`` has, in its functions too."""
+    found: set[Rank] = set()
+    for node in subgraph:
+        if node.op in GROUP_OPS:
+            found.add((node.attrs["group_key"], node.attrs["rank"]))
+        elif node.op.effect is Effect.NESTED:
+            found |= frozenset().union(*map(ranks_in, owned_subgraphs(node.attrs)))
+    return frozenset(found)
+
+
+def end_groups(ranks: Iterable[Rank], error: BaseException) -> None:
+    """The groups of ``ranks`` end with ``error``: their step has failed. Those that were left before stay."""
+    known = error if isinstance(error, OpError) else AbortedError(f"a rank's step failed: {error!r}")
+    for group_key, rank in ranks:
+        with contextlib.suppress(FailedPreconditionError):  # not joined, which may be why the step failed
+            member_of(group_key, rank).abort(known)
