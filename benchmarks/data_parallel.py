@@ -6,6 +6,7 @@ has done nothing else: TensorFlow's devices and threads are fixed when they are 
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import subprocess
@@ -40,7 +41,7 @@ def data() -> tuple[Any, Any, list[Any]]:
     """Rows, labels, and the weights before the first step."""
     rng = np.random.default_rng(0)
     rows, labels = rng.standard_normal((BATCH, SIZES[0]), np.float32), rng.integers(0, SIZES[-1], BATCH)
-    shapes = zip(SIZES[:-1], SIZES[1:], strict=True)
+    shapes = itertools.pairwise(SIZES)
     return rows, labels, [0.02 * rng.standard_normal(shape, np.float32) for shape in shapes]
 
 

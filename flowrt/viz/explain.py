@@ -13,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
 
+from flowrt.cli.table import aligned
+from flowrt.device.spec import DeviceSpec
 from flowrt.errors import OpError
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
@@ -111,19 +113,27 @@ def _placements(asked: Question) -> Iterator[Placed]:
         asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, assigned,
         setting.soft_placement, setting.optimisations, (), watch=watch,
     )  # fmt: skip
-    reasons = placement_reasons(shown["before"], shown["placed"], setting.devices, assigned)
-    for node in shown["placed"]:
-        yield _placed(node, node.name, reasons[node.name])
-        yield from _inner(node, node.name)
+    yield from _explained(shown["before"], shown["placed"], setting.devices, assigned, "")
 
 
-def _inner(owner: Node, name: str) -> Iterator[Placed]:
-    """What is in the functions of ``owner``: they are placed as graphs of their own."""
-    for label, function in labelled_functions(owner):
-        for node in function:
-            inner = f"{name}:{label}/{node.name}"
-            yield _placed(node, inner, "requested" if node.device != owner.device else "with its owner")
-            yield from _inner(node, inner)
+def _explained(
+    before: Subgraph,
+    placed: Subgraph,
+    devices: Sequence[DeviceSpec],
+    assigned: Mapping[str, str],
+    prefix: str,
+) -> Iterator[Placed]:
+    """The nodes of ``placed``, each with those of its functions behind it: these are placed as graphs of
+    their own, their parameters with the arguments.
+    """
+    reasons = placement_reasons(before, placed, devices, assigned)
+    parameters = dict.fromkeys(placed.feeds if prefix else (), "a parameter")
+    for node in placed:
+        name = prefix + node.name
+        yield _placed(node, name, parameters.get(node.name, reasons[node.name]))
+        functions = labelled_functions(before.nodes[node.name]), labelled_functions(node)
+        for (label, old), (_, new) in zip(*functions, strict=True):
+            yield from _explained(old, new, devices, {}, f"{name}:{label}/")
 
 
 def _placed(node: Node, name: str, why: str) -> Placed:
@@ -174,7 +184,7 @@ def _lines(explanation: Explanation) -> Iterator[str]:
     yield "operations"
     rows = [("name", "type", "device", "why", "line")]
     rows += [(o.name, o.op, _short(o.device), o.why, o.source) for o in explanation.operations]
-    yield from ("  " + line for line in _aligned(rows))
+    yield from ("  " + line for line in aligned(rows))
     for device in explanation.devices:
         yield ""
         yield from _device_lines(device)
@@ -197,10 +207,3 @@ def _short(device: str) -> str:
     """``CPU:0`` of a device of this process, else the name without the replica."""
     local = "/job:localhost/replica:0/task:0/device:"
     return device.removeprefix(local) if device.startswith(local) else device.replace("/replica:0", "")
-
-
-def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip() for row in rows
-    ]

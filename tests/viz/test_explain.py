@@ -117,6 +117,20 @@ def test_what_is_in_a_loop_is_explained_too():
     assert any(":branches[" in name for name in names)
 
 
+def test_a_request_in_a_loop_is_the_reason_there():
+    with tf.Graph().as_default() as graph:
+
+        def body(i, a):
+            with tf.device("/cpu:1"):
+                return i + 1, tf.sin(a, name="wave")
+
+        x = tf.placeholder("float32", [], name="x")
+        result = tf.while_loop(lambda i, a: i < 3, body, [0, x])[1]
+    why = reasons(graph, result)
+    assert why["while:body/while/wave"] == ("CPU:1", "requested /device:CPU:1")
+    assert "a parameter" in {reason for _, reason in why.values()}
+
+
 def test_of_a_cluster_the_devices_and_why_there_is_no_plan():
     with tf.Graph().as_default() as graph, tf.device("/job:worker/task:1"):
         y = tf.sin(tf.placeholder("float32", [2], name="x"), name="y")
