@@ -14,7 +14,17 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from benchmarks import __main__ as bench
-from benchmarks import bars, cluster, cluster_scaling, collectives, data_parallel, plots, scaling, sides, timing
+from benchmarks import (
+    bars,
+    cluster,
+    cluster_scaling,
+    collectives,
+    data_parallel,
+    plots,
+    scaling,
+    sides,
+    timing,
+)
 from benchmarks.bars import BARS, Bar
 from benchmarks.cases import CASES
 from benchmarks.report import (

@@ -15,6 +15,7 @@ from flowrt.distribute.strategies import (
     has_strategy,
     in_cross_replica_context,
 )
+from flowrt.distribute.strategies import MultiWorkerMirroredStrategy as CollectiveAllReduceStrategy
 from flowrt.distribute.strategies import ReductionToOneDevice as ReductionToOneDeviceCrossDeviceOps
 from flowrt.distribute.strategies import Strategy as DistributionStrategy
 from flowrt.distribute.strategies.experimental import ParameterServerStrategy
@@ -24,6 +25,7 @@ get_distribution_strategy, has_distribution_strategy = get_strategy, has_strateg
 
 __all__ = [
     "AllReduceCrossDeviceOps",
+    "CollectiveAllReduceStrategy",
     "CrossDeviceOps",
     "DistributionStrategy",
     "MirroredStrategy",

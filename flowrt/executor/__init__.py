@@ -23,7 +23,8 @@ The way of a step, in the order of the modules:
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order; relay: one program,
                   by whoever brings what it waits for
-    step_stats    what a traced step records
+    step_stats    what a traced step records; stream_times: when devices that work by themselves did it
+    recent_steps  the last steps of the process, kept if that is asked for
     tiers         when loops are compiled, and by whom
     collector     Python's garbage collector, paused while a plan is compiled
     partial_run, config        a step in several calls; ConfigProto and RunOptions

@@ -1,4 +1,4 @@
-"""A plan described: of each device its streams, its arena, what it fuses and the programs' text. Plain data."""
+"""A plan described: for each device its streams, its arena, what it fuses, the text of its programs."""
 
 from __future__ import annotations
 

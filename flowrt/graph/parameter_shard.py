@@ -144,7 +144,7 @@ class Answer(NamedTuple):
 
 
 class ApplyUpdate(NamedTuple):
-    """Update the parameters from these gradients, whole or not at all, then tell by `UpdateEnded`, before
+    """Update the parameters from these gradients, then tell by `UpdateEnded`, before
     anything else.
     """
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt.errors import DeadlineExceededError, OpError
+from flowrt.errors import DeadlineExceededError, OpError, UnknownError
 from flowrt.graph.parameter_shard import (
     Action,
     Answer,
@@ -39,7 +39,7 @@ TICK_S = 1.0
 """A waiting step looks this often whether another one was to carry the state and did not."""
 
 Apply: TypeAlias = Callable[[Sequence[Any]], None]
-"""Updates the parameters from gradients, whole or not at all."""
+"""Updates the parameters from gradients. Each variable's update is whole or not made."""
 
 
 class Contribution(NamedTuple):
@@ -188,4 +188,6 @@ def _applied(gradients: Sequence[Contribution]) -> OpError | None:
         gradients[-1].apply([gradient.values for gradient in gradients])
     except OpError as error:
         return error
+    except Exception as error:  # noqa: BLE001 (it is all the contributors', who would wait for ever)
+        return UnknownError(f"an update failed: {type(error).__name__}: {error}")
     return None

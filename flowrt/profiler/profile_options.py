@@ -95,9 +95,20 @@ class ProfileOptionBuilder:
         self._options = dict(options or {})
 
     @staticmethod
-    def time_and_memory(min_micros: float = 1, min_bytes: int = 1, *unknown_costs: int) -> dict[str, Any]:
+    def time_and_memory(
+        min_micros: float = 1,
+        min_bytes: int = 1,
+        min_accelerator_micros: float = 0,
+        min_cpu_micros: float = 0,
+        min_peak_bytes: int = 0,
+        min_residual_bytes: int = 0,
+        min_output_bytes: int = 0,
+    ) -> dict[str, Any]:
         """Nodes that took some time and some memory, the slowest first."""
-        return {"min_micros": min_micros, "min_bytes": min_bytes, "order_by": "micros"}
+        builder = ProfileOptionBuilder().order_by("micros")
+        builder.with_min_execution_time(min_micros, min_accelerator_micros, min_cpu_micros)
+        builder.with_min_memory(min_bytes, min_peak_bytes, min_residual_bytes, min_output_bytes)
+        return builder.build()
 
     def build(self) -> dict[str, Any]:
         return dict(self._options)
@@ -105,11 +116,28 @@ class ProfileOptionBuilder:
     def with_max_depth(self, max_depth: int) -> ProfileOptionBuilder:
         return self._with(max_depth=max_depth)
 
-    def with_min_memory(self, min_bytes: int = 0) -> ProfileOptionBuilder:
-        return self._with(min_bytes=min_bytes)
+    def with_min_memory(
+        self,
+        min_bytes: int = 0,
+        min_peak_bytes: int = 0,
+        min_residual_bytes: int = 0,
+        min_output_bytes: int = 0,
+    ) -> ProfileOptionBuilder:
+        return self._with(
+            min_bytes=min_bytes,
+            min_peak_bytes=min_peak_bytes,
+            min_residual_bytes=min_residual_bytes,
+            min_output_bytes=min_output_bytes,
+        )
 
-    def with_min_execution_time(self, min_micros: float = 0) -> ProfileOptionBuilder:
-        return self._with(min_micros=min_micros)
+    def with_min_execution_time(
+        self, min_micros: float = 0, min_accelerator_micros: float = 0, min_cpu_micros: float = 0
+    ) -> ProfileOptionBuilder:
+        return self._with(
+            min_micros=min_micros,
+            min_accelerator_micros=min_accelerator_micros,
+            min_cpu_micros=min_cpu_micros,
+        )
 
     def with_min_occurrence(self, min_occurrence: int) -> ProfileOptionBuilder:
         return self._with(min_occurrence=min_occurrence)

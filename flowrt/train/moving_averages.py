@@ -5,8 +5,9 @@ them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, NamedTuple
 
+from flowrt.distribution_context import distribution_context
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
@@ -33,25 +34,58 @@ def assign_moving_average(
     at zero (Kingma and Ba 2015, section 3); the plain average and the steps are kept in variables
     "<variable>/biased" and "<variable>/local_step".
     """
-    graph = variable.graph
-    with graph.name_scope(name or "AssignMovingAvg"), on_device_of(variable):
+    context = distribution_context()
+    if context is not None and context.replica is not None:
+        assigned: Tensor = context.replica.merge_call(
+            _assign_merged, (variable, value, decay, zero_debias, name)
+        )
+        return assigned
+    return _assign(variable, value, decay, _debiasing(variable) if zero_debias else None, name)
+
+
+def _assign_merged(
+    strategy: Any, variable: Variable, value: Any, decay: Any, zero_debias: bool, name: str | None
+) -> Any:
+    """`assign_moving_average` of all replicas, with the mean of their values."""
+    debiasing = _debiasing(variable) if zero_debias else None
+    is_shared = isinstance(value, Variable | Tensor)
+    mean = value if is_shared else strategy.extended.reduce_to("MEAN", value, variable)
+    arguments = (mean, decay, debiasing, name)
+    return strategy.extended.update(variable, _assign, arguments, group=False)
+
+
+def _assign(
+    variable: Variable, value: Any, decay: Any, debiasing: _Debiasing | None, name: str | None
+) -> Tensor:
+    with variable.graph.name_scope(name or "AssignMovingAvg"), on_device_of(variable):
         rate: Any = cast(subtract(1.0, convert_to_tensor(decay)), variable.dtype)
         target: Any = convert_to_tensor(value, variable.dtype)
-        if zero_debias:
-            return _debiased(variable, target, rate)
+        if debiasing is not None:
+            return _debiased(variable, debiasing, target, rate)
         moved: Tensor = variable.assign_sub((variable.read_value() - target) * rate)
         return moved
 
 
-def _debiased(variable: Variable, target: Any, rate: Any) -> Tensor:
-    shape, dtype = variable.shape, variable.dtype
+class _Debiasing(NamedTuple):
+    """The plain average of a variable that begins at zero, and its steps."""
+
+    biased: Variable
+    local_step: Variable
+
+
+def _debiasing(variable: Variable) -> _Debiasing:
+    shape, dtype, name = variable.shape, variable.dtype, variable.op.name
     with variable.graph.name_scope(None):
-        biased = Variable(lambda: zeros(shape, dtype), trainable=False, name=f"{variable.op.name}/biased")
-        local_step = Variable(
-            lambda: zeros([], dtype), trainable=False, name=f"{variable.op.name}/local_step"
+        return _Debiasing(
+            Variable(lambda: zeros(shape, dtype), trainable=False, name=f"{name}/biased"),
+            Variable(lambda: zeros([], dtype), trainable=False, name=f"{name}/local_step"),
         )
+
+
+def _debiased(variable: Variable, debiasing: _Debiasing, target: Any, rate: Any) -> Tensor:
+    biased, local_step = debiasing
     average: Any = biased.assign_sub((biased.read_value() - target) * rate)
-    steps: Any = local_step.assign_add(cast(1, dtype))
+    steps: Any = local_step.assign_add(cast(1, variable.dtype))
     assigned: Tensor = variable.assign(average / (1 - (1 - rate) ** steps))
     return assigned
 
@@ -106,13 +140,15 @@ class ExponentialMovingAverage:
         if not isinstance(element, (Variable, Tensor)) or not element.dtype.is_floating:
             raise DTypeError(f"{self._name}: expected floating variables and tensors; got {element!r}")
         if element in self._averages:
+            if _is_later_replica():
+                return
             raise InvalidArgumentError(
                 f"{self._name}: expected what has no average yet; got {element.name!r} again"
             )
         graph = get_default_graph()
         with graph.control_dependencies(None), graph.name_scope(None):
             with graph.colocate_with(element.op, ignore_existing=True):
-                name = f"{element.op.name}/{self._name}"
+                name = f"{element.name.rpartition(':')[0]}/{self._name}"
                 self._averages[element] = Variable(_start(element), trainable=False, name=name)
         if isinstance(element, Variable):
             graph.add_to_collections(GraphKeys.MOVING_AVERAGE_VARIABLES, element)
@@ -142,6 +178,12 @@ class ExponentialMovingAverage:
         names = {self.average_name(v): v for v in averaged}
         taken = set(names) | {v.op.name for v in averaged}
         return {**names, **{v.op.name: v for v in global_variables() if v.op.name not in taken}}
+
+
+def _is_later_replica() -> bool:
+    """Whether a replica is being built for which the first one has done the same."""
+    context = distribution_context()
+    return context is not None and context.replica is not None and context.replica.local_replica_id > 0
 
 
 def _start(element: Any) -> Callable[[], Tensor] | Tensor:

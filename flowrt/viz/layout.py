@@ -1,6 +1,6 @@
 """Where the children of one box stand: a layered layout (Sugiyama). The door to igraph (extra ``viz``).
 
-    edges -> layers: igraph breaks circles, then the longest path; what has no input comes down to its reader
+    edges -> layers: the longest way, once igraph has broken the circles
           -> columns: igraph orders each layer against crossings and sets like things below each other
           -> lanes: edges over many layers go around, beside what they pass
 
@@ -92,6 +92,8 @@ def _linked_layout(count: int, edges: Sequence[Edge]) -> Layout:
     short_ones = set(short)
     pieces, numbers = _pieces(count, layers, short)
     levels = layers + [layers[source] + step for source, step in numbers]
+    # Each piece goes to the next layer: where it has to cut edges itself, igraph 1.0 writes beyond its memory
+    # if the graph is in several parts.
     graph = load_igraph().Graph(len(levels), pieces, directed=True)
     columns = [x for x, *_ in graph.layout_sugiyama(layers=levels, maxiter=SWEEPS).coords[: len(levels)]]
     lanes = _lanes(layers, levels, columns, [edge for edge in forward if edge not in short_ones])
@@ -138,14 +140,18 @@ def _lanes(
 
 
 def _layers(count: int, edges: Sequence[Edge]) -> list[int]:
-    """igraph's, but what has no input stands right above the first that reads it."""
+    """The longest way to each child, without the edges that close circles; but what has no input stands right
+    above the first that reads it.
+    """
     graph = load_igraph().Graph(count, edges, directed=True)
-    layers = [round(y) for _, y, *_ in graph.layout_sugiyama(maxiter=1).coords[:count]]
-    readers: dict[int, list[int]] = {}
-    for source, target in edges:
-        readers.setdefault(source, []).append(layers[target])
-    for child in readers.keys() - {target for _, target in edges}:
-        layers[child] = max(0, min(readers[child]) - 1)
+    graph.delete_edges(graph.feedback_arc_set(method="eades"))
+    layers = [0] * count
+    for child in graph.topological_sorting():
+        layers[child] = max((layers[above] + 1 for above in graph.predecessors(child)), default=0)
+    for child in range(count):
+        readers = graph.successors(child)
+        if readers and not graph.predecessors(child):
+            layers[child] = min(layers[reader] for reader in readers) - 1
     return layers
 
 

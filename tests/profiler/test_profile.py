@@ -109,6 +109,12 @@ def test_bad_options_are_named(options: dict[str, Any], error: type[Exception], 
         read_options(options)
 
 
+def test_what_a_receive_waits_is_no_cost_and_its_copy_is(metadata: Any) -> None:
+    add(metadata.step_stats, DEVICES[2], f"r = _Recv(x:0 @{DEVICES[0]})", BASE, BASE + 90000)
+    add(metadata.step_stats, DEVICES[2], f"r = Memcpy(x:0 @{DEVICES[0]})", BASE + 90000, BASE + 93000)
+    assert profile(None, metadata, options=QUIET).total_micros == 10.0
+
+
 def test_what_is_no_run_metadata_is_refused(metadata: Any) -> None:
     with pytest.raises(InvalidArgumentError, match="RunMetadata"):
         profile(None, None)

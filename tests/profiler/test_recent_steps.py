@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import pytest
 import flowrt as tf
 from flowrt.executor.recent_steps import MAX_SLICES, RecentSteps, keep_recent_steps
 from flowrt.profiler import recent_step_stats
+from tests.distribute.processes import cluster
 from tests.profiler.chrome_trace import read_trace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -103,6 +105,22 @@ def test_a_process_leaves_a_trace_of_its_last_steps(tmp_path: Path, setting: str
     events = read_trace(path.read_text())
     assert [e["args"]["name"] for e in events if e["ph"] == "X"] == ["x"] * 4
     assert [e["name"] for e in events if e["ph"] == "b"] == [f"step {i}" for i in range(4)]
+
+
+def test_a_task_of_a_cluster_leaves_its_own(tmp_path: Path) -> None:
+    with cluster(1, 1, environ={"FLOWRT_TRACE": f"{tmp_path}/"}) as tasks, tf.Graph():
+        with tf.device("/job:worker/task:1"):
+            x = tf.random_uniform([10], name="there")
+        with tf.device("/job:worker/task:0"):
+            y = tf.reduce_sum(x)
+        with tf.Session(tasks.target) as session:
+            for _ in range(3):
+                session.run(y)
+        (worker,) = tasks.workers
+        assert worker.end(signal.SIGTERM, DEADLINE_S).status == 0
+    (path,) = tmp_path.glob("*.trace.json")
+    events = read_trace(path.read_text())
+    assert [e["args"]["name"] for e in events if e["name"] == "RandomUniform"] == ["there"] * 3
 
 
 def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:

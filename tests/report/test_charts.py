@@ -62,7 +62,7 @@ def test_a_scale_of_one_value_puts_it_in_the_middle() -> None:
     assert Scale(0, 10, 100, 0)(2.5) == 75
 
 
-@given(st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=3000), st.integers(10, 400))
+@given(st.lists(st.floats(-1e6, 1e6), min_size=50, max_size=300), st.integers(10, 40))
 def test_thinning_keeps_the_extremes(values: list[float], limit: int) -> None:
     points = [Point(i, 0.0, value) for i, value in enumerate(values)]
     kept = thinned(points, limit)

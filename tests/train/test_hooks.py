@@ -262,6 +262,14 @@ def test_profiles_are_traces_of_single_runs(train_op, tmp_path):
     assert [e.tagged_run_metadata.tag for e in events(tmp_path)][-1] == "step_3"
 
 
+def test_a_profile_shows_memory_where_that_is_asked_for(train_op, tmp_path):
+    hook = ProfilerHook(save_steps=2, output_dir=str(tmp_path), show_memory=True)
+    run(train_op, [hook, StopAtStepHook(4)])
+    FileWriterCache.clear()
+    trace = json.loads((tmp_path / "timeline-3.json").read_text())["traceEvents"]
+    assert "C" in {e["ph"] for e in trace}
+
+
 # --- hooks of one's own
 
 

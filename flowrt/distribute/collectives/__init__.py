@@ -32,6 +32,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.collective_gradients import next_instance, nowhere
 from flowrt.graph.ops.collectives import (
     all_gather_op,
     all_reduce_op,
@@ -39,8 +40,6 @@ from flowrt.graph.ops.collectives import (
     barrier_op,
     broadcast_op,
     gather_op,
-    next_instance,
-    places_of,
     reduce_op,
     reduce_scatter_op,
     scatter_op,
@@ -251,9 +250,8 @@ def _collective(
     **attrs: Any,
 ) -> list[Tensor]:
     """The results of ``op``, which itself is nowhere: it does not obey device scopes."""
-    graph = get_default_graph()
     attrs |= _membership(group, count, lowering)
-    with graph.device(None):
+    with nowhere():
         results: list[Tensor] = op(*inputs, name=name, **attrs)
     return results
 
@@ -268,9 +266,8 @@ def _to_root(
     **attrs: Any,
 ) -> Tensor | Operation:
     ranks = range(len(tensors)) if group is None else group.ranks
-    graph = get_default_graph()
     attrs |= {"root": root, "M": int(root in ranks), **_membership(group, len(tensors), lowering)}
-    with graph.device(None):
+    with nowhere():
         results = op(tensors, name=name, **attrs)
     return results[0] if results else tensors[0].graph.get_operations()[-1]
 

@@ -14,7 +14,7 @@ What differs from replica to replica is a `PerReplica` (values.py): `Strategy.ru
 apart and puts them together. What a thread is building, and as which replica, is its `DistributionContext`
 (flowrt/distribution_context.py); context.py has what scripts ask.
 
-    strategy              Strategy and StrategyExtended: what all have in common
+    strategy, extended                         what all have in common: for scripts, for libraries
     mirrored, one_device, central_storage      the kinds for one process
     multi_worker                               the same script on every worker: group_ops.py, buckets.py
     all_reduce_ops                             reductions by flowrt.distribute.collectives
@@ -40,6 +40,7 @@ from flowrt.distribute.strategies.context import has_strategy as has_strategy
 from flowrt.distribute.strategies.context import in_cross_replica_context as in_cross_replica_context
 from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps as CrossDeviceOps
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice as ReductionToOneDevice
+from flowrt.distribute.strategies.extended import StrategyExtended as StrategyExtended
 from flowrt.distribute.strategies.input import DistributedDataset as DistributedDataset
 from flowrt.distribute.strategies.input import DistributedIterator as DistributedIterator
 from flowrt.distribute.strategies.input import InputContext as InputContext
@@ -52,7 +53,6 @@ from flowrt.distribute.strategies.one_device import OneDeviceStrategy as OneDevi
 from flowrt.distribute.strategies.reduce_op import ReduceOp as ReduceOp
 from flowrt.distribute.strategies.replica_context import ReplicaContext as ReplicaContext
 from flowrt.distribute.strategies.strategy import Strategy as Strategy
-from flowrt.distribute.strategies.strategy import StrategyExtended as StrategyExtended
 from flowrt.distribute.strategies.strategy import ValueContext as ValueContext
 from flowrt.distribute.strategies.values import DistributedValues as DistributedValues
 from flowrt.distribute.strategies.values import PerReplica as PerReplica

@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice
+from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.mirrored import canonical_devices, default_devices
 from flowrt.distribute.strategies.replica_threads import call_for_each_replica
-from flowrt.distribute.strategies.strategy import Strategy, StrategyExtended
+from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribute.strategies.variables import distributed_variable
 from flowrt.structure import Structure
 from flowrt.variables import Variable, VariableSynchronization

@@ -8,10 +8,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice
+from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.inline_replica import InlineReplica
 from flowrt.distribute.strategies.reduce_op import ReduceOp
 from flowrt.distribute.strategies.replica_context import ReplicaContext
-from flowrt.distribute.strategies.strategy import Strategy, StrategyExtended
+from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribution_context import distribution_context
 from flowrt.errors import FailedPreconditionError
 from flowrt.structure import Structure

@@ -14,8 +14,9 @@ from typing import Any
 from flowrt.config import list_physical_devices
 from flowrt.device.spec import format_device, parse_device
 from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps, ReductionToOneDevice
+from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.replica_threads import call_for_each_replica
-from flowrt.distribute.strategies.strategy import Strategy, StrategyExtended
+from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribute.strategies.variables import distributed_variable
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.structure import Structure

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice
+from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.inline_replica import InlineReplica
 from flowrt.distribute.strategies.mirrored import canonical_devices
-from flowrt.distribute.strategies.strategy import Strategy, StrategyExtended
+from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribute.strategies.variables import distributed_variable
 from flowrt.distribution_context import DistributionContext, entered_context
 from flowrt.graph.graph import get_default_graph

@@ -24,6 +24,7 @@ from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.parameter_server.consistency import Mode, as_mode, policy_of
 from flowrt.distribute.parameter_server.placement import ByteBalancer, Part
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice, placed_on
+from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.inline_replica import InlineReplica
 from flowrt.distribute.strategies.parameter_server_session import ParameterServerSessionCreator, WorkerHook
 from flowrt.distribute.strategies.parameter_server_step import (
@@ -34,7 +35,7 @@ from flowrt.distribute.strategies.parameter_server_step import (
     begun_step,
 )
 from flowrt.distribute.strategies.partitioned_variable import PartitionedVariable
-from flowrt.distribute.strategies.strategy import Strategy, StrategyExtended
+from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribution_context import DistributionContext, entered_context
 from flowrt.dtypes import as_dtype
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError

@@ -127,11 +127,9 @@ class _ThreadedReplica(ReplicaContext):
             raise self._error
 
     def end(self) -> None:
-        """Leave no thread behind."""
-        if self._thread.ident is not None and not self.has_ended:
-            self._abandoned = True
-            with contextlib.suppress(BaseException):
-                self.advance()
+        """Leave no thread behind: one that stands at a merge call, or gets to one, leaves its function."""
+        self._abandoned = True
+        self._turn.release()
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -150,11 +148,17 @@ class _ThreadedReplica(ReplicaContext):
         graph = self._caller.graph
         context = DistributionContext(self._strategy, replica=self)
         with self._caller.entered(), entered_context(context), graph.device(self._device):
-            parts = filter(None, (graph.get_name_scope(), self._local_id and f"replica_{self._local_id}", ""))
-            with graph.name_scope("".join(f"{part}/" for part in parts)):
+            with graph.name_scope(self._name_scope(graph.get_name_scope())):
                 result = self._call()
             self.scope_counts = variable_store(graph).current.copy().counts
         return result
+
+    def _name_scope(self, outer: str) -> str:
+        """``outer`` itself for the first replica, a scope of its own inside for every other."""
+        parts = [outer] if outer else []
+        if self._local_id > 0:
+            parts.append(f"replica_{self._local_id}")
+        return "".join(f"{part}/" for part in parts)
 
     def _merge(self, merge_fn: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if get_default_graph() is not self._caller.graph:
@@ -163,8 +167,9 @@ class _ThreadedReplica(ReplicaContext):
                 "branch or loop inside it. Call strategy.run() there, or take the merge out of it"
             )
         self.standing_at = _MergeCall(merge_fn, args, kwargs, Surroundings.of_thread())
-        self._turn_over.release()
-        self._turn.acquire()
+        if not self._abandoned:
+            self._turn_over.release()
+            self._turn.acquire()
         if self._abandoned:
             raise _Abandoned
         return self.answer

@@ -100,6 +100,11 @@ class DistributedVariable(Variable):
         return self._copies[self._copy_number() or 0].handle
 
     @property
+    def name(self) -> str:
+        """The first copy's, in every context."""
+        return self._copies[0].name
+
+    @property
     def initial_value(self) -> Tensor:
         return self._copies[0].initial_value
 

@@ -22,14 +22,13 @@ reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import FailedPreconditionError
-from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
     BY_VJP,
     NONDIFFERENTIABLE,
@@ -43,27 +42,25 @@ from flowrt.graph.op_def import (
     define_op,
     sample,
 )
-from flowrt.graph.ops.arithmetic import multiply
+from flowrt.graph.ops.collective_gradients import (
+    all_gather_vjp,
+    all_reduce_vjp,
+    all_to_all_vjp,
+    broadcast_vjp,
+    gather_vjp,
+    reduce_scatter_vjp,
+    reduce_vjp,
+    scatter_vjp,
+)
 from flowrt.graph.ops.collective_shapes import (
     at_root,
     exchanged,
     from_root,
     gathered,
     reduced_parts,
-    resized,
     same_for_all,
     scattered,
 )
-from flowrt.graph.ops.comparison import equal
-from flowrt.graph.ops.constant import constant
-from flowrt.graph.ops.division import divide
-from flowrt.graph.ops.filling import zeros_like
-from flowrt.graph.ops.identities import cast, identity
-from flowrt.graph.ops.joining import concat
-from flowrt.graph.ops.reductions import reduce_prod
-from flowrt.graph.ops.shaping import expand_dims, shape
-from flowrt.graph.ops.slicing import getitem
-from flowrt.graph.shapes import is_static
 
 _GROUP = {
     "group_key": attr_string(""),
@@ -148,185 +145,6 @@ def _all_to_all(xp: Any, values: Any, group_size: int, axis: int) -> list[Any]:
     return [xp.concatenate([row[rank] for row in rows], axis=axis) for rank in range(group_size)]
 
 
-# --- instances and values of a rank
-
-
-def next_instance(graph: Graph, group_key: str) -> str:
-    """The key of the next collective of a group that is built in ``graph``: they are counted, so that graphs
-    that build the same have the same keys.
-    """
-    built = graph.root.get_collection_ref(("collectives", group_key))
-    built.append(None)
-    return str(len(built) - 1)
-
-
-def _same_group(op: Operation) -> dict[str, Any]:
-    """The attributes of one more collective of ``op``'s group."""
-    attrs = op.node.attrs
-    kept = {key: attrs[key] for key in ("group_key", "group_size", "ranks", "lowering", "tasks")}
-    if kept["lowering"] != "native":
-        kept["lowering"] = "auto"  # another kind may not have the algorithm
-    return {**kept, "instance_key": next_instance(op.graph, attrs["group_key"])}
-
-
-def _beside(like: Sequence[Tensor], values: Sequence[Tensor]) -> list[Tensor]:
-    """``values``, each where the value of its rank in ``like`` is."""
-    found = []
-    for rank, value in zip(like, values, strict=True):
-        with get_default_graph().colocate_with(rank.op):
-            found.append(identity(value))
-    return found
-
-
-def places_of(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """For each tensor one without elements that is where it is."""
-    found = []
-    for tensor in tensors:
-        with get_default_graph().colocate_with(tensor.op):
-            found.append(constant(np.zeros(0, np.int32), name="place"))
-    return found
-
-
-def _results(built: Any) -> list[Tensor]:
-    """What a collective with a list of results returns: the operation itself, if the list is empty."""
-    return built if isinstance(built, list) else []
-
-
-def _given(outputs: Sequence[Tensor], dys: Sequence[Tensor | None]) -> list[Tensor]:
-    """A gradient for each output; zero for those that nothing depends on: the others need their part."""
-    return [zeros_like(y) if dy is None else dy for y, dy in zip(outputs, dys, strict=True)]
-
-
-# --- gradients
-
-
-def _of_reduction(op: Operation, totals: Sequence[Tensor], results: Sequence[Tensor]) -> list[Tensor]:
-    """The gradients of what was reduced. Rank i has ``totals[i]``, the gradient of the result summed over
-    all who have it, and ``results[i]``, the result.
-    """
-    reduction, values = op.node.attrs["reduction"], list(op.inputs)
-    if reduction == "sum":
-        return list(totals)
-    if reduction == "mean":
-        return [divide(total, cast(op.node.attrs["group_size"], total.dtype)) for total in totals]
-    if reduction == "prod":
-        others = _products_of_others(op)
-        return [multiply(total, other) for total, other in zip(totals, others, strict=True)]
-    taken = [cast(equal(x, y), x.dtype) for x, y in zip(values, results, strict=True)]
-    counts = all_reduce_op(_beside(values, taken), reduction="sum", **_same_group(op))
-    shares = zip(taken, counts, totals, strict=True)
-    return [multiply(divide(one, count), total) for one, count, total in shares]
-
-
-def _products_of_others(op: Operation) -> list[Tensor]:
-    """For each rank the product of the other ranks' values: not the result divided by its own, which may be
-    zero.
-    """
-    rows = [expand_dims(value, 0) for value in op.inputs]
-    every = all_gather_op(_beside(op.inputs, rows), axis=0, **_same_group(op))
-    ranks = zip(op.node.attrs["ranks"], every, strict=True)
-    return [
-        reduce_prod(concat([getitem(rows, slice(0, rank)), getitem(rows, slice(rank + 1, None))], 0), axis=0)
-        for rank, rows in ranks
-    ]
-
-
-def _all_reduce_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    given = _beside(op.inputs, _given(op.outputs, dys))
-    totals = all_reduce_op(given, reduction="sum", **_same_group(op))
-    return _of_reduction(op, totals, op.outputs)
-
-
-def _reduce_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    results = [] if op.node.attrs["reduction"] in ("sum", "mean", "prod") else _from_the_root(op, op.outputs)
-    return _of_reduction(op, _from_the_root(op, _given(op.outputs, dys)), results)
-
-
-def _from_the_root(op: Operation, values: Sequence[Tensor]) -> list[Tensor]:
-    """What the root has, for every rank of a reduction; in the graph of the root as its value."""
-    ranks, root = op.node.attrs["ranks"], op.node.attrs["root"]
-    if root in ranks:
-        values = _beside([op.inputs[ranks.index(root)]], values)
-    kind, dims = op.inputs[0].dtype, op.inputs[0].spec.shape
-    given: list[Tensor] = broadcast_op(
-        values, places_of(op.inputs), root=root, T=kind, shape=dims, **_same_group(op)
-    )
-    return given
-
-
-def _broadcast_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | None]:
-    attrs, places = op.node.attrs, op.inputs[op.node.attrs["M"] :]
-    given = _beside(places, _given(op.outputs, dys))
-    group = _same_group(op)
-    total = reduce_op(given, reduction="sum", root=attrs["root"], M=attrs["M"], **group)
-    return [*_results(total), *[None] * len(places)]
-
-
-def _all_gather_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    given = _beside(op.inputs, _given(op.outputs, dys))
-    axis = op.node.attrs["axis"]
-    if _is_even(op):
-        parts: list[Tensor] = reduce_scatter_op(given, reduction="sum", axis=axis, **_same_group(op))
-        return parts
-    return _own_parts(op, all_reduce_op(given, reduction="sum", **_same_group(op)))
-
-
-def _gather_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    attrs, values = op.node.attrs, _given(op.outputs, dys)
-    if not _is_even(op):
-        return _own_parts(op, _from_the_root(op, values))
-    if attrs["root"] in attrs["ranks"]:
-        values = _beside([op.inputs[attrs["ranks"].index(attrs["root"])]], values)
-    dims, axis, p = op.inputs[0].spec.shape, attrs["axis"], attrs["group_size"]
-    whole = resized(dims, axis, dims[axis] * p)  # type: ignore[index]
-    given = {"root": attrs["root"], "axis": axis, "T": op.inputs[0].dtype, "shape": whole}
-    parts: list[Tensor] = scatter_op(values, places_of(op.inputs), **given, **_same_group(op))
-    return parts
-
-
-def _is_even(op: Operation) -> bool:
-    """Whether all ranks are known to give as much. In other graphs they do: the session compares them."""
-    shapes = {value.spec.shape for value in op.inputs}
-    return len(shapes) == 1 and is_static(next(iter(shapes)))
-
-
-def _own_parts(op: Operation, wholes: Sequence[Tensor]) -> list[Tensor]:
-    """Of what was joined, each rank's part."""
-    axis = op.node.attrs["axis"]
-    sizes = [getitem(shape(value), slice(axis, axis + 1)) for value in op.inputs]
-    every = all_gather_op(_beside(op.inputs, sizes), axis=0, **_same_group(op))
-    found = []
-    for rank, whole, known in zip(op.node.attrs["ranks"], wholes, every, strict=True):
-        first = sum([getitem(known, r) for r in range(rank)], 0)
-        index = (slice(None),) * axis + (slice(first, first + getitem(known, rank)),)
-        found.append(getitem(whole, index))
-    return found
-
-
-def _scatter_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | None]:
-    attrs, places = op.node.attrs, op.inputs[op.node.attrs["M"] :]
-    given = _beside(places, _given(op.outputs, dys))
-    group = _same_group(op)
-    whole = gather_op(given, root=attrs["root"], axis=attrs["axis"], M=attrs["M"], **group)
-    return [*_results(whole), *[None] * len(places)]
-
-
-def _reduce_scatter_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    axis, reduction = op.node.attrs["axis"], op.node.attrs["reduction"]
-    given = _beside(op.inputs, _given(op.outputs, dys))
-    totals = all_gather_op(given, axis=axis, **_same_group(op))
-    results = [] if reduction in ("sum", "mean", "prod") else _beside(op.inputs, op.outputs)
-    if results:
-        results = all_gather_op(results, axis=axis, **_same_group(op))
-    return _of_reduction(op, totals, results)
-
-
-def _all_to_all_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    given = _beside(op.inputs, _given(op.outputs, dys))
-    parts: list[Tensor] = all_to_all_op(given, axis=op.node.attrs["axis"], **_same_group(op))
-    return parts
-
-
 # --- definitions
 
 
@@ -376,7 +194,7 @@ all_reduce_op = _define(
     _REDUCTION,
     shape=same_for_all,
     kernel=_all_reduce,
-    vjp=_all_reduce_vjp,
+    vjp=all_reduce_vjp,
     samples=_values((2, 3), (2, 3), (2, 3)),
     doc="Every rank gets the reduction of all ranks' values.",
 )
@@ -387,7 +205,7 @@ reduce_op = _define(
     {**_REDUCTION, **_ROOT, **_TO_ROOT},
     shape=at_root,
     kernel=_reduce_to_root,
-    vjp=_reduce_vjp,
+    vjp=reduce_vjp,
     samples=_values((3,), (3,), M=1, root=1),
     doc="The rank ``root`` gets the reduction; M is 1 in its graph and 0 in others.",
 )
@@ -398,7 +216,7 @@ broadcast_op = _define(
     {**_ROOT, **_FROM_ROOT},
     shape=from_root,
     kernel=_broadcast,
-    vjp=_broadcast_vjp,
+    vjp=broadcast_vjp,
     samples=_from_one((2, 2)),
     doc="Every rank gets the value of ``root``, in whose graph M is 1; others have ``shape`` instead.",
 )
@@ -409,7 +227,7 @@ all_gather_op = _define(
     _AXIS,
     shape=gathered,
     kernel=_all_gather,
-    vjp=_all_gather_vjp,
+    vjp=all_gather_vjp,
     samples=_values((2, 1), (2, 3), axis=1),
     doc="Every rank gets all ranks' values one behind the other along ``axis``.",
 )
@@ -420,7 +238,7 @@ gather_op = _define(
     {**_AXIS, **_ROOT, **_TO_ROOT},
     shape=gathered,
     kernel=_gather,
-    vjp=_gather_vjp,
+    vjp=gather_vjp,
     samples=_values((1, 2), (3, 2), M=1),
     doc="The rank ``root`` gets all ranks' values one behind the other along ``axis``.",
 )
@@ -431,7 +249,7 @@ scatter_op = _define(
     {**_AXIS, **_ROOT, **_FROM_ROOT},
     shape=scattered,
     kernel=_scatter,
-    vjp=_scatter_vjp,
+    vjp=scatter_vjp,
     samples=_from_one((5, 2)),
     doc="Rank i gets part i of the value of ``root``, cut along ``axis``.",
 )
@@ -442,7 +260,7 @@ reduce_scatter_op = _define(
     {**_REDUCTION, **_AXIS},
     shape=reduced_parts,
     kernel=_reduce_scatter,
-    vjp=_reduce_scatter_vjp,
+    vjp=reduce_scatter_vjp,
     samples=_values((3, 5), (3, 5), axis=1),
     doc="Rank i gets part i of the reduction, cut along ``axis``.",
 )
@@ -453,7 +271,7 @@ all_to_all_op = _define(
     _AXIS,
     shape=exchanged,
     kernel=_all_to_all,
-    vjp=_all_to_all_vjp,
+    vjp=all_to_all_vjp,
     samples=_values((5, 2), (5, 2), (5, 2)),
     doc="Rank i gets part i of every rank's value, one behind the other along ``axis``.",
 )

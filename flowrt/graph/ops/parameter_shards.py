@@ -20,11 +20,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import (
@@ -96,6 +97,29 @@ begin_step_op = define_op(
 # --- updates
 
 
+class Gradients(NamedTuple):
+    """What ``worker`` gives to an update of the variables ``names``."""
+
+    worker: int
+    names: Sequence[str]
+    values: Sequence[Any]
+
+
+def check_alike(given: Sequence[Gradients]) -> None:
+    """Raises `InvalidArgumentError` when the workers do not update the same: they run different scripts."""
+    first = given[0]
+    for other in given[1:]:
+        mine, others = (
+            [f"{value.dtype}{list(value.shape[1:])}" for value in each.values] for each in (first, other)
+        )
+        if first.names != other.names or mine != others:
+            raise InvalidArgumentError(
+                f"expected the same update from all workers; worker {first.worker} updates"
+                f" {', '.join(first.names)} from {mine}, worker {other.worker} {', '.join(other.names)} from"
+                f" {others}. Do they run the same script?"
+            )
+
+
 def _push(
     xp: Any,
     shard: ShardService,
@@ -112,11 +136,13 @@ def _push(
     if shard.policy.quorum > 1:  # they are kept until others come; these are the step's own
         gradients = tuple([xp.array(part) for part in gradients])
 
-    def apply(contributions: Sequence[Sequence[Any]]) -> None:
-        mean = mean_of(xp, contributions, parts)
+    def apply(given: Sequence[Gradients]) -> None:
+        check_alike(given)
+        mean = mean_of(xp, [each.values for each in given], parts)
         run_update(xp, update, [*variables, *mean, *others])
 
-    return np.int64(shard.push(worker, clock, tag, gradients, apply))
+    names = tuple(variable.name for variable in variables)
+    return np.int64(shard.push(worker, clock, tag, Gradients(worker, names, gradients), apply))
 
 
 push_gradients_op = define_op(

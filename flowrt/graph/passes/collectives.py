@@ -11,7 +11,7 @@ wait for each other in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import partial
 from typing import final
 
@@ -22,7 +22,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.ops.collectives import COLLECTIVES
-from flowrt.graph.passes.collective_call import Asked, asked, call_of, places_of, values_of
+from flowrt.graph.passes.collective_call import Asked, asked, call_of, is_whole, places_of, values_of
 from flowrt.graph.passes.expand_collective import Call, expand
 from flowrt.graph.passes.lower import inline
 from flowrt.graph.passes.native_collective import rank_part
@@ -37,7 +37,35 @@ def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgr
     """
     if not _has_collectives(subgraph):
         return subgraph
-    return _Lowering(subgraph, links).run()
+    return _Lowering(_with_early_starts(subgraph), links).run()
+
+
+def _with_early_starts(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` in an order in which collectives between graphs come as early as they can: each behind what
+    it needs, and the collectives before it, in front of all else. So gradients that are there travel while
+    the device computes the others. Inside of a graph nothing is gained: its devices share the work.
+    """
+    travelling = [node for node in subgraph if node.op in COLLECTIVES and not is_whole(node)]
+    if not travelling:
+        return subgraph
+    place = {name: position for position, name in enumerate(subgraph.nodes)}
+    ordered: dict[str, Node] = {}
+    for collective in travelling:
+        needed = sorted(_needed(subgraph, collective.name, ordered), key=place.__getitem__)
+        ordered.update({name: subgraph.nodes[name] for name in needed})
+    return subgraph.replace(nodes=ordered | dict(subgraph.nodes))
+
+
+def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:
+    """``name`` and what must come before it, without what is ``known`` to do."""
+    found, stack = set[str](), [name]
+    while stack:
+        name = stack.pop()
+        if name not in found and name not in known:
+            found.add(name)
+            node = subgraph.nodes[name]
+            stack += [producer for producer, _ in node.inputs] + list(node.controls)
+    return found
 
 
 def _has_collectives(subgraph: Subgraph) -> bool:

@@ -122,15 +122,16 @@ def test_gradients_of_gradients() -> None:
     np.testing.assert_allclose(found, [[18 * 9, 18 * 12]] * P)  # of 3 (x + y + z) ** 3
 
 
-def test_the_gradient_of_a_rank_is_made_on_its_device() -> None:
+@pytest.mark.parametrize("colocate", [False, True])
+def test_the_gradient_of_a_rank_is_made_on_its_device(colocate: bool) -> None:
     with tf.Graph():
         feeds = placeholders([np.ones(2)] * P)
         values = [2.0 * v for v in feeds]
         loss = tf.add_n([tf.reduce_sum(y * y) for y in collectives.all_reduce(values)])
         ops = {op.name: op for op in tf.get_default_graph().get_operations()}
-        tf.gradients(loss, values)
+        with tf.device(device(1)):
+            tf.gradients(loss, values, colocate_gradients_with_ops=colocate)
         made = [o for name, o in tf.get_default_graph().operations.items() if name not in ops]
         (reverse,) = [op for op in made if op.type == "AllReduce"]
-        assert [t.op.colocation_groups() for t in reverse.inputs] == [
-            [f"loc:@{v.op.name}"] for v in values
-        ]
+        assert reverse.device == ""
+        assert [t.op.colocation_groups() for t in reverse.inputs] == [[f"loc:@{v.op.name}"] for v in values]

@@ -25,6 +25,7 @@ from flowrt.errors import (
     InvalidArgumentError,
     OpError,
     UnavailableError,
+    UnimplementedError,
 )
 from flowrt.graph.collectives.algorithms import ALGORITHMS, algorithms_for
 from flowrt.graph.collectives.algorithms import Group as Places
@@ -257,6 +258,36 @@ def test_a_device_goes_on_while_a_native_collective_waits() -> None:
         assert at_once(joined, [begins, second]) == [[3.0], [2.0]]
 
 
+def test_gradients_between_graphs() -> None:
+    """Of sum(i * y_i) by the values: each rank's is the sum of all weights."""
+
+    def body(part: JoinedGroup) -> list[Any]:
+        def build(devices: list[str]) -> list[Any]:
+            values = on(devices, [np.ones(2)])
+            (total,) = collectives.all_reduce(values, group=part.group)
+            return [tf.gradients(tf.reduce_sum(total * (1.0 + part.group.ranks[0])), values)[0]]
+
+        return run_graph(part.group, build)
+
+    with parts_of([(0,), (1,), (2,)]) as joined:
+        np.testing.assert_array_equal(at_once(joined, [body] * 3), [[[6.0, 6.0]]] * 3)
+
+
+def test_a_root_in_another_graph_has_no_gradient() -> None:
+    with tf.Graph():
+        value = tf.ones([2])
+        result = collectives.reduce([value], group=Group("g", 2, (0,)))
+        with pytest.raises(UnimplementedError, match="no gradient where other graphs have ranks"):
+            tf.gradients(result, value)
+
+
+def test_native_collectives_of_ranks_in_one_graph() -> None:
+    """A step's programs run on a thread each where they wait for each other by other ways than its own."""
+    with parts_of([(0, 1, 2)], "local") as joined:
+        (results,) = at_once(joined, [all_reduce_body(np.arange(5.0), 3, lowering="native")])
+    np.testing.assert_array_equal(results, [np.arange(5.0) * 3] * 3)
+
+
 # --- counted
 
 
@@ -334,6 +365,21 @@ def test_a_rank_that_does_not_come_is_named(lowering: str) -> None:
     assert isinstance(error, DeadlineExceededError)
     assert "rank 1" in error.message
     assert "AllReduce" in str(error)
+
+
+@pytest.mark.parametrize("lowering", ["native", "tree"])
+def test_a_step_ends_with_its_deadline(lowering: str) -> None:
+    def body(part: JoinedGroup) -> None:
+        with tf.Graph(), tf.Session() as session:
+            total = collectives.all_reduce(
+                [tf.Variable(1.0).initialized_value()], group=part.group, lowering=lowering
+            )
+            session.run(total, options=tf.RunOptions(timeout_in_ms=200))
+
+    with parts_of([(0,), (1,)]) as joined:  # the group's own patience is a minute
+        (error,) = at_once(joined[:1], [body])
+    assert isinstance(error, DeadlineExceededError)
+    assert "200 ms" in error.message
 
 
 @pytest.mark.parametrize("lowering", ["native", "ring"])

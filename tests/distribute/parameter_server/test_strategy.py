@@ -378,3 +378,24 @@ def test_a_variable_of_another_place_is_not_trained():
             tf.errors.InvalidArgumentError, match=r"'outside' is on 'no device'.*strategy's scope"
         ):
             strategy.run(lambda: sgd().minimize(tf.reduce_sum(outside)))
+
+
+def test_workers_with_different_scripts_are_both_told():
+    with cluster(1, 2) as made:
+        shared = Shared(made)
+
+        def work(worker, together):
+            strategy = made.strategy(worker, mode="sync")
+            with strategy.scope():
+                both = [tf.get_variable(name, [2], tf.float64) for name in ("a", "b")]
+                used = both if worker == 0 else both[:1]
+                train = strategy.run(lambda: sgd().minimize(tf.add_n([tf.reduce_sum(v) for v in used])))
+            with shared.session(worker, strategy) as session:
+                together.meet()
+                with pytest.raises(
+                    tf.errors.InvalidArgumentError, match=r"worker 0 updates .*worker 1 .*the same script\?"
+                ):
+                    session.run(train)
+                together.meet()
+
+        run_workers(2, work)

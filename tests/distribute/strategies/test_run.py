@@ -182,6 +182,23 @@ def test_what_a_replica_raises_is_raised_and_all_leave_their_functions(failing: 
     assert not D.has_strategy()
 
 
+def test_a_function_that_merges_while_it_is_left_does_not_stay() -> None:
+    def fn() -> None:
+        try:
+            here().merge_call(lambda strategy: None)
+            if here().replica_id_in_sync_group == 1:
+                raise KeyError("mine")
+            here().merge_call(lambda strategy: None)
+        finally:
+            here().merge_call(lambda strategy: None)
+
+    with pytest.raises(tf.errors.InvalidArgumentError, match="equally often"):
+        mirrored(2).run(lambda: fn() if here().replica_id_in_sync_group else None)
+    with pytest.raises(KeyError, match="mine"):
+        mirrored(2).run(fn)
+    assert not replica_threads()
+
+
 def test_what_a_merge_raises_is_raised() -> None:
     def broken(strategy: Any) -> None:
         raise LookupError("merge")

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.train.moving_averages import assign_moving_average
 from tests.distribute.strategies.cpus import central, initialized, mirrored, numbered, session
 
 D = tf.distribute
@@ -207,6 +208,75 @@ def test_a_metric_counts_in_every_replica(make) -> None:
         sess.run(strategy.experimental_local_results(updates))
         sess.run(strategy.experimental_local_results(updates))
         assert sess.run(strategy.experimental_local_results(values)) == (3.0, 3.0)
+
+
+@pytest.mark.parametrize("zero_debias", [False, True])
+@pytest.mark.parametrize("make", [mirrored, central])
+def test_a_moving_average_is_of_the_replicas_mean(make, zero_debias: bool) -> None:
+    def run(strategy: Any, value: Any) -> Any:
+        with tf.Graph().as_default():
+            with strategy.scope():
+                v = tf.Variable(np.zeros(2), trainable=False)
+            moved = strategy.run(
+                lambda x: assign_moving_average(v, x, 0.9, zero_debias),
+                args=(value(strategy),),
+            )
+            with initialized() as sess:
+                for _ in range(3):
+                    sess.run(strategy.experimental_local_results(moved))
+                return sess.run(list(v.copies))
+
+    values = np.array([[1.0, 2.0], [3.0, 6.0]])
+    (expected,) = run(D.get_strategy(), lambda _: tf.constant(values.mean(0)))
+    for found in run(make(2), lambda strategy: numbered(strategy, values)):
+        np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_averages_of_variables_follow_every_copy(is_shared: bool) -> None:
+    strategy = mirrored(2)
+    average = tf.train.ExponentialMovingAverage(0.5)
+    with strategy.scope():
+        v = tf.Variable(8.0, name="v", aggregation=tf.VariableAggregation.MEAN)
+
+    def fn() -> Any:
+        with tf.control_dependencies([v.assign(0.0, read_value=False)]):
+            return (average if is_shared else tf.train.ExponentialMovingAverage(0.5)).apply([v])
+
+    step = strategy.group(strategy.run(fn))
+    (shadow,) = [v for v in tf.global_variables() if v.op.name == "v/ExponentialMovingAverage"]
+    with initialized() as sess:
+        sess.run(step)
+        assert sess.run(list(shadow.copies)) == [4.0, 4.0]
+
+
+def test_a_monitored_session_saves_and_goes_on(tmp_path: Path) -> None:
+    def run(last_step: int) -> Any:
+        with tf.Graph().as_default():
+            strategy = mirrored(2)
+            with strategy.scope():
+                step = tf.train.get_or_create_global_step()
+                w = tf.get_variable("w", initializer=tf.constant(np.ones((4, 2))))
+                optimizer = tf.train.AdamOptimizer(0.1)
+
+            def fn(x: Any, y: Any) -> Any:
+                return optimizer.minimize(tf.reduce_sum(tf.square(x @ w - y)) / len(X), step)
+
+            train = strategy.group(strategy.run(fn, args=shares(strategy, X, Y)))
+            hooks = [tf.train.StopAtStepHook(last_step=last_step)]
+            config = tf.ConfigProto(device_count={"CPU": 2})
+            with tf.train.MonitoredTrainingSession(
+                checkpoint_dir=str(tmp_path), hooks=hooks, config=config
+            ) as sess:
+                while not sess.should_stop():
+                    found, _ = sess.run([w, train])
+                return found
+
+    run(2)
+    resumed = run(5)
+    for path in tmp_path.iterdir():
+        path.unlink()
+    np.testing.assert_allclose(resumed, run(5), rtol=0, atol=1e-12)
 
 
 def test_replicas_may_count_the_global_step() -> None:

@@ -15,13 +15,13 @@ from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_fo
 from flowrt.graph.collectives.cost import schedule_of, traffic
 from flowrt.graph.graph import Graph, Tensor, get_default_graph
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.collective_gradients import places_of
 from flowrt.graph.ops.collectives import (
     all_gather_op,
     all_reduce_op,
     all_to_all_op,
     broadcast_op,
     gather_op,
-    places_of,
     reduce_op,
     reduce_scatter_op,
     scatter_op,
@@ -208,6 +208,22 @@ def test_a_native_collective_is_waited_for_where_its_result_is_read() -> None:
         "second/_native/rank_0/wait = _GroupWait(v0) ^second/_native/rank_0/start",
         "second = NoOp() ^second/_native/rank_0/wait",
     ]
+
+
+def test_what_is_ready_travels_while_the_rest_is_computed() -> None:
+    """The gradients of two layers: the collective of the first that is there begins before the other is."""
+    given = values(1, 4)
+    late = op("Exp", given[0], name="late")
+    early = op("Neg", late, name="early")
+    last = op("Exp", early, name="last")
+    where = group(2, [0], "g")
+    first = all_reduce_op([early], name="first", **where)
+    second = all_reduce_op([last], name="second", **{**where, "instance_key": "1"})
+    after = lowered([*second, *first], given)
+    assert [node.name for node in after] == [
+        "v0", "late", "early", "first/_native/rank_0/start", "last", "second/_native/rank_0/start",
+        "first/_native/rank_0/wait", "second/_native/rank_0/wait",
+    ]  # fmt: skip
 
 
 def test_a_native_collective_that_nobody_reads_takes_place() -> None:

@@ -1,0 +1,177 @@
+"""`MultiWorkerMirroredStrategy` between real processes: `multi_worker_script.py` on each of them."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.strategies.buckets import buckets
+
+SCRIPT = Path(__file__).with_name("multi_worker_script.py")
+ROOT = SCRIPT.parents[3]
+DEADLINE_S = 60.0
+
+Process: TypeAlias = "subprocess.Popen[str]"
+
+
+@contextmanager
+def workers(what: str, count: int, scripts: list[Path] | None = None) -> Iterator[list[Process]]:
+    """``count`` processes that do ``what``; none is left afterwards."""
+    with ReservedPorts(count) as reserved, ExitStack() as stack:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+        processes = []
+        for task in range(count):
+            script = SCRIPT if scripts is None else scripts[task]
+            command = [sys.executable, str(script), what, str(task), *addresses]
+            environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+            process = subprocess.Popen(command, cwd=ROOT, env=environ, stdout=subprocess.PIPE, text=True)
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            processes.append(process)
+        yield processes
+
+
+def answer_of(process: Process) -> Any:
+    printed, _ = process.communicate(timeout=DEADLINE_S)
+    return json.loads(printed)
+
+
+def answers(what: str, count: int, scripts: list[Path] | None = None) -> list[Any]:
+    with workers(what, count, scripts) as processes:
+        return [answer_of(process) for process in processes]
+
+
+def test_workers_begin_as_the_chief_and_stay_equal() -> None:
+    """Each worker's loss is about its own number, and the gradients are added up."""
+    first, *others = answers("train", 3)
+    assert others == [first, first]
+    begin, end, loss = first
+    weight = np.array(begin)
+    for _ in range(10):
+        loss_before = sum(((weight - replica) ** 2).sum() for replica in range(3))
+        weight = weight - 0.125 * sum(2 * (weight - replica) for replica in range(3))
+    np.testing.assert_allclose(end, weight, rtol=1e-12)
+    np.testing.assert_allclose(loss, loss_before, rtol=1e-12)
+
+
+def test_compressed_gradients_are_near() -> None:
+    (begin, end, _), other = answers("compressed", 2)
+    assert other[:2] == [begin, end]
+    weight = np.array(begin)
+    for _ in range(10):
+        weight = weight - 0.125 * sum(2 * (weight - replica) for replica in range(2))
+    np.testing.assert_allclose(end, weight, rtol=0.05)
+    assert end != weight.tolist()
+
+
+def test_every_record_once_an_epoch_and_nobody_hangs() -> None:
+    """Of 10 records in shards of 5, in shares of 2: steps of 4, 4 and 2 records."""
+    for seen, steps, bias, weight in answers("uneven", 2):
+        assert (seen, steps) == (10, 3)
+        assert bias == weight[0] == weight[1] == -45.0
+
+
+def test_sparse_gradients_are_those_of_all() -> None:
+    assert answers("sparse", 3) == [[3.0, 1.0, 1.0, 1.0, 0.0, 0.0]] * 3
+
+
+# --- what goes wrong
+
+
+def test_a_worker_that_never_comes_is_named() -> None:
+    with workers("absent", 3) as processes:
+        for task in (0, 2):
+            kind, message = answer_of(processes[task])
+            assert kind == "DeadlineExceededError"
+            assert re.search(r"expected all 3 ranks within 6 s; rank 1 \(\S+\) did not come", message)
+
+
+def test_survivors_of_a_killed_worker_name_it() -> None:
+    with workers("killed", 3) as processes:
+        for task in (0, 2):
+            kind, message = answer_of(processes[task])
+            assert (kind, "rank 1" in message) == ("UnavailableError", True), message
+
+
+def test_a_worker_that_is_stuck_is_named() -> None:
+    with workers("stuck", 2) as processes:
+        kind, message = answer_of(processes[0])
+    assert (kind, "rank 1" in message) == ("DeadlineExceededError", True), message
+
+
+def test_graphs_that_differ_are_shown_side_by_side() -> None:
+    for kind, message in answers("differ", 2):
+        assert kind == "InvalidArgumentError"
+        assert "expected all ranks to make the same calls in the same order" in message
+        assert "rank 0" in message
+        assert "'more/Initializer/Broadcast' float64[2]" in message
+
+
+def test_workers_with_different_scripts_are_told_apart(tmp_path: Path) -> None:
+    other = tmp_path / "other.py"
+    shutil.copy(SCRIPT, other)
+    other.write_text(other.read_text() + "\n# of another version\n")
+    for kind, message in answers("train", 2, [SCRIPT, other]):
+        assert kind == "InvalidArgumentError"
+        assert "expected all workers to run one script" in message
+        assert "multi_worker_script.py" in message
+        assert "other.py" in message
+
+
+def test_only_workers_may_have_the_strategy() -> None:
+    spec = tf.train.ClusterSpec({"worker": ["a:1"], "ps": ["b:1"]})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="ps", task_id=0)
+    with pytest.raises(tf.errors.InvalidArgumentError, match="expected a task of the jobs chief or worker"):
+        tf.distribute.MultiWorkerMirroredStrategy(resolver)
+
+
+def test_one_worker_alone_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with tf.Graph().as_default():
+        strategy = tf.distribute.experimental.MultiWorkerMirroredStrategy()
+        with strategy.scope():
+            v = tf.Variable([1.0, 2.0])
+            optimizer = tf.train.GradientDescentOptimizer(0.5)
+        train = strategy.run(lambda: optimizer.minimize(tf.reduce_sum(v * v)))
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            session.run(train)
+            np.testing.assert_array_equal(session.run(v), [0.0, 0.0])
+    assert strategy.num_replicas_in_sync == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [({"bytes_per_pack": -1}, "bytes_per_pack >= 0"), ({"compression": "int8"}, "'int8'")],
+)
+def test_options_are_checked(arguments: dict[str, Any], words: str) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match=words):
+        tf.distribute.CommunicationOptions(**arguments)
+
+
+def test_buckets_go_from_the_last_to_the_first_and_keep_their_cap() -> None:
+    with tf.Graph().as_default():
+        shapes = [
+            (tf.float32, [10]),
+            (tf.float32, [3]),
+            (tf.float64, [2]),
+            (tf.float32, [4]),
+            (tf.float32, [100]),
+        ]
+        tensors = [tf.zeros(shape, dtype) for dtype, shape in shapes]
+        tensors.insert(2, tf.placeholder(tf.float32, [None]))
+        found = buckets(tensors, 40)
+    assert found == [[5], [4, 1], [3], [2], [0]]
