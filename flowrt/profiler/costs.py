@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import NamedTuple
 
 from flowrt.profiler.steps import Step, device_in_task, task_of
@@ -26,21 +27,23 @@ class NodeCost(NamedTuple):
 
 @dataclass
 class Row:
-    """A line of a table: the sums of ``costs``, which are also those of its ``children``."""
+    """A line of a table: the sums of ``costs``, which are also those of its ``children``. It is complete when it is
+    first asked for one.
+    """
 
     name: str
     costs: list[NodeCost] = field(default_factory=list)
     children: list[Row] = field(default_factory=list)
 
-    @property
+    @cached_property
     def micros(self) -> float:
         return sum(cost.micros for cost in self.costs)
 
-    @property
+    @cached_property
     def bytes(self) -> int:
         return sum(cost.bytes for cost in self.costs)
 
-    @property
+    @cached_property
     def occurrence(self) -> int:
         return sum(cost.occurrence for cost in self.costs)
 

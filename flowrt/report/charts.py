@@ -125,7 +125,7 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     """At most ``limit`` of the points: of each stretch the lowest and the highest, so that spikes stay."""
     if len(points) <= limit:
         return list(points)
-    chunk = math.ceil(2 * len(points) / limit)
+    chunk = math.ceil(len(points) / max(1, limit // 2))
     found: list[Point] = []
     for start in range(0, len(points), chunk):
         part = points[start : start + chunk]

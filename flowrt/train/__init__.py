@@ -2,6 +2,7 @@
 
 optimizer, optimizers       gradients of a loss, and the update of each variable (rules: graph/ops/training)
 schedules, global_step      learning rates that follow the step that `minimize` counts
+gradient_accumulator        one update from the gradients of several steps
 moving_averages             averages of variables, and the names under which to restore them
 saver                       variables to checkpoints and back
 checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
@@ -51,6 +52,7 @@ from flowrt.train.global_step import (
     get_or_create_global_step,
 )
 from flowrt.train.global_step import global_step as global_step  # the function, over the module of this name
+from flowrt.train.gradient_accumulator import GradientAccumulator
 from flowrt.train.graph_files import write_graph
 from flowrt.train.monitored_session import (
     MonitoredSession,

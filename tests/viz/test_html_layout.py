@@ -1,5 +1,7 @@
 """The layout of one box, and the boxes of neighbours that keep it small."""
 
+import os
+import subprocess
 import sys
 from itertools import pairwise
 
@@ -76,6 +78,26 @@ def test_a_lane_goes_around_the_widest_layer_that_it_passes(layer):
 def test_a_circle_is_drawn():
     layout = lay_out(3, [(0, 1), (1, 2), (2, 0), (1, 1)])
     assert sorted(layout.layers) == [0, 1, 2]
+
+
+MANY_LAYOUTS = """
+import random
+from flowrt.viz.layout import lay_out
+chance = random.Random(1)
+for _ in range(1500):
+    count = chance.choice([8, 14, 30, 60])
+    edges = {(chance.randrange(count), chance.randrange(count)) for _ in range(count)}
+    lay_out(count, sorted(edges))
+"""
+
+
+def test_graphs_in_several_parts_are_drawn_without_touching_foreign_memory():
+    """A process whose C library fills what is freed: igraph 1.0 dies there of such graphs with long edges."""
+    env = {**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
+    done = subprocess.run(
+        [sys.executable, "-c", MANY_LAYOUTS], env=env, capture_output=True, text=True, timeout=100
+    )
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_children_without_edges_stand_in_rows_below():

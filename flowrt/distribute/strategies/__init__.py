@@ -45,6 +45,7 @@ from flowrt.distribute.strategies.input import DistributedDataset as Distributed
 from flowrt.distribute.strategies.input import DistributedIterator as DistributedIterator
 from flowrt.distribute.strategies.input import InputContext as InputContext
 from flowrt.distribute.strategies.input import InputOptions as InputOptions
+from flowrt.distribute.strategies.input import InputReplicationMode as InputReplicationMode
 from flowrt.distribute.strategies.mirrored import MirroredStrategy as MirroredStrategy
 from flowrt.distribute.strategies.multi_worker import (
     MultiWorkerMirroredStrategy as MultiWorkerMirroredStrategy,

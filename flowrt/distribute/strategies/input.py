@@ -10,6 +10,7 @@ get_next     PerReplica: each part is given out on its replica's device; the cop
 from __future__ import annotations
 
 from collections.abc import Callable
+from enum import Enum
 from typing import Any, final
 
 from flowrt.data.auto_shard import AutoShardPolicy, shard
@@ -24,6 +25,12 @@ from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentEr
 from flowrt.graph.graph import Operation, get_default_graph
 from flowrt.graph.ops.identities import identity
 from flowrt.structure import Structure, flatten, map_structure, pack_as
+
+
+class InputReplicationMode(Enum):
+    """How often an input function is called: once a worker."""
+
+    PER_WORKER = "PER_WORKER"
 
 
 @final

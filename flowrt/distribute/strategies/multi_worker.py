@@ -141,7 +141,7 @@ def _resolved(resolver: Any) -> ResolvedCluster:
 
 def _workers(cluster: ResolvedCluster) -> tuple[list[str], int]:
     """The addresses of all workers, and which of them this is."""
-    tasks = [
+    tasks: list[tuple[str, int]] = [
         (job, task)
         for job in ("chief", "worker")
         if job in cluster.spec.jobs

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from flowrt.data.dataset import Dataset
 from flowrt.distribute.strategies.cross_device_ops import placed_on
 from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.input import (
@@ -19,6 +20,7 @@ from flowrt.distribute.strategies.input import (
     DistributedIterator,
     InputContext,
     InputOptions,
+    InputReplicationMode,
     distribute_dataset,
     distribute_datasets_from_function,
 )
@@ -208,10 +210,16 @@ class Strategy:
         return self.experimental_distribute_dataset(dataset).make_initializable_iterator()
 
     def make_input_fn_iterator(
-        self, input_fn: Callable[[InputContext], Any], replication_mode: Any = None
+        self,
+        input_fn: Callable[[InputContext], Any],
+        replication_mode: InputReplicationMode = InputReplicationMode.PER_WORKER,
     ) -> DistributedIterator:
         """An initializable iterator over `distribute_datasets_from_function`."""
         return self.distribute_datasets_from_function(input_fn).make_initializable_iterator()
+
+    def experimental_make_numpy_dataset(self, numpy_input: Structure, session: Any = None) -> Dataset:
+        """The rows of ``numpy_input`` as a dataset. ``session`` is accepted: arrays need none."""
+        return Dataset.from_tensor_slices(numpy_input)
 
     def experimental_run(
         self, fn: Callable[..., Any], input_iterator: Any = None, steps_per_loop: int = 1

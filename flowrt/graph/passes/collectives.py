@@ -41,9 +41,9 @@ def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgr
 
 
 def _with_early_starts(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` in an order in which collectives between graphs come as early as they can: each behind what
-    it needs, and the collectives before it, in front of all else. So gradients that are there travel while
-    the device computes the others. Inside of a graph nothing is gained: its devices share the work.
+    """``subgraph`` in an order in which collectives between graphs come as early as they can: each behind
+    what it needs, and the collectives before it, in front of all else. So gradients that are there travel
+    while the device computes the others. Inside of a graph nothing is gained: its devices share the work.
     """
     travelling = [node for node in subgraph if node.op in COLLECTIVES and not is_whole(node)]
     if not travelling:
