@@ -87,12 +87,12 @@ def main(mode: str, steps: int) -> None:
     ages = tf.add_n([tf.pad(h[:8], [[0, tf.maximum(8 - tf.size(h), 0)]]) for h in strategy.staleness_histogram()])
     correct = tf.equal(tf.argmax(network.logits(), 1), network.labels)
     accuracy, weights = tf.reduce_mean(tf.to_float(correct)), tf.trainable_variables()
-    leave, barrier = strategy.leave(), Barrier(f"/job:{cluster.job}/task:0", workers)
+    barrier = Barrier(f"/job:{cluster.job}/task:0", workers)
     with strategy.training_session(server.target, worker == 0, max_wait_secs=WAIT_S) as session:
         for step in range(steps):
             rows = rows_of(digits, step, workers)[worker * ROWS : (worker + 1) * ROWS]
             session.run(train, feed(network, digits, rows))
-        session.run(leave)
+    with tf.Session(server.target, config=strategy.update_config_proto(tf.ConfigProto())) as session:
         barrier.wait(session)
         if worker == 0:
             test = {network.images: digits.test_images.reshape(-1, 64), network.labels: digits.test_labels}
@@ -119,7 +119,7 @@ class Barrier:
         self._release = released.enqueue_many(all_here)
         self._is_first = device == f"/job:worker/task:{resolve(os.environ).task}"
 
-    def wait(self, session: tf.train.MonitoredSession) -> None:
+    def wait(self, session: tf.Session) -> None:
         session.run(self._arrive)
         if self._is_first:
             session.run(self._release)

@@ -27,8 +27,8 @@ class NodeCost(NamedTuple):
 
 @dataclass
 class Row:
-    """A line of a table: the sums of ``costs``, which are also those of its ``children``. It is complete when it is
-    first asked for one.
+    """A line of a table: the sums of ``costs``, which are those of its ``children``, too. It is complete when
+    it is first asked for a sum.
     """
 
     name: str

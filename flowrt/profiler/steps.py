@@ -92,21 +92,15 @@ class Transfer(NamedTuple):
 
 
 class Step(NamedTuple):
-    """One traced step. ``stream_names`` by device and number."""
+    """One traced step, from its first beginning on any device to its last end. ``stream_names`` by device and
+    number.
+    """
 
     operations: tuple[Operation, ...]
     transfers: tuple[Transfer, ...]
     stream_names: dict[tuple[str, int], str]
-
-    @property
-    def start(self) -> int:
-        return min(
-            [each.start for each in self.operations] + [each.asked for each in self.transfers], default=0
-        )
-
-    @property
-    def end(self) -> int:
-        return max((each.end for each in self.operations), default=0)
+    start: int
+    end: int
 
 
 def task_of(device: str) -> str:
@@ -138,11 +132,15 @@ def read_step(step_stats: Any) -> Step:
                 sent[edge].append(start)
             else:
                 received.append(Transfer(edge, _requested(entry), start, None, end))
-    return Step(tuple(sorted(operations, key=_start)), tuple(_matched(received, sent)), names)
-
-
-def _start(operation: Operation) -> int:
-    return operation.start
+    operations.sort(key=lambda operation: operation.start)
+    begun = [each.start for each in operations] + [each.asked for each in received]
+    return Step(
+        tuple(operations),
+        tuple(_matched(received, sent)),
+        names,
+        min(begun, default=0),
+        max((each.end for each in operations), default=0),
+    )
 
 
 def _matched(received: Iterable[Transfer], sent: dict[Edge, deque[int]]) -> Iterator[Transfer]:

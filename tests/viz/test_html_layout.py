@@ -94,9 +94,8 @@ for _ in range(1500):
 def test_graphs_in_several_parts_are_drawn_without_touching_foreign_memory():
     """A process whose C library fills what is freed: igraph 1.0 dies there of such graphs with long edges."""
     env = {**os.environ, "MALLOC_CHECK_": "3", "MALLOC_PERTURB_": "165"}
-    done = subprocess.run(
-        [sys.executable, "-c", MANY_LAYOUTS], env=env, capture_output=True, text=True, timeout=100
-    )
+    command = [sys.executable, "-c", MANY_LAYOUTS]
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=100, check=False)
     assert (done.returncode, done.stderr) == (0, "")
 
 

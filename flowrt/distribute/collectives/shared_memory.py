@@ -32,7 +32,9 @@ from flowrt.distribute.collectives.shared_memory_segment import Layout, share_se
 from flowrt.errors import FailedPreconditionError, OpError
 
 CHUNK_BYTES = 2 << 20
-"""The slots of 2 ranks and the array's chunks fit a level 2 cache of 2 MiB."""
+"""A meeting a chunk: with 512 KiB 4 ranks on 2 cores take a tenth longer for 64 MB (40 ms, 36 with this), 2
+ranks as long (13 ms).
+"""
 SMALL_BYTES = 16 << 10
 """Up to here every rank joins all of it: one meeting, where to share the work takes two."""
 

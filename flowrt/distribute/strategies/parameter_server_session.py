@@ -14,6 +14,7 @@ again.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, final
 
 from flowrt.distribute.check import probe
@@ -22,7 +23,7 @@ from flowrt.distribute.parameter_server.homes import Home, Seen, find_home
 from flowrt.distribute.strategies.cross_device_ops import placed_on
 from flowrt.distribute.strategies.graph_homes import GraphHomes
 from flowrt.distribute.strategies.parameter_server_step import Shard, TrainingOperation
-from flowrt.errors import InvalidArgumentError, OpError, UnavailableError
+from flowrt.errors import AbortedError, InvalidArgumentError, OpError, UnavailableError
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph, Operation
@@ -123,7 +124,8 @@ class WorkerHook(SessionRunHook):
         self._known = run_values.results
 
     def end(self, session: Session) -> None:
-        session.run(self._leave)
+        with suppress(AbortedError, UnavailableError):  # a server that is gone waits for nobody
+            session.run(self._leave)
 
 
 def _answers(transport: Any, spec: ClusterSpec, device: str) -> bool:

@@ -32,7 +32,10 @@ export function paint(context, scene) {
   const boxes = scene.picture.order.filter((box) => painter.isSeen(box));
   for (const box of boxes) if (box.isOpen) painter.openGroup(box);
   painter.drawWires(scene.wires);
-  for (const box of boxes) if (!box.isOpen) painter.closedBox(box);
+  for (const box of boxes) {
+    if (box.isOpen) painter.title(box);
+    else painter.closedBox(box);
+  }
 }
 
 class Painter {
@@ -60,27 +63,43 @@ class Painter {
   // --- groups
 
   openGroup(box) {
-    const { context, theme, picture } = this;
-    const { tree } = picture.stage;
+    const { context, theme } = this;
     context.globalAlpha = 1;
     this.#outline(box, RADIUS.group);
-    context.fillStyle = tree.depth[box.item] % 2 ? theme.group : theme.deep;
+    context.fillStyle = this.#ground(box);
     context.fill();
     this.#stroke(box.item, theme.line, 1);
+  }
+
+  #ground(box) {
+    return this.picture.stage.tree.depth[box.item] % 2 ? this.theme.group : this.theme.deep;
+  }
+
+  /** The title of an open group, over the wires that pass there. */
+  title(box) {
+    const { context, theme, picture } = this;
     if (!this.hasTexts && box.width * this.viewport.scale < 60) return;
+    context.globalAlpha = 1;
     const size = this.hasTexts ? 13 : Math.min(13 * 0.8 * this.pixel, box.width / 8);
-    context.fillStyle = theme.ink;
     context.font = `600 ${size}px ${theme.font}`;
-    const mark = "▾ ";
-    const label = fitted(context, mark + tree.labels[box.item], box.width - 28);
-    context.fillText(label, box.x + 14, box.y + HEAD / 2 + 1);
+    const label = fitted(context, `▾ ${picture.stage.tree.labels[box.item]}`, box.width - 28);
+    const used = this.#titleText(label, box, box.x + 14, theme.ink);
     if (!this.hasTexts) return;
-    const used = context.measureText(label).width;
     context.font = `11px ${theme.font}`;
-    context.fillStyle = theme.muted;
     const detail = this.#detail(box.item);
-    if (used + context.measureText(detail).width + 40 < box.width)
-      context.fillText(detail, box.x + used + 22, box.y + HEAD / 2 + 1.5);
+    const hasRoom = used + context.measureText(detail).width + 40 < box.width;
+    if (hasRoom) this.#titleText(detail, box, box.x + used + 22, theme.muted);
+  }
+
+  /** Its width. */
+  #titleText(text, box, x, colour) {
+    const { context } = this;
+    const { width } = context.measureText(text);
+    context.fillStyle = this.#ground(box);
+    context.fillRect(x - 2, box.y + HEAD / 2 - 8, width + 4, 16);
+    context.fillStyle = colour;
+    context.fillText(text, x, box.y + HEAD / 2 + 1);
+    return width;
   }
 
   closedBox(box) {

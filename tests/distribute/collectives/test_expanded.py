@@ -7,6 +7,7 @@ import functools
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Perform, arrays, check
 from tests.distribute.collectives.expanded import perform
@@ -38,3 +39,13 @@ def test_every_algorithm(kind: str, lowering: str, p: int) -> None:
         ]
     ]
     check(functools.partial(perform, lowering=lowering), p, calls)
+
+
+def test_bfloat16() -> None:
+    kind = tf.bfloat16.as_numpy_dtype
+    for lowering in ("ring", "tree"):
+        check(
+            functools.partial(perform, lowering=lowering),
+            3,
+            [CollectiveCall("AllReduce", arrays(3, kind, 7))],
+        )
