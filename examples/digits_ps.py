@@ -1,7 +1,7 @@
 """Digits with parameter servers: ``flowrt-run --standalone --nproc 3 examples/digits_ps.py --mode sync``.
 
-Every task is a worker, and keeps its share of the variables for all; a cluster with a job "ps" keeps them there. The
-workers take turns in the data: of each batch, every worker has its rows. ``--mode`` says how far they may be apart:
+Every task is a worker, and keeps its share of the variables for all; a cluster with a job "ps" keeps them
+there. Of each batch every worker has its rows. ``--mode`` says how far the workers may be apart:
 
     sync          an update is the mean of all workers' gradients: the weights of one process, to rounding
     async         each gradient is an update
@@ -84,10 +84,12 @@ def main(mode: str, steps: int) -> None:
         global_step = tf.train.get_or_create_global_step()
         optimizer = tf.train.AdamOptimizer(2e-3)
         train = strategy.run(lambda: optimizer.minimize(network.loss(), global_step=global_step))
-    ages = tf.add_n([tf.pad(h[:8], [[0, tf.maximum(8 - tf.size(h), 0)]]) for h in strategy.staleness_histogram()])
+    ages = tf.add_n(
+        [tf.pad(h[:8], [[0, tf.maximum(8 - tf.size(h), 0)]]) for h in strategy.staleness_histogram()]
+    )
     correct = tf.equal(tf.argmax(network.logits(), 1), network.labels)
     accuracy, weights = tf.reduce_mean(tf.to_float(correct)), tf.trainable_variables()
-    barrier = Barrier(f"/job:{cluster.job}/task:0", workers)
+    barrier = Barrier(f"/job:{cluster.job}/task:0", workers, worker == 0)
     with strategy.training_session(server.target, worker == 0, max_wait_secs=WAIT_S) as session:
         for step in range(steps):
             rows = rows_of(digits, step, workers)[worker * ROWS : (worker + 1) * ROWS]
@@ -107,17 +109,22 @@ def main(mode: str, steps: int) -> None:
     server.drain(5.0)
 
 
+def first(count: int, numbers: tf.Tensor) -> tf.Tensor:
+    """The first of some numbers, with zeros behind them where there are fewer."""
+    return tf.pad(numbers[:count], [[0, tf.maximum(count - tf.size(numbers), 0)]])
+
+
 class Barrier:
     """All workers wait for all: each gives a token to a queue of the first task, which gives as many back."""
 
-    def __init__(self, device: str, workers: int) -> None:
-        with tf.device(device):
+    def __init__(self, first_task: str, workers: int, is_first: bool) -> None:
+        with tf.device(first_task):
             arrived = tf.FIFOQueue(workers, tf.int32, shapes=[[]], shared_name="arrived")
             released = tf.FIFOQueue(workers, tf.int32, shapes=[[]], shared_name="released")
         self._arrive, self._go_on = arrived.enqueue(0), released.dequeue()
         all_here = arrived.dequeue_many(workers)
         self._release = released.enqueue_many(all_here)
-        self._is_first = device == f"/job:worker/task:{resolve(os.environ).task}"
+        self._is_first = is_first
 
     def wait(self, session: tf.Session) -> None:
         session.run(self._arrive)

@@ -122,6 +122,14 @@ def test_digits_strategies_trains_the_weights_of_one_replica(tmp_path: Path) -> 
     assert float(found[1]) < 1e-12
 
 
+def test_digits_ps_trains_the_weights_of_one_process(tmp_path: Path) -> None:
+    printed = run_launched("digits_ps.py", "--steps", "20", folder=tmp_path)
+    assert "sync: 20 updates" in printed
+    found = re.search(r"differ from one process's by ([0-9.e+-]+)", printed)
+    assert found
+    assert float(found[1]) < 1e-12
+
+
 def test_lstm_text_learns_to_spell_and_pads_little(tmp_path: Path) -> None:
     printed = run_example("lstm_text.py", "--steps", "150", folder=tmp_path)
     bits = [float(b) for b in re.findall(r"([0-9.]+) bits a character", printed)]
