@@ -84,9 +84,7 @@ def main(mode: str, steps: int) -> None:
         global_step = tf.train.get_or_create_global_step()
         optimizer = tf.train.AdamOptimizer(2e-3)
         train = strategy.run(lambda: optimizer.minimize(network.loss(), global_step=global_step))
-    ages = tf.add_n(
-        [tf.pad(h[:8], [[0, tf.maximum(8 - tf.size(h), 0)]]) for h in strategy.staleness_histogram()]
-    )
+    ages = tf.add_n([first(8, counts) for counts in strategy.staleness_histogram()])
     correct = tf.equal(tf.argmax(network.logits(), 1), network.labels)
     accuracy, weights = tf.reduce_mean(tf.to_float(correct)), tf.trainable_variables()
     barrier = Barrier(f"/job:{cluster.job}/task:0", workers, worker == 0)

@@ -18,6 +18,9 @@ NUM_COLOURS = 8
 MAX_POINTS = 400
 """Of a drawn line: one a pixel."""
 
+MAX_STEPS = 800
+"""Of an area: about one a pixel."""
+
 SMOOTHING = 0.9
 MIN_SMOOTHED = 100
 """Points from which on the exponential mean of a noisy curve is drawn over it: noise hides where it goes."""
@@ -63,7 +66,7 @@ def areas(
     """A stepped area for each name: (nanoseconds, bytes from then on)."""
     every = [pair for pairs in lines.values() for pair in pairs]
     frame = _frame(width, height, [x for x, _ in every], [0.0, *(y for _, y in every)], from_zero=True)
-    drawn = [_area(frame, pairs, f"c{i % NUM_COLOURS}") for i, pairs in enumerate(lines.values())]
+    drawn = [_area(frame, peaks(pairs), f"c{i % NUM_COLOURS}") for i, pairs in enumerate(lines.values())]
     return _svg(width, height, _axes(frame, duration, size, byte_ticks), drawn)
 
 
@@ -132,6 +135,13 @@ def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
         ends = {id(p): p for p in (min(part, key=_value), max(part, key=_value))}
         found += sorted(ends.values(), key=lambda point: point.step)
     return found
+
+
+def peaks(pairs: Sequence[tuple[float, float]], limit: int = MAX_STEPS) -> list[tuple[float, float]]:
+    """At most ``limit`` steps of an area, each as high as the highest that it stands for."""
+    chunk = max(1, math.ceil(len(pairs) / limit))
+    parts = (pairs[start : start + chunk] for start in range(0, len(pairs), chunk))
+    return [(part[0][0], max(y for _, y in part)) for part in parts]
 
 
 def is_noisy(values: Sequence[float]) -> bool:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.report.charts import Bar, curves, merged, smoothed, thinned
+from flowrt.report.charts import Bar, curves, merged, peaks, smoothed, thinned
 from flowrt.report.markup import Markup, element
 from flowrt.report.read_run import Point
 from flowrt.report.scale import Scale, byte_ticks, duration, number, size, ticks
@@ -70,6 +70,14 @@ def test_thinning_keeps_the_extremes(values: list[float], limit: int) -> None:
     assert kept == sorted(kept)
     assert max(p.value for p in kept) == max(values)
     assert min(p.value for p in kept) == min(values)
+
+
+@given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200), st.integers(1, 20))
+def test_an_area_is_never_lower_than_what_it_stands_for(values: list[float], limit: int) -> None:
+    kept = peaks(list(enumerate(values)), limit)
+    assert len(kept) <= limit
+    for x, value in enumerate(values):
+        assert value <= next(y for start, y in reversed(kept) if start <= x)
 
 
 @given(st.lists(st.floats(-1e6, 1e6), min_size=1))

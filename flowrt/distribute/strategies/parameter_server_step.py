@@ -110,19 +110,21 @@ class StepBuilder:
         with self._graph.name_scope(name) as scope:
             shards = [self._shard(number) for number in numbers]
             clock = self._clock(shards)
-            tags = self._tags(self._begin_step(shards, clock))
+            with self._graph.control_dependencies(None):
+                number = clock.read_value()
+            tags = self._tags(self._begin_step(shards, number))
             updates = []
             for shard in shards:
                 step = global_step if shard.server == counting else None
                 updates.append(self._update(shard, optimizer, mine.get(shard.server, []), step))
             if self._servers.policy.is_replicated:
-                tags, updates = self._kept(tags, updates)
+                tags, updates = self._kept(number, tags, updates)
             ends = []
             for shard, tag, update in zip(shards, tags, updates, strict=True):
-                pushed = self._push(shard, tag, update)
+                pushed = self._push(shard, number, tag, update)
                 ends.append(pushed if shard.replica is None else self._replicate(shard, pushed))
             with self._graph.control_dependencies(ends), placed_on(self._servers.worker_device):
-                done = clock.assign(self._number + 1, read_value=False, name=scope)
+                done = clock.assign(number + 1, read_value=False, name=scope)
         with self._graph.control_dependencies(None), placed_on(self._servers.worker_device):
             return TrainingOperation(done, shards, clock, clock.read_value())
 
@@ -139,6 +141,7 @@ class StepBuilder:
     def _shard(self, server: int) -> Shard:
         policy = self._servers.policy
         name = self._graph.unique_name(f"shard_{server}", mark_as_used=False)
+        kind = f"{policy.workers} workers, quorum {policy.quorum}, staleness {policy.staleness}"
 
         def handle(device: str) -> Tensor:
             with self._graph.control_dependencies(None), placed_on(device):
@@ -148,7 +151,7 @@ class StepBuilder:
                     staleness=ops.UNBOUNDED if policy.staleness is None else policy.staleness,
                     is_replicated=policy.is_replicated,
                     timeout_s=self._servers.timeout_s,
-                    shared_name=name,
+                    shared_name=f"{name} ({kind})",  # another mode has shards of its own
                     name=f"shard_{server}",
                 )
                 return made
@@ -177,15 +180,14 @@ class StepBuilder:
                 first, trainable=False, collections=[GraphKeys.LOCAL_VARIABLES], name="clock", dtype="int64"
             )
 
-    def _begin_step(self, shards: Sequence[Shard], clock: Variable) -> list[Tensor]:
+    def _begin_step(self, shards: Sequence[Shard], number: Tensor) -> list[Tensor]:
+        """The versions that the worker reads in its step ``number``."""
         begun = []
         with self._graph.control_dependencies(None):
-            number = clock.read_value()
             for shard in shards:
                 with placed_on(shard.handle.device):
                     begun.append(ops.begin_step_op(shard.handle, number, worker=self._servers.worker))
                 self._begin.add_control_input(begun[-1].op)
-        self._number = number
         return begun
 
     def _tags(self, begun: Sequence[Tensor]) -> Sequence[Tensor]:
@@ -222,7 +224,7 @@ class StepBuilder:
         return update
 
     def _kept(
-        self, tags: Sequence[Tensor], updates: Sequence[Update]
+        self, number: Tensor, tags: Sequence[Tensor], updates: Sequence[Update]
     ) -> tuple[Sequence[Tensor], list[Update]]:
         """The same, but in a step that is made again the worker sends what it sent before. Servers that were
         at different versions when a server was lost then all make the update that was begun.
@@ -231,17 +233,17 @@ class StepBuilder:
             with self._graph.control_dependencies(None):
                 keeper = ops.gradient_keeper_op(name="keeper")
             values = [*tags, *(tensor for update in updates for tensor in update.gradients)]
-            kept = iter(ops.keep_gradients_op(keeper, self._number, values, name="keep"))
+            kept = iter(ops.keep_gradients_op(keeper, number, values, name="keep"))
         kept_tags = [next(kept) for _ in tags]
         return kept_tags, [
             update._replace(gradients=[next(kept) for _ in update.gradients]) for update in updates
         ]
 
-    def _push(self, shard: Shard, tag: Tensor, update: Update) -> Tensor:
+    def _push(self, shard: Shard, number: Tensor, tag: Tensor, update: Update) -> Tensor:
         with placed_on(shard.handle.device):
             pushed: Tensor = ops.push_gradients_op(
                 shard.handle,
-                self._number,
+                number,
                 tag,
                 update.handles,
                 [*update.gradients, *update.others],

@@ -253,6 +253,18 @@ def test_a_step_with_a_deadline_ends_in_time_and_can_be_made_again():
 # --- variables
 
 
+def test_reads_before_and_after_the_update_of_one_run_see_the_value_before_and_after():
+    with cluster(1, 1) as made, tf.Graph().as_default():
+        strategy = made.strategy(0)
+        with strategy.scope():
+            variables = [tf.get_variable(name, initializer=1.0) for name in ("a", "b")]
+            before = [variable.read_value() for variable in variables]
+            train = strategy.run(lambda: sgd_of_one().minimize(tf.add_n([v.read_value() for v in variables])))
+            after = [variable.read_value() for variable in variables]
+        with Shared(made).session(0, strategy) as session:
+            assert session.run([before, after, train])[:2] == [[1.0, 1.0], [0.0, 0.0]]
+
+
 def test_a_large_variable_is_split_so_that_the_servers_have_as_many_bytes():
     rows = 3 * MIN_PART_BYTES // (OUTPUTS * 8) + 1
     values, _, _, loads = train(2, 3, 2, adam, rows=rows, mode="sync")

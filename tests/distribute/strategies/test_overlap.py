@@ -1,0 +1,164 @@
+"""Gradients travel while the backward pass goes on: the last bucket is all that a step waits for.
+
+Two workers in one process, a thread and a session each. In the backward pass of `LAYERS` layers the kernel
+of each layer does not end before the bucket of the layer behind it has been summed, with a deadline: so a
+step comes to its end only if each bucket is sent off as soon as its gradient is there, and nobody waits for
+it before the end. No time is measured.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from typing import Any, final
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+from flowrt.distribute.collectives import Group, JoinedGroup, join
+from flowrt.distribute.strategies.communication_options import CommunicationOptions
+from flowrt.distribute.strategies.multi_worker import MultiWorkerExtended
+from flowrt.distribute.strategies.strategy import Strategy
+from flowrt.graph import op_def
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, attr_float, attr_int, define_op, sample
+
+LAYERS, WORKERS, WIDTH = 5, 2, 4
+SOON_S = 60.0
+_keys = itertools.count()
+
+
+@final
+class Sums:
+    """How many buckets each worker's communicator has summed in this step."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._counts = [0] * WORKERS
+
+    def watch(self, joined: JoinedGroup) -> None:
+        (member,), (rank,) = joined.members, joined.group.ranks
+        all_reduce = member.communicator._all_reduce
+
+        def counted(*arguments: Any) -> None:
+            all_reduce(*arguments)
+            with self._changed:
+                self._counts[rank] += 1
+                self._changed.notify_all()
+
+        member.communicator._all_reduce = counted
+
+    def begin(self) -> None:
+        self._counts = [0] * WORKERS
+
+    def wait_for(self, rank: int, count: int) -> None:
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._counts[rank] >= count, SOON_S / 2):
+                raise tf.errors.DeadlineExceededError(f"bucket {count} was not sent off before the end")
+
+
+@contextmanager
+def backward_op(sums: Sums) -> Iterator[Any]:
+    """``op(x, rank=, count=, seconds=)``: ``x``, once ``count`` buckets have been summed. ``seconds`` is what
+    the schedule takes it for.
+    """
+
+    def kernel(xp: Any, x: Any, rank: int, count: int, seconds: float) -> Any:
+        sums.wait_for(rank, count)
+        return x + 0
+
+    op = define_op(
+        "BackwardForTest",
+        "x: float64 -> float64",
+        attrs={"rank": attr_int(), "count": attr_int(), "seconds": attr_float()},
+        shape=lambda s: [s.shapes[0]],
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=LINEAR,
+        samples=lambda rng: [sample(rng.random(2), rank=0, count=0, seconds=0.0)],
+        doc="A layer's backward kernel.",
+    )
+    try:
+        yield op
+    finally:
+        del op_def._registry[op.name]
+
+
+@contextmanager
+def joined_workers(sums: Sums) -> Iterator[list[JoinedGroup]]:
+    key = f"overlap {next(_keys)}"
+    with ExitStack() as stack, ThreadPoolExecutor(WORKERS) as pool:
+        groups = [Group(key, WORKERS, (rank,)) for rank in range(WORKERS)]
+        joined = [stack.enter_context(each) for each in pool.map(lambda g: join(g, kind="local"), groups)]
+        for each in joined:
+            sums.watch(each)
+        yield joined
+
+
+def worker(group: Group) -> Strategy:
+    """As `MultiWorkerMirroredStrategy` makes it, with a bucket a variable."""
+    strategy = Strategy.__new__(Strategy)
+    options = CommunicationOptions(bytes_per_pack=WIDTH * 8)
+    strategy.__init__(MultiWorkerExtended(strategy, group, ("/device:CPU:0",), options))  # type: ignore[misc]
+    return strategy
+
+
+def training(strategy: Strategy, rank: int, kernel: Any) -> tuple[Any, list[Any]]:
+    """A step of the chain of layers, and its variables; the first layer of all has no kernel behind it."""
+    with strategy.scope():
+        weights = [tf.get_variable(f"w{n}", [WIDTH], tf.float64, tf.ones_initializer()) for n in range(LAYERS)]
+        optimizer = tf.train.GradientDescentOptimizer(0.125)
+
+    @tf.custom_gradient
+    def layer(x: Any, number: int) -> Any:
+        def gradient(dy: Any) -> Any:
+            return [kernel(dy, rank=rank, count=LAYERS - int(number), seconds=0.01)]
+
+        return tf.identity(x), gradient
+
+    def step() -> Any:
+        hidden = tf.fill([WIDTH], tf.constant(1.0 + rank, tf.float64))
+        for number, weight in enumerate(weights):
+            hidden = layer(hidden, number) * weight if number else hidden * weight
+        loss = tf.reduce_sum(hidden)
+        with tf.control_dependencies([optimizer.minimize(loss)]):
+            return tf.identity(loss)
+
+    return strategy.run(step), weights
+
+
+@pytest.mark.parametrize("streams", [1, 2])
+def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
+    sums = Sums()
+    metadata = [tf.RunMetadata() for _ in range(WORKERS)]
+
+    def work(joined: JoinedGroup) -> Any:
+        (rank,) = joined.group.ranks
+        with tf.Graph().as_default():
+            train, weights = training(worker(joined.group), rank, kernel)
+            config = tf.ConfigProto(inter_op_parallelism_threads=streams)
+            with tf.Session(config=config) as session:
+                session.run(tf.global_variables_initializer())
+                traced = tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)
+                session.run(train, options=traced, run_metadata=metadata[rank])
+                return session.run(weights)
+
+    with backward_op(sums) as kernel, joined_workers(sums) as joined, ThreadPoolExecutor(WORKERS) as pool:
+        found = list(pool.map(work, joined, timeout=2 * SOON_S))
+    np.testing.assert_array_equal(found, np.full_like(found, 1 - 0.125 * (1.0 + 2.0)))
+    for each in metadata:
+        check_trace(each)
+
+
+def check_trace(metadata: Any) -> None:
+    """All but the last bucket leave before the last kernel, and are waited for behind it."""
+    slices = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
+    kernels = [s for s in slices if "BackwardForTest" in s.timeline_label]
+    starts = sorted(s.all_start_micros for s in slices if "_GroupStart" in s.timeline_label)
+    waits = sorted(s.all_start_micros for s in slices if "_GroupWait" in s.timeline_label)
+    last = max(s.all_start_micros for s in kernels)
+    assert (len(kernels), len(starts), len(waits)) == (LAYERS - 1, LAYERS, LAYERS)
+    assert starts[-2] <= last <= waits[0]
