@@ -113,22 +113,25 @@ def first(count: int, numbers: tf.Tensor) -> tf.Tensor:
 
 
 class Barrier:
-    """All workers wait for all: each gives a token to a queue of the first task, which gives as many back."""
+    """All workers wait for all, at the first task: it takes a token of each, and gives one back.
+
+    Who waits is in a step of the first task until then, which that one ends before it ends itself.
+    """
 
     def __init__(self, first_task: str, workers: int, is_first: bool) -> None:
         with tf.device(first_task):
             arrived = tf.FIFOQueue(workers, tf.int32, shapes=[[]], shared_name="arrived")
             released = tf.FIFOQueue(workers, tf.int32, shapes=[[]], shared_name="released")
-        self._arrive, self._go_on = arrived.enqueue(0), released.dequeue()
-        all_here = arrived.dequeue_many(workers)
-        self._release = released.enqueue_many(all_here)
-        self._is_first = is_first
+        arrive = arrived.enqueue(0)
+        with tf.control_dependencies([arrive]):
+            if is_first:
+                all_here = arrived.dequeue_many(workers)
+                self._wait = released.enqueue_many(all_here[1:])
+            else:
+                self._wait = released.dequeue()
 
     def wait(self, session: tf.Session) -> None:
-        session.run(self._arrive)
-        if self._is_first:
-            session.run(self._release)
-        session.run(self._go_on)
+        session.run(self._wait)
 
 
 if __name__ == "__main__":

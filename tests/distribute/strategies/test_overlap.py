@@ -33,7 +33,7 @@ _keys = itertools.count()
 
 @final
 class Sums:
-    """How many buckets each worker's communicator has summed in this step."""
+    """How many buckets each worker's communicator has summed."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -50,9 +50,6 @@ class Sums:
                 self._changed.notify_all()
 
         member.communicator._all_reduce = counted
-
-    def begin(self) -> None:
-        self._counts = [0] * WORKERS
 
     def wait_for(self, rank: int, count: int) -> None:
         with self._changed:
@@ -98,12 +95,12 @@ def joined_workers(sums: Sums) -> Iterator[list[JoinedGroup]]:
         yield joined
 
 
-def worker(group: Group) -> Strategy:
+class Worker(Strategy):
     """As `MultiWorkerMirroredStrategy` makes it, with a bucket a variable."""
-    strategy = Strategy.__new__(Strategy)
-    options = CommunicationOptions(bytes_per_pack=WIDTH * 8)
-    strategy.__init__(MultiWorkerExtended(strategy, group, ("/device:CPU:0",), options))  # type: ignore[misc]
-    return strategy
+
+    def __init__(self, group: Group) -> None:
+        options = CommunicationOptions(bytes_per_pack=WIDTH * 8)
+        super().__init__(MultiWorkerExtended(self, group, ("/device:CPU:0",), options))
 
 
 def training(strategy: Strategy, rank: int, kernel: Any) -> tuple[Any, list[Any]]:
@@ -112,17 +109,20 @@ def training(strategy: Strategy, rank: int, kernel: Any) -> tuple[Any, list[Any]
         weights = [tf.get_variable(f"w{n}", [WIDTH], tf.float64, tf.ones_initializer()) for n in range(LAYERS)]
         optimizer = tf.train.GradientDescentOptimizer(0.125)
 
-    @tf.custom_gradient
-    def layer(x: Any, number: int) -> Any:
-        def gradient(dy: Any) -> Any:
-            return [kernel(dy, rank=rank, count=LAYERS - int(number), seconds=0.01)]
+    def behind(x: Any, count: int) -> Any:
+        """``x``, whose gradient takes a kernel that ends when ``count`` buckets have been summed."""
 
-        return tf.identity(x), gradient
+        @tf.custom_gradient
+        def passed(x: Any) -> Any:
+            return tf.identity(x), lambda dy: kernel(dy, rank=rank, count=count, seconds=0.01)
+
+        return passed(x)
 
     def step() -> Any:
         hidden = tf.fill([WIDTH], tf.constant(1.0 + rank, tf.float64))
         for number, weight in enumerate(weights):
-            hidden = layer(hidden, number) * weight if number else hidden * weight
+            hidden = behind(hidden, LAYERS - number) if number else hidden
+            hidden = hidden * behind(weight, 0)
         loss = tf.reduce_sum(hidden)
         with tf.control_dependencies([optimizer.minimize(loss)]):
             return tf.identity(loss)
@@ -138,7 +138,7 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
     def work(joined: JoinedGroup) -> Any:
         (rank,) = joined.group.ranks
         with tf.Graph().as_default():
-            train, weights = training(worker(joined.group), rank, kernel)
+            train, weights = training(Worker(joined.group), rank, kernel)
             config = tf.ConfigProto(inter_op_parallelism_threads=streams)
             with tf.Session(config=config) as session:
                 session.run(tf.global_variables_initializer())
@@ -156,9 +156,9 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
 def check_trace(metadata: Any) -> None:
     """All but the last bucket leave before the last kernel, and are waited for behind it."""
     slices = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
-    kernels = [s for s in slices if "BackwardForTest" in s.timeline_label]
-    starts = sorted(s.all_start_micros for s in slices if "_GroupStart" in s.timeline_label)
-    waits = sorted(s.all_start_micros for s in slices if "_GroupWait" in s.timeline_label)
-    last = max(s.all_start_micros for s in kernels)
-    assert (len(kernels), len(starts), len(waits)) == (LAYERS - 1, LAYERS, LAYERS)
-    assert starts[-2] <= last <= waits[0]
+    kernels, starts, waits = (
+        sorted(s.all_start_micros for s in slices if f" = {op}(" in s.timeline_label)
+        for op in ("BackwardForTest", "_GroupStart", "_GroupWait")
+    )
+    assert (len(kernels), len(starts), len(waits)) == (2 * LAYERS - 1, LAYERS, LAYERS)
+    assert starts[-2] <= kernels[-1] <= waits[0]
