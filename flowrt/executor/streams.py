@@ -12,6 +12,8 @@ Rules of this file:
   2. A node waits for another stream's node only through an event, and only if nothing earlier on its stream
      has waited for as much. Each node has a vector clock: how far every stream is for certain.
   3. A variable's write also waits for what still reads the memory that it is going to change.
+  4. What other processes wait for comes first: the start of a native collective, and all that it needs. What
+     waits for them comes last. So gradients travel while the others are computed.
 """
 
 from __future__ import annotations
@@ -24,9 +26,13 @@ from flowrt.executor.cost import node_seconds
 from flowrt.graph.effects import touches
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.group_transfer import group_start_op, group_wait_op
 
 SWITCH_SECONDS = 50e-6
 """A hand-over between two threads; between two streams of a GPU it is about 5 us."""
+
+TRAVEL_SECONDS = 1.0
+"""A native collective in `by_rank`: more than any way that leads to none."""
 
 MIN_GAIN = 0.1
 """The part of the time on one stream that more streams must save, estimated, to be used."""
@@ -82,7 +88,7 @@ class StreamSchedule:
 
 def by_rank(subgraph: Subgraph) -> Subgraph:
     """``subgraph`` in the order in which streams should begin its nodes: of those that are ready, the one
-    with the longest way behind it first.
+    with the longest way behind it first, and by rule 4 the waits for other processes last.
     """
     dependencies = _dependencies(subgraph)
     consumers: dict[str, list[str]] = {name: [] for name in dependencies}
@@ -92,20 +98,25 @@ def by_rank(subgraph: Subgraph) -> Subgraph:
     rank: dict[str, float] = {}
     for name in reversed(dependencies):
         behind = max([rank[c] for c in consumers[name]], default=0.0)
-        rank[name] = node_seconds(subgraph, subgraph.nodes[name]) + behind
+        rank[name] = _seconds_of_way(subgraph, subgraph.nodes[name]) + behind
     missing = {name: len(before) for name, before in dependencies.items()}
     position = {name: i for i, name in enumerate(dependencies)}
-    ready = [(-rank[name], position[name], name) for name, count in missing.items() if count == 0]
+    key = {name: (subgraph.nodes[name].op is group_wait_op, -rank[name], position[name]) for name in rank}
+    ready = [(*key[name], name) for name, count in missing.items() if count == 0]
     heapq.heapify(ready)
     order = [node.name for node in subgraph if node.name not in dependencies]
     while ready:
-        name = heapq.heappop(ready)[2]
+        name = heapq.heappop(ready)[-1]
         order.append(name)
         for consumer in consumers[name]:
             missing[consumer] -= 1
             if missing[consumer] == 0:
-                heapq.heappush(ready, (-rank[consumer], position[consumer], consumer))
+                heapq.heappush(ready, (*key[consumer], consumer))
     return subgraph.with_nodes(subgraph.nodes[name] for name in order)
+
+
+def _seconds_of_way(subgraph: Subgraph, node: Node) -> float:
+    return TRAVEL_SECONDS if node.op is group_start_op else node_seconds(subgraph, node)
 
 
 def one_stream(subgraph: Subgraph) -> StreamSchedule:
