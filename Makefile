@@ -47,7 +47,7 @@ bench: $(READY)  ## write the benchmark table to runs/bench; PEERS=environment c
 	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS),--only-ours)
 
 docs: $(READY)  ## draw the documentation's pictures from the examples (needs Graphviz and Chromium: apt install graphviz chromium)
-	@mkdir -p docs/pictures
+	@rm -rf runs/docs && mkdir -p docs/pictures
 	@for view in placed partitioned; do \
 		$(PY) -m flowrt export examples/digits_cnn.py --view $$view --depth 1 \
 			--out docs/pictures/digits_cnn_$$view.svg -- --steps 2 --out runs/docs | tail -n 1 || exit; done

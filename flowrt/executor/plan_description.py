@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
+from flowrt.errors import FailedPreconditionError, ResourceExhaustedError
 from flowrt.executor.plan import Plan
 from flowrt.graph.node import Subgraph, owned_subgraphs
 from flowrt.graph.passes.group import Group
@@ -28,6 +29,18 @@ class DevicePlan(NamedTuple):
     lower_bound_bytes: int
     groups: tuple[FusedGroup, ...]
     programs: tuple[str, ...]
+
+
+def settled(plan: Plan) -> Plan:
+    """The plan that takes the place of ``plan`` after some runs; itself where there is none, where there is
+    no memory for a second one, or where the session was closed meanwhile.
+    """
+    if plan.with_loops is None:
+        return plan
+    try:
+        return plan.with_loops()
+    except (FailedPreconditionError, ResourceExhaustedError):
+        return plan
 
 
 def describe_plan(plan: Plan) -> tuple[DevicePlan, ...]:

@@ -15,11 +15,10 @@ from typing import Any, NamedTuple
 
 from flowrt.cli.table import aligned
 from flowrt.device.spec import DeviceSpec
-from flowrt.errors import OpError
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.plan import Plan
-from flowrt.executor.plan_description import DevicePlan, describe_plan
+from flowrt.executor.plan_description import DevicePlan, describe_plan, settled
 from flowrt.executor.session import BaseSession, Session
 from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node, Subgraph
@@ -77,10 +76,10 @@ def explain(
     step, operations = _title(asked), tuple(_placements(asked))
     try:
         if isinstance(what, BaseSession):
-            return Explanation(step, operations, describe_plan(_fused(_plan(what, asked))), "")
+            return Explanation(step, operations, describe_plan(_plan(what, asked)), "")
         config = ConfigProto(device_count=_local_counts(asked), allow_soft_placement=True)
         with closing(Session(graph=asked.graph, config=config)) as session:
-            return Explanation(step, operations, describe_plan(_fused(_plan(session, asked))), "")
+            return Explanation(step, operations, describe_plan(_plan(session, asked)), "")
     except _NotHere as reason:
         return Explanation(step, operations, (), str(reason))
 
@@ -151,7 +150,7 @@ def _plan(session: BaseSession, asked: Question) -> Plan:
     plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
     if not isinstance(plan, Plan):
         raise _NotHere("the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one")
-    return plan
+    return settled(plan)
 
 
 def _local_counts(asked: Question) -> dict[str, int]:
@@ -163,16 +162,6 @@ def _local_counts(asked: Question) -> dict[str, int]:
     if set(kinds) - {"CPU", "NULL"}:
         raise _NotHere("it asks for devices that are planned where they are")
     return {kind: kinds.count(kind) for kind in kinds}
-
-
-def _fused(plan: Plan) -> Plan:
-    """The plan that takes the place of ``plan`` after some runs."""
-    if plan.with_loops is None:
-        return plan
-    try:
-        return plan.with_loops()
-    except OpError:  # there is no memory for a second one
-        return plan
 
 
 # --- text

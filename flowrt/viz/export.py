@@ -109,7 +109,7 @@ def picture(
             " A smaller depth, or a focus, makes it smaller"
         )
     title = f"{source.title}, {view}" if format.has_view else source.title
-    return Picture(title, parts, drawn, source.stages)
+    return Picture(title, view, parts, drawn, source.stages)
 
 
 def _folded(view: GraphView, depth: int | None) -> GraphView:

@@ -23,6 +23,7 @@ from typing import Any
 
 from flowrt.executor.collector import paused_collector
 from flowrt.executor.plan import Plan
+from flowrt.executor.plan_description import settled
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.train.durable_files import replace_file, typed_os_errors
@@ -57,7 +58,7 @@ def encode_html(picture: Picture) -> bytes:
     """The page of all of ``picture``'s stages. Raises `FailedPreconditionError` without igraph."""
     stages = picture.stages()
     with paused_collector():  # of 20,000 operations a sixth of the time
-        return page(_data(picture.title, stages, facts_of(stages[-1])))
+        return page(_data(picture.title, stages, facts_of(stages[-1]), picture.view_name))
 
 
 def write_html(
@@ -81,7 +82,7 @@ def write_html(
     if isinstance(source, BaseSession):
         plan = source.plan_of([*asked.tensors, *asked.targets], asked.feeds)
         if isinstance(plan, Plan):
-            facts = facts._replace(code={**facts.code, **program_texts(plan)})
+            facts = facts._replace(code={**facts.code, **program_texts(settled(plan))})
     if run_metadata is not None:
         facts = facts._replace(seconds=measured_seconds(run_metadata), seconds_are="measured")
     with paused_collector():
@@ -92,13 +93,15 @@ def write_html(
     return target
 
 
-def _data(title: str, stages: Sequence[Stage], facts: OpFacts) -> dict[str, Any]:
+def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:
+    """It opens at the last stage of the phase that has the view's name, at the first if there is none."""
+    opens_at = max((i for i, stage in enumerate(stages) if stage.phase == view_name), default=0)
     texts = AttrTexts()
     shown = [
         PageStage(name, _note(stage), stage.phase == "optimised", _view(stage, texts))
         for name, stage in zip(_names(stages), stages, strict=True)
     ]
-    return page_data(title, shown, facts)
+    return page_data(title, shown, facts, opens_at)
 
 
 def page(data: dict[str, Any]) -> bytes:

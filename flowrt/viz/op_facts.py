@@ -9,10 +9,8 @@ fused in.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, NamedTuple
 
-from flowrt.errors import ResourceExhaustedError
 from flowrt.executor.cost import node_seconds
 from flowrt.executor.fused_program import fused_program
 from flowrt.executor.plan import Plan
@@ -57,12 +55,7 @@ def measured_seconds(run_metadata: Any) -> dict[str, float]:
 
 
 def program_texts(plan: Plan) -> dict[str, str]:
-    """By operation the lines of the programs that run it once ``plan`` has its loops; a fused group's are
-    followed by its loop.
-    """
-    if plan.with_loops is not None:
-        with suppress(ResourceExhaustedError):  # a second one of a large plan
-            plan = plan.with_loops()
+    """By operation the lines of ``plan``'s programs that run it; a fused group's are followed by its loop."""
     texts: dict[str, list[str]] = {}
     for program in plan.programs:
         _, *lines = str(program).splitlines()

@@ -63,9 +63,13 @@ class Table(Generic[T]):
 NO_FACTS = OpFacts()
 
 
-def page_data(title: str, stages: Sequence[PageStage], facts: OpFacts = NO_FACTS) -> dict[str, Any]:
-    """All of it, ready for `json.dumps`. Raises `FailedPreconditionError` without igraph."""
-    return _Encoder().encode(title, stages, facts)
+def page_data(
+    title: str, stages: Sequence[PageStage], facts: OpFacts = NO_FACTS, opens_at: int = 0
+) -> dict[str, Any]:
+    """All of it, ready for `json.dumps`; the page shows stage ``opens_at`` first. Raises
+    `FailedPreconditionError` without igraph.
+    """
+    return {**_Encoder().encode(title, stages, facts), "opensAt": opens_at}
 
 
 @final

@@ -212,6 +212,16 @@ def test_the_command_writes_the_page_of_a_stored_graph(stored, capsys):
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("view", "stage"), [("logical", "built"), ("placed", "placed"), ("partitioned",) * 2]
+)
+def test_the_page_opens_at_the_stage_that_the_view_names(stored, view, stage):
+    path = stored.with_suffix(".html")
+    assert main(["export", str(stored), "--view", view, "--out", str(path)]) == 0
+    data = decoded(path.read_text())
+    assert data["stages"][data["opensAt"]]["name"] == stage
+
+
 def test_without_igraph_the_command_says_so_in_one_line_and_writes_nothing(stored, capsys, monkeypatch):
     monkeypatch.setitem(sys.modules, "igraph", None)
     assert main(["export", str(stored), "--out", str(stored.with_suffix(".html"))]) == 2

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrt.viz.export import export
 from flowrt.viz.html import page as html_page
 from flowrt.viz.html import write_html
 from flowrt.viz.page_data import PageStage, page_data
@@ -123,6 +124,15 @@ def test_search_finds_opens_and_selects(page):
     assert page.text_of("#details h2") == "MatMul"
     assert page.evaluate("document.activeElement.id") == "graph"
     assert page.text_of("#spoken").startswith(MATMUL)
+
+
+def test_the_page_opens_at_the_stage_of_its_view(browser, tmp_path):
+    graph, _, loss, _ = network()
+    opened = browser.open(Path(export(graph, tmp_path / "placed.html", view="placed", fetches=loss)))
+    assert opened.evaluate("flowrtPage.stage.name") == "placed"
+    assert opened.evaluate("document.querySelector('[aria-selected=true] .name').innerText") == "placed"
+    assert opened.errors == []
+    opened.close()
 
 
 def test_search_says_when_there_is_nothing(page):

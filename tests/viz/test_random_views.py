@@ -39,7 +39,7 @@ def placements():
 @pytest.fixture(scope="module")
 def pictures(placements):
     return [
-        Picture("random", parts, view_of(parts), list)
+        Picture("random", "logical", parts, view_of(parts), list)
         for before, placed in placements
         for parts in ({"": before}, {"": placed}, partition(placed))
     ]

@@ -14,6 +14,7 @@ export const ROOT = 0;
 export class Graph {
   constructor(data) {
     this.title = data.title;
+    this.opensAt = data.opensAt;
     this.strings = data.strings;
     this.attrs = data.attrs;
     this.tensors = data.tensors;

@@ -37,7 +37,7 @@ class Page {
       graph.trees.map((tree) => [tree, firstOpen(graph.stages.filter((stage) => stage.tree === tree))]),
     );
     this.state = new State({
-      stage: 0,
+      stage: graph.opensAt,
       selected: "",
       colour: modesOf(graph)[0],
       reach: "near",

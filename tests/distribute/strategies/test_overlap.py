@@ -154,11 +154,13 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
 
 
 def check_trace(metadata: Any) -> None:
-    """All but the last bucket leave before the last kernel, and are waited for behind it."""
+    """All but the last bucket leave before the last kernel, and no stream computes behind a wait."""
     slices = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
     kernels, starts, waits = (
-        sorted(s.all_start_micros for s in slices if f" = {op}(" in s.timeline_label)
+        sorted([s for s in slices if f" = {op}(" in s.timeline_label], key=lambda s: s.all_start_micros)
         for op in ("BackwardForTest", "_GroupStart", "_GroupWait")
     )
     assert (len(kernels), len(starts), len(waits)) == (2 * LAYERS - 1, LAYERS, LAYERS)
-    assert starts[-2] <= kernels[-1] <= waits[0]
+    assert starts[-2].all_start_micros <= kernels[-1].all_start_micros
+    for kernel, wait in itertools.product(kernels, waits):
+        assert kernel.thread_id != wait.thread_id or kernel.all_start_micros <= wait.all_start_micros
