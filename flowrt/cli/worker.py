@@ -17,9 +17,11 @@ from typing import NamedTuple
 
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
-from flowrt.distribute.bind_policy import check_bind
+from flowrt.distribute.bind_policy import check_bind, check_dial
 from flowrt.distribute.check import PeerCheck, check_cluster
+from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.collectives.probe import probe_cluster
+from flowrt.distribute.drain import drain
 from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, PEER_LOST, exit_code
 from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.server import Server
@@ -59,6 +61,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = new_worker_parser().parse_args(argv)
     try:
+        if arguments.drain is not None:
+            return _drain(arguments)
         cluster = _resolve(arguments)
         print(cluster, flush=True)
         if arguments.log_dir is not None:
@@ -99,6 +103,10 @@ def new_worker_parser() -> argparse.ArgumentParser:
         help="an operation that other processes' graphs may have although it writes files, as PrintV2; may be"
         " repeated",
     )  # fmt: skip
+    add(
+        "--drain", metavar="HOST:PORT",
+        help="only have the task there take no new work, let its steps end, and end; wait for that",
+    )  # fmt: skip
     add("--check", action="store_true", help="only see whether all tasks can be reached, for 3 seconds")
     add(
         "--probe", action="store_true",
@@ -118,6 +126,15 @@ def _resolve(arguments: argparse.Namespace) -> ResolvedCluster:
             ' Open MPI or Kubernetes; got none. For instance --cluster \'{"worker": ["127.0.0.1:2222"]}\''
         )
     return cluster
+
+
+def _drain(arguments: argparse.Namespace) -> int:
+    parse_address(arguments.drain)
+    security = load_security(os.environ, Path.home())
+    check_dial(arguments.drain, security, arguments.insecure)
+    drain(new_transport(security), arguments.drain, _say)
+    _say(f"{arguments.drain} has ended")
+    return OK
 
 
 def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
@@ -160,6 +177,7 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     )
     if arguments.exit_with_job:
         server.on_job_end = functools.partial(_end_with_job, reasons)
+    server.on_drain = functools.partial(reasons.put, Reason("it was told to drain"))
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda number, _: reasons.put(Reason(f"got {signal.Signals(number).name}")))
     server.start()
@@ -196,7 +214,7 @@ def _end_with_job(reasons: queue.SimpleQueue[Reason], name: str, in_midst: bool)
 
 def _wait_for_stop(server: Server, reasons: queue.SimpleQueue[Reason]) -> None:
     server.join()
-    reasons.put(Reason("it was drained"))
+    reasons.put(Reason("it was stopped"))
 
 
 def _log_to(path: Path) -> None:

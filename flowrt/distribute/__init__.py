@@ -52,9 +52,10 @@ _STRATEGIES = (
     "AllReduceCrossDeviceOps", "CommunicationImplementation", "CommunicationOptions", "CrossDeviceOps",
     "DistributedDataset", "DistributedIterator", "DistributedValues", "HierarchicalCopyAllReduce",
     "InputContext", "InputOptions", "InputReplicationMode", "MirroredStrategy", "MultiWorkerMirroredStrategy",
-    "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToOneDevice", "ReplicaContext",
-    "Strategy", "StrategyExtended", "ValueContext", "experimental_set_strategy", "get_loss_reduction",
-    "get_replica_context", "get_strategy", "has_strategy", "in_cross_replica_context",
+    "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
+    "ReductionToOneDevice", "ReplicaContext", "Strategy", "StrategyExtended", "ValueContext",
+    "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
+    "in_cross_replica_context",
 )  # fmt: skip
 
 

@@ -35,6 +35,7 @@ class PeerStatus:
     """What a task that answers says of itself; ``kind`` is what carries frames, as `Connection.kind`."""
 
     task: str
+    incarnation: int
     version: str
     cluster: str
     kind: str
@@ -60,7 +61,7 @@ class PeerCheck:
 
 
 @final
-class _Greeter:
+class Greeter:
     """An `Owner` of peers that only say hello."""
 
     def __init__(self, hello: Any) -> None:
@@ -85,11 +86,12 @@ def probe(transport: Transport, address: str, timeout_s: float) -> PeerStatus:
     (refused, no route, name not found), `UnauthenticatedError`, `FailedPreconditionError` for another
     protocol.
     """
-    greeter = _Greeter(pb.Hello(protocol=PROTOCOL, version=flowrt.version.VERSION))
+    greeter = Greeter(pb.Hello(protocol=PROTOCOL, version=flowrt.version.VERSION))
     peer = dial(transport, address, greeter, timeout_s)
     kind = peer.connection.kind
     peer.close("it was only checked")
-    return PeerStatus(greeter.heard.task, greeter.heard.version, greeter.heard.cluster, kind)
+    heard = greeter.heard
+    return PeerStatus(heard.task, heard.incarnation, heard.version, heard.cluster, kind)
 
 
 def check_cluster(
@@ -110,7 +112,7 @@ def check_cluster(
     )
 
     def accept(connection: Connection) -> None:
-        connection.start(Peer(connection, _Greeter(hello)))
+        connection.start(Peer(connection, Greeter(hello)))
 
     listener = transport.listen(bind or cluster.address, accept)
     try:

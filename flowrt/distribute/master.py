@@ -403,7 +403,7 @@ class Master:
         if round_.is_ending or error is None:
             return []
         round_.is_ending, round_.deadline = True, self._now + GRACE_S
-        body = pb.AbortStep(step=round_.step, status=encode_status(error, self.task))
+        body = pb.CleanupGraph(step=round_.step, status=encode_status(error, self.task))
         body.status.is_derived = True
         return [Tell(task, Message(body)) for task in round_.waiting.values()]
 

@@ -144,6 +144,8 @@ class Server:
         """Called when the last master that had sessions here is gone, with its name, and whether it went in
         the midst of one: it was killed, or cut off.
         """
+        self.on_drain: Callable[[], object] = self._drain_beside
+        """Called when somebody else has this task drain: see `drain`."""
         self._listener: Listener | None = None
         self._ticker = threading.Thread(target=self._tick, name=f"flowrt {self.task} ticks", daemon=True)
         self._stopped, self._ended = threading.Event(), threading.Event()
@@ -239,7 +241,10 @@ class Server:
 
     def _end_with_job(self, name: str, in_midst: bool) -> None:
         if os.environ.get(EXIT_WITH_JOB) == "1":
-            threading.Thread(target=self.drain, args=(DRAIN_S,), name=f"flowrt {self.task} drains").start()
+            self._drain_beside()
+
+    def _drain_beside(self) -> None:
+        threading.Thread(target=self.drain, args=(DRAIN_S,), name=f"flowrt {self.task} drains").start()
 
     # --- what the links tell
 
@@ -434,6 +439,7 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     w.CloseWorkerSession: lambda server, closed: server._containers.close(closed.session),
     w.ClearContainers: lambda server, cleared: server._containers.clear(cleared.containers),
     w.ForgetParts: lambda server, forgotten: [part.close() for part in forgotten.parts],
+    w.StartDraining: lambda server, _: server.on_drain(),
 }
 """What each action is here."""
 

@@ -166,9 +166,13 @@ class ClearContainers(NamedTuple):
     containers: Sequence[str]
 
 
+class StartDraining(NamedTuple):
+    """Wait for the steps that run, then end the task. New work is refused already."""
+
+
 Action: TypeAlias = (
     Answer | CompileGraph | DescribeParts | StartStep | EndStep | ServeTensors | OpenWorkerSession
-    | ForgetParts | CloseWorkerSession | ClearContainers
+    | ForgetParts | CloseWorkerSession | ClearContainers | StartDraining
 )  # fmt: skip
 
 
@@ -265,6 +269,11 @@ class Worker:
             devices=self.devices,
         )
         return [Answer(peer, request_id, Message(status))]
+
+    def _drain(self, peer: str, request_id: int, message: Message) -> list[Action]:
+        started: list[Action] = [] if self.is_draining else [StartDraining()]
+        self.is_draining = True
+        return [*self._status(peer, request_id, message), *started]
 
     def _beat(self, peer: str, request_id: int, message: Message) -> list[Action]:
         return [_done(peer, request_id)]
@@ -399,7 +408,7 @@ class Worker:
         end = EndStep(ended.step, step.rendezvous, derived(error, self.task))
         return [end, Answer(peer, request_id, None, error)]
 
-    def _abort_step(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[Action]:
         reason = decode_status(message.body.status)
         return [*self._abort(message.body.step, reason), _done(peer, request_id)]
 
@@ -472,6 +481,7 @@ def _life(keys: Sequence[str]) -> int:
 
 _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {
     pb.GetStatus: Worker._status,
+    pb.Drain: Worker._drain,
     pb.Heartbeat: Worker._beat,
     pb.CreateWorkerSession: Worker._create_session,
     pb.DeleteWorkerSession: Worker._delete_session,
@@ -479,7 +489,7 @@ _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {
     pb.DeregisterGraph: Worker._deregister,
     pb.DescribeGraphs: Worker._describe,
     pb.RunGraph: Worker._run,
-    pb.AbortStep: Worker._abort_step,
+    pb.CleanupGraph: Worker._cleanup,
     pb.RecvTensor: Worker._serve,
     pb.ResetContainers: Worker._reset,
 }

@@ -311,11 +311,13 @@ class BaseSession:
         self._check_open()
         return self._runtime.setting()
 
-    def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Any:
-        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to: a `Plan`, or what a cluster
-        has in its place. Nothing runs. Raises as `run`.
+    def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Plan | None:
+        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to; None of a cluster, whose tasks
+        have plans of their own. Nothing runs. Raises as `run`.
         """
         request = self._request(fetches, feeds)
+        if not isinstance(self._runtime, LocalRuntime):
+            return None
         shapes = tuple(feeds.values())
         return request.plans.get(shapes) or self._runtime.compile(self._graph, request, shapes)
 

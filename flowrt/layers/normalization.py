@@ -10,9 +10,9 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor
 from flowrt.graph.ops.arithmetic import maximum, multiply, subtract
 from flowrt.graph.ops.batch_norm import fused_batch_norm
-from flowrt.graph.ops.comparison import where
+from flowrt.graph.ops.comparison import greater, logical_and, where
 from flowrt.graph.ops.division import realdiv
-from flowrt.graph.ops.filling import ones, zeros
+from flowrt.graph.ops.filling import ones, zeros, zeros_like
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.moments import batch_normalization as normalize
 from flowrt.graph.ops.moments import moments
@@ -137,13 +137,23 @@ class BatchNormalization(Layer):
             return self._normalized(inputs, self.moving_mean, self.moving_variance)
         dtype = self.moving_mean.dtype
         mean, variance = moments(cast(inputs, dtype), axes)
-        self._move(mean, self._unbiased(variance, inputs) if self.fused else variance, training)
-        if is_symbolic(training):
+        counts = self._counts(inputs, training)
+        self._move(mean, self._unbiased(variance, inputs) if self.fused else variance, counts)
+        if is_symbolic(counts):
             mean, variance = (
-                where(training, mean, self.moving_mean),
-                where(training, variance, self.moving_variance),
+                where(counts, mean, self.moving_mean),
+                where(counts, variance, self.moving_variance),
             )
         return self._normalized(inputs, mean, variance)
+
+    def _counts(self, inputs: Tensor, training: Any) -> Any:
+        """Whether the statistics of ``inputs`` do: in training, unless it has no rows and so none (a replica
+        gets such batches when the data ends unevenly).
+        """
+        if inputs.shape.num_elements():
+            return training
+        has_rows = greater(size(inputs), 0)
+        return logical_and(training, has_rows) if is_symbolic(training) else has_rows
 
     def _call_fused(self, inputs: Tensor, training: bool) -> Tensor:
         dtype, count = self.moving_mean.dtype, self.moving_mean.shape
@@ -158,7 +168,7 @@ class BatchNormalization(Layer):
             training,
         )
         if training:
-            self._move(mean, variance, training)
+            self._move(mean, variance, self._counts(inputs, training))
         return outputs
 
     def _normalized(self, inputs: Tensor, mean: Any, variance: Any) -> Tensor:
@@ -177,14 +187,14 @@ class BatchNormalization(Layer):
         unbiased: Tensor = multiply(variance, realdiv(count, maximum(subtract(count, 1), 1)))
         return unbiased
 
-    def _move(self, mean: Tensor, variance: Tensor, training: Any) -> None:
-        """Note the updates of the moving statistics; they change nothing where ``training`` is false."""
+    def _move(self, mean: Tensor, variance: Tensor, counts: Any) -> None:
+        """Note the updates of the moving statistics; they change nothing where ``counts`` is false."""
         for variable, value in ((self.moving_mean, mean), (self.moving_variance, variance)):
             with variable.graph.name_scope("AssignMovingAvg"), on_device_of(variable):
                 share = subtract(1.0, convert_to_tensor(self.momentum, variable.dtype))
-                if is_symbolic(training):
-                    share = where(training, share, 0.0)
                 delta = multiply(subtract(variable.read_value(), value), share)
+                if is_symbolic(counts):  # not a share of 0: 0 x NaN is NaN
+                    delta = where(counts, delta, zeros_like(delta))
                 self.add_update(variable.assign_sub(delta, name="AssignSubVariableOp", read_value=False))
 
 

@@ -9,6 +9,7 @@ asked, else of a session like it that is made for this and runs nothing.
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from typing import Any, NamedTuple
@@ -17,7 +18,6 @@ from flowrt.cli.table import aligned
 from flowrt.device.spec import DeviceSpec
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
-from flowrt.executor.plan import Plan
 from flowrt.executor.plan_description import DevicePlan, describe_plan, settled
 from flowrt.executor.session import BaseSession, Session
 from flowrt.graph.graph import Graph
@@ -28,6 +28,11 @@ from flowrt.graph.text import labelled_functions
 from flowrt.viz.formats.wording import size_text
 from flowrt.viz.question import Question, question, some, title_of
 from flowrt.viz.sources import WORKER, ask_worker, read_graph
+
+THIS_PROCESS = ("localhost", 0, 0)
+"""Job, replica and task of the devices of a session without a cluster."""
+
+OF_TASKS = "the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one"
 
 
 class Placed(NamedTuple):
@@ -74,14 +79,7 @@ def explain(
         graph = what if isinstance(what, BaseSession | Graph) else read_graph(os.fspath(what))
         asked = question(graph, fetches, feed_dict)
     step, operations = _title(asked), tuple(_placements(asked))
-    try:
-        if isinstance(what, BaseSession):
-            return Explanation(step, operations, describe_plan(_plan(what, asked)), "")
-        config = ConfigProto(device_count=_local_counts(asked), allow_soft_placement=True)
-        with closing(Session(graph=asked.graph, config=config)) as session:
-            return Explanation(step, operations, describe_plan(_plan(session, asked)), "")
-    except _NotHere as reason:
-        return Explanation(step, operations, (), str(reason))
+    return Explanation(step, operations, *_plans(what, asked))
 
 
 def _title(asked: Question) -> str:
@@ -142,26 +140,23 @@ def _placed(node: Node, name: str, why: str) -> Placed:
 # --- plans
 
 
-class _NotHere(Exception):
-    """Says why there is no plan in this process."""
-
-
-def _plan(session: BaseSession, asked: Question) -> Plan:
-    plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
-    if not isinstance(plan, Plan):
-        raise _NotHere("the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one")
-    return settled(plan)
-
-
-def _local_counts(asked: Question) -> dict[str, int]:
-    """How many devices of each type a session of this process needs."""
-    tasks = {(device.job, device.replica, device.task) for device in asked.setting.devices}
-    if tasks != {("localhost", 0, 0)}:
-        raise _NotHere("its devices are those of a cluster, whose tasks plan their own parts")
+def _plans(what: object, asked: Question) -> tuple[tuple[DevicePlan, ...], str]:
+    """What was compiled, and why there is nothing in this process."""
+    if isinstance(what, BaseSession):
+        return _plans_of(what, asked)
     kinds = [device.device_type or "" for device in asked.setting.devices]
+    if {(device.job, device.replica, device.task) for device in asked.setting.devices} != {THIS_PROCESS}:
+        return (), OF_TASKS
     if set(kinds) - {"CPU", "NULL"}:
-        raise _NotHere("it asks for devices that are planned where they are")
-    return {kind: kinds.count(kind) for kind in kinds}
+        return (), "it asks for devices that are planned where they are"
+    config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
+    with closing(Session(graph=asked.graph, config=config)) as session:
+        return _plans_of(session, asked)
+
+
+def _plans_of(session: BaseSession, asked: Question) -> tuple[tuple[DevicePlan, ...], str]:
+    plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
+    return ((), OF_TASKS) if plan is None else (describe_plan(settled(plan)), "")
 
 
 # --- text

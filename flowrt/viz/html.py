@@ -22,7 +22,6 @@ from string import Template
 from typing import Any
 
 from flowrt.executor.collector import paused_collector
-from flowrt.executor.plan import Plan
 from flowrt.executor.plan_description import settled
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
@@ -81,7 +80,7 @@ def write_html(
     facts = facts_of(stages[-1])
     if isinstance(source, BaseSession):
         plan = source.plan_of([*asked.tensors, *asked.targets], asked.feeds)
-        if isinstance(plan, Plan):
+        if plan is not None:
             facts = facts._replace(code={**facts.code, **program_texts(settled(plan))})
     if run_metadata is not None:
         facts = facts._replace(seconds=measured_seconds(run_metadata), seconds_are="measured")

@@ -114,16 +114,21 @@ def _side_by_side(graphs: Sequence[Subgraph]) -> Subgraph:
     """One subgraph; of several, the nodes of each are in a scope of its own."""
     if len(graphs) == 1:
         return graphs[0]
-    nodes = {}
-    for number, graph in enumerate(graphs):
-        scope = f"graph_{number}/"
-        for node in graph:
-            nodes[scope + node.name] = node.replace(
-                name=scope + node.name,
-                inputs=tuple([(scope + name, index) for name, index in node.inputs]),
-                controls=tuple([scope + name for name in node.controls]),
-            )
-    return Subgraph(nodes)
+    moved = [_in_scope(node, f"graph_{number}/") for number, graph in enumerate(graphs) for node in graph]
+    return Subgraph({node.name: node for node in moved})
+
+
+def _in_scope(node: Node, scope: str) -> Node:
+    """``node`` with ``scope`` before all names. By that of its tensor a _Send is drawn, and has its _Recv."""
+    attrs = node.attrs
+    if "tensor_name" in attrs:
+        attrs = {**attrs, "tensor_name": scope + attrs["tensor_name"]}
+    return node.replace(
+        name=scope + node.name,
+        attrs=attrs,
+        inputs=tuple([(scope + name, index) for name, index in node.inputs]),
+        controls=tuple([scope + name for name in node.controls]),
+    )
 
 
 # --- finding it

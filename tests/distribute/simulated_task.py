@@ -127,6 +127,10 @@ class Task:
         self._to_master(event)
         self._to_worker(event)
 
+    @property
+    def has_drained(self) -> bool:
+        return self.worker.is_draining and not self.worker.num_running
+
     # --- the machines
 
     def tick(self, now: float) -> None:
@@ -144,7 +148,7 @@ class Task:
         kind = type(message.body)
         if kind is not pb.RecvTensor:
             self._unanswered[peer, request_id] = kind.__name__
-        if kind is pb.AbortStep:
+        if kind is pb.CleanupGraph:
             self._over.add(message.body.step)
         if kind is pb.RunStep:
             self._slot = int(message.tensors[0].argmax())
@@ -290,4 +294,5 @@ _PERFORM: dict[type, Callable[[Task, Any], object]] = {
     w.OpenWorkerSession: Task._open,
     w.CloseWorkerSession: Task._close,
     w.ForgetParts: lambda task, forgotten: task._forget(forgotten.parts),
+    w.StartDraining: lambda task, _: None,  # the simulation ends it when it `has_drained`
 }

@@ -32,7 +32,10 @@ import numpy as np
 
 from flowrt.distribute import links, messages
 from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.drain import Operator
 from flowrt.distribute.master import GRACE_S, LATE_S
+from flowrt.distribute.messages import Message
+from flowrt.distribute.peer import dial
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -54,7 +57,7 @@ MAX_EVENTS = 20_000
 SLACK_S = 3.0
 """A virtual second is some tens of events, and a frame may be chosen late."""
 
-STEP_FRAMES = {"run_graph", "recv_tensor", "abort_step", "step_result"}
+STEP_FRAMES = {"run_graph", "recv_tensor", "cleanup_graph", "step_result"}
 """What may be lost: the rest has no deadline, because a real connection loses nothing."""
 
 
@@ -190,12 +193,16 @@ class Simulation:
         events.append(Event(0.5, self._let_time_pass))
         if self._faults_left:
             events += self._possible_faults()
+        events += [
+            Event(0.3, lambda t=task: self._stop(t)) for task in self.tasks.values() if task.has_drained
+        ]
         dead = [name for name in self.names if name not in self.tasks]
         events += [Event(0.3, lambda name=name: self._start(name)) for name in dead]
         return events
 
     def _possible_faults(self) -> list[Event]:
         events = [Event(0.05, self._kill), Event(0.05, self._cut), Event(0.05, self._give_up)]
+        events.append(Event(0.05, self._drain))
         if self._mode == "frames":
             events.append(Event(1.0, self._disturb))
         return events
@@ -229,6 +236,21 @@ class Simulation:
         name = self.rng.choice(list(self.tasks))
         task = self.tasks.pop(name)
         self._fault(Fault("kill", (name,)))
+        task.die()
+        self.network.kill(task.address, self.rng)
+
+    def _drain(self) -> None:
+        """An operator tells a task to end; what it runs then may, and does if nothing else is wrong."""
+        name = self.rng.choice(list(self.tasks))
+        task = self.tasks[name]
+        self._fault(Fault("drain", (name,)))
+        peer = dial(self.network.transport("operator"), task.address, Operator(), 1.0)
+        peer.ask(Message(pb.Drain()), links.ignore)
+
+    def _stop(self, task: Task) -> None:
+        """A task that has drained ends."""
+        self.report(task.name, "has drained and ends")
+        del self.tasks[task.name]
         task.die()
         self.network.kill(task.address, self.rng)
 
@@ -316,8 +338,8 @@ class Simulation:
         return [variable for task in self._all for variable in task.variables.values()]
 
     def _check_start(self, step: Step, whose: str) -> None:
-        """I6. A task may that does not hear of the end: its `AbortStep` was lost, or its connection."""
-        hears = not any("lose abort_step" in fault.kind or whose in fault.tasks for fault in self.faults)
+        """I6. A task may that does not hear of the end: its `CleanupGraph` was lost, or its connection."""
+        hears = not any("lose cleanup_graph" in fault.kind or whose in fault.tasks for fault in self.faults)
         assert not (step.was_told and hears), f"I6: {whose} starts step {step.slot}, which has ended"
 
     def step_is_over(self, step: Step) -> None:
@@ -330,7 +352,8 @@ class Simulation:
 
     def _check_cause(self, step: Step, error: OpError, whose: str) -> None:
         """I5."""
-        faults = self.faults[step.since :]
+        earlier = [fault for fault in self.faults[: step.since] if fault.kind == "drain"]  # heard of later
+        faults = earlier + self.faults[step.since :]
         told = f"I5: {whose} was told of step {step.slot} {error!r} of {error.origin}; causes: {faults}"
         origin = error.origin.task if error.origin is not None else ""
         match error:
@@ -339,7 +362,7 @@ class Simulation:
             case DeadlineExceededError():
                 assert step.timeout_s, told
             case CancelledError():
-                assert any(fault.kind in ("client", "kill", "cut") for fault in faults), told
+                assert any(fault.kind in ("client", "kill", "cut", "drain") for fault in faults), told
             case UnavailableError() | AbortedError():
                 blamed = {name for fault in faults for name in fault.tasks}
                 frames = any(not fault.tasks for fault in faults)

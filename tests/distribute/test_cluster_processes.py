@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.cli.worker import main as worker_main
 from flowrt.distribute import cluster_runtime, links
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import ROOT, SOON_S, cluster
@@ -39,7 +40,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 # --- signals (3, 4)
 
 
-def test_one_sigterm_lets_the_running_step_end(pool: ThreadPoolExecutor) -> None:
+@pytest.mark.parametrize("by", ["SIGTERM", "--drain"])
+def test_who_is_told_to_end_lets_the_running_step_end(
+    by: str, pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The step waits for the test, which lets it go when the worker drains."""
     entered, may_go = threading.Event(), threading.Event()
 
@@ -58,7 +62,10 @@ def test_one_sigterm_lets_the_running_step_end(pool: ThreadPoolExecutor) -> None
             assert entered.wait(SOON_S)
             (worker,) = tasks.workers
             worker.wait_for_steps(1)  # the step may be here before it is there
-            worker.send_signal(signal.SIGTERM)
+            if by == "SIGTERM":
+                worker.send_signal(signal.SIGTERM)
+            else:
+                draining = pool.submit(worker_main, ["--drain", worker.address])
             wait_until(lambda: worker.status().is_draining, "it drains", SOON_S)
             with (
                 tf.Session(tasks.target) as late,
@@ -69,7 +76,14 @@ def test_one_sigterm_lets_the_running_step_end(pool: ThreadPoolExecutor) -> None
             assert step.result(SOON_S) == 4.0
             status, errors = worker.end()
     assert status == 0
-    assert errors.splitlines()[-1] == "flowrt-worker: ended: got SIGTERM"
+    if by == "SIGTERM":
+        assert errors.splitlines()[-1] == "flowrt-worker: ended: got SIGTERM"
+        return
+    assert errors.splitlines()[-1] == "flowrt-worker: ended: it was told to drain"
+    assert draining.result(SOON_S) == 0
+    first, last = capsys.readouterr().err.splitlines()[:2]
+    assert first == f"flowrt-worker: {worker.task} at {worker.address} drains, 1 step runs"
+    assert last == f"flowrt-worker: {worker.address} has ended"
 
 
 def test_a_second_sigterm_ends_it_at_once(pool: ThreadPoolExecutor) -> None:

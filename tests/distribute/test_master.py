@@ -39,7 +39,7 @@ class Conversation:
     """The master in worker 0, what it is told, and what it does about it.
 
     What it asks the tasks is a line ``w1 <- RunGraph(a)``, and waits in `asked` until `answer` or `fail`.
-    What it tells them is ``w1 <~ AbortStep``.
+    What it tells them is ``w1 <~ CleanupGraph``.
     """
 
     def __init__(self) -> None:
@@ -314,7 +314,7 @@ def test_a_part_that_fails_ends_the_others_and_the_client_hears_of_it_when_none_
     ready: Conversation,
 ) -> None:
     ready.run()
-    assert ready.fail(PS, InvalidArgumentError("planted")) == ["w1 <~ AbortStep", "w0 <~ AbortStep"]
+    assert ready.fail(PS, InvalidArgumentError("planted")) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
     status = ready.messages[0].body.status
     assert status.is_derived
     assert status.message == "planted"
@@ -348,7 +348,7 @@ def test_a_step_that_fails_is_not_sent_again(ready: Conversation) -> None:
 def test_a_client_may_give_a_step_up(ready: Conversation) -> None:
     ready.run()
     body = pb.CancelStep(request_id=3, status=encode_status(CancelledError("enough"), "client"))
-    aborts = ["ps <~ AbortStep", "w1 <~ AbortStep", "w0 <~ AbortStep"]
+    aborts = ["ps <~ CleanupGraph", "w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
     assert ready.ask(body, peer="client#2") == ["answer client#2 4: Done()"]  # not another's step
     assert ready.ask(body) == [*aborts, "answer client#1 5: Done()"]
     for task in (PS, FIRST):
@@ -370,7 +370,7 @@ def test_tasks_that_miss_the_deadline_are_ended_and_then_left(ready: Conversatio
     ready.run(timeout_ms=1000)
     ready.finish(PS)
     assert ready.tell(w.Ticked(101.0 + m.LATE_S)) == []
-    assert ready.tell(w.Ticked(101.1 + m.LATE_S)) == ["w1 <~ AbortStep", "w0 <~ AbortStep"]
+    assert ready.tell(w.Ticked(101.1 + m.LATE_S)) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
     assert ready.tell(w.Ticked(101.0 + m.LATE_S + m.GRACE_S)) == []
     assert ready.finish(FIRST) == []
     late = ready.tell(w.Ticked(101.2 + m.LATE_S + m.GRACE_S))

@@ -87,7 +87,7 @@ def test_a_request_has_its_own_answer(pair: Pair) -> None:
         pair.ask(Message(pb.RunGraph(step=step)))
     pair.deliver()
     for peer, number, body in reversed(pair.called.requests):
-        peer.answer(number, Message(pb.AbortStep(step=body.step)), None)
+        peer.answer(number, Message(pb.CleanupGraph(step=body.step)), None)
     pair.deliver()
     assert [body.step for body in pair.settled] == [2, 1]
 

@@ -107,10 +107,10 @@ def ended(step: int = 7, error: OpError | None = None) -> w.StepEnded:
     return w.StepEnded(step, ("value",), error)
 
 
-def aborted(step: int = 7, task: str = OTHER) -> pb.AbortStep:
+def aborted(step: int = 7, task: str = OTHER) -> pb.CleanupGraph:
     status = encode_status(InvalidArgumentError("planted"), task)
     status.is_derived = True
-    return pb.AbortStep(step=step, status=status)
+    return pb.CleanupGraph(step=step, status=status)
 
 
 # --- sessions and graphs
@@ -242,7 +242,7 @@ def test_a_step_that_ends_after_it_was_aborted_ends_with_the_reason(ready: Conve
 def test_a_second_abort_does_not_change_the_reason(ready: Conversation) -> None:
     run(ready)
     ready.ask(aborted())
-    ready.ask(pb.AbortStep(step=7, status=encode_status(CancelledError("later"), OTHER)))
+    ready.ask(pb.CleanupGraph(step=7, status=encode_status(CancelledError("later"), OTHER)))
     assert ready.tell(ended())[1] == "answer master#1 2: InvalidArgumentError"
 
 
@@ -340,10 +340,16 @@ def test_the_loss_of_another_peer_changes_nothing(ready: Conversation) -> None:
 
 def test_a_task_that_drains_takes_no_new_work_and_ends_what_it_has(ready: Conversation) -> None:
     run(ready)
-    ready.worker.is_draining = True
-    assert ready.ask(pb.CreateWorkerSession(session="t")) == ["answer master#1 3: UnavailableError"]
-    assert run(ready, step=8) == ["answer master#1 4: UnavailableError"]
+    assert ready.ask(pb.Drain(), peer=CONSUMER) == ["answer consumer#2 3: TaskStatus", "StartDraining"]
+    assert ready.ask(pb.CreateWorkerSession(session="t")) == ["answer master#1 4: UnavailableError"]
+    assert run(ready, step=8) == ["answer master#1 5: UnavailableError"]
+    assert recv(ready) == ["serve consumer#2 6: 2 of 7"]
     assert ready.tell(ended()) == ["answer master#1 2: StepResult"]
+
+
+def test_a_task_drains_once(ready: Conversation) -> None:
+    ready.ask(pb.Drain())
+    assert ready.ask(pb.Drain()) == ["answer master#1 3: TaskStatus"]
 
 
 def test_it_says_how_it_is(ready: Conversation) -> None:

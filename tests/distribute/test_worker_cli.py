@@ -16,7 +16,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.worker import main
-from flowrt.distribute import check
+from flowrt.distribute import check, drain
 from flowrt.distribute.exit_codes import exit_code
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
@@ -146,6 +146,43 @@ def test_a_check_without_the_token_is_refused(
     assert TOKEN not in said.out + said.err
 
 
+# --- --drain
+
+
+def test_a_task_drains_for_who_has_the_token(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--drain", addresses[0]]
+    assert main(words) == 3
+    assert "refused" in capsys.readouterr().err
+    server = Server({"worker": addresses}, "worker", 0, security=Security(token=TOKEN))
+    try:
+        assert main(words) == 6
+        assert "auth refused" in capsys.readouterr().err
+        assert not server.join(0.0)
+        monkeypatch.setenv("FLOWRT_TOKEN", TOKEN)
+        assert main(words) == 0
+        assert server.join(DEADLINE_S)
+    finally:
+        server.stop()
+    said = capsys.readouterr().err
+    assert "task:0 at " in said
+    assert "drains, 0 steps run" in said
+
+
+def test_a_task_that_does_not_end_is_not_waited_for_for_ever(
+    addresses: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(drain, "END_S", 0.3)
+    server = Server({"worker": addresses}, "worker", 0)
+    server.on_drain = lambda: None
+    try:
+        assert main(["--drain", addresses[0]]) == 1
+    finally:
+        server.stop()
+    assert "expected its end within 0 s; it still answers" in capsys.readouterr().err
+
+
 # --- --check
 
 
@@ -213,6 +250,7 @@ def test_check_compares_versions_clusters_and_tasks(
         (["--job", "worker", "--task", "0", "--check"], "expected one described by --cluster"),
         (["--task", "x"], "argument --task: invalid"),
         (["--task", "-1"], "expected a number of at least 0"),
+        (["--drain", "a"], "expected host:port"),
         (["--nope"], "unrecognized arguments: --nope"),
     ],
 )

@@ -136,8 +136,21 @@ def test_of_a_cluster_the_devices_and_why_there_is_no_plan():
         y = tf.sin(tf.placeholder("float32", [2], name="x"), name="y")
     explained = explain(graph, y)
     assert explained.operations[-1].device == "/job:worker/replica:0/task:1/device:CPU:0"
-    assert "no plan: its devices are those of a cluster" in str(explained)
+    assert "no plan: the tasks of the cluster plan their parts" in str(explained)
     assert not explained.devices
+
+
+def test_a_session_of_a_cluster_compiles_nothing_to_be_explained():
+    server = tf.train.Server.create_local_server()
+    try:
+        with tf.Graph().as_default(), tf.Session(server.target) as session:
+            explained = explain(session, tf.sin(tf.constant(0.5), name="y"))
+            with pytest.raises(NotFoundError, match="has compiled nothing"):
+                explain(server.target)
+    finally:
+        server.stop()
+    assert explained.operations
+    assert explained.unplanned.startswith("the tasks of the cluster plan their parts")
 
 
 # --- scripts

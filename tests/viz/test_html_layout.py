@@ -30,6 +30,18 @@ def test_boxes_of_a_layer_have_room_for_each_other(edges):
         assert all(right - left >= 1 - 1e-6 for left, right in pairwise(columns))
 
 
+ONE_COLUMN = [
+    (0, 7), (1, 5), (1, 9), (1, 10), (2, 5), (2, 9), (3, 10), (5, 4), (5, 11), (6, 7), (6, 10), (6, 11),
+    (7, 10), (8, 6), (8, 12), (9, 2), (9, 12), (11, 2), (11, 8), (12, 7), (12, 8),
+]  # fmt: skip
+"""igraph 1.0 puts two of a layer of this graph in one place."""
+
+
+def test_two_boxes_never_stand_in_one_place():
+    layout = lay_out(13, ONE_COLUMN)
+    assert len(set(zip(layout.layers, layout.columns, strict=True))) == 13
+
+
 @settings(max_examples=150, deadline=None)
 @given(edges_between_few)
 def test_what_passes_a_layer_stands_beside_its_boxes(edges):

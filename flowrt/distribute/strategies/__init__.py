@@ -39,6 +39,7 @@ from flowrt.distribute.strategies.context import get_strategy as get_strategy
 from flowrt.distribute.strategies.context import has_strategy as has_strategy
 from flowrt.distribute.strategies.context import in_cross_replica_context as in_cross_replica_context
 from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps as CrossDeviceOps
+from flowrt.distribute.strategies.cross_device_ops import ReductionToEachDevice as ReductionToEachDevice
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice as ReductionToOneDevice
 from flowrt.distribute.strategies.extended import StrategyExtended as StrategyExtended
 from flowrt.distribute.strategies.input import DistributedDataset as DistributedDataset

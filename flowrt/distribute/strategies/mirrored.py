@@ -13,7 +13,7 @@ from typing import Any
 
 from flowrt.config import list_physical_devices
 from flowrt.device.spec import format_device, parse_device
-from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps, ReductionToOneDevice
+from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps, ReductionToEachDevice
 from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.replica_threads import call_for_each_replica
 from flowrt.distribute.strategies.strategy import Strategy
@@ -27,16 +27,17 @@ class MirroredStrategy(Strategy):
     """A replica on each of ``devices``: names as ``"/gpu:0"`` or ``"/cpu:1"``, by default all GPUs, or the
     CPU where there are none.
 
-    ``cross_device_ops`` says how values are reduced. Several CPU devices or parts of a GPU take
-    ``ConfigProto(device_count={"CPU": 2})`` or ``GPUOptions.experimental.virtual_devices``. Raises
-    `InvalidArgumentError` for no devices or one that is named twice.
+    ``cross_device_ops`` says how values are reduced, by default `ReductionToEachDevice`. Several CPU
+    devices or parts of a GPU take ``ConfigProto(device_count={"CPU": 2})`` or
+    ``GPUOptions.experimental.virtual_devices``. Raises `InvalidArgumentError` for no devices or one that is
+    named twice.
     """
 
     def __init__(
         self, devices: Sequence[str] | None = None, cross_device_ops: CrossDeviceOps | None = None
     ) -> None:
         chosen = default_devices() if devices is None else canonical_devices(devices, "MirroredStrategy")
-        super().__init__(MirroredExtended(self, chosen, cross_device_ops or ReductionToOneDevice()))
+        super().__init__(MirroredExtended(self, chosen, cross_device_ops or ReductionToEachDevice()))
 
 
 class MirroredExtended(StrategyExtended):

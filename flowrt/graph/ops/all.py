@@ -9,6 +9,8 @@ from flowrt.graph.ops import (  # noqa: F401
     batch_norm,
     bias,
     bitwise,
+    collective_gradients,
+    collective_shapes,
     collectives,
     comparison,
     complex_parts,

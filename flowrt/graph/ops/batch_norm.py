@@ -82,9 +82,9 @@ def _batch_norm(
     factor = scale.dtype.type(exponential_avg_factor)
     old = mean, variance
     if is_training:
-        mean = wide.mean(axis=axes)
+        mean = _mean(wide, axes)
         centered = wide - mean.reshape(shape)
-        variance = xp.square(centered).mean(axis=axes)
+        variance = _mean(xp.square(centered), axes)
     else:
         centered = wide - mean.reshape(shape)
     slope = scale / xp.sqrt(variance + scale.dtype.type(epsilon))
@@ -99,6 +99,11 @@ def _batch_norm(
             given_variance = (1 - factor) * old[1] + factor * given_variance
     unused = xp.zeros((), scale.dtype)
     return deliver(out, x.dtype, (centered, given_mean, given_variance, mean, variance, unused))
+
+
+def _mean(x: Any, axes: tuple[int, ...]) -> Any:
+    """The mean along ``axes``; of no elements NaN, without NumPy's warning."""
+    return x.mean(axis=axes) if x.size else x.sum(axis=axes) + x.dtype.type("nan")
 
 
 def deliver(out: Any, dtype: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -120,7 +125,9 @@ def _batch_norm_grad(
     inverse = 1 / xp.sqrt(variance + dtype.type(epsilon))
     centered = x.astype(dtype, copy=False) - mean.reshape(shape)
     offset_gradient = dy.sum(axis=axes)
-    scale_gradient = (dy * centered).sum(axis=axes) * inverse
+    scale_gradient = (dy * centered).sum(axis=axes)
+    if x.size:  # the statistics of no elements are NaN, but the sum over none is 0
+        scale_gradient *= inverse
     if is_training:
         count = dtype.type(max(1, x.size // max(1, mean.size)))
         centered *= (scale_gradient * inverse / count).reshape(shape)

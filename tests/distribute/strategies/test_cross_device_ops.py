@@ -17,6 +17,7 @@ from tests.distribute.strategies.cpus import CPUS, mirrored, session
 
 D = tf.distribute
 OPS: dict[str, Callable[[], Any]] = {
+    "each device": D.ReductionToEachDevice,
     "one device": D.ReductionToOneDevice,
     "a third device": lambda: D.ReductionToOneDevice("/cpu:3"),
     "auto": D.AllReduceCrossDeviceOps,

@@ -11,24 +11,19 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.collectives import Group, JoinedGroup, join
-from flowrt.distribute.strategies.communication_options import CommunicationOptions
-from flowrt.distribute.strategies.multi_worker import MultiWorkerExtended
-from flowrt.distribute.strategies.strategy import Strategy
+from flowrt.distribute.collectives import JoinedGroup
 from flowrt.graph import op_def
 from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, attr_float, attr_int, define_op, sample
+from tests.distribute.strategies.workers_of_one_process import SOON_S, Worker, at_once, joined_workers
 
 LAYERS, WORKERS, WIDTH = 5, 2, 4
-SOON_S = 60.0
-_keys = itertools.count()
 
 
 @final
@@ -84,29 +79,12 @@ def backward_op(sums: Sums) -> Iterator[Any]:
         del op_def._registry[op.name]
 
 
-@contextmanager
-def joined_workers(sums: Sums) -> Iterator[list[JoinedGroup]]:
-    key = f"overlap {next(_keys)}"
-    with ExitStack() as stack, ThreadPoolExecutor(WORKERS) as pool:
-        groups = [Group(key, WORKERS, (rank,)) for rank in range(WORKERS)]
-        joined = [stack.enter_context(each) for each in pool.map(lambda g: join(g, kind="local"), groups)]
-        for each in joined:
-            sums.watch(each)
-        yield joined
-
-
-class Worker(Strategy):
-    """As `MultiWorkerMirroredStrategy` makes it, with a bucket a variable."""
-
-    def __init__(self, group: Group) -> None:
-        options = CommunicationOptions(bytes_per_pack=WIDTH * 8)
-        super().__init__(MultiWorkerExtended(self, group, ("/device:CPU:0",), options))
-
-
-def training(strategy: Strategy, rank: int, kernel: Any) -> tuple[Any, list[Any]]:
+def training(strategy: Worker, rank: int, kernel: Any) -> tuple[Any, list[Any]]:
     """A step of the chain of layers, and its variables; the first layer of all has no kernel behind it."""
     with strategy.scope():
-        weights = [tf.get_variable(f"w{n}", [WIDTH], tf.float64, tf.ones_initializer()) for n in range(LAYERS)]
+        weights = [
+            tf.get_variable(f"w{n}", [WIDTH], tf.float64, tf.ones_initializer()) for n in range(LAYERS)
+        ]
         optimizer = tf.train.GradientDescentOptimizer(0.125)
 
     def behind(x: Any, count: int) -> Any:
@@ -138,7 +116,7 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
     def work(joined: JoinedGroup) -> Any:
         (rank,) = joined.group.ranks
         with tf.Graph().as_default():
-            train, weights = training(Worker(joined.group), rank, kernel)
+            train, weights = training(Worker(joined.group, bucket_bytes=WIDTH * 8), rank, kernel)
             config = tf.ConfigProto(inter_op_parallelism_threads=streams)
             with tf.Session(config=config) as session:
                 session.run(tf.global_variables_initializer())
@@ -146,8 +124,10 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
                 session.run(train, options=traced, run_metadata=metadata[rank])
                 return session.run(weights)
 
-    with backward_op(sums) as kernel, joined_workers(sums) as joined, ThreadPoolExecutor(WORKERS) as pool:
-        found = list(pool.map(work, joined, timeout=2 * SOON_S))
+    with backward_op(sums) as kernel, joined_workers(WORKERS) as joined:
+        for each in joined:
+            sums.watch(each)
+        found = at_once(work, joined)
     np.testing.assert_array_equal(found, np.full_like(found, 1 - 0.125 * (1.0 + 2.0)))
     for each in metadata:
         check_trace(each)

@@ -204,6 +204,32 @@ def test_batch_norm_moves_each_replicas_statistics_and_saves_their_mean() -> Non
     ]
 
 
+@pytest.mark.parametrize("is_fused", (False, True))
+@pytest.mark.parametrize("is_fed", (False, True))
+def test_a_replica_without_rows_has_no_say_in_batch_norm(is_fused: bool, is_fed: bool) -> None:
+    """Of five rows in batches of four the second replica gets none in the second step."""
+    strategy, rows = mirrored(2), np.random.default_rng(2).standard_normal((5, 2, 2, 3))
+    dataset = tf.data.Dataset.from_tensor_slices(rows).batch(4)
+    iterator = strategy.experimental_distribute_dataset(dataset).make_initializable_iterator()
+    training = tf.placeholder_with_default(True, []) if is_fed else True
+    with strategy.scope():
+        layer = tf.layers.BatchNormalization(momentum=0.5, fused=is_fused)
+        optimizer = tf.train.GradientDescentOptimizer(0.1)
+
+    def fn(x: Any) -> Any:
+        loss = tf.reduce_sum(layer(x, training=training) ** 3)
+        with tf.control_dependencies([optimizer.minimize(loss), *layer.updates]):
+            return tf.shape(x)[0]
+
+    counts = strategy.experimental_local_results(strategy.run(fn, args=(iterator.get_next(),)))
+    with initialized() as sess:
+        sess.run(iterator.initializer)
+        assert [sess.run(counts), sess.run(counts)] == [[2, 2], [1, 0]]
+        mean_of_idle = rows[2:4].mean((0, 1, 2)) / 2
+        np.testing.assert_allclose(sess.run(layer.moving_mean.copies[1]), mean_of_idle, atol=1e-12)
+        assert np.isfinite(sess.run([layer.gamma, layer.beta, layer.moving_variance])).all()
+
+
 @pytest.mark.parametrize("make", [mirrored, central])
 def test_a_metric_counts_in_every_replica(make) -> None:
     strategy = make(2)
