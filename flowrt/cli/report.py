@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 
+from flowrt.errors import OpError
 from flowrt.report import write_report
 
 HELP = "write one HTML file of a run: curves, times, traffic, memory, events"
+MISTAKE = 2
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -19,5 +22,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     target = arguments.out or arguments.run_dir / "report.html"
-    print(write_report(arguments.run_dir, target))
+    try:
+        print(write_report(arguments.run_dir, target))
+    except OpError as error:
+        print(f"flowrt report: {str(error).splitlines()[0]}", file=sys.stderr)
+        return MISTAKE
     return 0

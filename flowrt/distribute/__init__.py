@@ -24,7 +24,7 @@ Modules, from pure to thread-safe:
     peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
     server                    `Server`: puts them together and does what the state machines decide
     cluster_runtime           what a session of a cluster has in the place of plans
-    launcher, check           ``flowrt-run`` and ``flowrt-worker --check``
+    launcher, check, drain    ``flowrt-run``, ``flowrt-worker --check`` and ``--drain``
     strategies/               a front end, and the only one here: training on several replicas
 
 What always holds:

@@ -41,7 +41,7 @@ from flowrt.executor.small_calls import small_call
 from flowrt.executor.strand import Strand
 from flowrt.executor.streams import StreamSchedule
 from flowrt.executor.trip_counts import trip_counts
-from flowrt.executor.update_kernel import Update, Updates, update_of
+from flowrt.executor.update_kernel import Update, Updates, late_array, update_of
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
@@ -228,7 +228,11 @@ class Binder:
         if self._is_remote and self._schedule.count > 1:
             return
         for slot in self._tensors.last_read(node, position):
-            self._strand.emit(node, self._tensors.registers.__setitem__, (slot, None))
+            updates = self._strand.last_function
+            if isinstance(updates, Updates):  # the next may join them
+                updates.free(slot)
+            else:
+                self._strand.emit(node, self._tensors.registers.__setitem__, (slot, None))
 
     # --- functions
 
@@ -353,7 +357,8 @@ class Binder:
         if node.op.effect is not Effect.WRITE or node.op.loop is None:
             return False
         if not self._is_remote:
-            found = update_of(node, arguments)
+            specs = map(self._subgraph.spec, node.inputs)
+            found = update_of(node, [late_array(a, s) for a, s in zip(arguments, specs, strict=True)])
             if found is not None:
                 self._join_update(found, operands)
             return found is not None
@@ -366,7 +371,7 @@ class Binder:
         """With those just before it, if it can be."""
         updates = self._strand.last_function
         if not (isinstance(updates, Updates) and updates.add(update)):
-            updates = Updates()
+            updates = Updates(self._tensors.registers)
             updates.add(update)
             self._strand.emit(update.node, updates)
         self._strand.line(update.node, [operand.text for operand in operands], "")

@@ -312,8 +312,8 @@ class BaseSession:
         return self._runtime.setting()
 
     def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Plan | None:
-        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to; None of a cluster, whose tasks
-        have plans of their own. Nothing runs. Raises as `run`.
+        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to; None of a cluster, whose
+        tasks have plans of their own. Nothing runs. Raises as `run`.
         """
         request = self._request(fetches, feeds)
         if not isinstance(self._runtime, LocalRuntime):

@@ -1,47 +1,84 @@
 """The compiled loops of operations that change variables: an optimizer's updates in one pass over memory.
 
 Updates that stand side by side, as an optimizer's do, are one call: `Updates`. The variables' memory stays
-for the session's life, so the loops are bound to it once. As with the operations' own kernels all variables
-are locked meanwhile, in one order, and all must have a value.
+for the session's life, so the loops are bound to it once; a gradient that is in a register, received or new
+in each step, is found at each call. It always fits, as a copy if need be: on every device that has a copy of
+a variable the same loop updates it, so the copies stay equal to the last bit. As with the operations' own
+kernels all variables are locked meanwhile, in one order, and all must have a value.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from threading import Lock
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
-from flowrt.device.call_sequence import Call, in_sequence, shared
+from flowrt.device.call_sequence import Call, Table, in_sequence, shared
 from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.arguments import Later
 from flowrt.executor.loop_layout import PARALLEL_NS, expanded, layout_of, parts_on, strides_in
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node
+from flowrt.graph.node import Node, TensorSpec, static_shape
 from flowrt.graph.passes.group import Level
 from flowrt.graph.resources import VariableResource
+from flowrt.graph.shapes import is_static
 
 Array = np.ndarray[Any, Any]
 
 
+class LateArray(NamedTuple):
+    """An array that is in register ``slot`` when the call is made, of the ``stand_in``'s shape and dtype."""
+
+    slot: int
+    stand_in: Array
+    """In C order."""
+
+    def read(self, registers: Sequence[Any]) -> Array:
+        """The array, in C order. Raises `InvalidArgumentError` for one of another shape."""
+        array: Array = registers[self.slot]
+        shape, dtype = self.stand_in.shape, self.stand_in.dtype
+        is_array = type(array) is np.ndarray  # a scalar has no memory
+        if not (is_array and array.flags.c_contiguous and array.flags.aligned and array.dtype == dtype):
+            array = np.array(array, dtype, order="C")
+        if array.shape != shape:
+            message = f"expected an update of shape {list(shape)}; got {list(array.shape)}"
+            raise InvalidArgumentError(message)
+        return array
+
+
+def late_array(argument: Any, spec: TensorSpec) -> Any:
+    """An ``argument`` of ``spec`` that is in a register and of known shape as a `LateArray`; any other as it
+    is.
+    """
+    if not isinstance(argument, Later) or argument.plain_slot is None or not is_static(spec.shape):
+        return argument
+    return LateArray(argument.plain_slot, np.empty(static_shape(spec), spec.dtype.np))
+
+
 class Update(NamedTuple):
     """What ``node`` does: ``calls`` that write ``variables``, of which the ``needed`` must have a value, and
-    read ``arrays``.
+    read ``arrays`` and, by the position of its address in the calls' one ``table``, each of ``late``.
     """
 
     node: Node
     variables: tuple[VariableResource, ...]
     needed: tuple[VariableResource, ...]
     arrays: tuple[Array, ...]
+    late: tuple[tuple[int, LateArray], ...]
     calls: tuple[Call, ...]
-    nanoseconds: float
+    table: Table
 
 
 def update_of(node: Node, arguments: Sequence[Any]) -> Update | None:
-    """The update of ``node``, whose inputs are variables and arrays; None where no loop does it."""
+    """The update of ``node``, whose inputs are variables, arrays and `LateArray`s; None where no loop does
+    it.
+    """
     variables = tuple([a for a in arguments if isinstance(a, VariableResource)])
-    values = [a.array if isinstance(a, VariableResource) else a for a in arguments]
+    values = [_array_of(argument) for argument in arguments]
     if not variables or len(set(variables)) < len(variables) or not all(map(_is_fit, values)):
         return None
     domain = variables[0].array.shape
@@ -57,16 +94,26 @@ def update_of(node: Node, arguments: Sequence[Any]) -> Update | None:
     layout = layout_of(expanded(program), domain, strides)
     read = {data for op, _, _, data, _ in program.instructions if op == "load"}
     needed = tuple([a for i, a in enumerate(arguments) if isinstance(a, VariableResource) and i in read])
-    return Update(node, variables, needed, arrays, tuple(parts_on(layout, values)), layout.nanoseconds)
+    late = tuple([(i, a) for i, a in enumerate(arguments) if isinstance(a, LateArray)])
+    calls = tuple(parts_on(layout, values))
+    return Update(node, variables, needed, arrays, late, calls, calls[0][1][0])
+
+
+def _array_of(argument: Any) -> Any:
+    if isinstance(argument, LateArray):
+        return argument.stand_in
+    return argument.array if isinstance(argument, VariableResource) else argument
 
 
 @final
 class Updates:
     """Updates of which none touches what another writes, as one call: threads share all of their elements.
-    Nothing is written unless all can be made.
+    Nothing is written unless all can be made. Late arrays are in ``registers``.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, registers: list[Any]) -> None:
+        self._registers = registers
+        self._freed: list[int] = []
         self._updates: list[Update] = []
         self._written, self._read = _NOWHERE, _NOWHERE
         self._unsure: list[tuple[Node, VariableResource]] = []
@@ -74,6 +121,9 @@ class Updates:
         self._call: Call | None = None
         """Of all loops, from the first call on: until then there may be more of them."""
         self._variables: list[VariableResource] = []
+        self._begins: list[int] = []
+        self._ends: list[int] = []
+        """With ``_begins`` the memory that is written, in order."""
 
     def add(self, update: Update) -> bool:
         """Whether ``update`` is one of these from now on; False if it has to wait for another."""
@@ -85,14 +135,22 @@ class Updates:
         self._unsure += [(update.node, variable) for variable in update.needed]
         return True
 
+    def free(self, slot: int) -> None:
+        """Let go of what is in the register once the updates are made."""
+        self._freed.append(slot)
+
     def _joined(self) -> Call:
         self._variables = sorted([v for update in self._updates for v in update.variables], key=id)
         calls = [call for update in self._updates for call in update.calls]
-        is_long = sum(update.nanoseconds for update in self._updates) > PARALLEL_NS
+        written = self._written[np.argsort(self._written[:, 0])]
+        self._begins, self._ends = written[:, 0].tolist(), written[:, 1].tolist()
+        is_long = sum(update.table.nanoseconds for update in self._updates) > PARALLEL_NS
         return shared(calls) if is_long and len(calls) > 1 else in_sequence(calls)
 
     def __call__(self) -> None:
-        """Raises `FailedPreconditionError`, which names the operation, for a variable without a value."""
+        """Raises `FailedPreconditionError` for a variable without a value, `InvalidArgumentError` for a late
+        array of another shape than was known; both name the operation.
+        """
         if self._call is None:
             self._call = self._joined()
         function, arguments = self._call
@@ -103,12 +161,39 @@ class Updates:
                 held.append(variable.lock)
             if self._unsure:
                 self._check()
+            kept = self._find_late()
             function(*arguments)
+            del kept
             for variable in self._variables:
                 variable.is_initialized = True
         finally:
             for lock in held:
                 lock.release()
+        for slot in self._freed:
+            self._registers[slot] = None
+
+    def _find_late(self) -> list[Array]:
+        """Have the loops read the late arrays where they are now, 1 us each. What is written too, by this
+        update or another, is read from a copy. Returns what must stay until the loops end.
+        """
+        kept = []
+        for node, _, _, _, late, _, table in self._updates:
+            for position, expected in late:
+                try:
+                    array = expected.read(self._registers)
+                except InvalidArgumentError as error:
+                    raise located(node, error) from None
+                address = _address(array)
+                if self._is_written(address, array.nbytes):
+                    array = array.copy()
+                    address = _address(array)
+                table.words[position] = address
+                kept.append(array)
+        return kept
+
+    def _is_written(self, address: int, nbytes: int) -> bool:
+        before = bisect_left(self._begins, address + nbytes)
+        return before > 0 and self._ends[before - 1] > address
 
     def _check(self) -> None:
         for node, variable in self._unsure:
@@ -125,6 +210,11 @@ _Extents = np.ndarray[Any, Any]
 """[n, 2]: the addresses at which arrays begin and end."""
 
 _NOWHERE = np.empty((0, 2), np.int64)
+
+
+def _address(array: Array) -> int:
+    address: int = array.__array_interface__["data"][0]
+    return address
 
 
 def _extents(arrays: Sequence[Array]) -> _Extents:

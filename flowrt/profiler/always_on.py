@@ -37,10 +37,16 @@ def recent_step_stats() -> list[Any]:
 
 
 def write_recent_steps(path: Path) -> None:
-    """Write what is kept as a Chrome trace to ``path``, whole or not at all. Raises OSError."""
+    """Write what is kept as a Chrome trace to ``path``, whole or not at all. Raises OSError.
+
+    A process without steps, as the one that starts the workers, writes nothing: the file may be another's.
+    """
+    steps = recent_step_stats()
+    if not steps:
+        return
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(Timeline(recent_step_stats()).generate_chrome_trace_format(), encoding="utf-8")
+    partial.write_text(Timeline(steps).generate_chrome_trace_format(), encoding="utf-8")
     partial.replace(path)
 
 

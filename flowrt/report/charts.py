@@ -197,10 +197,10 @@ def _axes(
 
 
 def _curve(frame: Frame, points: Sequence[Point], colour: str) -> list[Markup]:
-    if len(points) == 1:
-        (only,) = points
-        return [element("circle", cx=frame.x(only.step), cy=frame.y(only.value), r=3, class_=f"dot {colour}")]
     finite = [point for point in points if math.isfinite(point.value)]
+    if len(finite) == 1:
+        (only,) = finite
+        return [element("circle", cx=frame.x(only.step), cy=frame.y(only.value), r=3, class_=f"dot {colour}")]
     if len(finite) < MIN_SMOOTHED or not is_noisy([point.value for point in finite]):
         return [_line(frame, thinned(points), f"curve {colour}")]
     return [

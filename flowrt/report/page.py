@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from importlib.resources import files
 from pathlib import Path
 
 from flowrt.report.markup import Markup, element, joined
 from flowrt.report.read_run import Run, read_run
 from flowrt.report.sections import SECTIONS
+from flowrt.train.durable_files import replace_file, typed_os_errors
 from flowrt.version import VERSION
 
 
@@ -30,15 +30,12 @@ def make_page(run: Run) -> str:
 def write_report(directory: Path, target: Path) -> Path:
     """Write the report of the run in ``directory`` to ``target``, whole or not at all; ``target``.
 
-    Raises `NotFoundError` for a directory that is none or has nothing to show, and OSError.
+    Raises `NotFoundError` for a directory that is none or has nothing to show, and the
+    `OpError` of a place that cannot be written.
     """
     page = make_page(read_run(directory))
-    partial = target.with_name(f"{target.name}.{os.getpid()}")
-    try:
-        partial.write_text(page, encoding="utf-8")
-        partial.replace(target)
-    finally:
-        partial.unlink(missing_ok=True)
+    with typed_os_errors(f"{target}: cannot write it"):
+        replace_file(str(target), page.encode("utf-8", "replace"))  # names of files may be no text
     return target
 
 

@@ -13,7 +13,7 @@ import flowrt as tf
 from flowrt.device import host_jit
 from flowrt.device.call_sequence import in_sequence
 from flowrt.executor import loop_layout, update_kernel
-from flowrt.executor.update_kernel import Updates, update_of
+from flowrt.executor.update_kernel import LateArray, Updates, update_of
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.passes.fuse import MIN_ALONE
@@ -440,23 +440,32 @@ def rows_and_variables():
 @given(
     st.lists(
         st.tuples(
-            st.sampled_from(ASSIGNMENTS), st.integers(0, 3), st.integers(0, 4), st.sampled_from([1, -1])
+            st.sampled_from(ASSIGNMENTS),
+            st.integers(0, 3),
+            st.integers(0, 4),
+            st.sampled_from([1, -1]),
+            st.booleans(),
         ).filter(lambda drawn: drawn[1] != drawn[2]),
         max_size=8,
     )
 )
 def test_updates_in_calls_do_what_they_do_one_by_one(wanted):
-    """Each changes a variable by a row, which may be another variable, read in either order. Those of one
-    call are made backwards: no order of them may matter.
+    """Each changes a variable by a row, which may be another variable, read in either order, known or in a
+    register. Those of one call are made backwards: no order of them may matter.
     """
     (found, variables), (expected, plain) = rows_and_variables(), rows_and_variables()
-    calls = []
-    for name, target, source, step in wanted:
+    calls, registers = [], []
+    for name, target, source, step, is_late in wanted:
         node = Node(name, op_def(name), (), (), {}, "", None, ())
         node.op.kernel(np, plain[target], expected[source, ::step].copy())
-        update = update_of(node, [variables[target], found[source, ::step]])
-        if not (calls and calls[-1].add(update)):
-            calls.append(Updates())
+        array = found[source, ::step]
+        if is_late:
+            registers.append(array)
+            array = LateArray(len(registers) - 1, np.empty(8, np.float32))
+        update = update_of(node, [variables[target], array])
+        is_new_value = is_late and source < 4  # a program gets it by another instruction, in between
+        if is_new_value or not (calls and calls[-1].add(update)):
+            calls.append(Updates(registers))
             assert calls[-1].add(update)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(update_kernel, "in_sequence", lambda calls: in_sequence(calls[::-1]))

@@ -32,12 +32,14 @@ from tests.graph.pretend_device import PretendArray, pretend, waits
 from tests.graph.test_all_ops import build, cases, flat_inputs
 
 FOR_THE_CPU = """
-    AsString Assert CheckNumerics DecodeRaw HistogramSummary ImageSummary MergeSummary Print PrintV2 PyFunc
-    PyFuncStateless ReduceJoin ScalarSummary StaticRegexReplace StringFormat StringJoin StringLength
-    StringLower StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp
+    AllGather AllReduce AllToAll AsString Assert Barrier Broadcast CheckNumerics DecodeRaw ExpectData Gather
+    HistogramSummary ImageSummary MergeSummary Print PrintV2 PyFunc PyFuncStateless Reduce ReduceJoin
+    ReduceScatter ScalarSummary Scatter StaticRegexReplace StringFormat StringJoin StringLength StringLower
+    StringStrip StringToNumber StringUpper Substr TensorSummaryV2 Timestamp _GroupRecv _GroupSend _GroupStart
+    _GroupWait
 """
-"""Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside. (`_Send`, which
-takes tensors there, comes after placement.)
+"""Ops that no GPU runs, whatever their dtypes: strings, Python, the world outside, ranks of other graphs
+among it. Collectives are expanded before placement. (`_Send`, which takes tensors there, comes after it.)
 """
 
 WAITING = """

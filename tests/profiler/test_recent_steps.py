@@ -107,6 +107,14 @@ def test_a_process_leaves_a_trace_of_its_last_steps(tmp_path: Path, setting: str
     assert [e["name"] for e in events if e["ph"] == "b"] == [f"step {i}" for i in range(4)]
 
 
+def test_a_process_without_steps_leaves_the_trace_of_another(tmp_path: Path) -> None:
+    assert run("run.json", tmp_path).returncode == 0
+    written = (tmp_path / "run.json").read_bytes()
+    environ = os.environ | {"FLOWRT_TRACE": "run.json", "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", "import flowrt"], check=True, env=environ, cwd=tmp_path)
+    assert (tmp_path / "run.json").read_bytes() == written
+
+
 def test_a_task_of_a_cluster_leaves_its_own(tmp_path: Path) -> None:
     with cluster(1, 1, environ={"FLOWRT_TRACE": f"{tmp_path}/"}) as tasks, tf.Graph():
         with tf.device("/job:worker/task:1"):

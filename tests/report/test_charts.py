@@ -57,6 +57,17 @@ def test_durations_and_sizes_have_units() -> None:
     assert [size(n) for n in (0, 1023, 1536, 3 << 30)] == ["0 B", "1023 B", "1.5 KiB", "3 GiB"]
 
 
+def test_a_line_without_a_finite_value_is_not_drawn() -> None:
+    drawn = curves({"good": [Point(0, 0.0, 1.0), Point(1, 0.0, 2.0)], "bad": [Point(0, 0.0, math.nan)]})
+    assert "<circle" not in drawn
+    assert '="nan"' not in drawn
+
+
+def test_one_finite_value_among_others_is_a_dot() -> None:
+    drawn = curves({"loss": [Point(0, 0.0, math.nan), Point(1, 0.0, 2.0), Point(2, 0.0, math.inf)]})
+    assert drawn.count("<circle") == 1
+
+
 def test_a_scale_of_one_value_puts_it_in_the_middle() -> None:
     assert Scale(5, 5, 0, 100)(5) == 50
     assert Scale(0, 10, 100, 0)(2.5) == 75

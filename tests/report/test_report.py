@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html.parser
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from flowrt.cli.main import main
+from flowrt.errors import InvalidArgumentError
 from flowrt.report import write_report
 from flowrt.report.page import make_page
 from flowrt.report.read_run import read_run
@@ -101,6 +103,11 @@ def test_names_are_text(tmp_path: Path, name: str) -> None:
     assert name in page.sections["Curves"]
     assert [tag for tag, _ in page.tags].count("script") == 1
     assert not [tag for tag, attributes in page.tags if tag == "img" or "onerror" in attributes]
+
+
+def test_names_of_folders_may_be_no_text(tmp_path: Path) -> None:
+    write_curves(Path(os.fsdecode(os.fsencode(tmp_path) + b"/\xff")), "loss", steps=2)
+    assert "loss" in Page(write_report(tmp_path, tmp_path / "report.html").read_text()).sections["Curves"]
 
 
 def test_what_a_run_has_not_is_named(tmp_path: Path) -> None:
@@ -193,10 +200,13 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, what: str,
     assert not target.exists()
 
 
-def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path, capsys: Any) -> None:
     write_curves(tmp_path / "run", "loss", steps=2)
     target = tmp_path / "report.html"
     target.mkdir()
-    with pytest.raises(OSError, match=r"report\.html"):
+    with pytest.raises(InvalidArgumentError, match=r"report\.html: cannot write it"):
         write_report(tmp_path / "run", target)
+    assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "none" / "report.html")]) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "none/report.html: cannot write it" in line
     assert {path.name for path in tmp_path.iterdir()} == {"run", "report.html"}

@@ -12,8 +12,11 @@ from flowrt import protos
 from flowrt.cli.main import main
 from flowrt.errors import NotFoundError
 from flowrt.viz import FORMATS, explain, export
-from flowrt.viz.sources import VIEWS
-from tests.viz.graphs import network, two_devices_session
+from flowrt.viz.from_parts import view_of
+from flowrt.viz.sources import VIEWS, Task
+from flowrt.viz.stages import stages
+from flowrt.viz.view import EdgeKind
+from tests.viz.graphs import CPU1, network, two_devices_session
 
 QUICK = sorted(set(FORMATS) - {"html", "svg"})  # those have files of their own
 
@@ -261,3 +264,15 @@ def test_a_running_worker_shows_its_parts(tmp_path):
     assert explained.startswith("task: /job:localhost/replica:0/task:0\n")
     assert "the master placed it there" in explained
     assert "Mul(" in explained.partition("program ")[2]
+
+
+def test_the_graphs_of_a_worker_keep_what_they_send():
+    graph, _, loss, train = network()
+    with two_devices_session(graph) as session:
+        cut = next(stage for stage in stages(session, [loss, train]) if stage.phase == "partitioned")
+    part = cut.parts[CPU1]
+    shown = view_of(Task("worker", [part, part]).parts("placed"))
+    sends = [node for node in shown.nodes.values() if node.op == "_Send"]
+    assert {node.group.partition("/")[0] for node in sends} == {"graph_0", "graph_1"}
+    tensors = [edge.tensor for edge in shown.edges if edge.kind is EdgeKind.TRANSFER]
+    assert len(tensors) == len(set(tensors))

@@ -275,11 +275,16 @@ class SyncOnReadVariable(DistributedVariable):
             return self.read_value()
 
     def _parts_of_sum(self, value: Any) -> Any:
-        """A value a copy, equal but for what integers leave over, which the first gets."""
-        count = len(self._copies)
+        """A value a copy: with the copies of other workers they add up to ``value``. They are equal but for
+        what integers leave over, which the first replica of all gets.
+        """
+        extended = self._strategy.extended
+        count = extended.num_replicas_in_sync
         share: Any = div(value, count)
-        first = value - share * (count - 1) if self.dtype.is_integer else share
-        return _spread([first] + [share] * (count - 1))
+        parts = [share] * len(self._copies)
+        if extended.first_replica_id == 0 and self.dtype.is_integer:
+            parts[0] = value - share * (count - 1)
+        return _spread(parts)
 
     # --- what is saved and restored
 

@@ -107,7 +107,22 @@ def looks_up(strategy):
         return session.run(table)[:, 0].tolist()
 
 
-DOES = {"uneven": reads_unevenly, "sparse": looks_up}
+def assigns_a_sum(strategy):
+    """What a variable whose value is the sum of all replicas' is after an assignment of 7."""
+    with strategy.scope():
+        options = {"synchronization": tf.VariableSynchronization.ON_READ, "trainable": False}
+        total = tf.get_variable(
+            "total", [], tf.int64, tf.zeros_initializer(), aggregation=tf.VariableAggregation.SUM, **options
+        )
+        assigned = total.assign(7)
+        with tf.control_dependencies([assigned]):
+            read = total.read_value()
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        return int(session.run(read))
+
+
+DOES = {"assigned": assigns_a_sum, "uneven": reads_unevenly, "sparse": looks_up}
 
 if WHAT == "absent" and TASK == 1:
     time.sleep(600)

@@ -91,6 +91,10 @@ def test_sparse_gradients_are_those_of_all() -> None:
 # --- what goes wrong
 
 
+def test_a_sum_over_all_replicas_is_what_was_assigned() -> None:
+    assert answers("assigned", 2) == [7, 7]
+
+
 def test_a_worker_that_never_comes_is_named() -> None:
     with workers("absent", 3) as processes:
         for task in (0, 2):
