@@ -127,3 +127,21 @@ def test_variables_to_restore_leave_out_the_excluded_scopes() -> None:
     found = slim.get_variables_to_restore(exclude=["head"])
     assert [v.op.name for v in found] == ["base/w", "base/b"]
     assert [v.op.name for v in slim.get_variables("base", suffix="b")] == ["base/b"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "devices"),
+    [
+        ({"num_gpus": 2}, ("/device:GPU:0", "/device:GPU:1")),
+        ({"num_gpus_per_worker": 0}, ("/device:CPU:0",)),
+        ({"devices": ["/cpu:1"]}, ("/device:CPU:1",)),
+    ],
+)
+def test_a_mirrored_strategy_may_be_told_its_number_of_gpus(arguments: Any, devices: tuple[str, ...]) -> None:
+    assert tf.contrib.distribute.MirroredStrategy(**arguments).extended.worker_devices == devices
+
+
+@pytest.mark.parametrize("arguments", ({"num_gpus": -1}, {"num_gpus": 1, "devices": ["/cpu:0"]}))
+def test_a_number_of_gpus_that_cannot_be_is_refused(arguments: Any) -> None:
+    with pytest.raises(tf.errors.InvalidArgumentError, match="got"):
+        tf.contrib.distribute.MirroredStrategy(**arguments)

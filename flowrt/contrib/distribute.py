@@ -2,12 +2,13 @@
 ``flowrt.distribute``.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
+from flowrt.distribute import strategies
 from flowrt.distribute.strategies import (
     AllReduceCrossDeviceOps,
     CrossDeviceOps,
-    MirroredStrategy,
     OneDeviceStrategy,
     get_loss_reduction,
     get_replica_context,
@@ -19,7 +20,42 @@ from flowrt.distribute.strategies import MultiWorkerMirroredStrategy as Collecti
 from flowrt.distribute.strategies import ReductionToOneDevice as ReductionToOneDeviceCrossDeviceOps
 from flowrt.distribute.strategies import Strategy as DistributionStrategy
 from flowrt.distribute.strategies.experimental import ParameterServerStrategy
+from flowrt.errors import InvalidArgumentError
 from flowrt.missing_names import missing_name
+
+
+class MirroredStrategy(strategies.MirroredStrategy):
+    """`flowrt.distribute.MirroredStrategy` whose devices may be said as a number of GPUs, 0 for the CPU.
+
+    ``auto_shard_dataset`` is accepted: one process has nothing to shard. Raises `InvalidArgumentError` for a
+    negative number and for more than one of ``devices``, ``num_gpus`` and ``num_gpus_per_worker``.
+    """
+
+    def __init__(
+        self,
+        devices: Sequence[str] | None = None,
+        num_gpus: int | None = None,
+        num_gpus_per_worker: int | None = None,
+        cross_device_ops: CrossDeviceOps | None = None,
+        auto_shard_dataset: bool = True,
+    ) -> None:
+        counts = [each for each in (num_gpus, num_gpus_per_worker) if each is not None]
+        if len(counts) + (devices is not None) > 1:
+            raise InvalidArgumentError(
+                "contrib.distribute.MirroredStrategy: expected one of devices, num_gpus and "
+                f"num_gpus_per_worker; got devices={devices}, num_gpus={num_gpus}, "
+                f"num_gpus_per_worker={num_gpus_per_worker}"
+            )
+        super().__init__(_gpus(counts[0]) if counts else devices, cross_device_ops)
+
+
+def _gpus(count: int) -> list[str]:
+    if count < 0:
+        raise InvalidArgumentError(
+            f"contrib.distribute.MirroredStrategy: expected 0 GPUs or more; got {count}"
+        )
+    return [f"/gpu:{i}" for i in range(count)] or ["/cpu:0"]
+
 
 get_distribution_strategy, has_distribution_strategy = get_strategy, has_strategy
 

@@ -13,7 +13,7 @@ Rules of this file:
      has waited for as much. Each node has a vector clock: how far every stream is for certain.
   3. A variable's write also waits for what still reads the memory that it is going to change.
   4. What other processes wait for comes first: the start of a native collective, and all that it needs. What
-     waits for them comes last. So gradients travel while the others are computed.
+     waits for them comes last, in its order. So gradients travel while the others are computed.
 """
 
 from __future__ import annotations
@@ -101,7 +101,8 @@ def by_rank(subgraph: Subgraph) -> Subgraph:
         rank[name] = _seconds_of_way(subgraph, subgraph.nodes[name]) + behind
     missing = {name: len(before) for name, before in dependencies.items()}
     position = {name: i for i, name in enumerate(dependencies)}
-    key = {name: (subgraph.nodes[name].op is group_wait_op, -rank[name], position[name]) for name in rank}
+    waits = {name for name in rank if subgraph.nodes[name].op is group_wait_op}
+    key = {name: (name in waits, 0.0 if name in waits else -rank[name], position[name]) for name in rank}
     ready = [(*key[name], name) for name, count in missing.items() if count == 0]
     heapq.heapify(ready)
     order = [node.name for node in subgraph if node.name not in dependencies]

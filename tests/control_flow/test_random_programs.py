@@ -18,7 +18,7 @@ STEP = 1e-6
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples // 5)
 @given(block=blocks(2, writes=True), seed=st.integers(0, 99))
 @example(block=[("read", "u"), ("if", "s", 0.0, [("swap", "s", "t")], [("write", "s")])], seed=0)
 def test_values_and_the_variable(way, block, seed):
@@ -45,7 +45,7 @@ def test_values_and_the_variable(way, block, seed):
 
 
 @pytest.mark.parametrize("way", WAYS)
-@settings(max_examples=25)
+@settings(max_examples=settings.default.max_examples // 8)
 @given(block=blocks(2, writes=False), seed=st.integers(0, 99))
 def test_first_and_second_derivatives(way, block, seed):
     """Along a random direction, against central differences: of the program, and of the first derivative."""

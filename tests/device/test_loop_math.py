@@ -6,6 +6,7 @@ for many float32 values, mpmath for both dtypes.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -154,10 +155,11 @@ def test_float32_of_all_exponents_against_float64(name):
     assert ulp_errors(evaluate(name, x), exact).max() <= ULP[name]
 
 
+@pytest.mark.parametrize("count", [200_000, pytest.param(900_000, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", UNARY)
-def test_float32_where_it_matters_against_float64(name):
+def test_float32_where_it_matters_against_float64(name, count):
     rng = np.random.default_rng(1)
-    x = (rng.choice([-1, 1], 900_000) * 2.0 ** rng.uniform(-8, 6.7, 900_000)).astype(np.float32)
+    x = (rng.choice([-1, 1], count) * 2.0 ** rng.uniform(-8, 6.7, count)).astype(np.float32)
     x = np.abs(x) if name in ("log", "rsqrt") else x
     with np.errstate(all="ignore"):
         exact = FUNCTIONS_OF_FLOAT64[name](x.astype(np.float64))
@@ -192,10 +194,16 @@ def check_against_mpmath(
     x = x[is_in_domain(name, x)]
     program = form(expand_functions(program_of(name, str(x.dtype))))
     got = evaluate_loops(program, [x.reshape(1, -1), None])[0].reshape(-1)
-    with mpmath.workprec(1200 if x.dtype == np.float64 and name in ("sigmoid", "log1p", "expm1") else 160):
+    with mpmath.workprec(160):
         for argument, value in zip(x, got, strict=True):
-            error = exact_ulp_error(value, EXACT[name](mpmath.mpf(float(argument))))
+            error = exact_ulp_error(value, exact_value(name, float(argument)))
             assert error <= bound, f"{name}({argument!r}) = {value!r}: {error} ulp"
+
+
+@functools.cache  # both forms of a function are held against it
+def exact_value(name: str, x: float) -> mpmath.mpf:
+    """To 160 bits: mpmath's `expm1` and `log1p` take what their differences lose, and no other loses any."""
+    return EXACT[name](mpmath.mpf(x))
 
 
 @pytest.mark.parametrize("dtype", DTYPES)

@@ -5,7 +5,8 @@
 Real are the machines, the codec, the links, the steps and the compiled programs; simulated are the network,
 the threads and the time. A seed draws the tasks, the clients and what goes wrong, then chooses event after
 event: a frame arrives, a program goes on, a graph is compiled, a client asks, time passes, a connection or a
-task is lost. In some simulations frames are also lost, repeated or overtaken, which no real connection does.
+task is lost, a task drains. In some simulations frames are also lost, repeated or overtaken, which no real
+connection does.
 
 What must hold after every event (numbers as in the reliability programme):
 

@@ -106,6 +106,32 @@ def check_lost(run: Callable[[], Any], task: str) -> None:
     assert "nothing was heard" not in str(info.value)
 
 
+# --- a step fails
+
+
+def test_a_step_that_fails_on_one_task_leaves_nothing_on_the_others() -> None:
+    with cluster(3, 0) as tasks, tf.Graph():
+        x = tf.placeholder(tf.float32, [20_000])  # too large to be copied before it leaves
+        fed = np.zeros(20_000, np.float32)
+        fed[0] = np.inf
+        with tf.device(on(1)):
+            made = x + 1.0
+            checked = tf.check_numerics(made, "planted")
+        with tf.device(on(0)):
+            here = made * 2.0 + checked
+        with tf.device(
+            on(2)
+        ):  # it asks nobody for anything: who does is told by the failure of what he waits for
+            there = tf.while_loop(lambda y: y >= 0.0, lambda y: tf.abs(y) + 1.0, [x[1]])
+        with tf.Session(tasks.target) as session:
+            for _ in range(3):
+                with pytest.raises(tf.errors.InvalidArgumentError, match="planted"):
+                    session.run([here, there], {x: fed}, options())
+                for server in tasks.servers:
+                    assert (server._worker._steps, server._steps._controls) == ({}, {})
+            assert session.run(made, {x: fed}, options())[1] == 1.0
+
+
 # --- a task is killed (1)
 
 

@@ -191,6 +191,11 @@ def deep():
     made.session.close()
 
 
+def test_allocations_of_all_of_a_step_may_fail(deep):
+    assert all(map(deep.fails_at, range(1, 201, 5)))
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("first", range(1, 201, 20))
 def test_any_allocation_of_a_step_may_fail(deep, first):
     assert all(map(deep.fails_at, range(first, first + 20)))

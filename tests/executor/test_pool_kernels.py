@@ -7,7 +7,7 @@ from typing import Any
 import hypothesis.strategies as st
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from flowrt.device import host_jit
 from flowrt.errors import InvalidArgumentError
@@ -83,6 +83,7 @@ def windows(draw: st.DrawFn) -> tuple[Array, str, dict[str, Any]]:
     return x.T if way == "turned" else x, "3D" if rank == 5 else "", attrs
 
 
+@settings(max_examples=settings.default.max_examples // 2)
 @given(windows(), st.integers(0, 2**32))
 def test_random_windows(case: tuple[Array, str, dict[str, Any]], seed: int) -> None:
     x, dims, attrs = case

@@ -11,7 +11,7 @@ wait for each other in a circle.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import final
 
@@ -43,7 +43,9 @@ def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgr
 def _with_early_starts(subgraph: Subgraph) -> Subgraph:
     """``subgraph`` in an order in which collectives between graphs come as early as they can: each behind
     what it needs, and the collectives before it, in front of all else. So gradients that are there travel
-    while the device computes the others. Inside of a graph nothing is gained: its devices share the work.
+    while the device computes the others. What needs their results comes in the order in which these arrive:
+    the last gradients travel while variables are updated with the first. Inside of a graph nothing is gained:
+    its devices share the work.
     """
     travelling = [node for node in subgraph if node.op in COLLECTIVES and not is_whole(node)]
     if not travelling:
@@ -53,7 +55,18 @@ def _with_early_starts(subgraph: Subgraph) -> Subgraph:
     for collective in travelling:
         needed = sorted(_needed(subgraph, collective.name, ordered), key=place.__getitem__)
         ordered.update({name: subgraph.nodes[name] for name in needed})
-    return subgraph.replace(nodes=ordered | dict(subgraph.nodes))
+    awaited = _last_awaited(subgraph, {node.name: i for i, node in enumerate(travelling)})
+    behind = sorted([node for node in subgraph if node.name not in ordered], key=lambda n: awaited[n.name])
+    return subgraph.replace(nodes=ordered | {node.name: node for node in behind})
+
+
+def _last_awaited(subgraph: Subgraph, number: Mapping[str, int]) -> dict[str, int]:
+    """Of each node the highest ``number`` of those that it needs, or its own; -1 if it needs none of them."""
+    awaited: dict[str, int] = {}
+    for node in subgraph:
+        needed = [*[producer for producer, _ in node.inputs], *node.controls]
+        awaited[node.name] = max([number.get(node.name, -1), *[awaited[name] for name in needed]])
+    return awaited
 
 
 def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:

@@ -130,11 +130,13 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
         found = at_once(work, joined)
     np.testing.assert_array_equal(found, np.full_like(found, 1 - 0.125 * (1.0 + 2.0)))
     for each in metadata:
-        check_trace(each)
+        check_trace(each, streams)
 
 
-def check_trace(metadata: Any) -> None:
-    """All but the last bucket leave before the last kernel, and no stream computes behind a wait."""
+def check_trace(metadata: Any, streams: int) -> None:
+    """All but the last bucket leave before the last kernel, no stream computes behind a wait, and the first
+    bucket's update does not wait for the last.
+    """
     slices = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
     kernels, starts, waits = (
         sorted([s for s in slices if f" = {op}(" in s.timeline_label], key=lambda s: s.all_start_micros)
@@ -142,5 +144,9 @@ def check_trace(metadata: Any) -> None:
     )
     assert (len(kernels), len(starts), len(waits)) == (2 * LAYERS - 1, LAYERS, LAYERS)
     assert starts[-2].all_start_micros <= kernels[-1].all_start_micros
+    if streams == 1:
+        assert [s.node_name.split("/_native")[0] for s in starts] == [
+            s.node_name.split("/_native")[0] for s in waits
+        ]
     for kernel, wait in itertools.product(kernels, waits):
         assert kernel.thread_id != wait.thread_id or kernel.all_start_micros <= wait.all_start_micros
