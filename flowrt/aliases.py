@@ -160,7 +160,7 @@ def scatter_nd_sub(
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
     """Add one to the scalar ``ref``; returns what it was. The step raises `OutOfRangeError` at ``limit``."""
-    return resource_count_up_to(ref.handle, limit=limit, T=ref.dtype, name=name)  # type: ignore[no-any-return]
+    return ref.count_up_to(limit, name)
 
 
 def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[Tensor]:

@@ -29,6 +29,10 @@ _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_de
 _MESSAGES = "clusters are described by no messages. Nearest: train.ClusterSpec"
 _TPUS = "there are no TPUs. Nearest: distribute.MirroredStrategy"
 
+_EXPERIMENTAL = "this strategy is among the experimental ones. Nearest: distribute.experimental."
+_SETTLED = ("MirroredStrategy", "OneDeviceStrategy")
+_ALL_WORKERS = "this is its earlier name. Nearest: distribute.MultiWorkerMirroredStrategy"
+
 _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
@@ -63,8 +67,12 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
     | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES),
     "data": dict.fromkeys(("TFRecordDataset", "FixedLengthRecordDataset"), _PARSING),
-    "distribute": dict.fromkeys(("TPUStrategy",), _TPUS),
-    "distribute.experimental": dict.fromkeys(("TPUStrategy",), _TPUS),
+    "distribute": dict.fromkeys(("TPUStrategy",), _TPUS)
+    | {name: _EXPERIMENTAL + name for name in ("CentralStorageStrategy", "ParameterServerStrategy")}
+    | dict.fromkeys(("CollectiveAllReduceStrategy",), _ALL_WORKERS),
+    "distribute.experimental": dict.fromkeys(("TPUStrategy",), _TPUS)
+    | dict.fromkeys(("CollectiveAllReduceStrategy",), _ALL_WORKERS)
+    | {name: f"it is no experiment. Nearest: distribute.{name}" for name in _SETTLED},
     "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
     | dict.fromkeys(("cudnn_rnn",), _CELLS)
     | dict.fromkeys(("learn", "estimator"), _ESTIMATOR)

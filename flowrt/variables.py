@@ -280,6 +280,11 @@ class Variable(metaclass=CreatedInScopes):
 
     # --- writing
 
+    def check_updated_here(self) -> None:
+        """Raise `FailedPreconditionError` where an update through the handle would leave other copies of the
+        value behind: never, unless a strategy made it.
+        """
+
     def assign(
         self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
     ) -> Any:
@@ -296,13 +301,15 @@ class Variable(metaclass=CreatedInScopes):
     ) -> Any:
         return self._write(state.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
 
-    def count_up_to(self, limit: int) -> Tensor:
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
         """What a scalar int32 or int64 variable was before one is added to it.
 
         When run, raises `OutOfRangeError` once the variable has reached ``limit``.
         """
         with self._beside():
-            counted: Tensor = state.resource_count_up_to(self.handle, limit=limit, T=self._dtype)
+            counted: Tensor = state.resource_count_up_to(
+                self.handle, limit=limit, T=self._dtype, name=name
+            )
             return counted
 
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:

@@ -137,11 +137,16 @@ def get_output_classes(dataset_or_iterator: Any) -> Structure:
 
 
 def make_one_shot_iterator(dataset: Any) -> Iterator:
-    """An iterator over ``dataset`` that needs no initializer and ends for good.
+    """An iterator over ``dataset`` that needs no initializer and ends for good. A distributed dataset makes
+    its own.
 
     Tensors among the dataset's sources are computed when it begins. Raises `InvalidArgumentError` if they
-    depend on a placeholder, a variable or other state: that takes `make_initializable_iterator`.
+    depend on a placeholder, a variable or other state: that takes `make_initializable_iterator`;
+    `DTypeError` for what is no dataset.
     """
+    if not hasattr(dataset, "node"):
+        made: Iterator = _maker("make_one_shot_iterator", dataset)()
+        return made
     node: Node = dataset.node
     sources = _pure_sources(tensors_in(node))
     opening = _opening(node, tensors_in(node))
@@ -157,11 +162,23 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
 
 
 def make_initializable_iterator(dataset: Any, shared_name: str | None = None) -> Iterator:
-    """An iterator over ``dataset`` that begins, and begins again, when its ``initializer`` runs."""
+    """An iterator over ``dataset`` that begins, and begins again, when its ``initializer`` runs. A
+    distributed dataset makes its own. Raises `DTypeError` for what is no dataset.
+    """
+    if not hasattr(dataset, "node"):
+        made: Iterator = _maker("make_initializable_iterator", dataset)(shared_name)
+        return made
     node: Node = dataset.node
     resource = _new_handle(node.spec, node.device, shared_name)
     opening = _opening(node, tensors_in(node))
     return Iterator(resource, make_iterator(resource, tensors_in(node), opening), node.spec)
+
+
+def _maker(name: str, dataset: Any) -> Any:
+    """The method of a dataset that makes its own iterators, as a strategy's does."""
+    if not hasattr(dataset, name):
+        raise DTypeError(f"{name}: expected a dataset; got {dataset!r}")
+    return getattr(dataset, name)
 
 
 def _new_handle(spec: Structure, device: str, shared_name: str | None) -> Tensor:

@@ -47,6 +47,8 @@ from flowrt.distribute.ray_cluster import RayCluster as RayCluster
 from flowrt.distribute.server import Server as Server
 from flowrt.missing_names import missing_name
 
+_SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experimental")
+
 # What stands on the front ends, which stand on this package: loaded when it is first asked for.
 _STRATEGIES = (
     "AllReduceCrossDeviceOps", "CommunicationImplementation", "CommunicationOptions", "CrossDeviceOps",
@@ -68,4 +70,4 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *_STRATEGIES, "experimental"})
+    return sorted([*_SHOWN, *_STRATEGIES])

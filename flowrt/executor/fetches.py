@@ -72,6 +72,7 @@ def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
             return lambda values: kind([r(values) for r in several])
         raise DTypeError(
             f"{path}: expected a Tensor, Operation, variable, name or a structure of them; got {item!r}"
+            f"{getattr(item, 'fetch_hint', '')}"
         )
 
     rebuild = parse(fetches, "fetches")

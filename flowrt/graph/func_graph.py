@@ -130,7 +130,7 @@ class FuncGraph(Graph):
         outside = {inner: outer for outer, inner in self.captures.items()}
         node, outer = op.node, self.outer
         inputs = [outside[t] for t in op.inputs]
-        with outer:
+        with outer, outer.device(None), outer.device(node.device or None):  # not that of the loop
             name = outer.unique_absolute(op.name)
             lifted = outer.add(node.op, name, inputs, node.attrs, [spec.dtype for spec in node.outputs])
         (spec,) = node.outputs

@@ -116,7 +116,8 @@ class Optimizer:
         In a replica of a strategy the gradients are summed over all replicas, and every copy of a variable is
         updated with the sum: a loss that is a mean has to be divided by the global batch size. Raises
         `InvalidArgumentError` when no pair has a gradient, `DTypeError` for a gradient of another dtype than
-        its variable's, `FailedPreconditionError` in a strategy's scope outside of its replicas.
+        its variable's, `FailedPreconditionError` in a strategy's scope outside of its replicas, in a replica
+        for a variable that is not of its strategy, and outside for one with copies.
         """
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         if not pairs:
@@ -130,6 +131,7 @@ class Optimizer:
                 "the function given to strategy.run()"
             )
         extended = context.strategy.extended
+        extended.check_created_in_scope("apply_gradients", [v for _, v in pairs])
         applied: Operation = extended.apply_gradients(self, pairs, global_step, name)
         return applied
 
@@ -170,6 +172,8 @@ class Optimizer:
     ) -> Operation:
         graph = get_default_graph()
         variables = [v for _, v in pairs]
+        for variable in variables:
+            variable.check_updated_here()
         with graph.control_dependencies(None):
             self._create_slots(variables)
         with graph.name_scope(name or self._name) as scope:

@@ -223,3 +223,16 @@ def test_a_device_on_which_only_a_group_is_takes_no_part(level: int) -> None:
     for _ in range(3):
         expected = np.sin(expected) + np.cos(expected)
     np.testing.assert_allclose(got, expected, rtol=1e-14)
+
+
+def test_a_loop_on_one_device_reads_a_variable_of_another() -> None:
+    with tf.Graph():
+        with tf.device("/cpu:0"):
+            v = tf.Variable([[0.5, 0.0], [0.0, 2.0]])
+        with tf.device("/cpu:1"):
+            _, out = tf.while_loop(lambda i, _: i < 3, lambda i, a: (i + 1, a @ v), [0, tf.ones([1, 2])])
+            (gradient,) = tf.gradients(out, v)
+        with tf.Session(config=tf.ConfigProto(device_count={"CPU": 2})) as session:
+            session.run(v.initializer)
+            np.testing.assert_array_equal(session.run(out), [[0.125, 8.0]])
+            np.testing.assert_array_equal(np.diag(session.run(gradient)), [0.75, 12.0])

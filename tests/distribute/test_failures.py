@@ -119,10 +119,9 @@ def test_a_step_that_fails_on_one_task_leaves_nothing_on_the_others() -> None:
             checked = tf.check_numerics(made, "planted")
         with tf.device(on(0)):
             here = made * 2.0 + checked
-        with tf.device(
-            on(2)
-        ):  # it asks nobody for anything: who does is told by the failure of what he waits for
-            there = tf.while_loop(lambda y: y >= 0.0, lambda y: tf.abs(y) + 1.0, [x[1]])
+        with tf.device(on(2)):  # it waits for nobody, so nothing but the master's word ends it
+            start = tf.placeholder_with_default(0.0, [])
+            there = tf.while_loop(lambda y: y >= 0.0, lambda y: tf.abs(y) + 1.0, [start])
         with tf.Session(tasks.target) as session:
             for _ in range(3):
                 with pytest.raises(tf.errors.InvalidArgumentError, match="planted"):

@@ -29,8 +29,8 @@ class DefaultStrategy(Strategy):
         super().__init__(_DefaultExtended(self, [""], ReductionToOneDevice()))
 
     @contextlib.contextmanager
-    def scope(self) -> Iterator[Strategy]:
-        self._check_not_nested(distribution_context())
+    def _opened(self, what: str) -> Iterator[Strategy]:
+        self._check_not_nested(distribution_context(), what)
         yield self
 
 

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps, devices_of, placed_on
 from flowrt.distribute.strategies.input import InputContext
 from flowrt.distribute.strategies.reduce_op import ReduceOp, as_reduce_op
@@ -111,9 +113,20 @@ class StrategyExtended(ABC):
         self, fn: Callable[..., Any], args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Structure:
         """See `Strategy.run`."""
-        self.check_cross_replica("run")
+        self.check_cross_replica("extended.call_for_each_replica")
         with self._strategy.scope():
             return self._call_for_each_replica(fn, tuple(args), kwargs or {})
+
+    def check_created_in_scope(self, what: str, variables: Sequence[Variable]) -> None:
+        """Raise `FailedPreconditionError`, which names it, for one of ``variables`` that is not the
+        strategy's: each replica would update it, one after the other.
+        """
+        for variable in variables:
+            if not self.variable_created_in_scope(variable):
+                raise FailedPreconditionError(
+                    f"{what}: variable {variable.name!r}: expected a variable of {self._strategy!r}; got "
+                    f"{variable!r}. Make it inside strategy.scope() of this strategy"
+                )
 
     @contextlib.contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
@@ -159,17 +172,18 @@ class StrategyExtended(ABC):
         return self._cross_device_ops.batch_reduce(op, pairs)
 
     def _per_replica(self, op: ReduceOp, value: Any) -> DistributedValues:
-        """``value`` as one value a replica. A number stands for the same one in each. Raises
-        `InvalidArgumentError` for the sum of a tensor that is only one.
+        """``value`` as one value a replica. One for all, tensor or number, is its own mean. Raises
+        `InvalidArgumentError` for its sum, as TensorFlow does, unless it is the number 0 (or zeros).
         """
         if isinstance(value, DistributedValues):
             return value
         count = len(self._worker_devices)
         is_one_tensor = hasattr(value, "graph")
-        if is_one_tensor and op is ReduceOp.SUM and count > 1:
+        is_zero = not is_one_tensor and not np.any(value)
+        if op is ReduceOp.SUM and count > 1 and not is_zero:
             raise InvalidArgumentError(
                 f"strategy.reduce: expected a value a replica to sum; got one for all: {value!r}. Is it "
-                "reduced already?"
+                "reduced already? If not, multiply it by strategy.num_replicas_in_sync"
             )
         return PerReplica([value if is_one_tensor else convert_to_tensor(value)] * count)
 

@@ -13,17 +13,23 @@ from flowrt.distribute.strategies.mirrored import canonical_devices
 from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribute.strategies.variables import distributed_variable
 from flowrt.distribution_context import DistributionContext, entered_context
+from flowrt.errors import DTypeError
 from flowrt.graph.graph import get_default_graph
 from flowrt.structure import Structure
 from flowrt.variables import Variable
 
 
 class OneDeviceStrategy(Strategy):
-    """Variables and the only replica are on ``device``. Raises `InvalidArgumentError` for a name that is
-    none.
+    """Variables and the only replica are on ``device``. Raises `DTypeError` for what is no name, a list of
+    them too, and `InvalidArgumentError` for a name of no device.
     """
 
     def __init__(self, device: str) -> None:
+        if not isinstance(device, str):
+            raise DTypeError(
+                f"OneDeviceStrategy: expected the name of one device, as '/gpu:0'; got {device!r}. Use "
+                "MirroredStrategy for several"
+            )
         super().__init__(_OneDeviceExtended(self, canonical_devices([device], "OneDeviceStrategy")))
 
 

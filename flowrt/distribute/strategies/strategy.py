@@ -28,7 +28,7 @@ from flowrt.distribute.strategies.reduce_op import ReduceOp, as_reduce_op
 from flowrt.distribute.strategies.steps import run_steps
 from flowrt.distribute.strategies.values import DistributedValues, PerReplica, regroup, select
 from flowrt.distribution_context import DistributionContext, distribution_context, entered_context
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor
 from flowrt.graph.ops.division import truediv
@@ -69,25 +69,29 @@ class Strategy:
 
         Raises `FailedPreconditionError` inside the scope of another strategy and inside a replica.
         """
+        with self._opened("scope"):
+            yield self
+
+    @contextlib.contextmanager
+    def _opened(self, what: str) -> Iterator[Strategy]:
+        """`scope`, for the method ``what``, which its errors name."""
         context = distribution_context()
-        self._check_not_nested(context)
+        self._check_not_nested(context, what)
         if context is not None:
             yield self
             return
         with self._extended.opened_scope(), entered_context(DistributionContext(self)):
             yield self
 
-    def _check_not_nested(self, context: DistributionContext | None) -> None:
+    def _check_not_nested(self, context: DistributionContext | None, what: str) -> None:
         if context is None:
             return
         if context.strategy is not self:
             raise FailedPreconditionError(
-                f"{type(self).__name__}.scope: expected to be outside of other strategies' scopes; got one "
-                "inside "
-                f"that of another {type(context.strategy).__name__}. Use one strategy, or leave the first "
-                "scope"
+                f"{type(self).__name__}.{what}: expected to be outside of other strategies' scopes; got a "
+                f"call inside that of {context.strategy!r}. Use one strategy, or leave the first scope"
             )
-        self._extended.check_cross_replica("scope")
+        self._extended.check_cross_replica(what)
 
     def run(
         self,
@@ -100,12 +104,14 @@ class Strategy:
         what differs from replica to replica is a `PerReplica`.
 
         Of arguments that are `PerReplica` each replica gets its own. Raises `FailedPreconditionError` inside
-        a replica, `InvalidArgumentError` when the replicas return different structures. ``options`` are
-        accepted.
+        a replica, `InvalidArgumentError` when the replicas return different structures, `DTypeError` for
+        ``args`` that are no tuple or list. ``options`` are accepted.
         """
         if not callable(fn):
             raise InvalidArgumentError(f"strategy.run: expected a function; got {fn!r}")
-        with self.scope():
+        if not isinstance(args, tuple | list):
+            raise DTypeError(f"strategy.run: expected args to be a tuple, as args=(x,); got {args!r}")
+        with self._opened("run"):
             return self._extended.call_for_each_replica(fn, args, kwargs)
 
     experimental_run_v2 = run
@@ -116,10 +122,11 @@ class Strategy:
         """The sum or mean of the replicas' values; with ``axis`` of their elements along it too.
 
         A mean with ``axis`` divides by the number of all elements, so that replicas with fewer weigh less.
-        Raises `FailedPreconditionError` inside a replica.
+        One value for all replicas, tensor or number, is its own mean. Raises `InvalidArgumentError` for its
+        sum, unless it is the number 0; `FailedPreconditionError` inside a replica.
         """
         op = as_reduce_op(reduce_op)
-        with self.scope():
+        with self._opened("reduce"):
             if axis is None:
                 return map_structure(partial(self._reduce_leaf, op), value)
             of_all = self._sum_along if op is ReduceOp.SUM else self._mean_along
@@ -150,7 +157,7 @@ class Strategy:
 
     def gather(self, value: Structure, axis: int) -> Structure:
         """The replicas' values one after the other along ``axis``. They may differ in that dimension only."""
-        with self.scope():
+        with self._opened("gather"):
             device = self._extended.worker_devices[0]
             return map_structure(lambda leaf: self._extended.gather_to(leaf, device, axis), value)
 
@@ -237,7 +244,7 @@ class Strategy:
         def step() -> Structure:
             return self.run(fn, () if input_iterator is None else (input_iterator.get_next(),))
 
-        with self.scope():
+        with self._opened("experimental_run"):
             return step() if steps_per_loop == 1 else run_steps(self._extended, step, steps_per_loop)
 
     def update_config_proto(self, config_proto: Any) -> Any:

@@ -20,6 +20,9 @@ from flowrt.structure import Structure, map_structure
 class DistributedValues:
     """One value a replica, in the order of the replicas."""
 
+    fetch_hint = ". Use strategy.reduce() or strategy.experimental_local_results()"
+    """What a session adds to its refusal to fetch it."""
+
     def __init__(self, values: Sequence[Any]) -> None:
         if not values:
             raise InvalidArgumentError(f"{type(self).__name__}: expected a value a replica; got none")

@@ -113,6 +113,18 @@ class DistributedVariable(Variable):
 
     # --- writing
 
+    def check_updated_here(self) -> None:
+        context = self._context()
+        is_only = len(self._copies) == self._strategy.extended.input_context.num_input_pipelines == 1
+        if is_only or context.replica is not None or context.updated_copy is not None:
+            return
+        raise FailedPreconditionError(
+            f"variable {self.name!r}: expected updates to be applied in strategy.run() or merge_call() of "
+            f"{self._strategy!r}; got one outside, which would change one copy of several. Call minimize() or"
+            " apply_gradients() in the function given to strategy.run(), or write all copies by assign()",
+            op=self.op.name,
+        )
+
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
         context = self._context()
         if context.updated_copy is not None:
@@ -143,12 +155,12 @@ class DistributedVariable(Variable):
         with get_default_graph().control_dependencies([written]):
             return _spread([copy.read_value() for copy in self._copies])
 
-    def count_up_to(self, limit: int) -> Tensor:
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
         if self._context().updated_copy is None and len(self._copies) > 1:
             raise UnimplementedError(
                 f"variable {self.name!r}: expected assign_add instead of count_up_to; it has a copy a replica"
             )
-        return super().count_up_to(limit)
+        return super().count_up_to(limit, name)
 
     def _expected_aggregation(self, op: Any) -> FailedPreconditionError:
         return FailedPreconditionError(
@@ -225,13 +237,18 @@ class SyncOnReadVariable(DistributedVariable):
     def read_value(self) -> Tensor:
         if self._copy_number() is not None:
             return super().read_value()
+        self._check_read_cross_replica()
+        return self._combined([copy.read_value() for copy in self._copies])
+
+    def _check_read_cross_replica(self) -> None:
+        """Raise `FailedPreconditionError` where the copies have no value together."""
         if self.aggregation is VariableAggregation.NONE:
             raise FailedPreconditionError(
-                f"variable {self.name!r}: expected an aggregation to read it cross-replica; got NONE. Make "
-                "it with "
-                "aggregation=VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or read it in a replica"
+                f"variable {self.name!r}: expected an aggregation to read it cross-replica; got NONE. Make it"
+                " with aggregation=VariableAggregation.SUM, MEAN or ONLY_FIRST_REPLICA, or read it in a "
+                "replica",
+                op=self.op.name,
             )
-        return self._combined([copy.read_value() for copy in self._copies])
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         if self._copy_number() is not None:
@@ -248,7 +265,10 @@ class SyncOnReadVariable(DistributedVariable):
         return combined
 
     def _as_graph_element(self) -> Tensor:
-        return self._snapshot if self._copy_number() is None else super()._as_graph_element()
+        if self._copy_number() is not None:
+            return super()._as_graph_element()
+        self._check_read_cross_replica()
+        return self._snapshot
 
     # --- writing
 
