@@ -20,7 +20,6 @@ import numpy as np
 from digits import Digits, load
 
 import flowrt as tf
-from flowrt.distribute.cluster_resolver import SimpleClusterResolver
 from flowrt.distribute.resolvers import resolve
 
 ROWS = 16  # of each worker in a step
@@ -73,10 +72,9 @@ def train_alone(digits: Digits, steps: int, workers: int) -> list[np.ndarray]:
 def main(mode: str, steps: int) -> None:
     cluster, digits = resolve(os.environ), load()
     server = tf.train.Server(cluster.spec, cluster.job, cluster.task)
-    resolver = SimpleClusterResolver(cluster.spec, task_type=cluster.job, task_id=cluster.task)
     name, _, number = mode.partition("=")
     strategy = tf.distribute.experimental.ParameterServerStrategy(
-        resolver, mode=(name, int(number)) if number else name
+        mode=(name, int(number)) if number else name
     )
     worker, workers = cluster.task, len(cluster.spec)
     with strategy.scope():

@@ -38,7 +38,6 @@ from flowrt.graph.ops.reductions import reduce_all
 from flowrt.graph.ops.script import group, no_op
 from flowrt.graph.ops.shaping import matrix_transpose, reshape, shape
 from flowrt.graph.ops.state import (
-    resource_count_up_to,
     resource_scatter_div,
     resource_scatter_max,
     resource_scatter_min,

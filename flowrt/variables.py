@@ -307,9 +307,7 @@ class Variable(metaclass=CreatedInScopes):
         When run, raises `OutOfRangeError` once the variable has reached ``limit``.
         """
         with self._beside():
-            counted: Tensor = state.resource_count_up_to(
-                self.handle, limit=limit, T=self._dtype, name=name
-            )
+            counted: Tensor = state.resource_count_up_to(self.handle, limit=limit, T=self._dtype, name=name)
             return counted
 
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:

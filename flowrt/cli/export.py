@@ -7,7 +7,7 @@ import sys
 
 from flowrt.cli.options import not_negative, positive
 from flowrt.errors import OpError
-from flowrt.viz.export import RADIUS, export
+from flowrt.viz.export import RADIUS, check_export, export
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_question, questions_of_script
 from flowrt.viz.sources import VIEWS
@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _export(arguments: argparse.Namespace) -> str:
     source = arguments.source
-    if source.endswith(".py"):
+    if source.endswith(".py"):  # a mistake in the other arguments is said before the script runs
+        check_export(arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus)
         asked = questions_of_script(source, arguments.script_arguments)
         source = main_question(asked, arguments.fetch or ())
     return export(

@@ -16,7 +16,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from flowrt.cli.options import new_parser, not_negative, positive, spellings
-from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.distribute.cluster_spec import ClusterSpec, shortened
 from flowrt.distribute.exit_codes import FAILURE, NOT_FORMED, USAGE
 from flowrt.distribute.launcher import Failure, Launcher, Task
 from flowrt.distribute.local_cluster import (
@@ -90,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> int:
             spec, master_port = expand_nodes(nodes.spec, arguments.nproc)
             here = [task[:2] for task in nodes.spec.tasks()].index((nodes.job, nodes.task))
         tasks = _tasks(arguments, spec, master_port, here)
-        return Launcher(tasks, arguments.max_restarts, arguments.log_dir, _report).run()
+        return Launcher(tasks, arguments.max_restarts, arguments.log_dir, _report, _note).run()
 
 
 def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, here: int) -> list[Task]:
@@ -119,6 +119,11 @@ def _report(failure: Failure) -> None:
     print(f"  its last lines{where}:", file=sys.stderr)
     for line in failure.tail:
         print(f"    {line}", file=sys.stderr)
+
+
+def _note(ended: Sequence[str], running: Sequence[str]) -> None:
+    still = "still runs" if len(running) == 1 else "still run"
+    _say(f"{shortened(', '.join(ended))} ended with 0; {shortened(', '.join(running))} {still}")
 
 
 def ending(status: int) -> str:

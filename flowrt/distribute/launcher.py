@@ -25,12 +25,17 @@ from flowrt.distribute import tether
 from flowrt.distribute.exit_codes import PEER_LOST, STEP_ABORTED
 from flowrt.distribute.supervision import (
     Action,
+    AwaitCause,
+    AwaitEnds,
+    CauseOver,
     Event,
     Exited,
     Finish,
     GraceOver,
     Interrupted,
     Kill,
+    Lingered,
+    Note,
     Report,
     Start,
     Supervisor,
@@ -40,6 +45,14 @@ from flowrt.distribute.task_output import TaskOutput, follows_another, last_erro
 
 GRACE_S = 5.0
 """Between the request to end and the kill."""
+
+CAUSE_S = 2.0
+"""For the cause of a lost peer to show itself: a Python process that failed takes up to 1 s to be gone, long
+after its connections.
+"""
+
+LINGER_S = 5.0
+"""Between the first good end and the word that others still run."""
 
 CHUNK = 1 << 16
 MAX_PIPE = 1 << 20
@@ -123,7 +136,8 @@ class _Child:
 class Launcher:
     """Runs ``tasks`` until all have ended well, one has failed for the last time, or the user ends it.
 
-    ``report`` is called with the cause of each failed attempt, before the next. Logs are
+    ``report`` is called with the cause of each failed attempt, before the next; ``note`` with the names of
+    those that have ended well while others, the second names, go on. Logs are
     ``log_dir/attempt_N/NAME.log``. Only the main thread may `run`.
     """
 
@@ -133,13 +147,15 @@ class Launcher:
         max_restarts: int,
         log_dir: Path | None,
         report: Callable[[Failure], None],
+        note: Callable[[Sequence[str], Sequence[str]], None],
     ) -> None:
-        self._tasks, self._log_dir, self._report = tasks, log_dir, report
+        self._tasks, self._log_dir, self._report, self._note = tasks, log_dir, report, note
         self._supervisor = Supervisor(len(tasks), max_restarts)
         self._children: dict[int, _Child] = {}
         self._ended: dict[int, TaskOutput] = {}
         self._selector = selectors.DefaultSelector()
-        self._grace_ends: float | None = None
+        self._timers: list[tuple[float, Event]] = []
+        """Events of time, and when they come."""
 
     def run(self) -> int:
         """The status for the shell. Raises OSError where a process or a log cannot be made; none is left
@@ -165,16 +181,22 @@ class Launcher:
             case Start(attempt):
                 self._start(attempt)
             case Terminate(ranks):
-                self._grace_ends = time.monotonic() + GRACE_S
+                self._timers.append((time.monotonic() + GRACE_S, GraceOver()))
                 self._signal(ranks, signal.SIGTERM)
             case Kill(ranks):
                 self._signal(ranks, signal.SIGKILL)
+            case AwaitCause():
+                self._timers.append((time.monotonic() + CAUSE_S, CauseOver()))
+            case AwaitEnds():
+                self._timers.append((time.monotonic() + LINGER_S, Lingered()))
+            case Note(ended, running):
+                self._note(self._names(ended), self._names(running))
             case Report(cause, attempt):
                 self._report(self._failure(cause, attempt))
 
     def _start(self, attempt: int) -> None:
         self._ended.clear()
-        self._grace_ends = None
+        self._timers.clear()
         for rank, task in enumerate(self._tasks):
             log = None
             if self._log_dir is not None:
@@ -187,7 +209,7 @@ class Launcher:
 
     def _wait(self, signals: socket.socket) -> Iterator[Event]:
         """Take what has been printed, until something happens that `Supervisor` has to know."""
-        left = None if self._grace_ends is None else max(0.0, self._grace_ends - time.monotonic())
+        left = max(0.0, min(at for at, _ in self._timers) - time.monotonic()) if self._timers else None
         for key, _ in self._selector.select(left):
             if key.fileobj is signals:
                 numbers = signals.recv(CHUNK)
@@ -195,9 +217,10 @@ class Launcher:
             else:
                 self._take(key)
         yield from self._reap()
-        if self._grace_ends is not None and time.monotonic() >= self._grace_ends:
-            self._grace_ends = None
-            yield GraceOver()
+        now = time.monotonic()
+        due = [event for at, event in self._timers if at <= now]
+        self._timers = [timer for timer in self._timers if timer[0] > now]
+        yield from due
 
     def _take(self, key: selectors.SelectorKey) -> None:
         child, stream = key.data
@@ -226,6 +249,9 @@ class Launcher:
         for rank in ranks:
             if rank in self._children:
                 self._children[rank].signal(number)
+
+    def _names(self, ranks: Sequence[int]) -> list[str]:
+        return [self._tasks[rank].name for rank in ranks]
 
     def _failure(self, cause: Exited, attempt: int) -> Failure:
         output = self._ended[cause.rank]

@@ -3,6 +3,8 @@ them.
 
   Rule 1: the first failure ends all; who ended well may stay away.   Rule 2: all start again, or none.
   Rule 3: an interrupted job does not start again.   Rule 4: every stop has an end: `GraceOver` kills.
+  Rule 5: who says first that it lost another need not be the cause. The others get a moment, until
+  `CauseOver`, to end of themselves: a process closes its connections before it is gone.
 """
 
 from __future__ import annotations
@@ -35,6 +37,14 @@ class GraceOver(NamedTuple):
     """The time that processes have to end after `Terminate` is over."""
 
 
+class CauseOver(NamedTuple):
+    """The time in which the cause of a lost peer may show itself is over."""
+
+
+class Lingered(NamedTuple):
+    """The time in which others end soon after the first that ended well is over."""
+
+
 class Start(NamedTuple):
     """Start all processes; ``attempt`` counts from 0."""
 
@@ -51,6 +61,21 @@ class Kill(NamedTuple):
     ranks: tuple[int, ...]
 
 
+class AwaitCause(NamedTuple):
+    """Send `CauseOver` in a moment."""
+
+
+class AwaitEnds(NamedTuple):
+    """Send `Lingered` after a while."""
+
+
+class Note(NamedTuple):
+    """Tell the user that ``ended`` have ended well and ``running`` go on."""
+
+    ended: tuple[int, ...]
+    running: tuple[int, ...]
+
+
 class Report(NamedTuple):
     """Tell the user about the root cause of a failed attempt."""
 
@@ -64,12 +89,14 @@ class Finish(NamedTuple):
     status: int
 
 
-Event: TypeAlias = Exited | Interrupted | GraceOver
-Action: TypeAlias = Start | Terminate | Kill | Report | Finish
+Event: TypeAlias = Exited | Interrupted | GraceOver | CauseOver | Lingered
+Action: TypeAlias = Start | Terminate | Kill | AwaitCause | AwaitEnds | Note | Report | Finish
 
 
 class State(enum.Enum):
-    RUNNING, STOPPING, DONE = range(3)
+    """In ``DOUBTING`` someone has lost a peer, and the cause is waited for."""
+
+    RUNNING, DOUBTING, STOPPING, DONE = range(4)
 
 
 @final
@@ -101,6 +128,10 @@ class Supervisor:
                 return self._interrupted(event)
             case GraceOver():
                 return [Kill(self._ranks())] if self._state is State.STOPPING else []
+            case CauseOver():
+                return self._stop() if self._state is State.DOUBTING else []
+            case Lingered():
+                return self._note() if self._state is State.RUNNING else []
 
     def check(self) -> None:
         """Raise AssertionError where a rule of this file is broken."""
@@ -117,13 +148,30 @@ class Supervisor:
             self._failures.append(event)
         if not self._alive:
             return self._conclude()
-        return self._stop() if self._failures and self._state is State.RUNNING else []
+        if self._state is State.RUNNING and not self._failures:
+            return [AwaitEnds()] if len(self._alive) == self._size - 1 else []
+        return self._doubt_or_stop()
+
+    def _doubt_or_stop(self) -> list[Action]:
+        """After a failure: stop as soon as it has a cause of its own."""
+        if self._state is State.STOPPING:
+            return []
+        if not all(each.follows for each in self._failures):
+            return self._stop()
+        if self._state is State.DOUBTING:
+            return []
+        self._state = State.DOUBTING
+        return [AwaitCause()]
+
+    def _note(self) -> list[Action]:
+        ended = tuple(sorted(set(range(self._size)) - self._alive))
+        return [Note(ended, self._ranks())] if ended else []
 
     def _interrupted(self, event: Interrupted) -> list[Action]:
         if self._state is State.DONE:
             return []
         self._signal = event.signal
-        return self._stop() if self._state is State.RUNNING else [Kill(self._ranks())]
+        return [Kill(self._ranks())] if self._state is State.STOPPING else self._stop()
 
     def _stop(self) -> list[Action]:
         self._state = State.STOPPING

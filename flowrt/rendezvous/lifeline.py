@@ -18,6 +18,9 @@ from typing import final
 from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
 from flowrt.rendezvous.channel import Connection, Receiver
 
+CLOSED = "the peer closed it"
+"""The reason where nothing is wrong but that nobody is there any more."""
+
 CLOSE_S = 1.0
 """Seconds that closing a connection waits for what is queued, and then for a thread."""
 
@@ -80,7 +83,7 @@ class Lifeline:
         """
         try:
             yield
-            self.lose("the peer closed it")
+            self.lose(CLOSED)
         except Exception as error:  # noqa: BLE001 (carried to the receiver)
             # Without its traceback, whose frames hold the arrays that came last: these hold their memory,
             # which holds this connection, a circle that the garbage collector cannot see.

@@ -14,7 +14,7 @@ from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel import Bytes, Connection, Receiver
 from flowrt.rendezvous.frame_stream import FrameStream
 from flowrt.rendezvous.framing import Kind, encode
-from flowrt.rendezvous.lifeline import CLOSE_S, Lifeline, join
+from flowrt.rendezvous.lifeline import CLOSE_S, CLOSED, Lifeline, join
 from flowrt.rendezvous.mpi_link import MpiLink
 
 
@@ -41,7 +41,7 @@ class MpiConnection(Connection):
         buffers = encode(Kind.DATA, header, payload)
         if not self._link.send(buffers, sent):
             error = self._link.error
-            self._life.lose(str(error or "the peer closed it"), error)
+            self._life.lose(str(error or CLOSED), error)
             self._life.check()
 
     def start(self, receiver: Receiver) -> None:

@@ -78,8 +78,10 @@ def replace_file(path: str, data: bytes) -> None:
         with open(temporary, "xb") as file:
             write_synced(file, data)
         os.replace(temporary, path)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             os.unlink(temporary)
+        if isinstance(error, OSError) and error.filename == temporary:
+            error.filename, error.filename2 = path, None  # the name that the caller knows
         raise
     sync_directory(path)

@@ -22,6 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, final
 
+from flowrt.distribute.links import connect_timeout_s
 from flowrt.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -74,6 +75,8 @@ class _MonitoredSession:
         self._is_closed = self._was_lost = False
         self._first_failure: float | None = None
         """Since the last run that succeeded."""
+        self._apart_since: float | None = None
+        """Since when there is no session, and one is being made."""
         for hook in self._hooks:
             hook.begin()
         self._creator = session_creator if session_creator is not None else ChiefSessionCreator()
@@ -148,7 +151,7 @@ class _MonitoredSession:
             try:
                 result = work(self._session())
             except (AbortedError, UnavailableError) as error:
-                if not self._recovers:
+                if not self._recovers or self._is_apart_for_good(error):
                     raise
                 self._give_up(error)
                 self._wait_to_retry(error)
@@ -161,10 +164,18 @@ class _MonitoredSession:
         last step: the run that is to be repeated would be one too many.
         """
         if self._current is None:
+            self._apart_since = self._apart_since or time.monotonic()
             self._current = HookedSession(self._creator.create_session(), self._hooks, self._grace_s)
+            self._apart_since = None
             if self._was_lost and self._current.should_stop():
                 raise OutOfRangeError("the session was lost after the last step: training has ended")
         return self._current
+
+    def _is_apart_for_good(self, error: OpError) -> bool:
+        """Whether tasks that a session needs have not answered for as long as they are waited for."""
+        if self._apart_since is None or not isinstance(error, UnavailableError):
+            return False
+        return time.monotonic() + RETRY_S > self._apart_since + connect_timeout_s()
 
     def _give_up(self, error: OpError) -> None:
         LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
@@ -213,7 +224,8 @@ class MonitoredSession(_MonitoredSession):
     `_MonitoredSession`.
 
     A session that is lost, because a task of the cluster is gone or was started again, is made anew and the
-    run repeated; when no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised.
+    run repeated; when no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised. Tasks
+    that do not come back within ``FLOWRT_CONNECT_TIMEOUT`` (60 s) are an `UnavailableError` that names them.
     """
 
     StepContext = StepContext

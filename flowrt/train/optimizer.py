@@ -131,7 +131,6 @@ class Optimizer:
                 "the function given to strategy.run()"
             )
         extended = context.strategy.extended
-        extended.check_created_in_scope("apply_gradients", [v for _, v in pairs])
         applied: Operation = extended.apply_gradients(self, pairs, global_step, name)
         return applied
 

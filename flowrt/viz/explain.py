@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from flowrt.cli.table import aligned
 from flowrt.device.spec import DeviceSpec
+from flowrt.errors import FailedPreconditionError
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.plan_description import DevicePlan, describe_plan, settled
@@ -151,7 +152,10 @@ def _plans(what: object, asked: Question) -> tuple[tuple[DevicePlan, ...], str]:
         return (), "it asks for devices that are planned where they are"
     config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
     with closing(Session(graph=asked.graph, config=config)) as session:
-        return _plans_of(session, asked)
+        try:
+            return _plans_of(session, asked)
+        except FailedPreconditionError as error:  # datasets and Python functions are not in a file
+            return (), error.message
 
 
 def _plans_of(session: BaseSession, asked: Question) -> tuple[tuple[DevicePlan, ...], str]:

@@ -51,6 +51,21 @@ def export(
     that a format has no use for, `ResourceExhaustedError` where the graph is too large for it, and as
     `Session.run`.
     """
+    chosen = check_export(path, format, view, depth, focus)
+    source = source_of(what, fetches, feed_dict)
+    data = chosen.encode(picture(source, view, chosen, depth, focus, radius))
+    target = os.fspath(path)
+    with typed_os_errors(f"{target}: cannot write it"):
+        replace_file(target, data)
+    return target
+
+
+def check_export(
+    path: str | os.PathLike[str], format: str | None, view: str, depth: int | None, focus: str | None
+) -> Format:
+    """The format of an `export` with these arguments. Raises as that, before there is a graph, and
+    `NotFoundError` for a directory that is not there.
+    """
     name = format or format_for(path)
     chosen = _chosen(name)
     if view not in VIEWS:
@@ -61,12 +76,11 @@ def export(
         )
     if not chosen.has_view and (depth is not None or focus is not None):
         raise InvalidArgumentError(f"format {name}: it has every operation; depth and focus are for drawings")
-    source = source_of(what, fetches, feed_dict)
-    data = chosen.encode(picture(source, view, chosen, depth, focus, radius))
-    target = os.fspath(path)
-    with typed_os_errors(f"{target}: cannot write it"):
-        replace_file(target, data)
-    return target
+    if not Path(path).parent.is_dir():
+        raise NotFoundError(
+            f"{os.fspath(path)}: expected a directory {os.fspath(Path(path).parent)!r}; got none"
+        )
+    return chosen
 
 
 def format_for(path: str | os.PathLike[str]) -> str:

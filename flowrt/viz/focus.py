@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowrt.errors import NotFoundError
 from flowrt.graph.op_def import nearest
+from flowrt.viz.question import some
 from flowrt.viz.view import GraphView, around, held_groups
 
 
@@ -29,7 +30,8 @@ def _named(view: GraphView, name: str) -> set[str]:
     if name in view.nodes:
         return {name}
     if name not in view.groups:
-        hint = nearest(name, [*view.nodes, *view.groups])
+        near = nearest(name, {*view.nodes, *view.groups})
+        hint = near or f" It has {some(sorted({each.partition('/')[0] for each in view.nodes}))}"
         raise NotFoundError(f"focus: expected an operation or a scope of the graph; got {name!r}.{hint}")
     return {
         node.name

@@ -44,8 +44,8 @@ MAX_FILE_BYTES = 2**31 - 1
 WORKER = "grpc://"
 """How the address of a running worker begins."""
 
-WORKER_MS = 10_000
-"""Milliseconds for a worker to be reached."""
+WORKER_MS = 4_000
+"""Milliseconds for a worker to be reached. It runs already, so that nobody need be told of a wait (5 s)."""
 
 GraphDef = Any  # the message of flowrt.protos.graph_pb2
 

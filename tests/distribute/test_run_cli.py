@@ -24,12 +24,17 @@ from flowrt.distribute.local_cluster import ReservedPorts, threads_each
 from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.supervision import (
     Action,
+    AwaitCause,
+    AwaitEnds,
+    CauseOver,
     Event,
     Exited,
     Finish,
     GraceOver,
     Interrupted,
     Kill,
+    Lingered,
+    Note,
     Report,
     Start,
     Supervisor,
@@ -67,7 +72,7 @@ def outcome(supervisor: Supervisor, *events: Event) -> list[Action]:
 
 
 def test_all_end_well() -> None:
-    assert outcome(Supervisor(2, 0), Exited(1, 0), Exited(0, 0)) == [Start(0), Finish(0)]
+    assert outcome(Supervisor(2, 0), Exited(1, 0), Exited(0, 0)) == [Start(0), AwaitEnds(), Finish(0)]
 
 
 def test_the_first_failure_ends_the_others_and_gives_the_status() -> None:
@@ -89,6 +94,19 @@ def test_the_root_cause_is_not_the_one_that_lost_its_peer() -> None:
     assert outcome(Supervisor(2, 0), lost, Exited(1, 0))[-2] == Report(lost, 0)
 
 
+def test_who_lost_a_peer_does_not_end_the_others_before_the_cause_could_show() -> None:
+    lost, cause = Exited(0, 1, follows=True), Exited(1, 1)
+    actions = outcome(Supervisor(3, 0), lost, cause, CauseOver(), Exited(2, -15))
+    assert actions == [Start(0), AwaitCause(), Terminate((2,)), Report(cause, 0), Finish(1)]
+    actions = outcome(Supervisor(2, 0), lost, CauseOver(), Exited(1, -15))
+    assert actions == [Start(0), AwaitCause(), Terminate((1,)), Report(lost, 0), Finish(1)]
+
+
+def test_who_ended_well_is_named_while_others_run() -> None:
+    actions = outcome(Supervisor(3, 0), Exited(0, 0), Lingered(), Exited(1, 0), Exited(2, 0), Lingered())
+    assert actions == [Start(0), AwaitEnds(), Note((0,), (1, 2)), Finish(0)]
+
+
 def test_all_start_again() -> None:
     actions = outcome(Supervisor(1, 1), Exited(0, 1), Exited(0, 2))
     assert actions == [Start(0), Report(Exited(0, 1), 0), Start(1), Report(Exited(0, 2), 1), Finish(2)]
@@ -104,7 +122,7 @@ def test_an_interrupted_job_does_not_start_again() -> None:
 EVENTS = st.one_of(
     st.builds(Exited, st.integers(0, 3), st.sampled_from([0, 1, 4, -9, -15]), st.booleans()),
     st.builds(Interrupted, st.sampled_from([signal.SIGINT, signal.SIGTERM])),
-    st.just(GraceOver()),
+    st.sampled_from([GraceOver(), CauseOver(), Lingered()]),
 )
 
 
@@ -227,6 +245,35 @@ def test_a_failure_has_one_summary_with_the_root_cause(
     log = tmp_path / "logs" / "attempt_0" / "worker_1.log"
     assert str(log) in err
     assert log.read_text().endswith("ValueError: boom\n")
+
+
+def test_the_cause_is_named_though_who_lost_it_ends_first(
+    script: Callable[[str], str],
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(launcher, "CAUSE_S", 60.0)
+    path = script(
+        "gone = sys.argv[1]\n"
+        "if rank == 0:\n"
+        "    open(gone, 'w').close()\n"
+        "    raise type('UnavailableError', (Exception,), {'__module__': 'builtins'})('rank 1 was lost')\n"
+        "while not os.path.exists(gone): time.sleep(0.01)\n"
+        "time.sleep(0.3)\n"
+        "raise ValueError('my own bug')"
+    )
+    assert main(["--nproc", "2", "--tee", "none", path, str(tmp_path / "gone")]) == 1
+    err = capfd.readouterr().err
+    assert "failed: worker 1 exited with status 1\n  error: ValueError: my own bug" in err
+
+
+def test_it_says_who_has_ended_while_another_runs(
+    script: Callable[[str], str], capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(launcher, "LINGER_S", 0.0)
+    assert main(["--nproc", "2", script("time.sleep(rank)")]) == 0
+    assert "flowrt-run: worker 0 ended with 0; worker 1 still runs" in capfd.readouterr().err
 
 
 def test_a_restart_that_works(

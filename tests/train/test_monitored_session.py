@@ -427,12 +427,10 @@ def test_without_a_way_back_the_loop_ends_and_says_who_is_missing(monkeypatch):
         server = tf.train.Server(cluster, "worker", 0)
         op, _ = between_graph(cluster, 0)
         try:
-            session = MonitoredTrainingSession(server.target, max_wait_secs=0.5)
+            session = MonitoredTrainingSession(server.target)
             session.run(op)
             ps.kill()
-            with pytest.raises(
-                DeadlineExceededError, match=r"no run has succeeded.*/job:ps/replica:0/task:0"
-            ):
+            with pytest.raises(UnavailableError, match=r"did not answer: /job:ps/replica:0/task:0"):
                 loop(session, op)
             session.close()
         finally:

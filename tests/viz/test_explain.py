@@ -35,6 +35,18 @@ def test_a_request_is_the_reason_and_what_follows_it_says_whom_it_follows():
     assert why["z"] == ("CPU:0", "default device")
 
 
+def test_the_graph_of_a_file_with_a_dataset_is_explained_without_a_plan(tmp_path):
+    with tf.Graph().as_default() as graph:
+        element = tf.data.Dataset.range(3).make_one_shot_iterator().get_next()
+        tf.negative(element, name="y")
+        tf.train.write_graph(graph.as_graph_def(), str(tmp_path), "graph.pbtxt")
+    path = tmp_path / "graph.pbtxt"
+    path.write_text(path.read_text().replace("iterator_", "of_another_process_"))
+    explained = explain(str(path))
+    assert "y" in [placed.name for placed in explained.operations]
+    assert "expected the dataset 'of_another_process_" in explained.unplanned
+
+
 def test_colocated_operations_say_with_whom():
     with tf.Graph().as_default() as graph:
         with tf.device("/cpu:1"):

@@ -202,10 +202,34 @@ def test_a_file_that_is_no_graph_is_one_line(tmp_path, capsys, content, name, wh
 
 def test_a_missing_file_and_a_missing_directory_are_one_line(stored, tmp_path, capsys):
     assert "No such file" in complaint(capsys, ["nowhere.pb", "--out", tmp_path / "x.dot"], tmp_path)
-    assert "cannot write it" in complaint(
+    assert "no'; got none" in complaint(
         capsys, [stored / "net.pb", "--out", tmp_path / "no" / "x.dot"], tmp_path
     )
+    (tmp_path / "dir.dot").mkdir()
+    error = complaint(capsys, [stored / "net.pb", "--out", tmp_path / "dir.dot"], tmp_path)
+    assert "dir.dot: cannot write it" in error
+    assert ".tmp" not in error
     assert "expected a Python file" in complaint(capsys, ["no.py", "--out", tmp_path / "x.dot"], tmp_path)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--out", "x.nope"],
+        ["--out", "x.dot", "--view", "nope"],
+        ["--out", "x.dot", "--format", "nope"],
+        ["--out", "no/x.dot"],
+    ],
+)
+def test_a_mistake_is_said_before_the_script_runs(words, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    Path("script.py").write_text("open('ran', 'w')\n")
+    assert "expected" in complaint(capsys, ["script.py", *words], tmp_path)
+
+
+def test_a_worker_that_is_gone_is_one_line(tmp_path, capfd, caplog):
+    complaint(capfd, ["grpc://127.0.0.1:1", "--out", tmp_path / "x.dot"], tmp_path)
+    assert not caplog.records
 
 
 def test_a_failed_export_leaves_the_old_file(stored, tmp_path, capsys):

@@ -188,6 +188,14 @@ def test_two_scopes_or_unlike_ones_are_no_series():
 # --- focusing
 
 
+def test_who_is_near_an_unknown_focus_is_named_once(logical):
+    with pytest.raises(NotFoundError, match="Nearest") as near:
+        focus(logical, "layer_1/v", 1)
+    assert str(near.value).count("layer_1/w,") + str(near.value).endswith("layer_1/w") == 1
+    with pytest.raises(NotFoundError, match=r"got 'qqq'. It has .*gradients"):
+        focus(logical, "qqq", 1)
+
+
 def test_a_focus_is_what_is_near(logical):
     near = focus(logical, "layer_1/MatMul", 1)
     assert set(near.nodes) >= {"layer_1/MatMul", "layer_0/out", "layer_1/out"}

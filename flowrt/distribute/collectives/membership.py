@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, final
 
 from flowrt.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from flowrt.rendezvous.lifeline import CLOSED
 
 TIMEOUT_S = 60.0
 """For how long a rank waits for another that lives. One that dies is noticed at once."""
@@ -105,4 +106,5 @@ def missing(membership: Membership, ranks: Collection[int], doing: str) -> Deadl
 
 def lost_rank(membership: Membership, rank: int, why: OpError) -> UnavailableError:
     """Of a ``rank`` whose process or network died."""
-    return UnavailableError(f"{membership}: {membership.name_of(rank)} was lost: {why.message}")
+    hint = "; it ended; did it run fewer steps?" if why.message.endswith(CLOSED) else ""
+    return UnavailableError(f"{membership}: {membership.name_of(rank)} was lost: {why.message}{hint}")

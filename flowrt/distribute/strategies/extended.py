@@ -117,17 +117,6 @@ class StrategyExtended(ABC):
         with self._strategy.scope():
             return self._call_for_each_replica(fn, tuple(args), kwargs or {})
 
-    def check_created_in_scope(self, what: str, variables: Sequence[Variable]) -> None:
-        """Raise `FailedPreconditionError`, which names it, for one of ``variables`` that is not the
-        strategy's: each replica would update it, one after the other.
-        """
-        for variable in variables:
-            if not self.variable_created_in_scope(variable):
-                raise FailedPreconditionError(
-                    f"{what}: variable {variable.name!r}: expected a variable of {self._strategy!r}; got "
-                    f"{variable!r}. Make it inside strategy.scope() of this strategy"
-                )
-
     @contextlib.contextmanager
     def colocate_vars_with(self, colocate_with_variable: Variable) -> Iterator[None]:
         """Variables made inside are where ``colocate_with_variable`` is, as all of the strategy's are."""
@@ -207,7 +196,15 @@ class StrategyExtended(ABC):
         global_step: Variable | None,
         name: str | None,
     ) -> Operation:
-        """`Optimizer.apply_gradients` of the replica that is being built."""
+        """`Optimizer.apply_gradients` of the replica that is being built. Raises `FailedPreconditionError`,
+        which names it, for a variable that is not the strategy's: every replica would update it.
+        """
+        for _, variable in pairs:
+            if not self.variable_created_in_scope(variable):
+                raise FailedPreconditionError(
+                    f"apply_gradients: variable {variable.name!r}: expected one of {self._strategy!r}; got "
+                    f"{variable!r}. Make it inside strategy.scope() of this strategy"
+                )
         context = distribution_context()
         assert context is not None
         applied: Operation = context.replica.merge_call(optimizer._apply_merged, (pairs, global_step, name))

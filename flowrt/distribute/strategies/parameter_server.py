@@ -13,16 +13,18 @@ Every worker runs the same script with a session on its own server; the servers'
 from __future__ import annotations
 
 import copy
+import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from flowrt.distribute.cluster_resolver import ClusterResolver, TFConfigClusterResolver
+from flowrt.distribute.cluster_resolver import ClusterResolver, SimpleClusterResolver
 from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.parameter_server.consistency import Mode, as_mode, policy_of
 from flowrt.distribute.parameter_server.placement import ByteBalancer, Part
+from flowrt.distribute.resolvers import ALONE, resolve
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice, placed_on
 from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.inline_replica import InlineReplica
@@ -58,8 +60,9 @@ TIMEOUT_S = 60.0
 class ParameterServerStrategy(Strategy):
     """Between-graph training with parameter servers.
 
-    ``cluster_resolver`` tells the cluster and this worker's task in it; by default ``TF_CONFIG``, and without
-    that there is one worker with its variables on the CPU. ``mode`` is a `Mode`, ``"sync"``, ``"async"``,
+    ``cluster_resolver`` tells the cluster and this worker's task in it; by default what ``flowrt-run``,
+    ``TF_CONFIG`` and the other launchers leave in the environment, and without any there is one worker with
+    its variables on the CPU. ``mode`` is a `Mode`, ``"sync"``, ``"async"``,
     ``("ssp", staleness)`` or ``("backup", workers)``. With ``replicas=2`` each server's state is also on the
     next server before a step counts. Raises `InvalidArgumentError` for what does not fit.
     """
@@ -71,7 +74,7 @@ class ParameterServerStrategy(Strategy):
         replicas: int = 1,
         timeout_s: float = TIMEOUT_S,
     ) -> None:
-        resolver = TFConfigClusterResolver() if cluster_resolver is None else cluster_resolver
+        resolver = _resolver_here() if cluster_resolver is None else cluster_resolver
         place = _place_of(resolver)
         self._resolver, self._mode = resolver, as_mode(mode)
         if replicas not in (1, 2) or (replicas == 2 and len(place.servers) < 2):
@@ -276,6 +279,14 @@ class _Place(NamedTuple):
     workers: int
     worker: int
     worker_device: str
+
+
+def _resolver_here() -> ClusterResolver:
+    """What the environment says; a cluster without tasks where it says nothing."""
+    cluster = resolve(os.environ)
+    if cluster.source == ALONE.source:
+        return SimpleClusterResolver(ClusterSpec({}))
+    return SimpleClusterResolver(cluster.spec, task_type=cluster.job, task_id=cluster.task)
 
 
 def _place_of(resolver: ClusterResolver) -> _Place:

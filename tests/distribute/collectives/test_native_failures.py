@@ -64,6 +64,7 @@ def test_a_rank_is_killed_in_the_midst_of_an_all_reduce(kind: str) -> None:
             assert isinstance(error, UnavailableError), error
             assert "rank 2 (127.0.0.1:" in str(error)
             assert "was lost" in str(error)
+            assert "the peer closed it" not in str(error) or "did it run fewer steps?" in str(error)
         ranks.all(2, "close")
 
         def holds_no_more() -> bool:

@@ -341,6 +341,15 @@ def test_without_a_cluster_there_is_one_worker_with_its_variables_beside_it(monk
     assert strategy.num_replicas_in_sync == 1
 
 
+def test_the_cluster_is_that_of_flowrt_run(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setenv("FLOWRT_CLUSTER", '{"worker": ["h0:1", "h1:1"]}')
+    monkeypatch.setenv("FLOWRT_TASK", "worker:1")
+    strategy = tf.distribute.experimental.ParameterServerStrategy()
+    assert "worker 1 of 2" in repr(strategy)
+    assert strategy.extended.parameter_devices == ("/job:worker/task:0", "/job:worker/task:1")
+
+
 def resolver(task_type, **jobs):
     spec = tf.train.ClusterSpec({job: [f"h{i}:{port}" for i in range(2)] for job, port in jobs.items()})
     return tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type=task_type, task_id=1)

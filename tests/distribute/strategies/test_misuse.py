@@ -1,4 +1,4 @@
-"""What a script gets wrong with strategies is refused where it stands, by one typed error that says what to do."""
+"""What a script gets wrong with strategies is refused where it stands, by an error that says what to do."""
 
 from __future__ import annotations
 
@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.distribute.collectives import Group
 from tests.distribute.strategies.cpus import central, initialized, mirrored, numbered, session
+from tests.distribute.strategies.workers_of_one_process import Worker
 
 D = tf.distribute
 Refused = tf.errors.FailedPreconditionError
@@ -24,7 +26,7 @@ def made(strategy: Any, initial: Any = 1.0, **options: Any) -> Any:
 
 
 class OwnOptimizer(tf.train.Optimizer):
-    """Takes the handle, as optimizers that scripts define do."""
+    """As scripts define them."""
 
     def __init__(self) -> None:
         super().__init__(False, "Own")
@@ -56,7 +58,7 @@ def test_a_variable_with_copies_is_not_trained_outside_of_its_strategy(optimizer
 @OPTIMIZERS
 def test_a_variable_with_copies_is_not_trained_in_another_strategy(optimizer) -> None:
     w, other = made(mirrored(2)), D.OneDeviceStrategy("/cpu:0")
-    with pytest.raises(Refused, match=r"'w:0': expected a variable of <OneDevice.*scope\(\)"):
+    with pytest.raises(Refused, match=r"'w:0': expected one of <OneDevice.*scope\(\)"):
         other.run(lambda: optimizer().minimize(w * w))
 
 
@@ -92,6 +94,13 @@ def test_a_variable_with_one_copy_is_trained_anywhere() -> None:
         assert sess.run(w) == 0.0
 
 
+def test_a_workers_only_copy_is_one_of_several() -> None:
+    w = made(Worker(Group("two workers", 2, (0,))))
+    assert len(w.copies) == 1
+    with pytest.raises(Refused, match="one copy of several"):
+        tf.train.GradientDescentOptimizer(0.5).minimize(w * w)
+
+
 @MIRRORED_AND_CENTRAL
 def test_a_variable_of_no_strategy_is_not_trained_in_replicas(make) -> None:
     w, strategy = tf.Variable(1.0, name="w"), make(2)
@@ -105,7 +114,12 @@ def test_on_read_without_an_aggregation_is_not_fetched_cross_replica() -> None:
     w = made(strategy, synchronization=tf.VariableSynchronization.ON_READ)
     own = strategy.run(lambda: w.assign_add(1.0))
     with initialized() as sess:
-        for read in (lambda: sess.run(w), lambda: w.eval(sess), lambda: tf.convert_to_tensor(w), lambda: w + 1.0):
+        for read in (
+            lambda: sess.run(w),
+            lambda: w.eval(sess),
+            lambda: tf.convert_to_tensor(w),
+            lambda: w + 1.0,
+        ):
             with pytest.raises(Refused, match="expected an aggregation to read it cross-replica"):
                 read()
         assert sess.run(list(own.values)) == [2.0, 2.0]

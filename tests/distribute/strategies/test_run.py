@@ -396,13 +396,15 @@ def test_a_mean_of_integers_along_an_axis_is_no_integer() -> None:
         assert sess.run(strategy.reduce("mean", value, axis=0)) == pytest.approx(5 / 3, abs=1e-15)
 
 
-def test_numbers_are_reduced_and_one_tensor_is_not_summed() -> None:
+def test_one_tensor_or_number_for_all_is_its_own_mean_and_is_not_summed() -> None:
     strategy = mirrored(2)
     with session() as sess:
-        assert sess.run(strategy.reduce("sum", strategy.run(lambda: 3), axis=None)) == 6
+        assert sess.run(strategy.reduce("sum", strategy.run(lambda: tf.constant(3)), axis=None)) == 6
         assert sess.run(strategy.reduce("mean", tf.constant(3.0), axis=None)) == 3.0
-    with pytest.raises(tf.errors.InvalidArgumentError, match="Is it reduced already"):
-        strategy.reduce("sum", tf.constant(3.0), axis=None)
+        assert sess.run(strategy.reduce("mean", strategy.run(lambda: 3), axis=None)) == 3
+    for value in (tf.constant(3.0), strategy.run(lambda: 3)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Is it reduced already"):
+            strategy.reduce("sum", value, axis=None)
 
 
 def test_mirrored_values_are_the_first_outside() -> None:
