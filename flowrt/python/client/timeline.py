@@ -1,3 +1,5 @@
 """``timeline.Timeline``: a traced step for Chrome's chrome://tracing and Perfetto."""
 
-from flowrt.profiler.timeline import Timeline as Timeline
+from flowrt.profiler.timeline import Timeline
+
+__all__ = ["Timeline"]
