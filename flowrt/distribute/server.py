@@ -114,8 +114,7 @@ class Server:
         security = _checked_security(security, self._bind, list(self._addresses.values()), insecure)
         self._allowed_ops = frozenset(allowed_ops)
         self.incarnation = secrets.randbits(64) | 1
-        config = config or ConfigProto()
-        limit_threads(config)
+        limit_threads(config := config or ConfigProto())
         self.devices = local_devices(device_request(config), job, index)
         self._by_name = {device.name: device for device in self.devices}
         self._transport = with_faults(new_transport(security), kind_of)

@@ -34,7 +34,7 @@ from flowrt.executor.runner import Running, StepControl, run_inline, run_seeded,
 from flowrt.executor.schedule import schedule_parts
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
@@ -91,11 +91,7 @@ class Plan:
         self._fed = [placed.nodes[name] for name in placed.feeds]
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
-        where = [placed.nodes[name].device for name, _ in placed.fetches]
-        fetched = [
-            [f for f, d in zip(placed.fetches, where, strict=True) if d == name] for name in self.partitions
-        ]
-        self._fetch_order = _order(placed.fetches, fetched)  # as they were called before fusion
+        self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
         self._idle: list[Instance] = []
         self._closed = False
         self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
@@ -432,6 +428,11 @@ def _can_have_loops(subgraph: Subgraph) -> bool:
         or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
         for node in subgraph
     )
+
+
+def _fetches_by_device(placed: Subgraph, devices: Sequence[str]) -> list[list[Ref]]:
+    """The fetches on each of ``devices``, as they were called before fusion."""
+    return [[f for f in placed.fetches if placed.nodes[f[0]].device == device] for device in devices]
 
 
 def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:

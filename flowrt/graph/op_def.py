@@ -329,9 +329,7 @@ class OpDef:
     reduction: str | None
     """What it does to input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
     joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
-    """From attrs, the axis of each input along which parts may be joined: the op of the joined inputs is the
-    sum of the op over the parts. None for an input that says how.
-    """
+    """From attrs, the axis along which each input may be cut (None: it says how); the op sums over parts."""
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None
     """From attrs, what a node does that a process does not do for others unasked."""
     waits: bool
@@ -426,9 +424,8 @@ def define_op(
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
-        shape, kernel, vjp, jvp, samples, effect,
-        alias, elementwise, commutative, state, value, simplify, cost, loop, reduction, joined, privilege,
-        waits, doc,
+        shape, kernel, vjp, jvp, samples, effect, alias, elementwise, commutative, state, value, simplify,
+        cost, loop, reduction, joined, privilege, waits, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
