@@ -18,7 +18,7 @@ from flowrt.graph.ops.complex_parts import abs as absolute
 from flowrt.graph.ops.counting import confusion_matrix
 from flowrt.graph.ops.division import div_no_nan
 from flowrt.graph.ops.filling import ones_like, zeros
-from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.identities import cast, identity
 from flowrt.graph.ops.math import sqrt
 from flowrt.graph.ops.matrix_parts import diag_part
 from flowrt.graph.ops.reductions import reduce_sum
@@ -39,13 +39,27 @@ def _total(name: str, shape: Sequence[int] = ()) -> Variable:
     )
 
 
-def _counted(total: Variable) -> Tensor:
-    """What was counted: on several replicas by all of them."""
+def _aggregated(of_counted: Callable[..., Tensor], totals: Sequence[Variable], collections: Any) -> Tensor:
+    """``of_counted`` of the values of ``totals``, added to ``collections``: on several replicas one tensor, of
+    what all of them have counted.
+    """
+
+    def value_of_all(_: Any, *variables: Variable) -> Tensor:
+        value = of_counted(*[variable.read_value() for variable in variables])
+        get_default_graph().add_to_collections(collections, value)
+        return value
+
     context = distribution_context()
     if context is None or context.replica is None:
-        return total.read_value()
-    counted: Tensor = context.replica.merge_call(lambda _, variable: variable.read_value(), (total,))
-    return counted
+        return value_of_all(None, *totals)
+    value: Tensor = context.replica.merge_call(value_of_all, totals)
+    return value
+
+
+def _updated(update: Tensor, collections: Any) -> Tensor:
+    """``update``, a replica's own, added to ``collections``."""
+    get_default_graph().add_to_collections(collections, update)
+    return update
 
 
 def mean(
@@ -75,9 +89,13 @@ def _ratio(
     finish: Callable[[Tensor], Tensor] = lambda x: x,
 ) -> tuple[Tensor, Tensor]:
     total, count = _total("total"), _total("count")
-    value = finish(div_no_nan(_counted(total), _counted(count), name="value"))
+
+    def ratio(total: Tensor, count: Tensor) -> Tensor:
+        return finish(div_no_nan(total, count, name="value"))
+
+    value = _aggregated(ratio, [total, count], metrics_collections)
     update = finish(div_no_nan(total.assign_add(numerator), count.assign_add(denominator), name="update_op"))
-    return _collected(value, update, metrics_collections, updates_collections)
+    return value, _updated(update, updates_collections)
 
 
 def accuracy(
@@ -195,17 +213,8 @@ def _counts(
     with get_default_graph().name_scope(name):
         total = _total("count")
         spread = cast(hits, float32) * (1.0 if weights is None else cast(convert_to_tensor(weights), float32))
-        value, update = _counted(total), total.assign_add(reduce_sum(spread))
-        return _collected(value, update, metrics_collections, updates_collections)
-
-
-def _collected(
-    value: Tensor, update: Tensor, metrics_collections: Any, updates_collections: Any
-) -> tuple[Tensor, Tensor]:
-    graph = get_default_graph()
-    graph.add_to_collections(metrics_collections, value)
-    graph.add_to_collections(updates_collections, update)
-    return value, update
+        value = _aggregated(identity, [total], metrics_collections)
+        return value, _updated(total.assign_add(reduce_sum(spread)), updates_collections)
 
 
 def _truths(labels: Any, predictions: Any) -> tuple[Tensor, Tensor]:
@@ -296,12 +305,17 @@ def mean_iou(
         flat = [reshape(cast(convert_to_tensor(t), int64), [-1]) for t in (labels, predictions)]
         spread = None if weights is None else reshape(cast(convert_to_tensor(weights), float32), [-1])
         found = confusion_matrix(flat[0], flat[1], num_classes, float32, weights=spread)
-        update, matrix = total.assign_add(found), _counted(total)
-        both = diag_part(matrix)
-        union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
-        occurs = cast(not_equal(union, 0.0), float32)
-        value = div_no_nan(reduce_sum(div_no_nan(both, union)), reduce_sum(occurs), name="mean_iou")
-        return _collected(value, update, metrics_collections, updates_collections)
+        value = _aggregated(_mean_iou_of, [total], metrics_collections)
+        return value, _updated(total.assign_add(found), updates_collections)
+
+
+def _mean_iou_of(matrix: Tensor) -> Tensor:
+    """Of a confusion matrix."""
+    both = diag_part(matrix)
+    union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
+    occurs = cast(not_equal(union, 0.0), float32)
+    value: Tensor = div_no_nan(reduce_sum(div_no_nan(both, union)), reduce_sum(occurs), name="mean_iou")
+    return value
 
 
 def auc(
@@ -337,10 +351,10 @@ def auc(
             for what, side in (("true_positives", actual), ("false_positives", 1.0 - actual))
         ]
         totals = [_total(f"{what}_all", []) for what in ("positives", "negatives")]
+        value = _aggregated(_area, [counts[0][0], counts[1][0], *totals], metrics_collections)
         sums = [total.assign_add(all_of) for total, (_, _, all_of) in zip(totals, counts, strict=True)]
         moved = [variable.assign_add(found) for variable, found, _ in counts]
-        value = _area(*(_counted(v) for v in (counts[0][0], counts[1][0], *totals)))
-        return _collected(value, _area(*moved, *sums), metrics_collections, updates_collections)
+        return value, _updated(_area(*moved, *sums), updates_collections)
 
 
 def _area(hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:

@@ -269,7 +269,7 @@ class ClusterStep:
     `flowrt.executor.plan.Plan`.
     """
 
-    is_straight = False
+    is_straight = is_direct = False
     runs_to_compile = 0
 
     def __init__(self, runtime: ClusterRuntime, link: MasterLink, subgraph: Subgraph, callable: int) -> None:

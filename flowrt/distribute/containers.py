@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Hashable
 from typing import Any, final
 
 from flowrt.device.device import Device
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.session_variables import new_resource
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
@@ -39,19 +39,23 @@ class Containers:
             if is_isolated:
                 self._isolated.add(session)
 
-    def close(self, session: str) -> None:
-        """Let go of what is the session's own."""
+    def close(self, session: str, lost: OpError | None = None) -> None:
+        """Let go of what is the session's own. ``lost``: nobody closed it; who had it is gone. That is told
+        to resources with a method ``lose``.
+        """
         with self._lock:
             gone = self._own.pop(session, {})
             self._isolated.discard(session)
-        _close(gone.values())
+        if lost is not None:
+            _call(gone.values(), "lose", lost)
+        _call(gone.values(), "close")
 
     def clear(self, containers: Collection[str]) -> None:
         """Drop what sessions share in ``containers``, ``""`` the default one; in all if there are none."""
         with self._lock:
             keys = [key for key in self._shared if not containers or key[0] in containers]
             gone = [self._shared.pop(key) for key in keys]
-        _close(gone)
+        _call(gone, "close")
 
     def of(self, session: str) -> Callable[[Device, Node], Any]:
         """``resource(device, node)`` of a session: the object behind a stateful node, made when first asked
@@ -91,7 +95,8 @@ def _check(node: Node, resource: Any) -> None:
         )
 
 
-def _close(resources: Collection[Any]) -> None:
+def _call(resources: Collection[Any], method: str, *arguments: Any) -> None:
+    """On those that have it."""
     for resource in resources:
-        if close := getattr(resource, "close", None):
-            close()
+        if call := getattr(resource, method, None):
+            call(*arguments)

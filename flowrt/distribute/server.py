@@ -435,7 +435,7 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     w.EndStep: lambda server, end: server._steps.end(end),
     w.ServeTensors: lambda server, serve: server._steps.serve(serve),
     w.OpenWorkerSession: lambda server, opened: server._containers.open(*opened),
-    w.CloseWorkerSession: lambda server, closed: server._containers.close(closed.session),
+    w.CloseWorkerSession: lambda server, closed: server._containers.close(*closed),
     w.ClearContainers: lambda server, cleared: server._containers.clear(cleared.containers),
     w.ForgetParts: lambda server, forgotten: [part.close() for part in forgotten.parts],
     w.StartDraining: lambda server, _: server.on_drain(),

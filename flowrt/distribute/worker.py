@@ -155,9 +155,10 @@ class ForgetParts(NamedTuple):
 
 
 class CloseWorkerSession(NamedTuple):
-    """Let go of what is a session's own."""
+    """Let go of what is a session's own. ``lost``: nobody closed it; who had it is gone."""
 
     session: str
+    lost: OpError | None
 
 
 class ClearContainers(NamedTuple):
@@ -290,7 +291,7 @@ class Worker:
         reason = CancelledError("the session was closed while this step ran")
         return [*self._close(message.body.session, reason), _done(peer, request_id)]
 
-    def _close(self, session: str, reason: OpError) -> list[Action]:
+    def _close(self, session: str, reason: OpError, lost: OpError | None = None) -> list[Action]:
         if self._sessions.pop(session, None) is None:
             return []
         actions: list[Action] = []
@@ -301,7 +302,7 @@ class Worker:
         graphs = [self._graphs.pop(number) for number in gone]
         actions += [Answer(g.peer, g.request_id, None, reason) for g in graphs if g.part is None]
         parts = [graph.part for graph in graphs if graph.part is not None]
-        return [*actions, ForgetParts(parts), CloseWorkerSession(session)]
+        return [*actions, ForgetParts(parts), CloseWorkerSession(session, lost)]
 
     def _register(self, peer: str, request_id: int, message: Message) -> list[Action]:
         body = message.body
@@ -433,7 +434,7 @@ class Worker:
     def _lose(self, peer: str, error: OpError) -> list[Action]:
         actions: list[Action] = []
         for session in [name for name, owner in self._sessions.items() if owner == peer]:
-            actions += self._close(session, error)
+            actions += self._close(session, error, lost=error)
         return actions
 
     def _tick(self, now: float) -> list[Action]:

@@ -114,7 +114,7 @@ class Binder:
         self._streams = BoundStreams(self._device, self._schedule, self._tensors, send, self._depth)
         self._strand: Strand = self._streams.strands[0]
         """Of the node that is being bound."""
-        self._feeds: dict[str, Callable[[Any], None]] = {}
+        self._feeds: dict[str, Feed] = {}
         self._trips = {} if self._device.executor.computes else trip_counts(self._subgraph)
 
     def bind(self) -> list[Program]:

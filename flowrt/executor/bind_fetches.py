@@ -35,6 +35,8 @@ def _fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], Any]:
                 return take(value)
 
         return take_locked
+    if take is _copy and type(value) is np.ndarray:
+        return functools.partial(np.array, value) if value.ndim else functools.partial(value.__getitem__, ())
     return functools.partial(take, value)
 
 

@@ -17,6 +17,7 @@ from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.control import Frame
+from flowrt.executor.feeds import Feed
 from flowrt.executor.keys import is_remote, tensor_key
 from flowrt.executor.list_transfer import list_to_device, list_to_host
 from flowrt.executor.strand import Strand
@@ -33,20 +34,20 @@ away.
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def bind_feed(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool) -> Callable[[Any], None]:
+def bind_feed(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool) -> Feed:
     """What puts a fed value where the program reads it."""
     device, registers = strand.device, tensors.registers
     if is_buffer:
         array = tensors.new_buffer(node, 0)
         if not device.is_remote:
-            return functools.partial(array.__setitem__, ...)
-        return functools.partial(device.feed, device.executor.memory_of(array))
+            return Feed(functools.partial(array.__setitem__, ...), array)
+        return Feed(functools.partial(device.feed, device.executor.memory_of(array)))
     slot = tensors.new_register(node, 0)
     if not device.is_remote:
-        return functools.partial(registers.__setitem__, slot)
+        return Feed(functools.partial(registers.__setitem__, slot))
     strand.is_fixed = False
     put, owner = device.put, owner_of(node)
-    return lambda value: registers.__setitem__(slot, put(value, owner))
+    return Feed(lambda value: registers.__setitem__(slot, put(value, owner)))
 
 
 def bind_recv(

@@ -12,10 +12,9 @@ import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
-import threadpoolctl
-
 from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
+from flowrt.device.host_blas import limit_blas_threads, shorten_blas_spins
 from flowrt.device.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
 from flowrt.errors import FailedPreconditionError, ResourceExhaustedError
@@ -72,9 +71,12 @@ class Runtime(Protocol):
 
 
 def limit_threads(config: ConfigProto) -> None:
-    """Have this process's products and loops use as many threads as ``config`` says, if it does."""
+    """Have this process's products and loops share its cores, on as many threads as ``config`` says, if it
+    does.
+    """
+    shorten_blas_spins()
     if threads := config.intra_op_parallelism_threads:
-        threadpoolctl.threadpool_limits(threads, "blas")
+        limit_blas_threads(threads)
         set_num_threads(threads)
 
 

@@ -13,7 +13,7 @@ import contextlib
 import contextvars
 import functools
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -24,6 +24,7 @@ from flowrt.errors import OpError, ResourceExhaustedError
 from flowrt.executor.bind import Binder, Partition, compile_partition
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.cost import total_cost, waits_outside
+from flowrt.executor.feeds import direct_put
 from flowrt.executor.group_steps import end_groups, ranks_in
 from flowrt.executor.host_kernels import LOOP_KERNELS
 from flowrt.executor.iterated_program import is_scalar_loop
@@ -105,6 +106,8 @@ class Plan:
         is_free = seed is None and not controlled and not is_shared and self._recent is None
         self.is_straight = len(programs) == 1 and programs[0].is_straight and is_free
         """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
+        self.is_direct = self.is_straight and first.direct_puts is not None
+        """Whether `run_direct` can run it."""
         self.is_single = len(programs) == 1 and not programs[0].device.is_remote
         """Whether it is one program on the host, which `relay` can run."""
         self._idle.append(first)
@@ -148,13 +151,28 @@ class Plan:
 
     def run_straight(self, feeds: Sequence[Any]) -> list[Any]:
         """`run` of a plan that is straight: without what only other plans need."""
+        values = self._run_straight(self._put, feeds)
+        assert values is not None
+        return values
+
+    def run_direct(self, values: Iterable[Any]) -> list[Any] | None:
+        """`run_straight` of values as they were given, of a plan with all feeds in buffers. None, and nothing
+        has run, if one of them needs a conversion.
+        """
+        return self._run_straight(_put_directly, values)
+
+    def _run_straight(
+        self, put: Callable[[Instance, Any], bool], values: Iterable[Any]
+    ) -> list[Any] | None:
         instance: Instance | None = None
         try:
             try:
                 instance = self._idle.pop()
             except IndexError:
                 instance = self._new_instance()
-            self._put(instance, feeds)
+            if not put(instance, values):
+                self._idle.append(instance)
+                return None
             instance.run_straight()
             return self.finish(instance)
         except ResourceExhaustedError as error:
@@ -207,13 +225,14 @@ class Plan:
         instance.meet(rendezvous)
         return instance
 
-    def _put(self, instance: Instance, feeds: Sequence[Any]) -> None:
-        puts = instance.feeds
+    def _put(self, instance: Instance, feeds: Sequence[Any]) -> bool:
+        puts = instance.puts
         try:
             for put, value in zip(puts, feeds):  # noqa: B905 (to say strict takes as long as to put a scalar)
                 put(value)
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fed[puts.index(put)], error) from cause(error)
+        return True
 
     def finish(self, instance: Instance) -> list[Any]:
         """The fetches of a step that has ended well, after which others may use its instance."""
@@ -331,8 +350,13 @@ class Instance:
         self.programs, self._rendezvous = programs, rendezvous
         feeds = [feed for program in programs for feed in program.feeds]
         fetches = [fetch for program in programs for fetch in program.fetches]
-        self.feeds = [feeds[position] for position in feed_order]
+        ordered = [feeds[position] for position in feed_order]
+        self.puts = [feed.put for feed in ordered]
+        arrays = [feed.array for feed in ordered if feed.array is not None]
+        self.direct_puts = [direct_put(array) for array in arrays] if len(arrays) == len(ordered) else None
+        """What takes values as they are given, if all feeds are in buffers."""
         self.fetches = [fetches[position] for position in fetch_order]
+        self._with_registers = [program for program in programs if program.registers]
         self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
         nodes = [node for p in programs for segment in p.segments for node in segment.nodes]
         calls_python = any(node.op.effect is Effect.STATEFUL for node in nodes)
@@ -387,8 +411,16 @@ class Instance:
         return [host.create_stream(p.name, threaded=True) for p in self.programs[1:]]
 
     def reset(self) -> None:
-        for program in self.programs:
+        for program in self._with_registers:
             program.reset()
+
+
+def _put_directly(instance: Instance, values: Iterable[Any]) -> bool:
+    """Whether each value could be put where it is read as it is."""
+    for put, value in zip(instance.direct_puts or (), values):  # noqa: B905 (as in `Plan._put`)
+        if not put(value):
+            return False
+    return True
 
 
 def _do_nothing() -> None:

@@ -19,6 +19,7 @@ from flowrt.device.device import Device
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import OpError
 from flowrt.executor.control import PAUSE, Block, Control
+from flowrt.executor.feeds import Feed
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.stream_times import watch_streams
 from flowrt.graph.evaluate import located
@@ -92,7 +93,7 @@ class Program:
         stream: int,
         segments: Sequence[Segment],
         registers: list[Any],
-        feeds: Sequence[Callable[[Any], None]],
+        feeds: Sequence[Feed],
         fetches: Sequence[Callable[[], Any]],
         take: Callable[[str, Any], Any],
         lines: Sequence[Line],
@@ -104,7 +105,7 @@ class Program:
         self.segments = tuple(segments)
         self.registers = registers
         self.feeds = feeds
-        """One function a feed, in order: puts the value where the program reads it."""
+        """In order: what puts a value where the program reads it."""
         self.fetches = fetches
         """One function a fetch, in order: the value, which is the caller's."""
         self.take = take

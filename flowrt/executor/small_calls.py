@@ -13,7 +13,8 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt.device.call_sequence import Call, Table, call_of, in_sequence, is_compiled
-from flowrt.device.llvm_product import Matrix, Product, llvm_product
+from flowrt.device.host_jit import vector_registers
+from flowrt.device.llvm_product import Matrix, Product, Registers, llvm_product
 from flowrt.executor.arguments import Later
 from flowrt.executor.copies import copy_call, is_fit
 from flowrt.executor.loop_layout import compiled
@@ -22,15 +23,19 @@ from flowrt.graph.shapes import is_static
 
 Array: TypeAlias = np.ndarray[Any, Any]
 
-MAX_SMALL = 1 << 12
+MAX_SMALL = 1 << 15
 """Elements of the outputs."""
 
-MAX_PRODUCT = 1 << 16
-"""Multiplications of a product: 2 us, here as there. One of 32x32 by 32x32 takes 1.0 us, and NumPy's 1.2; one
-of 8x16 by 16x16 0.13 and 0.8.
+MAX_PRODUCT = 1 << 22
+"""Multiplications of a product: 40 us. A library's two threads take as long for twice as many; below it has
+to wake them, and to copy a factor: for 32x256 by 256x512 OpenBLAS takes 100 us, for 32x32 by 32x32 1.2 and
+this 0.5.
 """
 
-NS_PER_PRODUCT = 0.03
+MAX_ALONG = 1 << 16
+"""The same where both factors lie along the sum: 2 us, here as there."""
+
+NS_PER_PRODUCT = 0.01
 """Of one multiplication."""
 
 
@@ -67,12 +72,14 @@ def _product(
     if not is_right or not all(map(is_fit, arrays)) or name not in ("float32", "float64"):
         return None
     lies = [Matrix(*[stride // array.itemsize for stride in array.strides]) for array in arrays]
-    product = Product(name, m, n, k, *lies)
-    if not 0 < m * n * k <= MAX_PRODUCT or product.is_scattered:
+    lanes, count = vector_registers()
+    product = Product(name, m, n, k, *lies, Registers(lanes * 4 // c.itemsize, count))
+    most = MAX_ALONG if product.is_along else MAX_PRODUCT
+    if not 0 < m * n * k <= most or product.is_scattered:
         return None
     text = llvm_product(product)
     table = Table.of([array.ctypes.data for array in arrays], NS_PER_PRODUCT * m * n * k, *arrays)
-    return call_of(compiled(text), table, 0, m)
+    return call_of(compiled(text), table, 0, product.extent)
 
 
 def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> Call | None:

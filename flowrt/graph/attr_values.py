@@ -69,6 +69,17 @@ def kind_of_value(key: str, value: Any) -> str:
     raise UnimplementedError(f"attribute {key!r}: expected a value that a message can hold; got {value!r}")
 
 
+def kind_of_message(message: Any) -> str:
+    """The kind of the value that the AttrValue ``message`` has; "list(string)" of an empty list, which tells
+    none.
+    """
+    field = message.WhichOneof("value")
+    if field != "list":
+        return _field_kind(field)
+    filled = [descriptor.name for descriptor, _ in message.list.ListFields()]
+    return f"list({_field_kind(filled[0]) if filled else 'string'})"
+
+
 def encode_attr(message: Any, key: str, kind: str, value: Any) -> None:
     """Write attribute ``key`` into the AttrValue ``message``.
 

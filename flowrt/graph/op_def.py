@@ -275,8 +275,8 @@ class Loop(NamedTuple):
     tuple of them for a list, a Python value for a host input); ``attrs`` are those that ``build`` has as
     keyword-only parameters.
 
-    For an op that writes, a resource input is the element of the variable now, and the values returned are
-    the new elements of the resources in order.
+    A resource input is the variable: its element now, or its matrix. What an op that writes returns are the
+    new elements of the resources in order.
     """
     pattern: LoopPattern = LoopPattern.ELEMENTWISE
 

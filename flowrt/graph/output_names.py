@@ -1,7 +1,7 @@
 """The names that TensorFlow gives the outputs of ops: inside functions, GraphDef names a tensor
 "node:output:index", not "node:number".
 
-Rule: what is not listed here has one output, called "output", or the names of flowrt's own signature. An op
+Rule: what is not listed here has the names of flowrt's own signature; one output without a name is "output". An op
 that is written as another (`flowrt.graph.graph_def.WRITTEN_AS`) has that one's names.
 `tests/graph/test_functions_in_tensorflow.py` compares all with TensorFlow's, where it is installed.
 """
@@ -77,4 +77,5 @@ def output_names(op: OpDef) -> tuple[str, ...]:
     found = _OUTPUTS.get(op.name)
     if found is not None:
         return found
-    return ("output",) if len(op.outputs) == 1 else tuple(argument.name for argument in op.outputs)
+    names = tuple(argument.name for argument in op.outputs)
+    return ("output",) if names == ("output_0",) else names

@@ -21,19 +21,30 @@ Rules of this file:
      carries the state there; what others did meanwhile goes with it.
   5. A replica takes states with a higher version only, and none of a generation before its own: a primary
      that was replaced cannot have its updates acknowledged.
+  6. Nobody waits longer than `RETURN_S` for a worker whose process is gone.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, OpError
+from flowrt.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+)
 
 LEASE_S = 5.0
 """How long the step that carries the state to the replica may take before another one does it."""
+
+RETURN_S = 3.0
+"""How long a worker is waited for that was lost: time to make another session, if only its network broke."""
 
 
 class Policy(NamedTuple):
@@ -56,12 +67,13 @@ class Role(Enum):
 
 class StepBegun(NamedTuple):
     """``worker``, with ``clock`` steps behind it, wants to read. Answered with the version. A worker that had
-    left is a member again.
+    left, or was lost, is a member again; ``session`` is the one that it has now.
     """
 
     request: int
     worker: int
     clock: int
+    session: int = 0
 
 
 class GradientPushed(NamedTuple):
@@ -117,6 +129,15 @@ class WorkerLeft(NamedTuple):
     worker: int
 
 
+class WorkerLost(NamedTuple):
+    """The process that had ``session``, or its network, died: ``why``. ``worker`` may have another one."""
+
+    worker: int
+    session: int
+    why: str
+    now: float
+
+
 class RequestLeft(NamedTuple):
     """Nobody waits for the answer any more."""
 
@@ -131,7 +152,7 @@ class Ticked(NamedTuple):
 
 Event: TypeAlias = (
     StepBegun | GradientPushed | UpdateEnded | StateAsked | StateReplicated | StateArrived | PromotionAsked
-    | WorkerLeft | RequestLeft | Ticked
+    | WorkerLeft | WorkerLost | RequestLeft | Ticked
 )  # fmt: skip
 
 # --- actions
@@ -176,6 +197,9 @@ class ParameterShard:
         self.version = self.acknowledged = 0
         self.clocks = [0] * policy.workers
         self.members = set(range(policy.workers))
+        self._sessions: dict[int, int] = {}
+        """Those in which the workers began their last steps."""
+        self._lost: dict[int, WorkerLost] = {}
         self.staleness: Counter[int] = Counter()
         """How many versions old the gradients were that made updates."""
         self.dropped = 0
@@ -209,14 +233,15 @@ class ParameterShard:
             case PromotionAsked():
                 return self._promote()
             case WorkerLeft(worker):
-                self.members.discard(worker)
-                return self._admit() + self._update_if_complete()
+                return self._leave(worker)
+            case WorkerLost():
+                return self._note_lost(event)
             case RequestLeft(request):
                 self._beginning.pop(request, None)
                 self._asking.pop(request, None)
                 return []
             case Ticked(now):
-                return self._hand_over(now)
+                return self._hand_over(now) + self._give_up(now)
 
     def awaited(self) -> list[int]:
         """The workers that others wait for now, in order."""
@@ -241,6 +266,8 @@ class ParameterShard:
         self._serve_as_primary()
         self._check_worker(step.worker)
         self.members.add(step.worker)
+        self._sessions[step.worker] = step.session
+        self._lost.pop(step.worker, None)
         if self._may_begin(step):
             return [Answer(step.request, self.version)]
         self.waits += 1
@@ -248,8 +275,12 @@ class ParameterShard:
         return []
 
     def _may_begin(self, step: StepBegun) -> bool:
+        return not self.members or self._slowest() >= self._least(step)
+
+    def _least(self, step: StepBegun) -> float:
+        """Where the slowest member's clock has to be when ``step`` begins."""
         allowed = self.policy.staleness
-        return allowed is None or not self.members or self._slowest() >= step.clock - allowed
+        return -math.inf if allowed is None else step.clock - allowed
 
     def _slowest(self) -> int:
         return min(self.clocks[worker] for worker in self.members)
@@ -260,6 +291,39 @@ class ParameterShard:
         for step in ready:
             del self._beginning[step.request]
         return [Answer(step.request, self.version) for step in ready]
+
+    # --- workers that are gone
+
+    def _leave(self, worker: int) -> list[Action]:
+        self.members.discard(worker)
+        self._lost.pop(worker, None)
+        return self._admit() + self._update_if_complete()
+
+    def _note_lost(self, event: WorkerLost) -> list[Action]:
+        if event.worker in self.members and self._sessions.get(event.worker) == event.session:
+            self._lost[event.worker] = event
+        return []
+
+    def _give_up(self, now: float) -> list[Action]:
+        """Answer those whom only a lost worker could let go on. What they had is theirs to give again."""
+        lost = {worker for worker, event in self._lost.items() if now - event.now >= RETURN_S}
+        if not lost:
+            return []
+        steps = [s for s in self._beginning.values() if min(self.clocks[w] for w in lost) < self._least(s)]
+        is_short = self._pending and len((self.members - lost) | self._pending.keys()) < self._needed()
+        pushes = list(self._pending.values()) if is_short else []
+        for step in steps:
+            del self._beginning[step.request]
+        for push in pushes:
+            del self._pending[push.worker]
+        return [Answer(each.request, None, self._nobody_comes(lost)) for each in (*steps, *pushes)]
+
+    def _nobody_comes(self, lost: Collection[int]) -> OpError:
+        names = [f"worker {w} (at clock {self.clocks[w]}): {self._lost[w].why}" for w in sorted(lost)]
+        return DeadlineExceededError(
+            f"shard {self.name!r} at version {self.version}: expected steps of all workers; lost"
+            f" {', '.join(names)}. Start it again, or train with mode='async' or backup workers"
+        )
 
     # --- gradients
 

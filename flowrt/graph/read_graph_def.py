@@ -22,6 +22,7 @@ from flowrt.errors import (
 )
 from flowrt.graph.attr_values import FunctionName, attr_kind, attr_names, decode_attr
 from flowrt.graph.graph_def import OUTPUT_SHAPES, VERSION, WRITTEN_AS
+from flowrt.graph.import_partitions import join_parts
 from flowrt.graph.node import Node, Ref, Source, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, nearest, op_def, registered_ops
 from flowrt.graph.output_names import output_names
@@ -76,12 +77,14 @@ _SAYS_NOTHING: dict[str, tuple[Any, ...] | None] = {
     "config": None,  # how TensorFlow runs a function
     "config_proto": None,
     "executor_type": None,
+    "client_terminated": (False,),
 }
+_OF_PARTITIONS = ("_Send", "_Recv")
 
 
 def read_nodes(
     graph_def: GraphDef, source: Source | None, defaults: Mapping[tuple[str, str], Any] = {}
-) -> dict[str, Node]:
+) -> Mapping[str, Node]:
     """The nodes of ``graph_def``, by name and in its order, with ``source`` and without output specs.
 
     Attributes that the op does not define are left out where ``defaults`` (by op and attribute) holds their
@@ -110,9 +113,9 @@ class _Reader:
         self._functions: dict[str, Subgraph] = {}
         self._open: list[str] = []  # the functions that are being read, the outermost first
 
-    def nodes(self) -> dict[str, Node]:
+    def nodes(self) -> Mapping[str, Node]:
         self._check_ops(self._graph_def.node)
-        return self._read_all(self._graph_def.node, parse_ref)
+        return join_parts(self._read_all(self._graph_def.node, parse_ref))
 
     def _check_ops(self, node_defs: Iterable[NodeDef]) -> None:
         unknown: dict[str, str] = {}
@@ -217,7 +220,7 @@ class _Reader:
             arg.name: self._parameter(what, arg, function_def.arg_attr.get(i))
             for i, arg in enumerate(signature.input_arg)
         }
-        inside = self._read_all(function_def.node_def, scope.parse)
+        inside = join_parts(self._read_all(function_def.node_def, scope.parse))
         if len(nodes) < len(signature.input_arg) or not nodes.keys().isdisjoint(inside):
             raise InvalidArgumentError(f"{what}: expected arguments and nodes of different names")
         fetches = [scope.result(arg.name) for arg in signature.output_arg]
@@ -340,7 +343,7 @@ def _read_inputs(node_def: NodeDef, parse: ParseRef) -> tuple[tuple[Ref, ...], t
 
 def _find_op(name: str) -> OpDef | None:
     """The definition that nodes of op ``name`` get; ops that only the compiler makes are not found."""
-    if name.startswith("_"):
+    if name.startswith("_") and name not in _OF_PARTITIONS:
         return None
     ops = registered_ops()
     return ops.get(name) or ops.get(_RENAMED.get(name, name)) or V1_OPS.get(name)

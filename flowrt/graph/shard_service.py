@@ -31,6 +31,7 @@ from flowrt.graph.parameter_shard import (
     Ticked,
     UpdateEnded,
     WorkerLeft,
+    WorkerLost,
     histogram,
 )
 from flowrt.graph.step import wait_until
@@ -76,9 +77,12 @@ class ShardService:
     def policy(self) -> Policy:
         return self._shard.policy
 
-    def begin(self, worker: int, clock: int) -> int:
-        """Wait until ``worker`` may begin its step; the version that it reads at least."""
-        return int(self._ask(lambda request: StepBegun(request, worker, clock), f"worker {worker}'s step"))
+    def begin(self, worker: int, clock: int, session: int = 0) -> int:
+        """Wait until ``worker`` may begin its step; the version that it reads at least. ``session`` is its
+        name for `lose`.
+        """
+        what = f"worker {worker}'s step"
+        return int(self._ask(lambda request: StepBegun(request, worker, clock, session), what))
 
     def push(self, worker: int, clock: int, tag: int, values: Any, apply: Apply) -> int:
         """Wait until the gradient ``values`` is part of an update, or too late for one; the version then."""
@@ -110,6 +114,10 @@ class ShardService:
 
     def leave(self, worker: int) -> None:
         self._tell(WorkerLeft(worker))
+
+    def lose(self, worker: int, session: int, why: str) -> None:
+        """The session in which ``worker`` began its last step was lost."""
+        self._tell(WorkerLost(worker, session, why, time.monotonic()))
 
     def status(self) -> ShardStatus:
         with self._changed:

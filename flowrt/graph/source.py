@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from flowrt.graph.node import Source
 
 _PACKAGE = str(Path(__file__).resolve().parent.parent) + "/"
+_COMMANDS = os.path.dirname(sys.executable)
+"""Where an installer puts ``flowrt`` and its like."""
 
 
 def user_source(depth: int = 0) -> Source | None:
@@ -18,6 +23,9 @@ def user_source(depth: int = 0) -> Source | None:
     """
     frame = sys._getframe(depth + 1)
     while _is_between(frame.f_code.co_filename):
+        if frame.f_code is _CALLED_FOR:
+            known: Source | None = frame.f_locals["source"]
+            return known
         if frame.f_back is None:
             return None
         frame = frame.f_back
@@ -34,12 +42,25 @@ def user_source_at(depth: int) -> Source | None:
     return None if _is_between(frame.f_code.co_filename) else Source(frame.f_code, frame.f_lasti)
 
 
+def called_for(source: Source | None, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
+    """``function(*args, **kwargs)``, where what flowrt makes for it counts as made at ``source``: for a call
+    that another thread's code asked for.
+    """
+    return function(*args, **kwargs)
+
+
+_CALLED_FOR = called_for.__code__
+
+
 @cache
 def _is_between(file: str) -> bool:
-    """Whether code of ``file`` stands between the user's and the graph."""
+    """Whether code of ``file`` stands between the user's and the graph, or starts flowrt's own commands."""
     return (
-        file.startswith(_PACKAGE) or file == contextlib.__file__
-    )  # a ``with`` of the user's goes through it
+        file.startswith(_PACKAGE)
+        or file == contextlib.__file__  # a ``with`` of the user's goes through it
+        or file == "<frozen runpy>"  # python -m flowrt
+        or os.path.dirname(file) == _COMMANDS
+    )
 
 
 def user_line() -> str | None:

@@ -26,9 +26,11 @@ from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text import labelled_functions
+from flowrt.viz.foreign import known_op
 from flowrt.viz.formats.wording import size_text
+from flowrt.viz.from_parts import line_of
 from flowrt.viz.question import Question, question, some, title_of
-from flowrt.viz.sources import WORKER, ask_worker, read_graph
+from flowrt.viz.sources import WORKER, Foreign, ask_worker, on_its_devices, read_source
 
 THIS_PROCESS = ("localhost", 0, 0)
 """Job, replica and task of the devices of a session without a cluster."""
@@ -77,8 +79,10 @@ def explain(
     if isinstance(what, Question):
         asked = what
     else:
-        graph = what if isinstance(what, BaseSession | Graph) else read_graph(os.fspath(what))
-        asked = question(graph, fetches, feed_dict)
+        found = what if isinstance(what, BaseSession | Graph) else read_source(os.fspath(what), fetches)
+        if isinstance(found, Foreign):
+            return _of_foreign(found)
+        asked = question(found, fetches, feed_dict)
     step, operations = _title(asked), tuple(_placements(asked))
     return Explanation(step, operations, *_plans(what, asked))
 
@@ -94,6 +98,22 @@ def _of_worker(target: str) -> Explanation:
         _placed(node, node.name, "the master placed it there") for part in task.parts for node in part
     ]
     return Explanation(f"task: {task.name}", tuple(operations), task.plans, "")
+
+
+def _of_foreign(source: Foreign) -> Explanation:
+    placed = on_its_devices(source.graph)
+    operations = _written(source.graph, placed, "")
+    return Explanation(f"graph: {source.title}", tuple(operations), (), source.reason)
+
+
+def _written(graph: Subgraph, placed: Subgraph, prefix: str) -> Iterator[Placed]:
+    for node, there in zip(graph, placed, strict=True):
+        asks = f"requested {node.device}" if node.device else "default device"
+        why = "a parameter" if node.name in graph.feeds else asks if known_op(node.op.name) else "no kernel"
+        yield _placed(there, prefix + node.name, why)
+        for label, function in labelled_functions(node):
+            inner = function.with_nodes([n if n.device else n.replace(device=there.device) for n in function])
+            yield from _written(function, on_its_devices(inner), f"{prefix}{node.name}:{label}/")
 
 
 # --- devices and reasons
@@ -135,7 +155,7 @@ def _explained(
 
 
 def _placed(node: Node, name: str, why: str) -> Placed:
-    return Placed(name, node.op.name, node.device, why, "" if node.source is None else str(node.source))
+    return Placed(name, node.op.name, node.device, why, line_of(node))
 
 
 # --- plans

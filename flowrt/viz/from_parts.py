@@ -87,7 +87,7 @@ class _Builder:
             scope = inner if inner in scopes else inner.rpartition("/")[0]
             group = self._scope(base, scope)
             label = inner.rpartition("/")[2]
-            line = _source(node.source) or str(node.attrs.get(SOURCE, ""))
+            line = line_of(node)
             made = tuple([_tensor(spec) for spec in node.outputs])
             where = node.device or device
             self.nodes[name] = NodeView(
@@ -218,8 +218,13 @@ def transport(send_device: str, recv_device: str) -> str:
 def _tensor(spec: TensorSpec) -> TensorView:
     dtype, shape = spec
     count = num_elements(shape)
-    has_size = count is not None and dtype.name not in ("string", "resource", "variant")
+    has_size = count is not None and dtype.np.kind != "O"
     return TensorView(dtype.name, shape, count * dtype.size if has_size and count is not None else None)
+
+
+def line_of(node: Node) -> str:
+    """The user's ``file:line`` that made ``node``, or that a file names for it; else ""."""
+    return _source(node.source) or str(node.attrs.get(SOURCE, ""))
 
 
 @lru_cache(maxsize=65536)

@@ -99,16 +99,15 @@ def _placeholders(roots: list[Operation]) -> dict[Tensor, Shape]:
 
 
 def _setting_of(graph: Graph) -> Setting:
-    devices = devices_asked_for(graph)
+    devices = devices_asked_for(op.node for op in graph.get_operations())
     names = [device.to_string() for device in devices]
     return Setting(devices, {}, True, True, dict.fromkeys(names, 1), names)
 
 
-def devices_asked_for(graph: Graph) -> list[DeviceSpec]:
-    """In every task that the operations of ``graph`` name, as many devices of each type as they ask for, and
-    one CPU; of this process if they name none. The default device comes first.
+def devices_asked_for(nodes: Iterable[Node]) -> list[DeviceSpec]:
+    """In every task that ``nodes`` name, as many devices of each type as they ask for, and one CPU; of this
+    process if they name none. The default device comes first.
     """
-    nodes = [op.node for op in graph.get_operations()]
     specs = {parse_device(name) for name in set(_requests(nodes))}
     tasks = sorted({_task(spec) for spec in specs if spec.job}, key=_task_rank) or [_task(DeviceSpec())]
     types = {"CPU": 1}

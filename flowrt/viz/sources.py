@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, final
 
@@ -17,10 +18,11 @@ from google.protobuf import text_format
 from google.protobuf.message import DecodeError
 
 from flowrt import protos
+from flowrt.device.spec import parse_device
 from flowrt.distribute.cluster_runtime import ClusterRuntime
 from flowrt.distribute.describe import DescribedTask, read_description
 from flowrt.distribute.messages import Message
-from flowrt.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.session import BaseSession
@@ -32,8 +34,9 @@ from flowrt.graph.passes.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import read_events
 from flowrt.train.durable_files import typed_os_errors
+from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import Parts
-from flowrt.viz.question import Question, question, title_of
+from flowrt.viz.question import Question, devices_asked_for, question, title_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
@@ -110,6 +113,37 @@ class Task:
         ]
 
 
+@final
+class Foreign:
+    """A GraphDef with operations that flowrt has not, as it is written. ``reason`` says what is foreign."""
+
+    def __init__(self, title: str, graph: Subgraph, reason: str) -> None:
+        self.title, self.graph, self.reason = title, graph, reason
+
+    def parts(self, view: str) -> Parts:
+        """Raises `InvalidArgumentError` for a device that has no device's name."""
+        if view == "logical":
+            return {"": self.graph}
+        placed = on_its_devices(self.graph)
+        return {"": placed} if view == "placed" else partition(placed)
+
+    def stages(self) -> Sequence[Stage]:
+        nothing = Change((), (), ())
+        phases = zip(("built", "placed", "partitioned"), VIEWS, strict=True)
+        return [Stage(phase, phase, self.parts(view), nothing) for phase, view in phases]
+
+
+def on_its_devices(graph: Subgraph) -> Subgraph:
+    """``graph`` with every operation where it asks to be, and otherwise on the default device."""
+    default = devices_asked_for(graph)[0]
+
+    @cache
+    def full(name: str) -> str:
+        return default.merge(parse_device(name)).to_string()
+
+    return graph.with_nodes([node.replace(device=full(node.device)) for node in graph])
+
+
 def _side_by_side(graphs: Sequence[Subgraph]) -> Subgraph:
     """One subgraph; of several, the nodes of each are in a scope of its own."""
     if len(graphs) == 1:
@@ -143,7 +177,7 @@ def source_of(
     file, or the address of a running worker, ``grpc://host:port``. For ``fetches`` and ``feed_dict`` see
     `question`.
 
-    Raises as `question` and `read_graph`, and `UnavailableError` where no worker answers.
+    Raises as `question` and `read_source`, and `UnavailableError` where no worker answers.
     """
     if isinstance(what, Question):
         return Step(title_of(what), what)
@@ -152,7 +186,10 @@ def source_of(
     text = os.fspath(what)
     if text.startswith(WORKER):
         return _task_at(text)
-    return Step(Path(text).name, question(read_graph(text), fetches, feed_dict))
+    found = read_source(text, fetches)
+    if isinstance(found, Foreign):
+        return found
+    return Step(Path(text).name, question(found, fetches, feed_dict))
 
 
 def _task_at(target: str) -> Task:
@@ -173,8 +210,10 @@ def ask_worker(target: str) -> DescribedTask:
     return described
 
 
-def read_graph(path: str) -> Graph:
+def read_source(path: str, fetches: Any = None) -> Graph | Foreign:
     """The graph in a GraphDef file, text if its name ends in ``.pbtxt``, or the last one in an event file.
+    One that flowrt cannot build is `Foreign`: all of it, or what the operations and tensors need that
+    ``fetches`` names.
 
     Raises `NotFoundError` for a missing file, `DataLossError` for a damaged event file,
     `ResourceExhaustedError` above the limits and `InvalidArgumentError` for anything else that is no graph.
@@ -183,15 +222,32 @@ def read_graph(path: str) -> Graph:
     message = reader(path)
     if not message.node:
         raise InvalidArgumentError(f"{path}: expected a GraphDef; got one without nodes")
+    try:
+        return _imported(message)
+    except ResourceExhaustedError as error:
+        raise type(error)(f"{path}: {error.message}") from None
+    except OpError as error:
+        return _foreign(path, message, fetches, error)
+
+
+def _imported(message: GraphDef) -> Graph:
     graph = Graph()
     with graph.as_default():
-        try:
-            import_graph_def(message, name="")
-        except (InvalidArgumentError, NotFoundError, ResourceExhaustedError) as error:
-            raise type(error)(f"{path}: {error.message}") from None
+        import_graph_def(message, name="")
     for op in graph.get_operations():
         op.node = _without_line(op.node)
     return graph
+
+
+def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> Foreign:
+    """Raises ``reason``, why it cannot be built, for what cannot be drawn either."""
+    try:
+        graph = read_foreign(message)
+    except InvalidArgumentError:
+        raise type(reason)(f"{path}: {reason.message}") from None
+    if fetches is not None:
+        graph = needed(graph, [fetches] if isinstance(fetches, str) else fetches)
+    return Foreign(f"{Path(path).name}, as it is written", graph, reason.message)
 
 
 def _without_line(node: Node) -> Node:

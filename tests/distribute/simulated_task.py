@@ -279,7 +279,7 @@ class Task:
 
     def _close(self, closed: w.CloseWorkerSession) -> None:
         self.sessions.remove(closed.session)
-        self._containers.close(closed.session)
+        self._containers.close(*closed)
 
 
 _PERFORM: dict[type, Callable[[Task, Any], object]] = {

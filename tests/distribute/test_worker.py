@@ -158,7 +158,7 @@ def test_a_session_closed_while_its_graph_compiles(worker: Conversation) -> None
     assert worker.ask(pb.DeleteWorkerSession(session="s")) == [
         "answer master#1 2: CancelledError",
         "ForgetParts []",
-        "CloseWorkerSession s",
+        "CloseWorkerSession s None",
         "answer master#1 3: Done",
     ]
     assert worker.tell(w.GraphCompiled(number, "part", None)) == ["ForgetParts ['part']"]
@@ -181,7 +181,7 @@ def test_a_reset_ends_all_sessions(ready: Conversation) -> None:
     assert ready.ask(pb.ResetContainers(containers=["c"])) == [
         "end 7: AbortedError",
         "ForgetParts ['part']",
-        "CloseWorkerSession s",
+        "CloseWorkerSession s None",
         "ClearContainers ['c']",
         "answer master#1 3: Done",
     ]
@@ -262,7 +262,7 @@ def test_closing_its_session_ends_a_step_which_still_answers(ready: Conversation
     assert ready.ask(pb.DeleteWorkerSession(session="s")) == [
         "end 7: CancelledError",
         "ForgetParts ['part']",
-        "CloseWorkerSession s",
+        "CloseWorkerSession s None",
         "answer master#1 3: Done",
     ]
     assert ready.tell(ended()) == ["end 7: CancelledError", "answer master#1 2: CancelledError"]
@@ -328,7 +328,7 @@ def test_what_a_peer_began_ends_with_it(ready: Conversation) -> None:
     assert ready.tell(w.PeerLost(MASTER, UnavailableError("gone"))) == [
         "end 7: UnavailableError",
         "ForgetParts ['part']",
-        "CloseWorkerSession s",
+        "CloseWorkerSession s gone",
     ]
     assert not ready.worker.serves(MASTER)
 

@@ -49,7 +49,7 @@ FAMILIES = {
     "gradients of functions": "TanhGrad SigmoidGrad SqrtGrad RsqrtGrad ReciprocalGrad",
     "gradients of activations": "ReluGrad Relu6Grad LeakyReluGrad EluGrad SeluGrad SoftplusGrad SoftsignGrad",
     "shapes": "BroadcastTo Reshape ExpandDims Squeeze",
-    "gathers": "GatherV2",
+    "gathers": "GatherV2 ResourceGather",
     "along rows": "Softmax LogSoftmax SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
     "assignments": "AssignVariableOp AssignAddVariableOp AssignSubVariableOp",
     "optimizers": "ResourceApplyGradientDescent ResourceApplyMomentum ResourceApplyAdagrad"
@@ -327,20 +327,23 @@ def test_a_label_that_is_no_class_fails_the_check(label: int, failed: int) -> No
     assert int(status) == failed
 
 
+@pytest.mark.parametrize(("name", "axis"), [("GatherV2", (0,)), ("ResourceGather", ())])
 @pytest.mark.parametrize(
     ("rows", "failed"), [([2, 0, 2], 0), ([0, 3, 1], 1), ([-1, 0, 1], 1), ([1, 2, 2**40], 1)]
 )
-def test_a_gather_reads_rows_by_number(rows: list[int], failed: int) -> None:
+def test_a_gather_reads_rows_by_number(
+    name: str, axis: tuple[int, ...], rows: list[int], failed: int
+) -> None:
     table, numbers = np.arange(6, dtype=np.float32).reshape(3, 2), np.array(rows)
     b = LoopBuilder()
     matrix, number = Matrix(b, b.operand("float32"), 3), b.load(b.operand("int64"), True)
-    loop = op_def("GatherV2").loop
+    loop = op_def(name).loop
     assert loop is not None
-    b.put(loop.build(b, matrix, number, 0, batch_dims=0), b.operand("float32"))
+    b.put(loop.build(b, matrix, number, *axis, batch_dims=0), b.operand("float32"))
     status, found = evaluate_loops(b.build(), [table, numbers[:, None]], (3, 2))
     assert int(status) == failed
     assert found.tolist() == [table[n].tolist() if 0 <= n < 3 else [0, 0] for n in rows]
-    assert loop.build(b, matrix, number, 0, batch_dims=1) is None
+    assert loop.build(b, matrix, number, *axis, batch_dims=1) is None
 
 
 # --- what is written

@@ -11,9 +11,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.distribute.collectives import all_reduce
+from flowrt.distribute.strategies.buckets import joined, taken_apart
 from flowrt.distribute.strategies.cross_device_ops import (
     CrossDeviceOps,
     ReductionToOneDevice,
+    devices_of,
+    label_of,
+    named_reduction,
     on_device,
     placed_on,
 )
@@ -23,8 +27,6 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.ops.joining import concat, split
-from flowrt.graph.ops.shaping import reshape
 
 
 class AllReduceCrossDeviceOps(CrossDeviceOps):
@@ -41,30 +43,43 @@ class AllReduceCrossDeviceOps(CrossDeviceOps):
         self._algorithm, self._num_packs = all_reduce_alg, num_packs
         self._others = ReductionToOneDevice()
 
-    def _batch_reduce(
-        self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]]
-    ) -> list[Any]:
-        is_direct = [_is_wanted_everywhere(value, devices) for value, devices in pairs]
-        direct = [value for (value, _), yes in zip(pairs, is_direct, strict=True) if yes]
-        reduced = iter(self._all_reduced(op, direct))
-        return [
-            Mirrored([on_device(part, to) for part, to in zip(next(reduced), devices, strict=True)])
-            if yes
-            else self._others.reduce(op, value, devices)
-            for (value, devices), yes in zip(pairs, is_direct, strict=True)
-        ]
+    def reduce_implementation(
+        self, reduce_op: ReduceOp, per_replica_value: DistributedValues, destinations: Any, options: Any
+    ) -> Any:
+        pairs = [(per_replica_value, destinations)]
+        return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
 
-    def _all_reduced(self, op: ReduceOp, values: Sequence[DistributedValues]) -> list[list[Tensor]]:
-        """For each of ``values`` the reduced tensor of each replica."""
-        results: list[list[Tensor]] = [[] for _ in values]
-        for members in packs([value.values[0] for value in values], self._num_packs):
-            columns = zip(*(values[member].values for member in members), strict=True)
-            packed = [_packed(column) for column in columns]
-            for replica, total in enumerate(all_reduce(packed, op.name.lower(), lowering=self._algorithm)):
-                like = [values[member].values[replica] for member in members]
-                for member, part in zip(members, _unpacked(total, like), strict=True):
-                    results[member].append(part)
+    def batch_reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
+        options: Any,
+    ) -> list[Any]:
+        is_direct = [_is_wanted_everywhere(value, devices_of(to)) for value, to in value_destination_pairs]
+        pairs = list(zip(value_destination_pairs, is_direct, strict=True))
+        reduced = iter(self._all_reduced(reduce_op, [pair for pair, yes in pairs if yes]))
+        return [next(reduced) if yes else self._others.reduce(reduce_op, *pair) for pair, yes in pairs]
+
+    def _all_reduced(self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, Any]]) -> list[Mirrored]:
+        results = [Mirrored(value.values) for value, _ in pairs]
+        for members in packs([value.values[0] for value, _ in pairs], self._num_packs):
+            pack = [pairs[member] for member in members]
+            for member, result in zip(members, self._pack_reduced(op, pack), strict=True):
+                results[member] = result
         return results
+
+    def _pack_reduced(self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, Any]]) -> list[Mirrored]:
+        """The values of ``pairs``, reduced as one buffer a replica."""
+        columns = list(zip(*(value.values for value, _ in pairs), strict=True))
+        devices = [devices_of(to) for _, to in pairs]
+        with named_reduction([label_of(*pair) for pair in pairs], devices[0]):
+            packed = [_packed(column) for column in columns]
+            totals = all_reduce(packed, op.name.lower(), lowering=self._algorithm)
+            parts = [_unpacked(total, like) for total, like in zip(totals, columns, strict=True)]
+            return [
+                Mirrored([on_device(part, to) for part, to in zip(of_replicas, places, strict=True)])
+                for of_replicas, places in zip(zip(*parts, strict=True), devices, strict=True)
+            ]
 
 
 class HierarchicalCopyAllReduce(AllReduceCrossDeviceOps):
@@ -110,16 +125,10 @@ def _cut(members: Sequence[int], tensors: Sequence[Tensor], count: int) -> list[
 
 
 def _packed(tensors: Sequence[Tensor]) -> Tensor:
-    if len(tensors) == 1:
-        return tensors[0]
     with placed_on(tensors[0].device):
-        flat: Tensor = concat([reshape(tensor, [-1]) for tensor in tensors], 0)
-        return flat
+        return joined(tensors)
 
 
 def _unpacked(total: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    if len(like) == 1:
-        return [total]
     with placed_on(like[0].device):
-        parts = split(total, [int(tensor.shape.num_elements() or 0) for tensor in like])
-        return [reshape(part, tensor.shape) for part, tensor in zip(parts, like, strict=True)]
+        return taken_apart(total, like)

@@ -35,19 +35,32 @@ def buckets(tensors: Sequence[Tensor], cap_bytes: int) -> list[list[int]]:
     return found
 
 
-def in_buckets(tensors: Sequence[Tensor], cap_bytes: int, reduce: Callable[[Tensor], Tensor]) -> list[Tensor]:
-    """``reduce`` of each of ``tensors``, called once a bucket with its elements in a row."""
+def in_buckets(
+    tensors: Sequence[Tensor], cap_bytes: int, reduce: Callable[[Tensor, Sequence[int]], Tensor]
+) -> list[Tensor]:
+    """Each of ``tensors`` reduced. ``reduce`` is called once a bucket, with its elements in a row and the
+    numbers of its tensors.
+    """
     results: list[Tensor] = list(tensors)
     for bucket in buckets(tensors, cap_bytes):
         members = [tensors[number] for number in bucket]
-        for number, reduced in zip(bucket, _reduced_together(members, reduce), strict=True):
+        total = reduce(joined(members), bucket)
+        for number, reduced in zip(bucket, taken_apart(total, members), strict=True):
             results[number] = reduced
     return results
 
 
-def _reduced_together(members: Sequence[Tensor], reduce: Callable[[Tensor], Tensor]) -> list[Tensor]:
+def joined(members: Sequence[Tensor]) -> Tensor:
+    """The elements of all ``members`` in a row; of one member itself."""
     if len(members) == 1:
-        return [reduce(members[0])]
-    flat = reduce(concat([reshape(member, [-1]) for member in members], 0))
-    parts = split(flat, [int(member.shape.num_elements() or 0) for member in members])
-    return [reshape(part, member.shape) for part, member in zip(parts, members, strict=True)]
+        return members[0]
+    flat: Tensor = concat([reshape(member, [-1]) for member in members], 0)
+    return flat
+
+
+def taken_apart(total: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """What `joined` gave, as tensors of the shapes of ``like``."""
+    if len(like) == 1:
+        return [total]
+    parts = split(total, [int(member.shape.num_elements() or 0) for member in like])
+    return [reshape(part, member.shape) for part, member in zip(parts, like, strict=True)]

@@ -48,36 +48,80 @@ def placed_on(device: str) -> Iterator[None]:
         yield
 
 
+def label_of(value: DistributedValues, destinations: Any) -> str:
+    """What is reduced, for names: the variable that ``destinations`` is, or the first replica's operation."""
+    first = value.values[0]
+    named = destinations if isinstance(destinations, Variable) else getattr(first, "values", first)
+    return named.op.name if hasattr(named, "op") else "value"
+
+
+def joint_label(labels: Sequence[str]) -> str:
+    """For what ``labels`` name together."""
+    return labels[0] if len(labels) == 1 else f"{labels[0]}_and_{len(labels) - 1}_more"
+
+
+@contextlib.contextmanager
+def named_reduction(labels: Sequence[str], devices: Sequence[str]) -> Iterator[None]:
+    """New operations are part of the reduction of ``labels`` to ``devices``: all_reduce/w, or reduce/w."""
+    kind = "all_reduce" if len(devices) > 1 else "reduce"
+    with get_default_graph().name_scope(f"{kind}/{joint_label(labels)}"):
+        yield
+
+
 class CrossDeviceOps(ABC):
-    """Reductions, broadcasts and gathers between devices. A subclass says how a batch is reduced."""
+    """Reductions, broadcasts and gathers between devices. A subclass says how one value is reduced, and may
+    say how several are at once: the methods called ``..._implementation`` are for it, the others for callers.
+    ``options`` are those of the caller; those here look at none.
+    """
 
     def reduce(
-        self, reduce_op: ReduceOp | str, per_replica_value: DistributedValues, destinations: Any
+        self,
+        reduce_op: ReduceOp | str,
+        per_replica_value: DistributedValues,
+        destinations: Any,
+        options: Any = None,
     ) -> Any:
-        """The values reduced, on ``destinations``: `Mirrored`, or one value for one device."""
-        return self.batch_reduce(reduce_op, [(per_replica_value, destinations)])[0]
+        """The values reduced, on ``destinations``: `Mirrored`, or one value for one device. Raises
+        `InvalidArgumentError` for what is no distributed value.
+        """
+        _check_distributed(per_replica_value)
+        return self.reduce_implementation(as_reduce_op(reduce_op), per_replica_value, destinations, options)
 
     def batch_reduce(
-        self, reduce_op: ReduceOp | str, value_destination_pairs: Sequence[tuple[DistributedValues, Any]]
+        self,
+        reduce_op: ReduceOp | str,
+        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
+        options: Any = None,
     ) -> list[Any]:
-        """`reduce` for several values at once. Raises `InvalidArgumentError` for what is no distributed
-        value.
-        """
-        op = as_reduce_op(reduce_op)
+        """`reduce` for several values at once."""
         for value, _ in value_destination_pairs:
-            if not isinstance(value, DistributedValues):
-                raise InvalidArgumentError(f"reduce: expected a distributed value; got {value!r}")
-        pairs = [(value, devices_of(to)) for value, to in value_destination_pairs]
-        return self._batch_reduce(op, pairs)
-
-    @abstractmethod
-    def _batch_reduce(
-        self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]]
-    ) -> list[Any]:
-        """See `batch_reduce`."""
+            _check_distributed(value)
+        op = as_reduce_op(reduce_op)
+        return list(self.batch_reduce_implementation(op, value_destination_pairs, options))
 
     def broadcast(self, tensor: Any, destinations: Any) -> Any:
         """``tensor`` on each of ``destinations``."""
+        return self.broadcast_implementation(tensor, destinations)
+
+    @abstractmethod
+    def reduce_implementation(
+        self, reduce_op: ReduceOp, per_replica_value: DistributedValues, destinations: Any, options: Any
+    ) -> Any:
+        """See `reduce`."""
+
+    def batch_reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
+        options: Any,
+    ) -> list[Any]:
+        """See `batch_reduce`: by default one value after the other."""
+        return [
+            self.reduce_implementation(reduce_op, value, to, options) for value, to in value_destination_pairs
+        ]
+
+    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
+        """See `broadcast`: by default each device reads the tensor."""
         return on_devices(tensor, devices_of(destinations))
 
     def gather(self, per_replica_value: DistributedValues, destinations: Any, axis: int) -> Any:
@@ -99,22 +143,28 @@ class ReductionToOneDevice(CrossDeviceOps):
     ) -> None:
         self._device, self._accumulate = reduce_to_device, accumulation_fn
 
-    def _batch_reduce(
-        self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]]
-    ) -> list[Any]:
-        return [self._reduced(op, value, devices) for value, devices in pairs]
+    def reduce_implementation(
+        self, reduce_op: ReduceOp, per_replica_value: DistributedValues, destinations: Any, options: Any
+    ) -> Any:
+        values, devices = per_replica_value.values, devices_of(destinations)
+        with named_reduction([label_of(per_replica_value, destinations)], devices):
+            total = reduced_on(self._device or devices[0], reduce_op, values, self._accumulate)
+            return on_devices(total, devices)
 
-    def _reduced(self, op: ReduceOp, value: DistributedValues, devices: tuple[str, ...]) -> Any:
-        with placed_on(self._device or devices[0]):
-            total = self._sum(value.values)
-            if op is ReduceOp.MEAN:
-                total = divided(total, len(value.values))
-        return on_devices(total, devices)
 
-    def _sum(self, values: Sequence[Any]) -> Any:
+def reduced_on(
+    device: str,
+    op: ReduceOp,
+    values: Sequence[Any],
+    accumulate: Callable[[list[Tensor]], Tensor] = add_n,
+) -> Any:
+    """The sum or mean of ``values``, tensors or `IndexedSlices`, added up on ``device``."""
+    with placed_on(device):
         if isinstance(values[0], IndexedSlices):
-            return sum_slices(values)
-        return self._accumulate(list(values)) if len(values) > 1 else identity(values[0])
+            total: Any = sum_slices(values)
+        else:
+            total = accumulate(list(values)) if len(values) > 1 else identity(values[0])
+        return divided(total, len(values)) if op is ReduceOp.MEAN else total
 
 
 class ReductionToEachDevice(CrossDeviceOps):
@@ -127,16 +177,27 @@ class ReductionToEachDevice(CrossDeviceOps):
     reduced first.
     """
 
-    def _batch_reduce(
-        self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]]
+    def reduce_implementation(
+        self, reduce_op: ReduceOp, per_replica_value: DistributedValues, destinations: Any, options: Any
+    ) -> Any:
+        label, devices = label_of(per_replica_value, destinations), devices_of(destinations)
+        with named_reduction([label], devices):
+            totals = [reduced_on(device, reduce_op, per_replica_value.values) for device in devices]
+        return totals[0] if len(totals) == 1 else Mirrored(totals)
+
+    def batch_reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
+        options: Any,
     ) -> list[Any]:
-        reduced = [_reduced_on_each(op, value, devices) for value, devices in reversed(pairs)]
-        return reduced[::-1]
+        from_last = list(reversed(value_destination_pairs))
+        return super().batch_reduce_implementation(reduce_op, from_last, options)[::-1]
 
 
-def _reduced_on_each(op: ReduceOp, value: DistributedValues, devices: Sequence[str]) -> Any:
-    totals = [ReductionToOneDevice().reduce(op, value, device) for device in devices]
-    return totals[0] if len(totals) == 1 else Mirrored(totals)
+def _check_distributed(value: Any) -> None:
+    if not isinstance(value, DistributedValues):
+        raise InvalidArgumentError(f"reduce: expected a distributed value; got {value!r}")
 
 
 def sum_slices(slices: Sequence[IndexedSlices]) -> IndexedSlices:

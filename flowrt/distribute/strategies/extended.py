@@ -157,8 +157,11 @@ class StrategyExtended(ABC):
         """`reduce_to` for several values at once."""
         self.check_cross_replica("extended.batch_reduce_to")
         op = as_reduce_op(reduce_op)
-        pairs = [(self._per_replica(op, v), devices_of(to, self)) for v, to in value_destination_pairs]
-        return self._cross_device_ops.batch_reduce(op, pairs)
+        pairs = [
+            (self._per_replica(op, value), self.worker_devices if to is None else to)
+            for value, to in value_destination_pairs
+        ]
+        return self._cross_device_ops.batch_reduce(op, pairs, options)
 
     def _per_replica(self, op: ReduceOp, value: Any) -> DistributedValues:
         """``value`` as one value a replica. One for all, tensor or number, is its own mean. Raises

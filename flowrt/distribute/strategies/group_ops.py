@@ -17,14 +17,17 @@ from flowrt.distribute.strategies.communication_options import CommunicationOpti
 from flowrt.distribute.strategies.cross_device_ops import (
     CrossDeviceOps,
     ReductionToOneDevice,
+    devices_of,
     divided,
+    joint_label,
+    label_of,
     on_devices,
     placed_on,
 )
 from flowrt.distribute.strategies.reduce_op import ReduceOp
 from flowrt.distribute.strategies.values import DistributedValues, Mirrored
 from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
+from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.ops.identities import cast
 
@@ -38,29 +41,46 @@ class GroupCrossDeviceOps(CrossDeviceOps):
         self._group, self._device, self._replicas, self._options = group, devices[0], replicas, options
         self._local = ReductionToOneDevice(self._device)
 
-    def _batch_reduce(
-        self, op: ReduceOp, pairs: Sequence[tuple[DistributedValues, tuple[str, ...]]]
+    def reduce_implementation(
+        self, reduce_op: ReduceOp, per_replica_value: DistributedValues, destinations: Any, options: Any
+    ) -> Any:
+        pairs = [(per_replica_value, destinations)]
+        return self.batch_reduce_implementation(reduce_op, pairs, options)[0]
+
+    def batch_reduce_implementation(
+        self,
+        reduce_op: ReduceOp,
+        value_destination_pairs: Sequence[tuple[DistributedValues, Any]],
+        options: Any,
     ) -> list[Any]:
+        pairs = value_destination_pairs
         sums = [self._local.reduce(ReduceOp.SUM, value, self._device) for value, _ in pairs]
         with placed_on(self._device):
-            totals = self._summed(sums)
-            if op is ReduceOp.MEAN:
+            totals = self._summed(sums, [label_of(*pair) for pair in pairs])
+            if reduce_op is ReduceOp.MEAN:
                 totals = [divided(total, self._replicas) for total in totals]
-        return [on_devices(total, devices) for total, (_, devices) in zip(totals, pairs, strict=True)]
+        return [on_devices(total, devices_of(to)) for total, (_, to) in zip(totals, pairs, strict=True)]
 
-    def _summed(self, values: Sequence[Any]) -> list[Any]:
-        """Each of ``values`` summed over the workers."""
+    def _summed(self, values: Sequence[Any], labels: Sequence[str]) -> list[Any]:
+        """Each of ``values``, called ``labels``, summed over the workers."""
         prepared = [self._densified(value) for value in values]
-        dense = [value for value in prepared if not isinstance(value, IndexedSlices)]
-        sums = iter(in_buckets(dense, self._options.bucket_bytes, self._all_reduced))
+        named = list(zip(prepared, labels, strict=True))
+        dense = [pair for pair in named if not isinstance(pair[0], IndexedSlices)]
+
+        def all_reduced(tensor: Tensor, members: Sequence[int]) -> Tensor:
+            return self._all_reduced(tensor, [dense[member][1] for member in members])
+
+        sums = iter(in_buckets([value for value, _ in dense], self._options.bucket_bytes, all_reduced))
         return [
-            self._all_rows(value) if isinstance(value, IndexedSlices) else next(sums) for value in prepared
+            self._all_rows(value, label) if isinstance(value, IndexedSlices) else next(sums)
+            for value, label in named
         ]
 
-    def _all_reduced(self, tensor: Tensor) -> Tensor:
+    def _all_reduced(self, tensor: Tensor, labels: Sequence[str]) -> Tensor:
         wire = self._options.wire_dtype(tensor.dtype)
-        (total,) = collectives.all_reduce([cast(tensor, wire)], "sum", self._group)
-        reduced: Tensor = cast(total, tensor.dtype)
+        with get_default_graph().name_scope(f"all_reduce/{joint_label(labels)}"):
+            (total,) = collectives.all_reduce([cast(tensor, wire)], "sum", self._group)
+            reduced: Tensor = cast(total, tensor.dtype)
         return reduced
 
     def _densified(self, value: Any) -> Any:
@@ -69,14 +89,15 @@ class GroupCrossDeviceOps(CrossDeviceOps):
             return convert_to_tensor(value)
         return value
 
-    def _all_rows(self, value: IndexedSlices) -> IndexedSlices:
-        (values,) = collectives.all_gather([value.values], 0, self._group)
-        (indices,) = collectives.all_gather([value.indices], 0, self._group)
+    def _all_rows(self, value: IndexedSlices, label: str) -> IndexedSlices:
+        with get_default_graph().name_scope(f"all_gather/{label}"):
+            (values,) = collectives.all_gather([value.values], 0, self._group)
+            (indices,) = collectives.all_gather([value.indices], 0, self._group)
         return IndexedSlices(values, indices, value.dense_shape)
 
-    def broadcast(self, tensor: Any, destinations: Any) -> Any:
+    def broadcast_implementation(self, tensor: Any, destinations: Any) -> Any:
         """The first worker's ``tensor`` on each of ``destinations``."""
-        return super().broadcast(self.from_chief(convert_to_tensor(tensor)), destinations)
+        return super().broadcast_implementation(self.from_chief(convert_to_tensor(tensor)), destinations)
 
     def from_chief(self, tensor: Tensor) -> Tensor:
         """What ``tensor`` is at the first worker. It needs a static shape."""

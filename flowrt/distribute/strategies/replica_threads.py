@@ -29,7 +29,9 @@ from flowrt.distribute.strategies.values import regroup, select
 from flowrt.distribution_context import DistributionContext, distribution_context, entered_context
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.graph import Graph, default_sessions, get_default_graph
+from flowrt.graph.node import Source
 from flowrt.graph.scopes import Scopes
+from flowrt.graph.source import called_for, user_source
 from flowrt.variable_creators import (
     Creator,
     variable_creator_scope,
@@ -89,6 +91,8 @@ class _MergeCall:
     args: Sequence[Any]
     kwargs: Mapping[str, Any]
     surroundings: Surroundings
+    source: Source | None
+    """The user's line."""
 
 
 class _Abandoned(BaseException):
@@ -166,7 +170,7 @@ class _ThreadedReplica(ReplicaContext):
                 "merge_call: expected the graph in which the replica's function was called; got a function, "
                 "branch or loop inside it. Call strategy.run() there, or take the merge out of it"
             )
-        self.standing_at = _MergeCall(merge_fn, args, kwargs, Surroundings.of_thread())
+        self.standing_at = _MergeCall(merge_fn, args, kwargs, Surroundings.of_thread(), user_source())
         if not self._abandoned:
             self._turn_over.release()
             self._turn.acquire()
@@ -231,7 +235,7 @@ def _merge(strategy: Any, replicas: Sequence[_ThreadedReplica], caller: Surround
     assert first is not None
     args, kwargs = regroup([(tuple(call.args), dict(call.kwargs)) for call in calls if call is not None])
     with _merge_surroundings(caller, [call.surroundings for call in calls if call is not None]).entered():
-        merged = first.function(strategy, *args, **kwargs)
+        merged = called_for(first.source, first.function, strategy, *args, **kwargs)
     for number, replica in enumerate(replicas):
         replica.answer = select(number, merged)
 

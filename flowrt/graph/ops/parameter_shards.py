@@ -19,13 +19,14 @@ ones when another step carries it. Versions and clocks are int64 scalars.
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, final
 
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import (
@@ -79,16 +80,39 @@ parameter_shard_op = define_op(
     doc="The handle of what a parameter server keeps of the versions of its parameters and of its workers.",
 )
 
+
+@final
+class Attendance:
+    """That a session makes steps with a shard, which hears of it when the session is lost."""
+
+    _serial = itertools.count(1)
+
+    def __init__(self) -> None:
+        self._session = next(self._serial)
+        self._at: tuple[ShardService, int] | None = None
+
+    def begin(self, shard: ShardService, worker: int, clock: int) -> int:
+        self._at = shard, worker
+        return shard.begin(worker, clock, self._session)
+
+    def lose(self, error: OpError) -> None:
+        """Called with the reason when nobody has closed the session, but who had it is gone."""
+        if self._at is not None:
+            shard, worker = self._at
+            shard.lose(worker, self._session, error.message)
+
+
 begin_step_op = define_op(
     "ParameterShardBegin",
     "shard: resource, clock: host int64 -> int64",
     attrs={"worker": attr_int()},
     shape=lambda s: [()],
-    kernel=lambda xp, shard, clock, worker: np.int64(shard.begin(worker, clock)),
+    kernel=lambda xp, shard, clock, worker, state: np.int64(state.begin(shard, worker, clock)),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effect=Effect.WRITE,
+    state=lambda node: Attendance(),
     waits=True,
     doc="Waits until a worker's step may read the parameters; the version that it reads at least.",
 )

@@ -20,6 +20,7 @@ from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Effect,
     Loop,
+    LoopPattern,
     OpDef,
     ShapeContext,
     attr_bool,
@@ -220,6 +221,12 @@ def _gather_vjp(op: Any, dy: Any) -> list[Any]:
     return [IndexedSlices(values, indices, convert_to_tensor(shape, dtypes.int32)), None]
 
 
+def _gather_loop(b: Any, params: Any, indices: Any, *, batch_dims: int) -> Any:
+    """GatherV2's, of the variable's value."""
+    loop = op_def("GatherV2").loop
+    return None if loop is None else loop.build(b, params, indices, 0, batch_dims=batch_dims)
+
+
 resource_gather = define_op(
     "ResourceGather",
     "resource: resource, indices: Tindices -> dtype",
@@ -231,6 +238,7 @@ resource_gather = define_op(
     jvp=BY_VJP,
     samples=lambda rng: (),
     effect=Effect.READ,
+    loop=Loop(_gather_loop, LoopPattern.GATHER),
     doc="Rows of a variable, read without reading the rest; on a GPU zeros for an index out of range.",
 )
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.graph.node import Node, Subgraph, TensorSpec
-from flowrt.graph.op_def import Effect, op_def
+from flowrt.graph.op_def import Effect, LoopPattern, op_def
 from flowrt.graph.shapes import is_static
 
 
@@ -38,7 +38,9 @@ def read_rows_in_place(subgraph: Subgraph) -> Subgraph:
 
 def _matrix(subgraph: Subgraph, node: Node) -> TensorSpec | None:
     """What ``node`` reads rows of, if that is a variable of this graph and a matrix."""
-    if node.op.name != "ResourceGather" or node.attrs["batch_dims"]:
+    loop = node.op.loop
+    is_gather = loop is not None and loop.pattern is LoopPattern.GATHER
+    if node.op.effect is not Effect.READ or not is_gather or node.attrs["batch_dims"]:
         return None
     handle = subgraph.nodes[node.inputs[0][0]]
     if handle.op.effect is not Effect.HANDLE:

@@ -9,13 +9,14 @@ from __future__ import annotations
 import json
 import sys
 from itertools import count
+from typing import Any
 
 import flowrt as tf
 from flowrt.distribute.cluster_resolver import SimpleClusterResolver
 from tests.distribute.parameter_server.training import batch, build
 
 
-def main(cluster: str, worker: int, mode: str) -> None:
+def main(cluster: str, worker: int, mode: Any) -> None:
     spec = tf.train.ClusterSpec(json.loads(cluster))
     server = tf.train.Server(spec, "worker", worker)
     resolver = SimpleClusterResolver(spec, task_type="worker", task_id=worker)
@@ -28,4 +29,4 @@ def main(cluster: str, worker: int, mode: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), sys.argv[3])
+    main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.graph import parameter_shard
 from tests.distribute.parameter_server.cluster import cluster, run_workers
 from tests.distribute.parameter_server.training import batch, build
 from tests.distribute.processes import ROOT, SOON_S
@@ -140,13 +141,38 @@ def test_the_others_go_on_when_a_worker_is_killed():
     assert found[VERSION] == found[-2] + found[-1]
 
 
+@pytest.mark.parametrize("mode", ["sync", pytest.param(("ssp", 1), marks=pytest.mark.slow)])
+def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeypatch):
+    """As lost: after ``timeout_s``, 120 s, it would be said to be late."""
+    monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
+    with cluster(1, 2, own_workers=1) as made:
+        strategy = made.strategy(0, mode=mode)
+        model = build(strategy, adam)
+        with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+
+            def step(number):
+                session.run(model.train, {model.inputs: batch(0, number)})
+
+            with endless_worker(made, 1, mode) as other:
+                for number in range(3):
+                    step(number)
+                    assert other.stdout.readline()
+            with pytest.raises(
+                tf.errors.DeadlineExceededError,
+                match=r"lost worker 1 \(at clock \d+\): task .*task:1 was lost",
+            ):
+                for number in range(3, 100):
+                    step(number)
+
+
 class endless_worker:
     """A worker's process, which is killed at the end."""
 
-    def __init__(self, made, worker):
+    def __init__(self, made, worker, mode="async"):
         module = "tests.distribute.parameter_server.endless_worker"
         cluster = json.dumps(made.spec.as_dict())
-        self._command = [sys.executable, "-m", module, cluster, str(worker), "async"]
+        self._command = [sys.executable, "-m", module, cluster, str(worker), json.dumps(mode)]
 
     def __enter__(self):
         self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -11,9 +11,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrt.errors import AbortedError, FailedPreconditionError, InvalidArgumentError, UnavailableError
+from flowrt.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnavailableError,
+)
 from flowrt.graph.parameter_shard import (
     LEASE_S,
+    RETURN_S,
     Answer,
     ApplyUpdate,
     GradientPushed,
@@ -30,6 +37,7 @@ from flowrt.graph.parameter_shard import (
     Ticked,
     UpdateEnded,
     WorkerLeft,
+    WorkerLost,
     histogram,
 )
 
@@ -139,6 +147,86 @@ def test_a_request_that_nobody_waits_for_gets_no_answer():
     shard.handle(StepBegun(2, 0, 1))
     shard.handle(RequestLeft(2))
     assert push(shard, 3, 1, 0, 0)[1:] == [Answer(3, 2)]
+
+
+# --- workers that are lost
+
+
+def in_session(policy, session=7):
+    """A shard whose workers have begun their first steps."""
+    shard = ParameterShard("s", policy)
+    for worker in range(policy.workers):
+        shard.handle(StepBegun(100 + worker, worker, 0, session))
+    return shard
+
+
+def errors_of(actions):
+    assert all(isinstance(action.error, DeadlineExceededError) for action in actions)
+    return {action.request: action.error.message for action in actions}
+
+
+def test_those_who_need_a_lost_worker_are_told_its_name():
+    shard = in_session(Policy(3, 3))
+    push(shard, 1, 0, 0, 0, "a")
+    push(shard, 2, 2, 0, 0, "c")
+    shard.handle(WorkerLost(1, 7, "no goodbye", 10.0))
+    assert shard.handle(Ticked(10.0 + RETURN_S - 0.1)) == []
+    errors = errors_of(shard.handle(Ticked(10.0 + RETURN_S)))
+    assert errors.keys() == {1, 2}
+    assert "at version 0: expected steps of all workers; lost worker 1 (at clock 0): no goodbye" in errors[1]
+    assert shard.handle(Ticked(99.0)) == []  # once
+
+
+def test_a_lost_worker_that_has_given_its_gradient_is_not_missed():
+    shard = in_session(Policy(2, 2))
+    push(shard, 1, 1, 0, 0, "b")
+    shard.handle(WorkerLost(1, 7, "no goodbye", 10.0))
+    assert push(shard, 2, 0, 0, 0, "a")[0] == ApplyUpdate(["a", "b"])
+    push(shard, 3, 0, 1, 1, "a")
+    assert errors_of(shard.handle(Ticked(99.0))).keys() == {3}
+
+
+def test_backup_workers_take_the_place_of_lost_ones_as_far_as_they_go():
+    shard = in_session(Policy(4, 3))
+    shard.handle(WorkerLost(1, 7, "no goodbye", 10.0))
+    push(shard, 1, 0, 0, 0, "a")
+    push(shard, 2, 2, 0, 0, "c")
+    assert shard.handle(Ticked(99.0)) == []
+    assert push(shard, 3, 3, 0, 0, "d")[0] == ApplyUpdate(["a", "c", "d"])
+    shard.handle(WorkerLost(2, 7, "no goodbye", 99.0))
+    push(shard, 4, 0, 1, 1, "a")
+    assert errors_of(shard.handle(Ticked(199.0))).keys() == {4}
+
+
+def test_a_step_that_is_too_far_ahead_of_a_lost_worker_is_told():
+    shard = in_session(Policy(3, 1, 1))
+    for worker in (0, 2):
+        for clock in range(2):
+            push(shard, 1, worker, clock, clock)
+    assert shard.handle(StepBegun(2, 0, 2, 7)) == []
+    shard.handle(WorkerLost(1, 7, "no goodbye", 10.0))
+    assert "lost worker 1 (at clock 0)" in errors_of(shard.handle(Ticked(99.0)))[2]
+    assert shard.handle(StepBegun(3, 2, 1, 7)) == [Answer(3, 4)]  # near enough still
+
+
+def test_a_lost_worker_that_is_back_in_time_is_waited_for():
+    shard = in_session(Policy(2, 2))
+    push(shard, 1, 0, 0, 0, "a")
+    shard.handle(WorkerLost(1, 7, "no goodbye", 10.0))
+    shard.handle(StepBegun(2, 1, 0, 8))
+    shard.handle(WorkerLost(1, 7, "again", 11.0))  # its old session: noticed late
+    assert shard.handle(Ticked(99.0)) == []
+    assert push(shard, 3, 1, 0, 0, "b")[0] == ApplyUpdate(["a", "b"])
+
+
+def test_who_was_told_may_give_its_gradient_again():
+    shard = in_session(Policy(2, 2))
+    push(shard, 1, 0, 0, 0, "a")
+    shard.handle(WorkerLost(1, 7, "no goodbye", 10.0))
+    shard.handle(Ticked(99.0))
+    push(shard, 2, 0, 0, 0, "a")
+    shard.handle(StepBegun(3, 1, 0, 8))
+    assert push(shard, 4, 1, 0, 0, "b")[0] == ApplyUpdate(["a", "b"])
 
 
 # --- replicas

@@ -228,18 +228,56 @@ def test_a_replica_without_rows_has_no_say_in_batch_norm(is_fused: bool, is_fed:
         assert np.isfinite(sess.run([layer.gamma, layer.beta, layer.moving_variance])).all()
 
 
+METRICS: dict[str, Callable[[Any, Any], Any]] = {
+    "mean": lambda labels, _: tf.metrics.mean(labels),
+    "accuracy": lambda labels, found: tf.metrics.accuracy(labels, tf.round(found)),
+    "recall": lambda labels, found: tf.metrics.recall(labels, tf.round(found)),
+    "true_positives": lambda labels, found: tf.metrics.true_positives(labels, tf.round(found)),
+    "mean_iou": lambda labels, found: tf.metrics.mean_iou(labels, tf.round(found), 2),
+    "auc": lambda labels, found: tf.metrics.auc(labels, found),
+}
+
+
+@pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("make", [mirrored, central])
-def test_a_metric_counts_in_every_replica(make) -> None:
+def test_a_metrics_value_is_one_tensor_of_what_all_replicas_counted(make, metric: str) -> None:
+    labels, found = np.array([1.0, 0, 0, 1, 1, 0, 1]), np.array([0.9, 0.2, 0.7, 0.4, 0.6, 0.1, 0.8])
+    strategy = make(2)
+
+    def fn(labels: Any, found: Any) -> Any:
+        value, update = METRICS[metric](labels, found)
+        tf.add_to_collection("values", value)
+        return value, update
+
+    shares = (numbered(strategy, [labels[:3], labels[3:]]), numbered(strategy, [found[:3], found[3:]]))
+    value, updates = strategy.run(fn, args=shares)
+    with tf.Graph().as_default(), tf.Session() as alone:
+        value_alone, update_alone = METRICS[metric](tf.constant(labels), tf.constant(found))
+        alone.run(tf.local_variables_initializer())
+        alone.run(update_alone)
+        expected = alone.run(value_alone)
+    assert isinstance(value, tf.Tensor)
+    assert tf.get_collection("values") == [value, value]
+    assert len(strategy.experimental_local_results(updates)) == 2
+    with initialized() as sess:
+        sess.run(strategy.experimental_local_results(updates))
+        np.testing.assert_allclose(sess.run(value), expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("make", [mirrored, central])
+def test_a_metric_is_collected_once_and_its_updates_are_each_replicas(make) -> None:
     strategy = make(2)
 
     def fn(x: Any) -> Any:
-        return tf.metrics.mean(x)
+        return tf.metrics.mean(x, metrics_collections=["values"], updates_collections="updates")
 
-    values, updates = strategy.run(fn, args=(numbered(strategy, [[1.0, 2.0, 3.0], [6.0]]),))
+    value, updates = strategy.run(fn, args=(numbered(strategy, [[1.0, 2.0, 3.0], [6.0]]),))
+    assert tf.get_collection("values") == [value]
+    assert tf.get_collection("updates") == list(updates.values)
     with initialized() as sess:
-        sess.run(strategy.experimental_local_results(updates))
-        sess.run(strategy.experimental_local_results(updates))
-        assert sess.run(strategy.experimental_local_results(values)) == (3.0, 3.0)
+        for _ in range(2):
+            sess.run(strategy.experimental_local_results(updates))
+        assert sess.run(value) == 3.0
 
 
 @pytest.mark.parametrize("zero_debias", [False, True])

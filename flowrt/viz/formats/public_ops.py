@@ -1,0 +1,122 @@
+"""The compiler's own operations as those that every reader of a GraphDef knows.
+
+    _Feed             Placeholder
+    _Case             If, or Case
+    _Loop             While, whose first variable is the predicate of the next iteration
+    a large constant  Placeholder: its value is not in the file, and a run asks for it
+    _Send, _Recv      as in TensorFlow's own partitions
+
+So what is exported is opened by TensorFlow, by Netron and by flowrt, at whatever stage of the compile it was.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, with_functions
+from flowrt.graph.op_def import Effect, op_def
+from flowrt.viz.view import MAX_EMBEDDED
+
+TOO_LARGE = "_too_large_attrs"
+"""Names the attributes that are left out: TensorBoard's mark."""
+
+
+def public_form(part: Subgraph) -> Subgraph:
+    """``part`` with operations in the place of the compiler's; names stay."""
+    loops = {node.name for node in part if node.op.name == "_Loop"}
+
+    def moved(ref: Ref) -> Ref:
+        """Behind the predicate, in what a loop gives."""
+        return (ref[0], ref[1] + 1) if ref[0] in loops else ref
+
+    nodes = []
+    for node in part:
+        made = with_functions(node, public_form) if node.op.effect is Effect.NESTED else node
+        made = made.replace(inputs=tuple(map(moved, node.inputs))) if loops else made
+        is_parameter = node.op.name == "_Feed" and node.name in part.feeds
+        nodes.append(made if is_parameter else _public(made))
+    return part.with_nodes(nodes).replace(fetches=tuple(map(moved, part.fetches)))
+
+
+def public_step(part: Subgraph) -> Subgraph:
+    """`public_form` of what is no function: its feeds are placeholders."""
+    return public_form(part.replace(feeds=()))
+
+
+def _public(node: Node) -> Node:
+    form = _FORMS.get(node.op.name)
+    return node if form is None else form(node)
+
+
+def _placeholder(node: Node) -> Node:
+    (spec,) = node.outputs
+    attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
+    return node.replace(op=op_def("Placeholder"), attrs={**attrs, "dtype": spec.dtype, "shape": spec.shape})
+
+
+def _constant(node: Node) -> Node:
+    if not _is_large(node.attrs["value"]):
+        return node
+    return _placeholder(node.replace(attrs={**node.attrs, TOO_LARGE: ("value",)}))
+
+
+def _is_large(value: np.ndarray[Any, Any]) -> bool:
+    nbytes = sum([len(item) for item in value.flat]) if value.dtype == object else value.nbytes
+    return nbytes > MAX_EMBEDDED
+
+
+def _receive(node: Node) -> Node:
+    """Without the shape, which TensorFlow's has not."""
+    return node.replace(attrs={key: value for key, value in node.attrs.items() if key != "shape"})
+
+
+def _branches(node: Node) -> Node:
+    attrs = dict(node.attrs)
+    branches, index = attrs.pop("branches"), attrs.pop("Tindex")
+    if index is dtypes.bool_:
+        otherwise, then = branches
+        attrs |= {"Tcond": index, "then_branch": then, "else_branch": otherwise}
+        return node.replace(op=op_def("If"), attrs=attrs)
+    return node.replace(op=op_def("Case"), attrs={**attrs, "branches": branches})
+
+
+def _loop(node: Node) -> Node:
+    """The loop's form is rotated: what its body returns first says whether it runs again."""
+    attrs = dict(node.attrs)
+    body, carried, invariant = attrs.pop("body"), attrs.pop("T"), attrs.pop("C")
+    invariant_specs = [body.nodes[name].outputs[0] for name in body.feeds[len(carried) :]]
+    outputs = (TensorSpec(dtypes.bool_, ()), *node.outputs, *invariant_specs)
+    attrs |= {"T": (dtypes.bool_, *carried, *invariant), **_loop_functions(node.name, body, len(carried))}
+    return node.replace(op=op_def("While"), attrs=attrs, outputs=outputs)
+
+
+def _loop_functions(name: str, body: Subgraph, num_carried: int) -> dict[str, Subgraph]:
+    predicate = _parameter(f"{name}/predicate", body)
+    feeds = (predicate.name, *body.feeds)
+    kept = [(feed, 0) for feed in body.feeds[num_carried:]]
+    nodes = {predicate.name: predicate, **body.nodes}
+    parameters = {feed: nodes[feed] for feed in feeds}
+    return {
+        "cond": Subgraph(parameters, feeds, ((predicate.name, 0),)),
+        "body": Subgraph(nodes, feeds, (*body.fetches, *kept), body.targets),
+    }
+
+
+def _parameter(name: str, function: Subgraph) -> Node:
+    """A parameter for a predicate, of a name that ``function`` has not."""
+    while name in function.nodes:
+        name += "_"
+    attrs = {"dtype": dtypes.bool_, "shape": ()}
+    return Node(name, op_def("_Feed"), (), (), attrs, "", None, (TensorSpec(dtypes.bool_, ()),))
+
+
+_FORMS = {
+    "_Feed": _placeholder,
+    "Const": _constant,
+    "_Recv": _receive,
+    "_Case": _branches,
+    "_Loop": _loop,
+}
