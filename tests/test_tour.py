@@ -388,8 +388,8 @@ def test_chapter_6_a_program_is_a_list_of_calls_on_fixed_places() -> None:
         "- = _Send(b1)",
         "b3 = Sin(b1)",
         "r = _Recv(cpu:1)",  # what arrives is somebody else's memory: a register holds it
-        "b2 = AddV2(b2, r)",  # ln x1 is read for the last time, so its buffer takes the sum
-        "r = Sub(b2, b3)",  # f is fetched: it is new memory in every step, and the caller's
+        "b4 = AddV2(b2, r)",
+        "b2 = Sub(b4, b3)",  # ln x1 was read for the last time: its buffer takes f, and a fetch a copy
     ]
 
 
@@ -402,7 +402,7 @@ def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
     rendezvous = InlineRendezvous()
     first, second = bind_both(rendezvous)
     for feed, value in zip(first.feeds, AT_2_5.values(), strict=True):
-        feed(value)
+        feed.put(value)
 
     step_of_first = first.run()
     key = next(step_of_first)  # runs ln x1, both sends and sin x2; then there is no product
@@ -452,7 +452,7 @@ def test_chapter_7_a_hundred_orders_give_one_result() -> None:
     orders, results = set(), set()
     for seed in range(100):
         for feed, value in zip(first.feeds, AT_2_5.values(), strict=True):
-            feed(value)
+            feed.put(value)
         orders.add(interleave([first, second], seed))
         results.add(float(first.fetches[0]()))
         rendezvous.check_empty()

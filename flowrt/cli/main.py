@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
+from flowrt.cli.options import CommandParser
 from flowrt.errors import NotFoundError, OpError
 from flowrt.graph.op_def import nearest
 
@@ -86,7 +87,7 @@ def _drop_output() -> None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="flowrt", description="Look at flowrt and at this machine.")
+    parser = CommandParser(prog="flowrt", description="Look at flowrt and at this machine.")
     parser.add_argument("--version", action="version", version=f"flowrt {sys.modules['flowrt'].__version__}")
     commands = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, command in COMMANDS.items():

@@ -1,15 +1,22 @@
-"""What the commands ``flowrt-worker`` and ``flowrt-run`` share: spellings, ``--version``, mistakes in one
-line."""
+"""What the commands share: mistakes in one line, ``--version``, spellings."""
 
 from __future__ import annotations
 
 import argparse
 import sys
+from typing import NoReturn
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser that tells a mistake in one line, without the list of all options; exit status 2."""
+
+    def error(self, message: str) -> NoReturn:
+        self.exit(2, f"{self.prog}: {message}\n")
 
 
 def new_parser(command: str, description: str) -> argparse.ArgumentParser:
     """A parser with ``--help`` and ``--version``, without abbreviations: an option may belong to a script."""
-    parser = argparse.ArgumentParser(prog=command, description=description, allow_abbrev=False)
+    parser = CommandParser(prog=command, description=description, allow_abbrev=False)
     version = sys.modules["flowrt"].__version__
     parser.add_argument("--version", action="version", version=f"{command} {version}")
     return parser

@@ -33,6 +33,7 @@ from flowrt.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
+from flowrt.graph.collectives.cost import LINKS_VARIABLE, format_links
 from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
@@ -153,12 +154,16 @@ def _check(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 
 
 def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
-    """One line a peer: latency, seconds a byte, and how well a line through them fits."""
+    """One line a peer: latency, seconds a byte, and how well a line through them fits. At the end what the
+    tasks' environment has to say for collectives to choose by it.
+    """
     transport = new_transport(_security(cluster, arguments))
     try:
-        probe_cluster(cluster, transport, arguments.bind, functools.partial(print, flush=True))
+        link = probe_cluster(cluster, transport, arguments.bind, functools.partial(print, flush=True))
     except DeadlineExceededError as error:  # a task does not probe
         return _complain(error, NOT_FORMED)
+    if link is not None:
+        print(f"{LINKS_VARIABLE}='{format_links({'between': link})}'", flush=True)
     return OK
 
 

@@ -30,6 +30,7 @@ from flowrt.executor.control import Frame
 from flowrt.executor.cost import may_block, node_cost, node_seconds
 from flowrt.executor.cuda_kernel import CudaKernel
 from flowrt.executor.cuda_update import cuda_update
+from flowrt.executor.feeds import Feed
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.host_kernels import host_kernel
 from flowrt.executor.lifetimes import Lifetimes

@@ -21,7 +21,7 @@ import numpy as np
 from flowrt.device.device import Device
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
-from flowrt.executor.compiled_body import compiled_body, may_be_compiled
+from flowrt.executor.compiled_body import calls_of, compiled_body, may_be_compiled
 from flowrt.executor.control import Branches, Frame, Loop, has_loop
 from flowrt.executor.cost import CALL_SECONDS
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
@@ -30,6 +30,7 @@ from flowrt.executor.loop_layout import compiled
 from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
 from flowrt.executor.pace import Pace
 from flowrt.executor.program import Segment, segment_of
+from flowrt.executor.relocation import Relocation
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
@@ -151,10 +152,10 @@ def _bind_loop(
     slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
     lists = open_lists(node, slots) if mover.device.executor.computes else {}
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
-    bind = functools.partial(functions[0], [*outputs, *invariant], outputs, own_frame)
-    body = _compiled_body(node, mover, strand, outputs, bind, lists) if compiles else None
+    bind = functools.partial(functions[0], outputs=outputs, frame=own_frame)
+    body = _compiled_body(node, mover, strand, outputs, invariant, bind, lists) if compiles else None
     if body is None:
-        body = _body(mover, outputs, bind(lists), list(lists.values()))
+        body = _body(mover, outputs, bind([*outputs, *invariant], lists=lists), list(lists.values()))
     for opened in body.lists:
         strand.emit(node, opened.open(mover.registers))
     readers = mover.reader(pred), mover.reader(body.predicate)
@@ -209,7 +210,8 @@ def _compiled_body(
     mover: _Mover,
     strand: Strand,
     outputs: Sequence[Operand],
-    bind: Callable[[Mapping[str, ListBinder]], BoundFunction],
+    invariant: Sequence[Operand],
+    bind: Callable[..., BoundFunction],
     lists: Mapping[str, OpenList],
 ) -> _Body | None:
     """The body that makes all iterations in machine code; None if it is more than that."""
@@ -217,11 +219,16 @@ def _compiled_body(
         return None
     rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}
     n_lines = len(strand.lines)
-    body = _body(mover, outputs, bind(rows), list(rows.values()))
-    segment = compiled_body(node, body.segments, body.predicate, list(rows.values()))
-    if segment is None:
+    moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
+    body = _body(mover, outputs, bind([*outputs, *moved.operands], lists=rows), list(rows.values()))
+    calls = calls_of(body.segments, body.predicate)
+    if calls is None:
         del strand.lines[n_lines:]  # it is bound anew
         return None
+    relocate = moved.bind(calls, mover.registers)
+    if relocate is not None:
+        strand.emit(node, relocate)
+    segment = compiled_body(node, body.segments[0], calls, body.predicate, list(rows.values()))
     return _Body((segment,), body.predicate, body.lists, 1)
 
 

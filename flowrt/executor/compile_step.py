@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import functools
+import os
 from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from flowrt.device.spec import DeviceSpec
 from flowrt.executor.compile_times import CompileTimes
+from flowrt.graph.collectives.cost import links_of
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes import Watch, optimise, unwatched
@@ -91,7 +93,7 @@ def compile_subgraph(
     with times.phase("place"):
         placed = place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none)
         watch("place", placed)
-        placed = lower_collectives(placed)
+        placed = lower_collectives(placed, links_of(os.environ))
         watch("lower_collectives", placed)
         placed = split(placed, part_of)
     watch("split", placed)

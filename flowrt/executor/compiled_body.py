@@ -7,10 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 
-from flowrt.device.call_sequence import Table, repeated
+from flowrt.device.call_sequence import Call, Table, repeated
 from flowrt.device.host_call import LoopCall
 from flowrt.device.loops import DTYPES
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.copies import compiled_form
 from flowrt.executor.list_rows import RowList
@@ -18,12 +18,13 @@ from flowrt.executor.open_lists import OpenList
 from flowrt.executor.pace import Pace
 from flowrt.executor.places import nbytes_of
 from flowrt.executor.program import Segment, segment_of
-from flowrt.executor.small_calls import may_be_small
+from flowrt.executor.small_calls import may_be_small, run_checked
+from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.shapes import is_static
 
-MAX_ROW_BYTES = 32768
-"""Of an element of a list: to copy it takes 1 us."""
+MAX_ROW_BYTES = 1 << 17
+"""Of an element of a list: to copy it takes 5 us."""
 
 FIRST_NS = 1e5
 """Estimated time of the first call."""
@@ -49,21 +50,49 @@ def _has_rows(body: Subgraph, opened: OpenList) -> bool:
     return is_static(spec.shape) and spec.dtype.name in DTYPES and 0 < nbytes_of(spec) <= MAX_ROW_BYTES
 
 
-def compiled_body(
-    node: Node, segments: Sequence[Segment], predicate: Operand, lists: Sequence[RowList]
-) -> Segment | None:
-    """A segment that makes iterations of the body of ``node``, as many as go without a pause, while
-    ``predicate`` holds; None if something in the body is not machine code.
-    """
+def calls_of(segments: Sequence[Segment], predicate: Operand) -> list[Call] | None:
+    """The compiled calls that a body in ``segments`` is; None if something in it is more than machine code."""
     if len(segments) != 1 or segments[0].control is not None or predicate.slot is not None:
         return None
-    calls = [compiled_form(call) for call in segments[0].stretch]
-    if not calls or None in calls:
-        return None
-    function, table = repeated([c for c in calls if c is not None], predicate.value)
+    stretch = segments[0].stretch
+    calls = [compiled_form(arguments[:2] if f is run_checked else (f, arguments)) for f, arguments in stretch]
+    found = [call for call in calls if call is not None]
+    return found if found and len(found) == len(calls) else None
+
+
+def compiled_body(
+    node: Node, body: Segment, calls: Sequence[Call], predicate: Operand, lists: Sequence[RowList]
+) -> Segment:
+    """A segment that makes iterations of the ``body`` of ``node``, which is ``calls``: as many as go without
+    a pause, while ``predicate`` holds.
+    """
+    function, table = repeated(calls, predicate.value)
     iterate = _along_rows(function, table, lists) if lists else _iterating(function, table)
+    instructions = zip(body.nodes, body.stretch, strict=True)
+    checks = [(n, arguments[2]) for n, (f, arguments) in instructions if f is run_checked]
+    if checks:
+        iterate = _checking(iterate, checks)
     first = max(1, int(FIRST_NS / table.nanoseconds))
     return segment_of([(Pace(iterate, predicate.value.item, first), ())], [node])
+
+
+def _checking(
+    iterate: Callable[[int], int], checks: Sequence[tuple[Node, Callable[[], None]]]
+) -> Callable[[int], int]:
+    """``iterate``, then ``checks`` of what nodes of the body have refused meanwhile. A body has no effect but
+    on the loop's variables, so it does not matter that it went on.
+    """
+
+    def iterate_and_check(count: int) -> int:
+        made = iterate(count)
+        for node, check in checks:
+            try:
+                check()
+            except OpError as error:
+                raise located(node, error) from None
+        return made
+
+    return iterate_and_check
 
 
 def _iterating(function: LoopCall, table: Table) -> Callable[[int], int]:

@@ -132,8 +132,8 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
 
 
 def direct_put(array: Array) -> Callable[[Any], bool]:
-    """A function that copies a fed value into ``array``, a buffer, if it needs no conversion: a `float`, or an
-    array of the same dtype and shape. It says whether it did: 0.1 us, where to convert and put takes 0.3.
+    """A function that copies a fed value into ``array``, a buffer, if that needs no conversion: a `float`, or
+    an array of the same dtype and shape. It says whether it did. That takes 0.1 us, to convert and put 0.3.
     """
     dtype, shape = array.dtype, array.shape
     number = float if dtype.kind == "f" and not shape else None

@@ -20,8 +20,10 @@ from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import LoopPattern
 from flowrt.graph.shapes import is_static
 
-MAX_SMALL = 1 << 12
-"""Elements of a tensor that is small: to compute with each takes a microsecond, and a call half of one."""
+MAX_SMALL = 1 << 15
+"""Elements of a tensor that is small: to compute with each takes some microseconds, which threads would not
+share.
+"""
 
 MAX_NODES = 200
 """Operations of a body: the compiler takes a millisecond for each few."""
@@ -61,8 +63,10 @@ def is_scalar_loop(node: Node) -> bool:
 
 
 def is_small_loop(node: Node) -> bool:
-    """Whether ``node`` is a loop over small tensors of static shapes."""
-    return node.op.name == "_Loop" and all(map(_is_small, node.attrs["body"]))
+    """Whether ``node`` is a loop that computes small tensors of static shapes. What it reads may be large."""
+    if node.op.name != "_Loop":
+        return False
+    return all(_is_small(inner) for inner in node.attrs["body"] if inner.op.name not in ("_Feed", "Const"))
 
 
 def _is_small(node: Node) -> bool:

@@ -14,6 +14,7 @@ import contextvars
 import functools
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from operator import call
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -161,9 +162,7 @@ class Plan:
         """
         return self._run_straight(_put_directly, values)
 
-    def _run_straight(
-        self, put: Callable[[Instance, Any], bool], values: Iterable[Any]
-    ) -> list[Any] | None:
+    def _run_straight(self, put: Callable[[Instance, Any], bool], values: Iterable[Any]) -> list[Any] | None:
         instance: Instance | None = None
         try:
             try:
@@ -417,10 +416,7 @@ class Instance:
 
 def _put_directly(instance: Instance, values: Iterable[Any]) -> bool:
     """Whether each value could be put where it is read as it is."""
-    for put, value in zip(instance.direct_puts or (), values):  # noqa: B905 (as in `Plan._put`)
-        if not put(value):
-            return False
-    return True
+    return all(map(call, instance.direct_puts or (), values))
 
 
 def _do_nothing() -> None:

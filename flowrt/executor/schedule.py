@@ -8,10 +8,12 @@ from collections.abc import Collection, Mapping
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.fused_program import supports
 from flowrt.executor.iterated_program import is_scalar_loop, is_small_loop
+from flowrt.executor.loop_factors import lay_out_factors
 from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.fuse import fuse
+from flowrt.graph.passes.narrow import narrow_products
 from flowrt.graph.passes.partition import partition
 from flowrt.graph.passes.row_reads import read_rows_in_place
 
@@ -42,7 +44,8 @@ def _parts(placed: Subgraph, fusing: Collection[str], times: CompileTimes) -> di
 
 
 def _fuse(subgraph: Subgraph, each: bool = False) -> Subgraph:
-    """`fuse`, in all functions too."""
+    """`fuse`, in all functions too, behind what makes their products cheaper."""
+    subgraph = narrow_products(lay_out_factors(subgraph))
     if any(node.op.effect is Effect.NESTED for node in subgraph):
         subgraph = subgraph.with_nodes([_fuse_functions(node) for node in subgraph])
     return fuse(read_rows_in_place(subgraph), supports, each)

@@ -1,4 +1,4 @@
-"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining.
+"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, gathering.
 
 Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
 stand in a loop that is (`flowrt.executor.compiled_body`).
@@ -14,11 +14,13 @@ import numpy as np
 
 from flowrt.device.call_sequence import Call, Table, call_of, in_sequence, is_compiled
 from flowrt.device.host_jit import vector_registers
+from flowrt.device.llvm_gather import FAILED, WRONG, llvm_gather
 from flowrt.device.llvm_product import Matrix, Product, Registers, llvm_product
 from flowrt.executor.arguments import Later
 from flowrt.executor.copies import copy_call, is_fit
 from flowrt.executor.loop_layout import compiled
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.indexing import check_range
 from flowrt.graph.shapes import is_static
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -37,6 +39,18 @@ MAX_ALONG = 1 << 16
 
 NS_PER_PRODUCT = 0.01
 """Of one multiplication."""
+
+
+NS_PER_ROW, NS_PER_BYTE = 5.0, 0.06
+"""Of a gather."""
+
+
+def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None]) -> None:
+    """The call of an operation that may refuse what it finds: ``check()`` raises that. In a loop that is
+    machine code the checks of all calls come behind all iterations (`flowrt.executor.compiled_body`).
+    """
+    function(*arguments)
+    check()
 
 
 def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
@@ -92,6 +106,30 @@ def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) ->
     return _copies([(moved[i, ...], value) for i, value in enumerate(values)])
 
 
+def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequence[Array]) -> Call | None:
+    """Rows, copied as they lie. Which of the indices are rows is looked at afterwards."""
+    (target,) = out
+    rows, nbytes = len(params), target.nbytes // max(1, indices.size)
+    arrays = (params, indices, target)
+    is_right = target.shape == indices.shape + params.shape[1:] and params.dtype == target.dtype
+    is_plain = all(a.flags.carray or a.flags.c_contiguous and a.flags.aligned for a in arrays)
+    if axis % params.ndim or batch_dims or not (is_right and is_plain and rows and nbytes):
+        return None
+    if indices.dtype.name not in ("int32", "int64") or params.dtype.kind == "O":
+        return None
+    words = [*[array.ctypes.data for array in arrays], rows, nbytes, 0, 0]
+    table = Table.of(words, NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes, *arrays)
+    call = call_of(compiled(llvm_gather(indices.dtype.name)), table, 0, indices.size)
+    status = memoryview(table.words)
+
+    def check() -> None:
+        if status[FAILED]:
+            status[FAILED] = 0
+            check_range(np, "indices", np.array(status[WRONG]), rows)
+
+    return run_checked, (*call, check)
+
+
 def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
     """Views of ``array``, cut along ``axis``."""
     before = (slice(None),) * (axis % array.ndim)
@@ -112,5 +150,6 @@ _CALLS: Mapping[str, Callable[..., Call | None]] = {
     "MatMul": _product,
     "ConcatV2": _concat,
     "Pack": _pack,
+    "GatherV2": _gather,
 }
 """By the operation's name: ``make(*arguments, out=outputs, **attrs)``."""

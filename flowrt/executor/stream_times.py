@@ -102,14 +102,16 @@ class StreamTimes:
 
     def settle(self) -> None:
         """Wait for the streams, and record. What a node was given on another stream, before it went to its
-        own, is that one's: the slices of a stream do not overlap.
+        own, is that one's: the slices of a stream do not overlap. Its first mark may be on that other stream,
+        which may have come there later than its own to the last.
         """
         for stream in self._records:
             finish(stream)
         ends = dict.fromkeys(self._records, 0)
         for stream, node, first, last, in_use in self._timed:
             end = max(ends[stream], self._at(last))
-            self._records[stream](node, max(ends[stream], self._at(first)), end, in_use)
+            start = min(end, max(ends[stream], self._at(first)))
+            self._records[stream](node, start, end, in_use)
             ends[stream] = end
 
     def _at(self, event: Event) -> int:

@@ -1,8 +1,8 @@
 """The names that TensorFlow gives the outputs of ops: inside functions, GraphDef names a tensor
 "node:output:index", not "node:number".
 
-Rule: what is not listed here has the names of flowrt's own signature; one output without a name is "output". An op
-that is written as another (`flowrt.graph.graph_def.WRITTEN_AS`) has that one's names.
+Rule: what is not listed here has the names of flowrt's own signature; one output without a name is "output".
+An op that is written as another (`flowrt.graph.graph_def.WRITTEN_AS`) has that one's names.
 `tests/graph/test_functions_in_tensorflow.py` compares all with TensorFlow's, where it is installed.
 """
 

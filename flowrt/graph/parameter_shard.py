@@ -316,7 +316,8 @@ class ParameterShard:
             del self._beginning[step.request]
         for push in pushes:
             del self._pending[push.worker]
-        return [Answer(each.request, None, self._nobody_comes(lost)) for each in (*steps, *pushes)]
+        requests = [step.request for step in steps] + [push.request for push in pushes]
+        return [Answer(request, None, self._nobody_comes(lost)) for request in requests]
 
     def _nobody_comes(self, lost: Collection[int]) -> OpError:
         names = [f"worker {w} (at clock {self.clocks[w]}): {self._lost[w].why}" for w in sorted(lost)]

@@ -120,7 +120,7 @@ class _Reader:
     def _check_ops(self, node_defs: Iterable[NodeDef]) -> None:
         unknown: dict[str, str] = {}
         for node_def in node_defs:
-            if node_def.op not in self._library and _find_op(node_def.op) is None:
+            if node_def.op not in self._library and find_op(node_def.op) is None:
                 unknown.setdefault(node_def.op[:200], node_def.name[:200])
         if unknown:
             text = "; ".join(f"{op!r} (node {name!r}{_hint(op)})" for op, name in unknown.items())
@@ -341,7 +341,7 @@ def _read_inputs(node_def: NodeDef, parse: ParseRef) -> tuple[tuple[Ref, ...], t
 # --- ops and versions
 
 
-def _find_op(name: str) -> OpDef | None:
+def find_op(name: str) -> OpDef | None:
     """The definition that nodes of op ``name`` get; ops that only the compiler makes are not found."""
     if name.startswith("_") and name not in _OF_PARTITIONS:
         return None
@@ -353,7 +353,7 @@ def _op_of(node_def: NodeDef) -> OpDef:
     """The definition of a node's op; of numbers and lists TensorFlow has ops of one name."""
     if node_def.op in _ON_LISTS and "T" in node_def.attr and node_def.attr["T"].type == dtypes.variant.number:
         return op_def(_ON_LISTS[node_def.op])
-    found = _find_op(node_def.op)
+    found = find_op(node_def.op)
     assert found is not None
     return found
 

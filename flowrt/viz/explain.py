@@ -24,9 +24,9 @@ from flowrt.executor.session import BaseSession, Session
 from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes.placement_reasons import placement_reasons
+from flowrt.graph.read_graph_def import find_op
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text import labelled_functions
-from flowrt.viz.foreign import known_op
 from flowrt.viz.formats.wording import size_text
 from flowrt.viz.from_parts import line_of
 from flowrt.viz.question import Question, question, some, title_of
@@ -109,7 +109,7 @@ def _of_foreign(source: Foreign) -> Explanation:
 def _written(graph: Subgraph, placed: Subgraph, prefix: str) -> Iterator[Placed]:
     for node, there in zip(graph, placed, strict=True):
         asks = f"requested {node.device}" if node.device else "default device"
-        why = "a parameter" if node.name in graph.feeds else asks if known_op(node.op.name) else "no kernel"
+        why = "a parameter" if node.name in graph.feeds else asks if find_op(node.op.name) else "no kernel"
         yield _placed(there, prefix + node.name, why)
         for label, function in labelled_functions(node):
             inner = function.with_nodes([n if n.device else n.replace(device=there.device) for n in function])

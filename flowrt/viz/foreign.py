@@ -1,12 +1,12 @@
 """A GraphDef as it is written, where flowrt has no such ops: it cannot be built then, but be looked at.
 
 Nothing is checked but what a drawing needs: names that are all different, and edges that lead to nodes.
-Control flow of TensorFlow 1 becomes While and If where that can be done.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from itertools import takewhile
 from typing import Any, TypeAlias, final
@@ -18,17 +18,17 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, OpError
 from flowrt.graph.attr_values import FunctionName, attr_kind, decode_attr, kind_of_message
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph_def import OUTPUT_SHAPES
-from flowrt.graph.import_control_flow import raise_control_flow
 from flowrt.graph.import_partitions import join_parts
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
-from flowrt.graph.op_def import Argument, Attr, Effect, OpDef, nearest, op_def, registered_ops
+from flowrt.graph.op_def import Argument, Attr, Effect, OpDef, nearest, op_def
 from flowrt.graph.ops.script import no_op
+from flowrt.graph.ops.transfer import recv_op, send_op
 from flowrt.graph.output_names import output_names
-from flowrt.graph.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING
+from flowrt.graph.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING, find_op
 from flowrt.graph.shapes import Shape
 from flowrt.graph.tensor_proto import decode_type
-from flowrt.graph.v1_ops import V1_OPS
-from flowrt.viz.foreign_specs import UNCHECKED, UNKNOWN, with_specs
+from flowrt.viz.foreign_specs import UNKNOWN, with_specs
+from flowrt.viz.from_parts import PAIR
 
 GraphDef = Any  # the messages of flowrt.protos.graph_pb2
 NodeDef = Any
@@ -41,9 +41,9 @@ def read_foreign(graph_def: GraphDef) -> Subgraph:
     Raises `InvalidArgumentError` for names that are not all different, and for inputs that are no nodes.
     """
     reader = _Reader(graph_def)
-    nodes = _check_edges({node.name: node for node in reader.read(graph_def.node, _global_ref)})
-    for rewrite in (join_parts, raise_control_flow):
-        nodes = _as_far_as_possible(rewrite, nodes)
+    nodes = _check_edges({node.name: node for node in reader.read(graph_def.node, _global_ref, {})})
+    with suppress(InvalidArgumentError):  # one part of several: its ends are drawn
+        nodes = join_parts(nodes)
     return with_specs(Subgraph(nodes))
 
 
@@ -63,20 +63,6 @@ def needed(graph: Subgraph, fetches: Iterable[Any]) -> Subgraph:
             node = graph.nodes[name]
             waiting += [*[producer for producer, _ in node.inputs], *node.controls]
     return graph.with_nodes([node for node in graph if node.name in found])
-
-
-def known_op(name: str) -> OpDef | None:
-    """The definition of the op ``name``, if flowrt has it."""
-    return registered_ops().get(name) or V1_OPS.get(name)
-
-
-def _as_far_as_possible(
-    rewrite: Callable[[Mapping[str, Node]], Mapping[str, Node]], nodes: Mapping[str, Node]
-) -> Mapping[str, Node]:
-    try:
-        return rewrite(nodes)
-    except UNCHECKED:  # drawn as it is written
-        return nodes
 
 
 def _check_edges(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
@@ -116,7 +102,7 @@ class _Reader:
         self._functions: dict[str, Subgraph] = {}
         self._open: list[str] = []
 
-    def read(self, node_defs: Iterable[NodeDef], parse: ParseRef, outputs: Outputs = {}) -> Iterator[Node]:
+    def read(self, node_defs: Iterable[NodeDef], parse: ParseRef, outputs: Outputs) -> Iterator[Node]:
         """``outputs`` of the nodes that are read by name."""
         seen = set()
         for node_def in node_defs:
@@ -133,30 +119,32 @@ class _Reader:
         if node_def.op in self._library:  # a call under the function's own name
             op, attrs = op_def("PartitionedCall"), {"f": self._function(FunctionName(node_def.op))}
         else:
-            op, attrs = self._described(node_def, known_op(node_def.op) or _unknown_op(node_def.op, outputs))
-            attrs |= {
+            op = find_op(node_def.op) or _unknown_op(node_def.op, outputs)
+            lengths = {
                 a.number_attr: outputs[a.name] for a in op.outputs if a.name in outputs and a.number_attr
             }
+            op, attrs = self._with_attributes(op, lengths, node_def.attr)
         return Node(node_def.name, op, inputs, tuple(controls), attrs, node_def.device, None, ())
 
-    def _described(self, node_def: NodeDef, op: OpDef) -> tuple[OpDef, dict[str, Any]]:
-        """``op`` with the kinds of all the node's attributes, and these."""
-        attrs: dict[str, Any] = {key: attr.default for key, attr in op.attrs.items() if not attr.required}
+    def _with_attributes(
+        self, op: OpDef, given: Mapping[str, Any], messages: Mapping[str, Any]
+    ) -> tuple[OpDef, dict[str, Any]]:
+        """``op`` with the kinds of all attributes that there are, and these."""
+        attrs = {key: attr.default for key, attr in op.attrs.items() if not attr.required} | {**given}
         kinds: dict[str, Attr] = {}
-        for key, message in sorted(node_def.attr.items()):
+        for key, message in sorted(messages.items()):
             kind, value = self._attribute(key, message)
-            if key != OUTPUT_SHAPES or kind == "list(shape)":
+            if key not in (OUTPUT_SHAPES, "output_shapes") or kind == "list(shape)":
                 attrs[key] = value
                 kinds |= {key: Attr(kind)} if attr_kind(op, key) != kind else {}
         if op.name == "Const" and not isinstance(attrs.get("value"), np.ndarray):
-            return op_def("Placeholder"), {
-                **attrs,
-                "shape": None,
-            }  # left out, or of a dtype that flowrt lacks
-        if not kinds:
-            return op, attrs
-        effect = Effect.NESTED if owned_subgraphs(attrs) else op.effect
-        return replace(op, attrs={**op.attrs, **kinds}, effect=effect), attrs
+            return _left_out(attrs)
+        if op in (send_op, recv_op) and not all(isinstance(attrs.get(key), str) for key in PAIR):
+            raise InvalidArgumentError(f"{op.name}: expected the attributes {', '.join(PAIR)}")
+        if owned_subgraphs(attrs):
+            op = replace(op, effect=Effect.NESTED)
+            attrs |= {OUTPUT_SHAPES: attrs.get("output_shapes"), **attrs, "output_shapes": ()}
+        return replace(op, attrs={**op.attrs, **kinds}) if kinds else op, attrs
 
     def _attribute(self, key: str, message: Any) -> tuple[str, Any]:
         """Kind and value; text for what flowrt has no value for."""
@@ -201,6 +189,16 @@ class _Reader:
         return Subgraph(nodes, tuple(arguments), tuple(fetches), tuple(targets))
 
 
+def _left_out(attrs: dict[str, Any]) -> tuple[OpDef, dict[str, Any]]:
+    """A constant without its value, or of a dtype that flowrt has not."""
+    dtype = attrs.get("dtype")
+    return op_def("Placeholder"), {
+        **attrs,
+        "dtype": dtype if isinstance(dtype, DType) else UNKNOWN,
+        "shape": None,
+    }
+
+
 def _parameter(arg: Any, attrs: Any) -> Node:
     spec = TensorSpec(_dtype(arg.type), _one_shape(attrs))
     return Node(
@@ -230,7 +228,7 @@ class _Places:
     """The numbers of outputs in a function, where a file says "node:output:index"."""
 
     def __init__(self, function_def: FunctionDef) -> None:
-        self._ops = {node_def.name: known_op(node_def.op) for node_def in function_def.node_def}
+        self._ops = {node_def.name: find_op(node_def.op) for node_def in function_def.node_def}
         self.outputs: dict[str, dict[str, int]] = {}
         """Of each node that is read the names of its outputs, and how many tensors each has at least."""
         texts = [text for node_def in function_def.node_def for text in node_def.input]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import runpy
 import sys
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,13 +18,15 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
 from flowrt.viz.question import Question, title_of
 
+LOGGER = logging.getLogger("flowrt")
+
 
 def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Question]:
     """What the sessions of the script at ``path`` compile while it runs as the program, with ``arguments``;
     what was asked last is last. The script runs to its end, or until Ctrl-C.
 
-    Raises `NotFoundError` where there is no such file, `InvalidArgumentError` where no session ran anything,
-    and what the script raises.
+    Raises `NotFoundError` where there is no such file, and `InvalidArgumentError` where no session ran
+    anything, or the script raised: with the script's line and what it raised.
     """
     if not Path(path).is_file():
         raise NotFoundError(f"{path}: expected a Python file; there is none")
@@ -39,11 +43,28 @@ def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Questi
             runpy.run_path(path, run_name="__main__")
         except (KeyboardInterrupt, SystemExit):
             pass  # its own end, or the user has seen enough
+        except Exception as error:  # noqa: BLE001 (a script raises what it likes)
+            LOGGER.debug("%s raised", path, exc_info=True)
+            raise InvalidArgumentError(f"{_where(path, error)}: {_told(error)}") from None
         finally:
             ON_COMPILE.remove(hear)
     if not heard:
         raise InvalidArgumentError(f"{path}: expected a script that runs a session; it ran none")
     return heard
+
+
+def _where(path: str, error: Exception) -> str:
+    """``file:line`` in the script, where ``error`` came from."""
+    if isinstance(error, SyntaxError):
+        return f"{error.filename}:{error.lineno}"
+    frames = traceback.extract_tb(error.__traceback__)
+    lines = [frame.lineno for frame in frames if frame.filename == path]
+    return f"{path}:{lines[-1]}" if lines else path
+
+
+def _told(error: Exception) -> str:
+    """``ValueError: what is wrong``: the first line of what a traceback ends with."""
+    return traceback.format_exception_only(error)[-1].partition("\n")[0]
 
 
 @contextmanager

@@ -26,7 +26,8 @@ def mistake(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     assert ended.value.code == 2
     out, err = capsys.readouterr()
     assert out == ""
-    return err.splitlines()[-1]
+    (line,) = err.splitlines()
+    return line
 
 
 def test_no_command_prints_the_list_of_commands(capsys: pytest.CaptureFixture[str]) -> None:
@@ -53,7 +54,7 @@ def test_the_installed_command_is_this_one() -> None:
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     said = mistake(capsys, "devcies")
     assert (
-        said == f"flowrt: error: expected a command of {', '.join(COMMANDS)}; got 'devcies'. Nearest: devices"
+        said == f"flowrt: expected a command of {', '.join(COMMANDS)}; got 'devcies'. Nearest: devices"
     )
 
 

@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import threading
+
 import flowrt as tf
+from flowrt.executor.tiers import compile_beside
+
+WAIT_S = 60.0
 
 
 def plans_of(session):
@@ -34,3 +39,28 @@ def both(monkeypatch, build, feeds, steps=1):
                 found.append([session.run(fetches, named) for _ in range(steps)])
                 groups = fused_of(session)
     return found[0], found[1], groups
+
+
+def in_all_modes(monkeypatch, fetches, feeds):
+    """The results of one step of the default graph with FLOWRT_JIT off, eager and background, where it is the
+    first step with compiled loops; and the groups of the eager plan.
+    """
+    results = {}
+    for mode in ("off", "eager", "background"):
+        monkeypatch.setenv("FLOWRT_JIT", mode)
+        with tf.Session() as session:
+            results[mode] = session.run(fetches, feeds)
+            if mode == "background":
+                session.run(fetches, feeds)
+                wait_for_loops()
+                results[mode] = session.run(fetches, feeds)
+            if mode == "eager":
+                groups = fused_of(session)
+    return results, groups
+
+
+def wait_for_loops():
+    """Until the compiling thread has done what it was given."""
+    is_done = threading.Event()
+    compile_beside(is_done.set)
+    assert is_done.wait(WAIT_S)

@@ -182,7 +182,7 @@ def test_a_loop_in_a_loop(monkeypatch):
 def test_a_body_that_turns_out_to_be_more_is_bound_anew(monkeypatch):
     x, feeds = np.ones(5, "f"), {"steps": 70}
     expected = run(recurrence, {"x": x, **feeds})
-    monkeypatch.setattr(bind_control, "compiled_body", lambda *_: None)
+    monkeypatch.setattr(bind_control, "calls_of", lambda *_: None)
     assert_equal(run(recurrence, {"x": x, **feeds}, is_whole=False), expected)
 
 

@@ -80,7 +80,7 @@ def test_initializers_give_the_same(monkeypatch, initializer):
         return weights, {}, weights.initializer
 
     expected, found = on_both(monkeypatch, graph)
-    np.testing.assert_allclose(found, expected, rtol=1e-6)
+    np.testing.assert_allclose(found, expected, rtol=1e-6, atol=3e-7)  # a loop rounds u * 5 - 2 once
 
 
 def test_dropout_and_its_gradient_are_the_same(monkeypatch):

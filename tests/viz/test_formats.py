@@ -15,9 +15,10 @@ from flowrt.summary.event_file import read_events
 from flowrt.viz import EdgeKind, export
 from flowrt.viz.export import picture
 from flowrt.viz.formats.dot import encode_dot
-from flowrt.viz.formats.graph_def import TOO_LARGE, graph_def_of
+from flowrt.viz.formats.graph_def import graph_def_of
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer
+from flowrt.viz.formats.public_ops import TOO_LARGE
 from flowrt.viz.formats.svg import encode_svg
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.formats.wording import clipped, size_text
@@ -167,9 +168,10 @@ def test_a_graph_def_has_devices_shapes_lines_and_no_large_constant():
     assert nodes["layer_1/MatMul"].device == CPU1
     assert [dim.size for dim in nodes["layer_1/MatMul"].attr["_output_shapes"].list.shape[0].dim] == [8, 16]
     assert b"graphs.py:" in nodes["layer_1/MatMul"].attr["_source"].s
-    large = nodes["large"].attr
-    assert "value" not in large
-    assert list(large[TOO_LARGE].list.s) == [b"value"]
+    large = nodes["large"]
+    assert large.op == "Placeholder"
+    assert [dim.size for dim in large.attr["shape"].shape.dim] == [16, 32]
+    assert list(large.attr[TOO_LARGE].list.s) == [b"value"]
     assert all(node.ByteSize() < 2048 for node in message.node)
 
 

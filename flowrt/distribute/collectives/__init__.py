@@ -46,7 +46,7 @@ from flowrt.graph.ops.collectives import (
 )
 from flowrt.graph.ops.constant import constant
 from flowrt.graph.ops.identities import identity
-from flowrt.graph.shapes import as_shape
+from flowrt.graph.shapes import as_shape, is_static
 from flowrt.graph.source import user_line
 
 
@@ -73,9 +73,12 @@ def reduce(
     group: Group | None = None,
     lowering: str = "auto",
     name: str = "Reduce",
-) -> Tensor | Operation:
-    """The reduction of all ranks' values on the rank ``root``. In a graph without that rank the operation
-    that takes part: run it, or have something wait for it.
+) -> Tensor:
+    """The reduction of all ranks' values on the rank ``root``. A graph without that rank gets a tensor
+    without elements, which is there when it has done its part: run it, or have something wait for it.
+
+    Where the root's graph differentiates, the others do the same: the loss in that of a tensor without
+    elements is nothing, and its gradient by their values is that of the root's loss.
     """
     tensors = _tensors(values, group, name)
     return _to_root(reduce_op, tensors, root, group, lowering, name, reduction=reduction)
@@ -104,7 +107,7 @@ def gather(
     group: Group | None = None,
     lowering: str = "auto",
     name: str = "Gather",
-) -> Tensor | Operation:
+) -> Tensor:
     """As `all_gather`, on the rank ``root`` only; in a graph without that rank as `reduce`."""
     tensors = _tensors(values, group, name)
     return _to_root(gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
@@ -148,9 +151,11 @@ def broadcast(
 ) -> list[Tensor]:
     """The value of the rank ``root`` for each rank, on ``devices``, one a rank of this graph.
 
-    A graph that has not the root gives a pair (dtype, shape) in place of the value.
+    A graph that has not the root gives a pair (dtype, shape) in place of the value, or a tensor of that dtype
+    and shape, at whose elements nothing looks: by it, its graph takes part in the gradient of the root's
+    value. Its own gradient is zero. Raises `InvalidArgumentError` for one without a static shape.
     """
-    given, attrs = _from_root(value)
+    given, attrs = _from_root(value, root, group, name)
     return _from_one(broadcast_op, given, devices, group, lowering, name, root=root, **attrs)
 
 
@@ -166,7 +171,7 @@ def scatter(
     """For rank i, on device i of ``devices``, part i of the value of ``root``, cut along ``axis``. See
     `broadcast` for graphs that have not the root.
     """
-    given, attrs = _from_root(value)
+    given, attrs = _from_root(value, root, group, name)
     attrs |= {"axis": _axis(axis, given), "root": root}
     return _from_one(scatter_op, given, devices, group, lowering, name, **attrs)
 
@@ -264,20 +269,28 @@ def _to_root(
     lowering: str,
     name: str,
     **attrs: Any,
-) -> Tensor | Operation:
-    ranks = range(len(tensors)) if group is None else group.ranks
-    attrs |= {"root": root, "M": int(root in ranks), **_membership(group, len(tensors), lowering)}
+) -> Tensor:
+    attrs |= {"root": root, **_membership(group, len(tensors), lowering)}
     with nowhere():
-        results = op(tensors, name=name, **attrs)
-    return results[0] if results else tensors[0].graph.get_operations()[-1]
+        result: Tensor = op(tensors, name=name, **attrs)
+    return result
 
 
-def _from_root(value: Any) -> tuple[list[Tensor], dict[str, Any]]:
-    """The value, and what a graph says that has none."""
+def _from_root(value: Any, root: int, group: Group | None, name: str) -> tuple[list[Tensor], dict[str, Any]]:
+    """The value, and what a graph says that has not the root's."""
     if isinstance(value, tuple):
         dtype, shape = value
         return [], {"T": dtype, "shape": as_shape(shape)}
-    return [convert_to_tensor(value)], {}
+    tensor = convert_to_tensor(value)
+    if group is None or root in group.ranks:
+        return [tensor], {}
+    if not is_static(tensor.spec.shape):
+        raise InvalidArgumentError(
+            f"{name}: expected what rank {root} gives, in another graph, to be known by a tensor of a static "
+            f"shape; got {tensor}",
+            source=user_line(),
+        )
+    return [tensor], {"shape": tensor.spec.shape}
 
 
 def _from_one(

@@ -2,11 +2,12 @@
 
 The algorithms are those of `flowrt.graph.collectives`: who sends which chunks to whom, step by step. Here a
 step sends, receives, and joins what has come. What is small goes from everybody to everybody at once, which
-is one round where a tree has two or more.
+is one round where a tree has two or more. All choose by the links that rank 0 knows.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from typing import Any, final
 
@@ -19,7 +20,7 @@ from flowrt.distribute.collectives.parts import part, pieces
 from flowrt.distribute.collectives.reduction import REDUCTIONS, finish, join
 from flowrt.errors import DataLossError, OpError
 from flowrt.graph.collectives.algorithms import Group
-from flowrt.graph.collectives.cost import cheapest, schedule_of
+from flowrt.graph.collectives.cost import Link, Links, cheapest, links_of, schedule_of
 from flowrt.graph.collectives.schedule import Schedule, Transfer, offset
 
 AT_ONCE_BYTES = 16 << 10
@@ -30,13 +31,16 @@ PIECE_BYTES = 1 << 20
 
 @final
 class PeersCommunicator(Communicator):
-    """A rank's end of the ``mesh``, which closes with it."""
+    """A rank's end of the ``mesh``, which closes with it. ``links`` are what this rank knows of them; by
+    default what the environment says. Raises as `links_of`.
+    """
 
     kind = "grpc"
 
-    def __init__(self, mesh: Mesh) -> None:
+    def __init__(self, mesh: Mesh, links: Links | None = None) -> None:
         super().__init__(mesh.membership)
         self._mesh = mesh
+        self._links = _agreed(mesh, links_of(os.environ) if links is None else links)
         mesh.on_abort(self._end)
 
     # --- collectives
@@ -101,7 +105,7 @@ class PeersCommunicator(Communicator):
 
     def _schedule(self, kind: str, nbytes: int, root: int = 0) -> Schedule:
         group = Group(tuple(range(self.size)), root)
-        return schedule_of(kind, cheapest(kind, group, nbytes), group)
+        return schedule_of(kind, cheapest(kind, group, nbytes, self._links), group)
 
     def _run(self, schedule: Schedule, work: Array, reduction: str | None = None) -> None:
         """Carry out this rank's part of ``schedule`` on ``work``, whose chunks are the schedule's."""
@@ -162,6 +166,18 @@ class PeersCommunicator(Communicator):
 
     def _close(self) -> None:
         self._mesh.close()
+
+
+def _agreed(mesh: Mesh, links: Links) -> Links:
+    """Those of rank 0."""
+    if mesh.membership.rank == 0:
+        for rank in mesh.membership.others:
+            mesh.send(rank, b"links", np.array(links))
+        return links
+    payload = mesh.receive(0, "agreeing on the links").payload
+    if payload is None or payload.nbytes != np.array(links).nbytes:
+        raise DataLossError(f"{mesh.membership}: expected the links of rank 0; got {payload!r}")
+    return Links(*[Link(*map(float, row)) for row in payload.view(np.float64).reshape(-1, 2)])
 
 
 def _chunks(work: Array, schedule: Schedule, transfer: Transfer) -> Array:

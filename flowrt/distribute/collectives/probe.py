@@ -3,9 +3,10 @@
     all tasks      form a mesh, each listening at its own address
     task by task   send arrays to and fro with each other task, one after the other; the others only answer
     each task      fits seconds = a + b * bytes, for every task that it has sent to
+    all tasks      tell each other: the median link of all is what collectives are to choose by
 
 The linear model is Hockney's, "The communication challenge for MPP" (1994). What is fitted is half a round
-trip. The choice of algorithms (`flowrt.graph.collectives.cost`) takes a and b.
+trip. The choice of algorithms (`flowrt.graph.collectives.cost`) takes a and b from the environment.
 """
 
 from __future__ import annotations
@@ -80,8 +81,9 @@ def fit_line(seconds: Mapping[int, float]) -> Fit:
 
 def probe_cluster(
     cluster: ResolvedCluster, transport: Transport, bind: str | None, seen: Callable[[Probed], object]
-) -> None:
-    """Take part in a probe of all tasks of ``cluster``, which begin it within `PROBE_S` of each other.
+) -> Link | None:
+    """Take part in a probe of all tasks of ``cluster``, which begin it within `PROBE_S` of each other. The
+    median link between two of them, alike in all; None where there is one task.
 
     ``seen`` is called for each other task, on this thread. Raises what `form_mesh` raises, and
     `DeadlineExceededError` or `UnavailableError` where a task is lost on the way.
@@ -92,17 +94,24 @@ def probe_cluster(
     if bind is not None:
         addresses[rank] = bind
     mesh = form_mesh(Membership("probe", rank, len(tasks), tuple(addresses), PROBE_S), transport)
+    links = list[Link]()
     try:
         for prober in range(len(tasks)):
             if prober != rank:
-                _answer(mesh, prober)
+                links += _answer(mesh, prober)
                 continue
+            own = []
             for other in mesh.membership.others:
-                seen(Probed(*tasks[other], mesh.kind_of(other), fit_line(_ping(mesh, other))))
+                probed = Probed(*tasks[other], mesh.kind_of(other), fit_line(_ping(mesh, other)))
+                own.append(probed.fit.link)
+                seen(probed)
             for other in mesh.membership.others:
-                mesh.send(other, _DONE)
+                mesh.send(other, _DONE, np.array(own).ravel())
+            links += own
+        mesh.flush("a probe")
     finally:
         mesh.close()
+    return Link(*np.median(links, axis=0).tolist()) if links else None
 
 
 def _ping(mesh: Mesh, rank: int) -> dict[int, float]:
@@ -121,13 +130,13 @@ def _ping(mesh: Mesh, rank: int) -> dict[int, float]:
     return found
 
 
-def _answer(mesh: Mesh, prober: int) -> None:
-    """Send back what ``prober`` sends, until it has done with all."""
+def _answer(mesh: Mesh, prober: int) -> list[Link]:
+    """Send back what ``prober`` sends, until it has done with all. The links that it has found."""
     while True:
         text, payload = mesh.receive(prober, "a probe")
-        if text == _DONE:
+        if text == _DONE and payload is not None:
             mesh.flush("a probe")
-            return
+            return [Link(*row) for row in payload.view(np.float64).reshape(-1, 2).tolist()]
         if text != _PING or payload is None:
             raise DataLossError(f"{mesh.membership}: expected a ping of rank {prober}; got {text!r}")
         mesh.send(prober, _PING, payload)

@@ -15,6 +15,8 @@ forms, for l bytes a rank, or l bytes of the whole where ranks have parts of it 
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import NamedTuple, final
 
@@ -48,6 +50,39 @@ DEFAULT_LINKS = Links(
     between=Link(270e-6, 2.7e-10),
 )
 """Measured with two cores. ``flowrt-worker --probe`` measures those of a cluster."""
+
+LINKS_VARIABLE = "FLOWRT_LINKS"
+"""Where measured links stand, in the form of `format_links`; alike for all tasks of a cluster."""
+
+
+def links_of(environ: Mapping[str, str]) -> Links:
+    """What ``environ`` says, `DEFAULT_LINKS` where it says nothing. Raises as `parse_links`."""
+    text = environ.get(LINKS_VARIABLE)
+    return parse_links(text) if text else DEFAULT_LINKS
+
+
+@lru_cache(maxsize=16)
+def parse_links(text: str) -> Links:
+    """``inside=a,b between=a,b``, in seconds and seconds a byte; one that is not named is as in
+    `DEFAULT_LINKS`. Raises `InvalidArgumentError`.
+    """
+    try:
+        named = dict(part.split("=") for part in text.split())
+        links = {name: Link(*[float(number) for number in pair.split(",")]) for name, pair in named.items()}
+        found = DEFAULT_LINKS._replace(**links)
+    except (TypeError, ValueError):
+        found = None
+    if found is None or not all(0 <= number < math.inf for link in found for number in link):
+        raise InvalidArgumentError(
+            f"{LINKS_VARIABLE}: expected 'inside=SECONDS,SECONDS_A_BYTE between=SECONDS,SECONDS_A_BYTE', or"
+            f" one of them; got {text!r}. flowrt-worker --probe prints it"
+        )
+    return found
+
+
+def format_links(links: Mapping[str, Link]) -> str:
+    """What `parse_links` reads."""
+    return " ".join([f"{name}={a:.3g},{b:.3g}" for name, (a, b) in links.items()])
 
 
 @final

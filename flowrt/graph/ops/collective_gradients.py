@@ -2,8 +2,9 @@
 
 What is computed for a rank is where the rank is, whatever the scopes around say; a collective is nowhere.
 
-Of a collective with a root, only the root's graph has a value or a result that a gradient could come from:
-between graphs these kinds have none.
+All graphs of a group have to build them, each for its own part: the gradient of what a graph gives is that of
+the losses of all. A graph without the root has a result without elements to begin from, and a value that
+counts for nothing to end at.
 """
 
 from __future__ import annotations
@@ -14,20 +15,22 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.errors import UnimplementedError
+from flowrt.graph.collectives.schedule import offset
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import op_def
 from flowrt.graph.ops.arithmetic import multiply
+from flowrt.graph.ops.collective_shapes import resized
 from flowrt.graph.ops.comparison import equal
 from flowrt.graph.ops.constant import constant
 from flowrt.graph.ops.division import divide
 from flowrt.graph.ops.filling import zeros_like
 from flowrt.graph.ops.identities import cast, identity
-from flowrt.graph.ops.joining import concat
+from flowrt.graph.ops.joining import concat, split
+from flowrt.graph.ops.padding import pad
 from flowrt.graph.ops.reductions import reduce_prod
 from flowrt.graph.ops.shaping import expand_dims, shape
 from flowrt.graph.ops.slicing import getitem
-from flowrt.graph.shapes import is_static
+from flowrt.graph.shapes import Shape, is_static
 
 # --- places
 
@@ -66,24 +69,46 @@ def next_instance(graph: Graph, group_key: str) -> str:
     return str(len(built) - 1)
 
 
-def _build(op: Operation, kind: str, *inputs: Any, **attrs: Any) -> list[Tensor]:
-    """The results of one more collective of ``op``'s group."""
+def _build(op: Operation, kind: str, *inputs: Any, **attrs: Any) -> Any:
+    """The results of one more collective of ``op``'s group; of a kind with one result that."""
     group = {key: op.node.attrs[key] for key in ("group_key", "group_size", "ranks", "tasks")}
     is_native = op.node.attrs["lowering"] == "native"
     group["lowering"] = "native" if is_native else "auto"  # another kind may not have the algorithm
     group["instance_key"] = next_instance(op.graph, group["group_key"])
     with nowhere():
-        results: list[Tensor] = op_def(kind)(*inputs, **attrs, **group)
-    return results
+        return op_def(kind)(*inputs, **attrs, **group)
 
 
-def _check_whole(op: Operation) -> None:
-    attrs = op.node.attrs
-    if len(attrs["ranks"]) < attrs["group_size"]:
-        raise op.error(
-            UnimplementedError,
-            "has no gradient where other graphs have ranks of its group. Use all_reduce or all_gather",
-        )
+def _has_root(op: Operation) -> bool:
+    return op.node.attrs["root"] in op.node.attrs["ranks"]
+
+
+def _from_root(op: Operation, value: Tensor, dims: Shape) -> list[Tensor]:
+    """What the root has of shape ``dims``, for every rank. Another graph's ``value`` stands in for it."""
+    root = op.node.attrs["root"]
+    return list(_build(op, "Broadcast", [value], places_of(op.inputs), root=root, shape=_told(op, dims)))
+
+
+def _told(op: Operation, dims: Shape) -> Shape:
+    """The attribute ``shape`` of what comes from the root, which its own graph sees."""
+    return None if _has_root(op) else dims
+
+
+def _at_result(op: Operation) -> Tensor:
+    """The value beside which the result is: the root's."""
+    ranks, root = op.node.attrs["ranks"], op.node.attrs["root"]
+    return op.inputs[ranks.index(root) if root in ranks else 0]
+
+
+def _given_at_root(op: Operation, total: Tensor) -> list[Tensor]:
+    """The gradient of the value that the graph gave, if it gave one: ``total`` in the root's graph, zeros,
+    once it has done its part, in another.
+    """
+    given = op.inputs[: op.node.attrs["M"]]
+    if _has_root(op):
+        return at_each(given, identity, [total])
+    with get_default_graph().control_dependencies([total]):
+        return at_each(given, zeros_like, given)
 
 
 def _given(like: Sequence[Tensor], op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
@@ -107,17 +132,24 @@ def all_reduce_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
 
 
 def reduce_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    _check_whole(op)
-    totals = _from_root(op, _given([op.inputs[op.node.attrs["root"]]], op, dys))
-    results = _from_root(op, op.outputs) if _needs_results(op) else op.outputs
+    dims = op.inputs[0].spec.shape
+    (given,) = _given([_at_result(op)], op, dys)
+    totals = _from_root(op, given, dims)
+    results = _from_root(op, op.outputs[0], dims) if _needs_results(op) else op.outputs
     return _of_reduction(op, totals, results)
 
 
 def reduce_scatter_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    axis = op.node.attrs["axis"]
-    totals = _build(op, "AllGather", _given(op.inputs, op, dys), axis=axis)
-    results = _build(op, "AllGather", list(op.outputs), axis=axis) if _needs_results(op) else op.outputs
+    totals = _parts_joined(op, _given(op.inputs, op, dys))
+    results = _parts_joined(op, op.outputs) if _needs_results(op) else op.outputs
     return _of_reduction(op, totals, results)
+
+
+def _parts_joined(op: Operation, parts: Sequence[Tensor]) -> list[Tensor]:
+    """Of what was cut into ``parts``, the whole for every rank."""
+    if _can_be_joined(op, op.inputs[0].spec.shape):
+        return list(_build(op, "AllGather", list(parts), axis=op.node.attrs["axis"]))
+    return list(_build(op, "AllReduce", _among_zeros(op, parts, op.inputs[0].spec.shape), reduction="sum"))
 
 
 def _needs_results(op: Operation) -> bool:
@@ -155,28 +187,25 @@ def _products_of_others(op: Operation) -> list[Tensor]:
     return at_each(op.inputs, product, op.node.attrs["ranks"], every)
 
 
-def _from_root(op: Operation, values: Sequence[Tensor]) -> list[Tensor]:
-    """What the root has, for every rank."""
-    return _build(op, "Broadcast", list(values), places_of(op.inputs), root=op.node.attrs["root"])
-
-
 # --- joins and parts
 
 
 def all_gather_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
     given = _given(op.inputs, op, dys)
     if _is_even(op):
-        return _build(op, "ReduceScatter", given, reduction="sum", axis=op.node.attrs["axis"])
+        return list(_build(op, "ReduceScatter", given, reduction="sum", axis=op.node.attrs["axis"]))
     return _own_parts(op, _build(op, "AllReduce", given, reduction="sum"))
 
 
 def gather_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    _check_whole(op)
     root, axis = op.node.attrs["root"], op.node.attrs["axis"]
-    given = _given([op.inputs[root]], op, dys)
-    if _is_even(op):
-        return _build(op, "Scatter", given, places_of(op.inputs), root=root, axis=axis)
-    return _own_parts(op, _from_root(op, given))
+    (given,) = _given([_at_result(op)], op, dys)
+    if not _is_even(op):
+        return _own_parts(op, _from_root(op, given, None))
+    dims = op.inputs[0].spec.shape or ()
+    whole = resized(dims, axis, dims[axis] * op.node.attrs["group_size"])
+    parts = _build(op, "Scatter", [given], places_of(op.inputs), root=root, axis=axis, shape=_told(op, whole))
+    return list(parts)
 
 
 def _is_even(op: Operation) -> bool:
@@ -200,19 +229,71 @@ def _own_parts(op: Operation, wholes: Sequence[Tensor]) -> list[Tensor]:
 
 
 def broadcast_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | None]:
-    _check_whole(op)
-    value, *places = op.inputs
-    total = _build(op, "Reduce", _given(places, op, dys), reduction="sum", root=op.node.attrs["root"], M=1)
-    return [*at_each([value], identity, total), *[None] * len(places)]
+    places = op.inputs[op.node.attrs["M"] :]
+    total = _build(op, "Reduce", _given(places, op, dys), reduction="sum", root=op.node.attrs["root"])
+    return [*_given_at_root(op, total), *[None] * len(places)]
 
 
 def scatter_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | None]:
-    _check_whole(op)
-    value, *places = op.inputs
-    root, axis = op.node.attrs["root"], op.node.attrs["axis"]
-    whole = _build(op, "Gather", _given(places, op, dys), root=root, axis=axis, M=1)
-    return [*at_each([value], identity, whole), *[None] * len(places)]
+    attrs, places = op.node.attrs, op.inputs[op.node.attrs["M"] :]
+    given, root = _given(places, op, dys), attrs["root"]
+    whole = op.inputs[0].spec.shape if _has_root(op) else attrs["shape"]
+    if _can_be_joined(op, whole):
+        total = _build(op, "Gather", given, root=root, axis=attrs["axis"])
+    else:
+        total = _build(op, "Reduce", _among_zeros(op, given, whole), reduction="sum", root=root)
+    return [*_given_at_root(op, total), *[None] * len(places)]
 
 
 def all_to_all_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor]:
-    return _build(op, "AllToAll", _given(op.inputs, op, dys), axis=op.node.attrs["axis"])
+    axis, given = op.node.attrs["axis"], _given(op.inputs, op, dys)
+    dims = op.inputs[0].spec.shape
+    if _can_be_joined(op, dims):
+        return list(_build(op, "AllToAll", given, axis=axis))
+    assert dims is not None
+    return _exchanged_back(op, given, dims[axis])
+
+
+# --- parts that are not equal, between graphs: these tell each other the largest
+
+
+def _can_be_joined(op: Operation, whole: Shape) -> bool:
+    """Whether the parts of ``whole``, cut along the axis, can be joined: in one graph any can."""
+    size = op.node.attrs["group_size"]
+    is_whole = len(op.node.attrs["ranks"]) == size
+    return is_whole or whole is None or (whole[op.node.attrs["axis"]] or 0) % size == 0
+
+
+def _among_zeros(op: Operation, parts: Sequence[Tensor], whole: Shape) -> list[Tensor]:
+    """Each rank's part at its place in a value of shape ``whole``: their sum is what was cut."""
+    axis, size, dims = op.node.attrs["axis"], op.node.attrs["group_size"], whole or ()
+
+    def padded(part: Tensor, rank: int) -> Tensor:
+        room = offset(rank, dims[axis], size), dims[axis] - offset(rank + 1, dims[axis], size)
+        return _padded(part, axis, *room)
+
+    return at_each(parts, padded, parts, op.node.attrs["ranks"])
+
+
+def _padded(tensor: Tensor, axis: int, before: int, behind: int) -> Tensor:
+    room = [(before, behind) if i == axis else (0, 0) for i in range(len(tensor.spec.shape or ()))]
+    found: Tensor = pad(tensor, room)
+    return found
+
+
+def _exchanged_back(op: Operation, parts: Sequence[Tensor], length: int) -> list[Tensor]:
+    """`AllToAll` of ``parts``, each of which is a part of every rank's value, of ``length``."""
+    axis, size = op.node.attrs["axis"], op.node.attrs["group_size"]
+    lengths = [offset(rank + 1, length, size) - offset(rank, length, size) for rank in range(size)]
+
+    def evened(part: Tensor, rank: int) -> Tensor:
+        pieces = split(part, size, axis)
+        return concat([_padded(piece, axis, 0, lengths[0] - lengths[rank]) for piece in pieces], axis)
+
+    def own(pieces: Tensor) -> Tensor:
+        cut = zip(split(pieces, size, axis), lengths, strict=True)
+        return concat([getitem(p, (slice(None),) * axis + (slice(0, n),)) for p, n in cut], axis)
+
+    even = at_each(op.inputs, evened, parts, op.node.attrs["ranks"])
+    exchanged: list[Tensor] = _build(op, "AllToAll", even, axis=axis)
+    return at_each(op.inputs, own, exchanged)

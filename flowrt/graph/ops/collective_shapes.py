@@ -59,7 +59,12 @@ def same_for_all(s: ShapeContext) -> Sequence[Shape]:
 
 def at_root(s: ShapeContext) -> Sequence[Shape]:
     _check(s)
-    return [_common_shape(s)] * s.attrs["M"]
+    return [_or_nothing(s, _common_shape(s))]
+
+
+def _or_nothing(s: ShapeContext, dims: Shape) -> Shape:
+    """``dims`` for the root's graph; for another one those of nothing."""
+    return dims if s.attrs["root"] in s.attrs["ranks"] else (0,)
 
 
 def from_root(s: ShapeContext) -> Sequence[Shape]:
@@ -68,7 +73,7 @@ def from_root(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _root_shape(s: ShapeContext) -> Shape:
-    dims: Shape = s.shapes[0] if s.attrs["M"] else s.attrs["shape"]
+    dims: Shape = s.shapes[0] if s.attrs["root"] in s.attrs["ranks"] else s.attrs["shape"]
     return dims
 
 
@@ -106,7 +111,12 @@ def _sizes(s: ShapeContext, axis: int) -> list[int | None]:
 
 def gathered(s: ShapeContext) -> Sequence[Shape]:
     _check(s)
-    return [_joined_shape(s)] * (s.attrs["M"] if "M" in s.attrs else len(s.shapes))
+    return [_joined_shape(s)] * len(s.shapes)
+
+
+def gathered_at_root(s: ShapeContext) -> Sequence[Shape]:
+    _check(s)
+    return [_or_nothing(s, _joined_shape(s))]
 
 
 def _part(size: int, count: int, number: int) -> int:

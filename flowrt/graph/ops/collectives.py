@@ -15,6 +15,9 @@ Attributes that all have:
     lowering                       "auto", the name of an algorithm, or "native"
     tasks                          of a group that is not whole, a number a rank, alike for those in one task
 
+Of a collective with a root, graphs without that rank have no value and no result. What stands there for them
+is only for gradients, which need all graphs: a result without elements, and a value that nothing looks at.
+
 Payloads are cut along an axis as by ``numpy.array_split``: the first parts are one longer where the axis
 cannot be divided. The gradient of a collective is a collective: all-reduce of all-reduce, all-gather of
 reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of itself.
@@ -57,6 +60,7 @@ from flowrt.graph.ops.collective_shapes import (
     exchanged,
     from_root,
     gathered,
+    gathered_at_root,
     reduced_parts,
     same_for_all,
     scattered,
@@ -108,9 +112,9 @@ def _all_reduce(xp: Any, values: Any, group_size: int, reduction: str) -> list[A
     return _copies(xp, _reduce(xp, values, reduction), group_size)
 
 
-def _reduce_to_root(xp: Any, values: Any, group_size: int, reduction: str) -> list[Any]:
+def _reduce_to_root(xp: Any, values: Any, group_size: int, reduction: str) -> Any:
     _check_whole(len(values), group_size)
-    return _copies(xp, _reduce(xp, values, reduction), 1)
+    return xp.array(_reduce(xp, values, reduction))
 
 
 def _broadcast(xp: Any, value: Any, places: Any, group_size: int) -> list[Any]:
@@ -123,9 +127,9 @@ def _all_gather(xp: Any, values: Any, group_size: int, axis: int) -> list[Any]:
     return _copies(xp, xp.concatenate(values, axis=axis), group_size)
 
 
-def _gather(xp: Any, values: Any, group_size: int, axis: int) -> list[Any]:
+def _gather(xp: Any, values: Any, group_size: int, axis: int) -> Any:
     _check_whole(len(values), group_size)
-    return [xp.concatenate(values, axis=axis)]
+    return xp.concatenate(values, axis=axis)
 
 
 def _scatter(xp: Any, value: Any, places: Any, group_size: int, axis: int) -> list[Any]:
@@ -185,7 +189,6 @@ def _define(name: str, signature: str, attrs: Mapping[str, Any], **rules: Any) -
     )
 
 
-_TO_ROOT = {"M": attr_int()}
 _FROM_ROOT = {"shape": attr_shape(None)}
 
 all_reduce_op = _define(
@@ -201,13 +204,13 @@ all_reduce_op = _define(
 
 reduce_op = _define(
     "Reduce",
-    "values: N * T -> M * T",
-    {**_REDUCTION, **_ROOT, **_TO_ROOT},
+    "values: N * T -> T",
+    {**_REDUCTION, **_ROOT},
     shape=at_root,
     kernel=_reduce_to_root,
     vjp=reduce_vjp,
-    samples=_values((3,), (3,), M=1, root=1),
-    doc="The rank ``root`` gets the reduction; M is 1 in its graph and 0 in others.",
+    samples=_values((3,), (3,), root=1),
+    doc="The rank ``root`` gets the reduction; in other graphs the result has no elements.",
 )
 
 broadcast_op = _define(
@@ -218,7 +221,7 @@ broadcast_op = _define(
     kernel=_broadcast,
     vjp=broadcast_vjp,
     samples=_from_one((2, 2)),
-    doc="Every rank gets the value of ``root``, in whose graph M is 1; others have ``shape`` instead.",
+    doc="Every rank gets the value of ``root``; other graphs say its ``shape``.",
 )
 
 all_gather_op = _define(
@@ -234,12 +237,12 @@ all_gather_op = _define(
 
 gather_op = _define(
     "Gather",
-    "values: N * T -> M * T",
-    {**_AXIS, **_ROOT, **_TO_ROOT},
-    shape=gathered,
+    "values: N * T -> T",
+    {**_AXIS, **_ROOT},
+    shape=gathered_at_root,
     kernel=_gather,
     vjp=gather_vjp,
-    samples=_values((1, 2), (3, 2), M=1),
+    samples=_values((1, 2), (3, 2)),
     doc="The rank ``root`` gets all ranks' values one behind the other along ``axis``.",
 )
 

@@ -112,18 +112,20 @@ def _why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | No
     return None
 
 
-def _number_of_values(node: Node) -> int:
-    return node.attrs["M"] if "places" in [argument.name for argument in node.op.inputs] else len(node.inputs)
-
-
 def values_of(node: Node) -> tuple[Ref, ...]:
     """What the ranks of this graph give."""
-    return node.inputs[: _number_of_values(node)]
+    if not _has_places(node):
+        return node.inputs
+    return node.inputs[: node.attrs["M"]] if node.attrs["root"] in node.attrs["ranks"] else ()
 
 
 def places_of(node: Node) -> tuple[Ref, ...]:
     """One tensor a rank of this graph that is where the rank is."""
-    return node.inputs[_number_of_values(node) :] or node.inputs
+    return node.inputs[node.attrs["M"] :] if _has_places(node) else node.inputs
+
+
+def _has_places(node: Node) -> bool:
+    return "places" in [argument.name for argument in node.op.inputs]
 
 
 def _tasks(node: Node, devices: Sequence[str]) -> tuple[int, ...]:

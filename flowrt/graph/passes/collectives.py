@@ -15,6 +15,8 @@ from collections.abc import Collection, Mapping, Sequence
 from functools import partial
 from typing import final
 
+import numpy as np
+
 from flowrt.errors import OpError
 from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
 from flowrt.graph.collectives.ends import gets, gives
@@ -104,7 +106,7 @@ class _Lowering:
         self._last: dict[str, tuple[str, ...]] = {}
         """On each device, what the next collective comes after."""
         self._waiting: dict[str, Node] = {}
-        """Waits for native collectives, until somebody reads the results."""
+        """Waits for native collectives and results without elements, until somebody reads them."""
 
     def run(self) -> Subgraph:
         for node in self._subgraph:
@@ -141,9 +143,12 @@ class _Lowering:
         self._add(Node(node.name, op_def("NoOp"), (), ends, {}, self._made[ends[0]].device, node.source, ()))
 
     def _add_wait(self, name: str) -> None:
-        """Somebody needs what the wait ``name`` waits for, if it is one that was put off."""
+        """Somebody needs ``name``, if it is one of those that were put off."""
         if name in self._waiting:
-            self._add(self._waiting.pop(name))
+            node = self._waiting.pop(name)
+            for control in node.controls:
+                self._add_wait(control)
+            self._add(node)
 
     def _lower_functions(self, node: Node) -> None:
         """A loop or branch with collectives comes after all those before it, and before those behind it."""
@@ -164,7 +169,17 @@ class _Lowering:
                 last = self._expand(node, what, call_of(node, specs, what))
         except OpError as error:
             raise located(node, error) from None
+        if node.outputs and (node.name, 0) not in self._results:
+            self._put_off_nothing(node, devices[0])
         self._note_last(devices, last)
+
+    def _put_off_nothing(self, node: Node, device: str) -> None:
+        """The result without elements of a graph that has not the root: there when its part is done."""
+        (spec,) = node.outputs
+        attrs = {"value": np.empty(0, spec.dtype.np), "dtype": spec.dtype}
+        name, controls = f"{node.name}/_nothing", self._ends[node.name]
+        self._waiting[name] = Node(name, op_def("Const"), (), controls, attrs, device, node.source, (spec,))
+        self._results[node.name, 0] = (name, 0)
 
     def _expand(self, node: Node, what: Asked, call: Call) -> list[tuple[str, ...]]:
         """Add the expansion. Returns what of each rank comes last."""

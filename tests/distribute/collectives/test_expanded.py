@@ -8,9 +8,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.distribute import collectives
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
+from flowrt.graph.collectives.cost import LINKS_VARIABLE
 from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Perform, arrays, check
-from tests.distribute.collectives.expanded import perform
+from tests.distribute.collectives.expanded import perform, placed, placeholders
 
 
 class TestExpanded(CheckCollectives):
@@ -49,3 +51,23 @@ def test_bfloat16() -> None:
             3,
             [CollectiveCall("AllReduce", arrays(3, kind, 7))],
         )
+
+
+@pytest.mark.parametrize(
+    ("links", "lowering"),
+    [("between=1e-2,1e-12", "halving_doubling"), ("between=1e-9,1e-9", "ring"), ("", "ring")],
+)
+def test_the_links_of_the_environment_choose_the_algorithm(
+    links: str, lowering: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(LINKS_VARIABLE, links)
+    with tf.Graph():
+        feeds = placeholders(arrays(5, np.float32, 1 << 20), ranks_a_task=1)
+        sums = collectives.all_reduce(list(feeds))
+        assert f"AllReduce/_{lowering}/" in " ".join(placed(5, sums, feeds, ranks_a_task=1).nodes)
+
+
+def test_links_that_are_none_are_refused_where_they_are_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LINKS_VARIABLE, "fast")
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"FLOWRT_LINKS: expected .*got 'fast'"):
+        perform(2, [CollectiveCall("AllReduce", arrays(2, np.float32, 3))])

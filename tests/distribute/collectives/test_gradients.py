@@ -10,8 +10,11 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute import collectives
+from flowrt.distribute.collectives import Group, JoinedGroup
+from flowrt.errors import InvalidArgumentError, OpError
 from tests.contracts.check_collectives import CollectiveCall, expected
 from tests.distribute.collectives.expanded import build, device, placeholders
+from tests.distribute.collectives.group_parts import at_once, on, parts_of, run_graph
 
 STEP = 1e-6
 P = 3
@@ -135,3 +138,113 @@ def test_the_gradient_of_a_rank_is_made_on_its_device(colocate: bool) -> None:
         (reverse,) = [op for op in made if op.type == "AllReduce"]
         assert reverse.device == ""
         assert [t.op.colocation_groups() for t in reverse.inputs] == [[f"loc:@{v.op.name}"] for v in values]
+
+
+# --- between graphs: each has some of the ranks, and differentiates the losses of its own
+
+FROM_ROOT, TO_ROOT = ("Broadcast", "Scatter"), ("Reduce", "Gather")
+SPLITS = [[(0, 2), (1,)], [(0,), (1,), (2,)]]
+
+
+def values_here(call: CollectiveCall, group: Group, devices: list[str]) -> list[Any]:
+    """What this graph gives: where the root's value is asked for, in another graph zeros like it."""
+    if call.kind not in FROM_ROOT:
+        return on(devices, [call.values[rank] for rank in group.ranks])
+    root, (value,) = call.attrs.get("root", 0), call.values
+    if root in group.ranks:
+        return on([devices[group.ranks.index(root)]], [value])
+    return on(devices[:1], [np.zeros_like(value)])
+
+
+def results_here(call: CollectiveCall, group: Group, devices: list[str], values: list[Any]) -> list[Any]:
+    options = {"group": group, **call.attrs}
+    match call.kind:
+        case "Broadcast":
+            return collectives.broadcast(values[0], devices, **options)
+        case "Scatter":
+            return collectives.scatter(values[0], devices, **options)
+        case "Reduce":
+            return [collectives.reduce(values, **options)]
+        case "Gather":
+            return [collectives.gather(values, **options)]
+    functions = {
+        "AllReduce": collectives.all_reduce,
+        "AllGather": collectives.all_gather,
+        "ReduceScatter": collectives.reduce_scatter,
+        "AllToAll": collectives.all_to_all,
+    }
+    return functions[call.kind](values, **options)
+
+
+def losses_here(call: CollectiveCall, group: Group, weights: list[Any], results: list[Any]) -> Any:
+    """The weighted sum of this graph's results; nothing, of a result that only another graph gets."""
+    if call.kind not in TO_ROOT:
+        return tf.add_n([tf.reduce_sum(weights[r] * y) for r, y in zip(group.ranks, results, strict=True)])
+    is_here = call.attrs.get("root", 0) in group.ranks
+    return tf.reduce_sum(weights[0] * results[0] if is_here else results[0])
+
+
+def weighted_cases() -> list[tuple[CollectiveCall, list[Any]]]:
+    rng, found = np.random.default_rng(1), []
+    for kind, shape, attrs in CASES:
+        values = [rng.standard_normal(shape) for _ in range(1 if kind in FROM_ROOT else P)]
+        call = CollectiveCall(kind, values, attrs)
+        found.append((call, [rng.standard_normal(r.shape) for r in expected(P, call) if r is not None]))
+    return found
+
+
+def wanted_here(call: CollectiveCall, weights: list[Any], group: Group) -> list[Any]:
+    def slope(value: Any) -> Any:
+        return differences(lambda: weighted(P, call, weights), value)
+
+    if call.kind not in FROM_ROOT:
+        return [slope(call.values[rank]) for rank in group.ranks]
+    is_here = call.attrs.get("root", 0) in group.ranks
+    return [slope(call.values[0]) if is_here else np.zeros_like(call.values[0])]
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_gradients_between_graphs(split: list[tuple[int, ...]]) -> None:
+    """Every kind: each graph has the gradients of all graphs' losses by what it gives."""
+    cases = weighted_cases()
+
+    def body(part: JoinedGroup) -> list[Any]:
+        def build(devices: list[str]) -> list[Any]:
+            found = []
+            for call, weights in cases:
+                values = values_here(call, part.group, devices)
+                results = results_here(call, part.group, devices, values)
+                found += tf.gradients(losses_here(call, part.group, weights, results), values)
+            return found
+
+        return run_graph(part.group, build)
+
+    with parts_of(split) as joined:
+        for part, found in zip(joined, at_once(joined, [body] * len(joined)), strict=True):
+            assert not isinstance(found, OpError), found
+            wanted = [w for call, weights in cases for w in wanted_here(call, weights, part.group)]
+            for gradient, want in zip(found, wanted, strict=True):
+                np.testing.assert_allclose(gradient, want, atol=1e-7)
+
+
+def test_gradients_of_gradients_between_graphs() -> None:
+    """Of (x + y) ** 3 at the root: by both, of the first derivative by x. All graphs say the same loss."""
+
+    def body(part: JoinedGroup) -> list[Any]:
+        def build(devices: list[str]) -> list[Any]:
+            values = on(devices, [np.array([1.0, 2.0]) * (1 + part.group.ranks[0])])
+            total = collectives.reduce(values, root=1, group=part.group)
+            (first,) = tf.gradients(tf.reduce_sum(total**3), values)
+            weight = float(part.group.ranks == (0,))
+            return tf.gradients(tf.reduce_sum(weight * first), values)
+
+        return run_graph(part.group, build)
+
+    with parts_of([(0,), (1,)]) as joined:
+        found = at_once(joined, [body] * 2)
+    np.testing.assert_allclose(found, [[[18.0, 36.0]]] * 2)
+
+
+def test_a_stand_in_for_the_roots_value_has_a_static_shape() -> None:
+    with tf.Graph().as_default(), pytest.raises(InvalidArgumentError, match="a static shape"):
+        collectives.broadcast(tf.placeholder("float32", [None]), ["/cpu:0"], 1, Group("g", 2, (0,)))

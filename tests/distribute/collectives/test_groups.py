@@ -4,11 +4,8 @@ connections.
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -25,68 +22,20 @@ from flowrt.errors import (
     InvalidArgumentError,
     OpError,
     UnavailableError,
-    UnimplementedError,
 )
 from flowrt.graph.collectives.algorithms import ALGORITHMS, algorithms_for
 from flowrt.graph.collectives.algorithms import Group as Places
-from tests.contracts.check_collectives import CollectiveCall, arrays, expected
-
-SOON_S = 60.0
-_keys = itertools.count()
-
-Body = Callable[[JoinedGroup], Any]
-
-
-@contextmanager
-def parts_of(
-    split: Sequence[tuple[int, ...]], kind: str = "grpc", timeout_s: float = SOON_S
-) -> Iterator[list[JoinedGroup]]:
-    """One group, joined once for each of ``split``, the ranks of one graph each."""
-    size, key = sum(map(len, split)), f"group {next(_keys)}"
-    with ReservedPorts(size) as reserved:
-        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
-        with ThreadPoolExecutor(len(split)) as pool:
-            groups = [Group(key, size, ranks) for ranks in split]
-            futures = [pool.submit(join, g, addresses, kind, timeout_s) for g in groups]
-            joined = [future.result(SOON_S) for future in futures]
-        try:
-            yield joined
-        finally:
-            for part in joined:
-                part.close()
-
-
-def at_once(joined: Sequence[JoinedGroup], bodies: Sequence[Body]) -> list[Any]:
-    """What the bodies return, or the `OpError` that they raise, each on a thread, one for each part."""
-
-    def run(body: Body, part: JoinedGroup) -> Any:
-        try:
-            return body(part)
-        except OpError as error:
-            return error
-
-    with ThreadPoolExecutor(len(joined)) as pool:
-        return list(pool.map(run, bodies, joined, timeout=SOON_S))
-
-
-def run_graph(group: Group, build: Callable[[list[str]], list[Any]], times: int = 1) -> list[Any]:
-    """The results of what ``build`` makes on the devices of the group's ranks in a graph of its own."""
-    devices = [f"/device:CPU:{i}" for i in range(len(group.ranks))]
-    with tf.Graph():
-        made = build(devices)
-        with tf.Session(config=tf.ConfigProto(device_count={"CPU": len(devices)})) as session:
-            for _ in range(times):
-                results = session.run(made)
-    return list(results)
-
-
-def on(devices: Sequence[str], values: Sequence[Any]) -> list[Any]:
-    """``values`` as tensors, each on its device, which the passes do not know before the step."""
-    found = []
-    for device, value in zip(devices, values, strict=True):
-        with tf.device(device):
-            found.append(tf.Variable(value, name="v").initialized_value())
-    return found
+from tests.contracts.check_collectives import CollectiveCall, arrays
+from tests.distribute.collectives.group_parts import (
+    SOON_S,
+    Body,
+    at_once,
+    build_call,
+    expected_here,
+    on,
+    parts_of,
+    run_graph,
+)
 
 
 def all_reduce_body(value: Any, times: int = 1, **options: Any) -> Body:
@@ -103,31 +52,6 @@ def all_reduce_body(value: Any, times: int = 1, **options: Any) -> Body:
 
 
 # --- every kind
-
-
-def build_call(call: CollectiveCall, group: Group, devices: list[str], lowering: str) -> list[Any]:
-    """The results of this graph's ranks."""
-    attrs, ranks = dict(call.attrs), group.ranks
-    options = {"group": group, "lowering": lowering, **attrs}
-    if call.kind in ("Broadcast", "Scatter"):
-        root = attrs["root"]
-        value: Any = (call.values[0].dtype, call.values[0].shape)
-        if root in ranks:
-            (value,) = on([devices[ranks.index(root)]], call.values)
-        function = collectives.broadcast if call.kind == "Broadcast" else collectives.scatter
-        return function(value, devices, **options)
-    values = on(devices, [call.values[rank] for rank in ranks])
-    match call.kind:
-        case "Reduce" | "Gather":
-            function = collectives.reduce if call.kind == "Reduce" else collectives.gather
-            return [function(values, **options)]
-        case "AllReduce":
-            return collectives.all_reduce(values, **options)
-        case "AllGather":
-            return collectives.all_gather(values, **options)
-        case "ReduceScatter":
-            return collectives.reduce_scatter(values, **options)
-    return collectives.all_to_all(values, **options)
 
 
 CALLS = [
@@ -160,9 +84,8 @@ def check_calls(joined: Sequence[JoinedGroup], calls: Sequence[CollectiveCall], 
     for part, results in zip(joined, at_once(joined, [body] * len(joined)), strict=True):
         if isinstance(results, OpError):
             raise results
-        wanted = [expected(3, call)[rank] for call in calls for rank in part.group.ranks]
-        there = [result for result in results if result is not None]
-        for result, want in zip(there, [w for w in wanted if w is not None], strict=True):
+        wanted = [want for call in calls for want in expected_here(call, part.group)]
+        for result, want in zip(results, wanted, strict=True):
             assert result.dtype == want.dtype
             np.testing.assert_array_equal(result, want)
 
@@ -271,14 +194,6 @@ def test_gradients_between_graphs() -> None:
 
     with parts_of([(0,), (1,), (2,)]) as joined:
         np.testing.assert_array_equal(at_once(joined, [body] * 3), [[[6.0, 6.0]]] * 3)
-
-
-def test_a_root_in_another_graph_has_no_gradient() -> None:
-    with tf.Graph():
-        value = tf.ones([2])
-        result = collectives.reduce([value], group=Group("g", 2, (0,)))
-        with pytest.raises(UnimplementedError, match="no gradient where other graphs have ranks"):
-            tf.gradients(result, value)
 
 
 def test_native_collectives_of_ranks_in_one_graph() -> None:

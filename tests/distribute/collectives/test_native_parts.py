@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import json
+import shlex
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -19,13 +21,25 @@ from flowrt.distribute.collectives.communicator_registry import open_communicato
 from flowrt.distribute.collectives.communicator_thread import CommunicatorThread
 from flowrt.distribute.collectives.futex import wait_while, wake
 from flowrt.distribute.collectives.membership import MAX_TEXT, Call, Membership
+from flowrt.distribute.collectives.mesh_forming import form_mesh
+from flowrt.distribute.collectives.over_peers import PeersCommunicator
 from flowrt.distribute.collectives.parts import part, pieces
 from flowrt.distribute.collectives.probe import fit_line
 from flowrt.distribute.collectives.shared_memory_segment import LINE_BYTES, Layout
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import CancelledError, DeadlineExceededError, InternalError, InvalidArgumentError
+from flowrt.graph.collectives.algorithms import Group
+from flowrt.graph.collectives.cost import (
+    DEFAULT_LINKS,
+    LINKS_VARIABLE,
+    Link,
+    Links,
+    parse_links,
+    schedule_of,
+    traffic,
+)
 from flowrt.rendezvous.transport import new_transport
-from tests.contracts.check_collectives import REDUCTIONS, CollectiveCall, expected
+from tests.contracts.check_collectives import REDUCTIONS, CollectiveCall, arrays, expected
 from tests.distribute.collectives.ranks import SOON_S, as_rank, by_call, run_threads, thread_group
 
 LARGE = 1_500_017
@@ -269,12 +283,43 @@ def test_workers_probe_each_other() -> None:
         workers = [
             subprocess.Popen([*command, str(task)], stdout=subprocess.PIPE, text=True) for task in (0, 1)
         ]
+        found = []
         for task, worker in enumerate(workers):
             said, _ = worker.communicate(timeout=SOON_S)
             assert worker.returncode == 0
-            line = said.splitlines()[-1]
+            *_, line, last = said.splitlines()
             assert line.startswith(f"worker {1 - task} at 127.0.0.1:")
             assert all(part in line for part in (": a ", " us, b ", " ns a byte (", "R^2 ", "by unix"))
+            variable, _, links = last.partition("=")
+            assert variable == LINKS_VARIABLE
+            found.append(parse_links(shlex.split(links)[0]).between)
+        assert found[0] == found[1] != DEFAULT_LINKS.between
+
+
+@pytest.mark.parametrize(
+    ("link", "lowering"), [(Link(1e-4, 1e-12), "halving_doubling"), (Link(1e-9, 1e-9), "ring")]
+)
+def test_all_ranks_choose_by_the_links_of_the_first(link: Link, lowering: str) -> None:
+    """The others would have chosen the other one."""
+    size, values = 5, arrays(5, np.float32, 1 << 16)
+
+    def open_one(rank: int) -> PeersCommunicator:
+        mesh = form_mesh(Membership("links", rank, size, addresses), new_transport())
+        return PeersCommunicator(mesh, Links(Link(0, 0), link if rank == 0 else Link(link[1], link[0])))
+
+    with ReservedPorts(size) as reserved, ThreadPoolExecutor(size) as pool:
+        addresses = tuple(f"127.0.0.1:{port}" for port in reserved.ports)
+        ranks = list(pool.map(open_one, range(size), timeout=SOON_S))
+        try:
+            sums = run_threads(ranks, lambda own: own.all_reduce(values[own.rank], "max"))
+            sent = [rank.traffic.messages_sent for rank in ranks]
+        finally:
+            for rank in ranks:
+                rank.close()
+    for each in sums:
+        np.testing.assert_array_equal(each, np.max(values, axis=0))
+    schedule = schedule_of("AllReduce", lowering, Group(tuple(range(size))))
+    assert sent == [traffic(schedule, values[0].nbytes, rank).messages for rank in range(size)]
 
 
 # --- names

@@ -10,7 +10,19 @@ from hypothesis import strategies as st
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
-from flowrt.graph.collectives.cost import Link, Links, cheapest, schedule_of, seconds, traffic
+from flowrt.graph.collectives.cost import (
+    DEFAULT_LINKS,
+    LINKS_VARIABLE,
+    Link,
+    Links,
+    cheapest,
+    format_links,
+    links_of,
+    parse_links,
+    schedule_of,
+    seconds,
+    traffic,
+)
 from flowrt.graph.collectives.ends import ends, gets, gives
 from flowrt.graph.collectives.schedule import Schedule, Transfer, offset
 
@@ -163,6 +175,37 @@ def test_hosts_that_are_far_apart() -> None:
     links = Links(inside=Link(1e-6, 1e-11), between=Link(A, B))
     assert cheapest("AllReduce", Group((0, 0, 0, 0, 1, 1, 1, 1)), 1 << 26, links) == "hierarchical"
     assert cheapest("AllReduce", Group((0, 1) * 4), 1 << 26, links) == "hierarchical"
+
+
+NEAR, FAR = "between=1e-4,1e-12", "between=1e-9,1e-9"
+"""Where messages cost, and where bytes do."""
+
+
+def test_links_that_were_measured_choose() -> None:
+    assert cheapest("AllReduce", apart(5), 1 << 16, parse_links(NEAR)) == "halving_doubling"
+    assert cheapest("AllReduce", apart(5), 1 << 16, parse_links(FAR)) == "ring"
+
+
+@given(st.lists(st.floats(0, 10), min_size=4, max_size=4))
+def test_links_are_read_as_they_are_written(numbers: list[float]) -> None:
+    links = {"inside": Link(*numbers[:2]), "between": Link(*numbers[2:])}
+    found = [number for link in parse_links(format_links(links)) for number in link]
+    assert found == pytest.approx(numbers, rel=0.005)
+
+
+def test_what_is_not_said_of_links_is_as_it_was() -> None:
+    assert links_of({}) == links_of({LINKS_VARIABLE: ""}) == DEFAULT_LINKS
+    found = links_of({LINKS_VARIABLE: "between=1e-3,2e-9"})
+    assert found == DEFAULT_LINKS._replace(between=Link(1e-3, 2e-9))
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["1e-3,2e-9", "between=1e-3", "inside=1,2,3", "beside=1,2", "inside=-1,0", "inside=nan,0", "inside=a,b"],
+)
+def test_links_that_are_none(text: str) -> None:
+    with pytest.raises(InvalidArgumentError, match=r"FLOWRT_LINKS: expected 'inside=.*--probe prints it"):
+        links_of({LINKS_VARIABLE: text})
 
 
 def test_without_a_size_payloads_stay_whole() -> None:

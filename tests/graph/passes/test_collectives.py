@@ -265,7 +265,7 @@ def collective(kind: str, given: list[Tensor], root: int, where: dict[str, Any])
         define = broadcast_op if kind == "Broadcast" else scatter_op
         results = define([given[root]], places_of(given), root=root, **where)
     elif kind in ("Reduce", "Gather"):
-        results = (reduce_op if kind == "Reduce" else gather_op)(given, root=root, M=1, **where)
+        results = [(reduce_op if kind == "Reduce" else gather_op)(given, root=root, **where)]
     else:
         others = {
             "AllReduce": all_reduce_op,
