@@ -313,7 +313,7 @@ from flowrt.initializers import (
 )
 from flowrt.jacobians import hessians, jacobian
 from flowrt.missing_names import missing_name as _missing_name
-from flowrt.queues import FIFOQueue, QueueBase
+from flowrt.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from flowrt.recompute import recompute, recompute_grad, recompute_sequential
 from flowrt.scopes import (
     add_to_collection,

@@ -17,7 +17,7 @@ _DECODERS = "there are no decoders. Nearest: nn.raw_rnn"
 _STATE_SAVERS = "there are no state savers. Nearest: nn.static_rnn with initial_state"
 _KERAS = "there is no Keras. Nearest: flowrt.layers"
 _ESTIMATOR = "there are no estimators. Nearest: a training loop over Session.run with flowrt.data"
-_QUEUES = "there is no such queue. Nearest: FIFOQueue, or flowrt.data.Dataset"
+_QUEUES = "there is no such module. Nearest: FIFOQueue and its like"
 _SPARSE = "there are no sparse tensors. Nearest: gather and IndexedSlices, or dense tensors"
 _TABLES = "there are no lookup tables. Nearest: a dict through flowrt.data.Dataset.map or py_func"
 _PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_generator"
@@ -36,10 +36,7 @@ _ALL_WORKERS = "this is its earlier name. Nearest: distribute.MultiWorkerMirrore
 _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
-    | dict.fromkeys(
-        ("PaddingFIFOQueue", "PriorityQueue", "RandomShuffleQueue", "queue"),
-        _QUEUES,
-    )
+    | dict.fromkeys(("queue",), _QUEUES)
     | dict.fromkeys(
         ("SparseTensor", "SparseTensorValue", "sparse_placeholder", "sparse_tensor_dense_matmul"), _SPARSE
     )
@@ -54,15 +51,7 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(("saved_model",), _STORAGE),
     "nn": dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS)
     | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
-    "train": dict.fromkeys(
-        (
-            "batch",
-            "shuffle_batch",
-            "string_input_producer",
-            "slice_input_producer",
-        ),
-        _QUEUES,
-    )
+    "train": dict.fromkeys(("match_filenames_once",), "no operation lists files. Nearest: gfile.Glob")
     | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
     | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES),

@@ -1,5 +1,9 @@
-"""Queues: `FIFOQueue`, through which steps of a session, or of a cluster's sessions, hand each other
-elements.
+"""Queues, through which steps of a session, or of a cluster's sessions, hand each other elements.
+
+FIFOQueue             in the order in which they went in
+PaddingFIFOQueue      the same, of shapes that differ: those that are taken together are padded
+RandomShuffleQueue    in random order
+PriorityQueue         by the first component, the least first
 """
 
 from __future__ import annotations
@@ -7,12 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from flowrt.dtypes import DType, as_dtype
+from flowrt.dtypes import DType, as_dtype, int64
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops import queues as ops
-from flowrt.graph.shapes import TensorShape, as_shape, is_static
+from flowrt.graph.ops.random import seed_attrs
+from flowrt.graph.shapes import Shape, TensorShape, as_shape, is_static
 
 
 class QueueBase:
@@ -24,13 +30,20 @@ class QueueBase:
     """
 
     def __init__(
-        self, dtypes: Sequence[DType], shapes: Sequence[Any], names: Sequence[str] | None, queue_ref: Tensor
+        self,
+        dtypes: Sequence[DType],
+        shapes: Sequence[Any],
+        names: str | Sequence[str] | None,
+        queue_ref: Tensor,
     ) -> None:
-        self._dtypes, self._names = list(dtypes), None if names is None else list(names)
+        self._dtypes = list(dtypes)
+        self._names = [names] if isinstance(names, str) else None if names is None else list(names)
         self._shapes = [as_shape(shape) for shape in shapes]
         self._queue_ref = queue_ref
-        if names is not None and len(names) != len(dtypes):
-            raise InvalidArgumentError(f"names: expected one a component, {len(dtypes)}; got {len(names)}")
+        if self._names is not None and len(self._names) != len(dtypes):
+            raise InvalidArgumentError(
+                f"names: expected one a component, {len(dtypes)}; got {len(self._names)}"
+            )
 
     @property
     def queue_ref(self) -> Tensor:
@@ -120,6 +133,10 @@ class QueueBase:
 
     # --- elements
 
+    def _stacks(self, shape: Shape) -> bool:
+        """Whether elements with a component of ``shape`` may be stacked."""
+        return is_static(shape)
+
     @property
     def _short_name(self) -> str:
         return self.name.rpartition("/")[2]
@@ -147,7 +164,7 @@ class QueueBase:
         return components[0] if len(components) == 1 else list(components)
 
     def _many(self, op: Any, n: Any, name: str) -> Any:
-        if len(self._shapes) != len(self._dtypes) or not all(map(is_static, self._shapes)):
+        if len(self._shapes) != len(self._dtypes) or not all(map(self._stacks, self._shapes)):
             raise InvalidArgumentError(
                 f"queue {self.name!r}: expected fully defined shapes to stack elements; got"
                 f" {[str(shape) for shape in self.shapes]}. Pass shapes= when the queue is made"
@@ -173,22 +190,112 @@ class FIFOQueue(QueueBase):
         shared_name: str | None = None,
         name: str = "fifo_queue",
     ) -> None:
-        types = [as_dtype(d) for d in (dtypes if isinstance(dtypes, list | tuple) else [dtypes])]
-        known = _shapes_of(shapes, len(types))
-        given = [names] if isinstance(names, str) else names
-        handle = ops.fifo_queue_op(
-            component_types=types,
-            shapes=known,
-            capacity=capacity,
-            shared_name=shared_name or "",
-            container=get_default_graph().get_container_scope(),
-            name=name,
-        )
-        super().__init__(types, known, given, handle)
+        types, known = _types_of(dtypes), _shapes_of(shapes, dtypes)
+        handle = _new_queue(ops.fifo_queue_op, types, known, capacity, shared_name, name)
+        super().__init__(types, known, names, handle)
 
 
-def _shapes_of(shapes: Any, count: int) -> list[Any]:
+class PaddingFIFOQueue(QueueBase):
+    """A `FIFOQueue` of elements whose ``shapes`` may have unknown dimensions. When several are taken, each
+    component has the largest sizes among them, with zeros, or empty strings, behind those that are smaller.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        dtypes: Any,
+        shapes: Any,
+        names: Any = None,
+        shared_name: str | None = None,
+        name: str = "padding_fifo_queue",
+    ) -> None:
+        types, known = _types_of(dtypes), _shapes_of(shapes, dtypes)
+        if len(known) != len(types) or None in known:
+            raise InvalidArgumentError(
+                f"PaddingFIFOQueue: expected a shape of known rank for each component; got {shapes!r}"
+            )
+        handle = _new_queue(ops.padding_fifo_queue_op, types, known, capacity, shared_name, name)
+        super().__init__(types, known, names, handle)
+
+    def _stacks(self, shape: Shape) -> bool:
+        return shape is not None
+
+
+class RandomShuffleQueue(QueueBase):
+    """Any of the elements comes out next, by random draws from ``seed``; ``min_after_dequeue`` of them stay
+    in the queue until it is closed: the more, the better mixed. For the other arguments see `FIFOQueue`.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        min_after_dequeue: int,
+        dtypes: Any,
+        shapes: Any = None,
+        names: Any = None,
+        seed: int | None = None,
+        shared_name: str | None = None,
+        name: str = "random_shuffle_queue",
+    ) -> None:
+        types, known = _types_of(dtypes), _shapes_of(shapes, dtypes)
+        if min_after_dequeue < 0 or 0 <= capacity <= min_after_dequeue:
+            raise InvalidArgumentError(
+                "RandomShuffleQueue: expected min_after_dequeue from 0 to below the capacity; got"
+                f" {min_after_dequeue} of {capacity}"
+            )
+        attrs = {"min_after_dequeue": min_after_dequeue, **seed_attrs(seed)}
+        handle = _new_queue(ops.random_shuffle_queue_op, types, known, capacity, shared_name, name, **attrs)
+        super().__init__(types, known, names, handle)
+
+
+class PriorityQueue(QueueBase):
+    """The element with the least priority comes out first; of equal ones that which went in first.
+
+    An element's first component is its priority, an int64 scalar; ``types`` and ``shapes`` are of the others.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        types: Any,
+        shapes: Any = None,
+        names: Any = None,
+        shared_name: str | None = None,
+        name: str = "priority_queue",
+    ) -> None:
+        others, known = _types_of(types), _shapes_of(shapes, types)
+        handle = _new_queue(ops.priority_queue_op, others, known, capacity, shared_name, name)
+        super().__init__([int64, *others], [(), *known] if known else [], names, handle)
+
+
+def _new_queue(
+    op: OpDef,
+    types: Sequence[DType],
+    shapes: Sequence[Shape],
+    capacity: int,
+    shared_name: str | None,
+    name: str,
+    **attrs: int,
+) -> Tensor:
+    handle: Tensor = op(
+        component_types=types,
+        shapes=shapes,
+        capacity=capacity,
+        shared_name=shared_name or "",
+        container=get_default_graph().get_container_scope(),
+        name=name,
+        **attrs,
+    )
+    return handle
+
+
+def _types_of(dtypes: Any) -> list[DType]:
+    return [as_dtype(d) for d in (dtypes if isinstance(dtypes, list | tuple) else [dtypes])]
+
+
+def _shapes_of(shapes: Any, dtypes: Any) -> list[Shape]:
     """One shape a component, none if ``shapes`` is None. Raises `InvalidArgumentError` for another number."""
+    count = len(_types_of(dtypes))
     if shapes is None:
         return []
     is_list = isinstance(shapes, list | tuple) and (

@@ -278,6 +278,13 @@ class Variable(metaclass=CreatedInScopes):
         """Values for `copies`, so that together they are ``value``: what is restored."""
         return (value,)
 
+    @property
+    def shared_value(self) -> Tensor | None:
+        """The value, where other workers have parts of it: all of them have to run it at the same time. None
+        where `copies` are all there is.
+        """
+        return None
+
     # --- writing
 
     def check_updated_here(self) -> None:

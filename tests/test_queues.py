@@ -4,12 +4,13 @@ s.
 
 from __future__ import annotations
 
+import copy
 import threading
-from collections import deque
+from collections import Counter, deque
 
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
@@ -17,18 +18,24 @@ import flowrt as tf
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import CancelledError, OutOfRangeError
 from flowrt.graph.element_queue import Giving, QueueState, Taking
+from flowrt.graph.element_stores import ByPriority, InOrder, Shuffled
+from flowrt.graph.random_stream import RandomStream
 
 WAIT_S = 30.0
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """Attempts of any size, withdrawn at any time: elements come out in the order in which they went in,
-    once.
+    """Attempts of any size, withdrawn at any time: elements come out once, those of a store in order in the
+    order in which they went in.
     """
 
-    @initialize(capacity=st.integers(1, 4))
-    def begin(self, capacity):
-        self.state = QueueState("q", capacity)
+    @initialize(extra=st.integers(0, 3), store=st.sampled_from(["in order", "shuffled", "by priority"]))
+    def begin(self, extra, store):
+        stores = {"in order": InOrder(), "shuffled": shuffled(2), "by priority": ByPriority()}
+        self.store = stores[store]
+        self.state = QueueState("q", self.store.reserve + 1 + extra, self.store)
+        self.most = self.state.capacity
+        """Elements that may be there: what is given back goes beyond the capacity."""
         self.number = 0
         self.giving, self.taking = [], []
         self.given, self.taken = deque(), []
@@ -53,7 +60,9 @@ class QueueMachine(RuleBasedStateMachine):
         waiting = [a for a in self.taking if not a.is_done]
         attempt = data.draw(st.sampled_from(waiting))
         self.taking.remove(attempt)
+        there = len(self.state.elements) + len(attempt.taken)
         self.state.withdraw(attempt)
+        self.most = max(self.most, there)
         assert not attempt.taken
 
     @precondition(lambda self: any(not a.is_done for a, _ in self.giving))
@@ -71,15 +80,28 @@ class QueueMachine(RuleBasedStateMachine):
     def holds(self):
         if hasattr(self, "state"):
             self.state.check()
+            assert len(self.state.elements) <= self.most
             left = {e for a, elements in self.giving for e in (elements if _was_refused(a) else a.left)}
             everything = [e for _, elements in self.giving for e in elements if e not in left]
-            there = [e for a in self.taking for e in a.taken] + list(self.state.elements)
+            there = [e for a in self.taking for e in a.taken] + drained(self.state.elements)
             assert sorted(there) == sorted(everything)
             for attempt in self.taking:
-                assert attempt.taken == sorted(attempt.taken)
+                if isinstance(self.store, InOrder):
+                    assert attempt.taken == sorted(attempt.taken)
                 if attempt.is_done and attempt.error is None and not attempt.up_to:
                     assert len(attempt.taken) == attempt.wanted
                 assert attempt.error is None or isinstance(attempt.error, OutOfRangeError)
+
+
+def shuffled(reserve, seed=1):
+    with tf.Graph().as_default():
+        return Shuffled(RandomStream(tf.random_uniform([], seed=seed).op.node), reserve)
+
+
+def drained(store):
+    """What comes out of a copy of ``store``, in order."""
+    store = copy.deepcopy(store)
+    return [store.take() for _ in range(len(store))]
 
 
 def _was_refused(attempt):
@@ -245,6 +267,121 @@ def test_sessions_of_a_cluster_share_a_queue():
 def test_what_does_not_fit_is_refused_when_it_is_built(wrong, message):
     with pytest.raises(tf.errors.InvalidArgumentError, match=message):
         wrong(tf.FIFOQueue(3, [tf.int32, tf.float32], shapes=[[], [2]]))
+
+
+# --- other orders
+
+
+def filled(queue, *elements):
+    """A session in which ``queue`` has ``elements``."""
+    enqueue = queue.enqueue_many([list(component) for component in zip(*elements, strict=True)])
+    session = tf.Session()
+    session.run(enqueue)
+    return session
+
+
+def test_a_random_queue_gives_each_element_once_and_keeps_some_back_until_it_is_closed():
+    queue = tf.RandomShuffleQueue(20, 3, tf.int64, [[]], seed=7)
+    many, rest, close, size = queue.dequeue_many(7), queue.dequeue_up_to(9), queue.close(), queue.size()
+    with filled(queue, *[(i,) for i in range(10)]) as session:
+        first = session.run(many).tolist()
+        with pytest.raises(tf.errors.DeadlineExceededError, match="is empty"):
+            session.run(many, options=tf.RunOptions(timeout_in_ms=20))
+        assert session.run(size) == 3
+        session.run(close)
+        last = session.run(rest).tolist()
+    assert sorted(first + last) == list(range(10))
+    assert first != sorted(first)
+
+
+def test_the_order_of_a_random_queue_is_its_seeds():
+    def order(seed):
+        with tf.Graph().as_default():
+            queue = tf.RandomShuffleQueue(20, 0, tf.int64, [[]], seed=seed)
+            many = queue.dequeue_many(10)
+            with filled(queue, *[(i,) for i in range(10)]) as session:
+                return session.run(many).tolist()
+
+    assert order(1) == order(1) != order(2)
+
+
+def test_every_order_of_a_random_queue_is_as_likely():
+    store, counts = shuffled(0, seed=5), Counter()
+    for _ in range(6000):
+        for element in "abc":
+            store.add((element,))
+        counts["".join(store.take()[0] for _ in range(3))] += 1
+    expected = 1000
+    assert len(counts) == 6
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < 20.5  # chi2, 5, p 0.001
+
+
+def test_a_priority_queue_gives_the_least_first_and_of_equals_the_earlier():
+    queue = tf.PriorityQueue(10, [tf.string], [[]])
+    many, one = queue.dequeue_many(3), queue.dequeue()
+    assert queue.dtypes == [tf.int64, tf.string]
+    with filled(queue, (5, "a"), (1, "b"), (3, "c"), (1, "d")) as session:
+        numbers, texts = session.run(many)
+        assert (numbers.tolist(), texts.tolist()) == ([1, 1, 3], [b"b", b"d", b"c"])
+        assert session.run(one) == [5, b"a"]
+
+
+@given(st.lists(st.integers(-3, 3), max_size=12), st.integers(0, 12))
+def test_what_a_priority_queue_gets_back_comes_out_as_before(priorities, count):
+    store = ByPriority()
+    for place, priority in enumerate(priorities):
+        store.add((priority, place))
+    taken = [store.take() for _ in range(min(count, len(store)))]
+    store.give_back(taken)
+    assert drained(store) == sorted((priority, place) for place, priority in enumerate(priorities))
+
+
+def test_a_padding_queue_pads_what_is_taken_together():
+    queue = tf.PaddingFIFOQueue(10, [tf.float32, tf.string], [[None, 2], [None]])
+    numbers, words = tf.placeholder(tf.float32, [None, 2]), tf.placeholder(tf.string, [None])
+    enqueue, many, one = queue.enqueue([numbers, words]), queue.dequeue_many(2), queue.dequeue()
+    assert [t.shape.as_list() for t in many] == [[2, None, 2], [2, None]]
+    with tf.Session() as session:
+        for rows, given in [(2, [b"a"]), (1, [b"b", b"cc"]), (3, [])]:
+            session.run(enqueue, {numbers: np.full([rows, 2], rows), words: np.array(given, object)})
+        padded, texts = session.run(many)
+        assert padded.tolist() == [[[2, 2], [2, 2]], [[1, 1], [0, 0]]]
+        assert texts.tolist() == [[b"a", b""], [b"b", b"cc"]]
+        assert [np.shape(value) for value in session.run(one)] == [(3, 2), (0,)]
+
+
+@pytest.mark.parametrize("kind", [tf.FIFOQueue, tf.PaddingFIFOQueue])
+def test_an_element_of_another_shape_is_refused_when_it_comes(kind):
+    queue = kind(10, [tf.float32], [[2]])
+    value = tf.placeholder(tf.float32)
+    enqueue, size = queue.enqueue(value), queue.size()
+    with tf.Session() as session:
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"of shape \[2\]; got \[3\]"):
+            session.run(enqueue, {value: np.ones(3)})
+        assert session.run(size) == 0
+
+
+def test_strings_are_added_a_row_each():
+    queue = tf.FIFOQueue(10, tf.string, [[]])
+    many = queue.dequeue_many(2)
+    with filled(queue, ("a",), ("bb",)) as session:
+        assert session.run(many).tolist() == [b"a", b"bb"]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "message"),
+    [
+        (lambda: tf.RandomShuffleQueue(5, 5, tf.int32), "from 0 to below the capacity; got 5 of 5"),
+        (lambda: tf.RandomShuffleQueue(5, -1, tf.int32), "got -1 of 5"),
+        (lambda: tf.PaddingFIFOQueue(5, tf.int32, None), "a shape of known rank for each"),
+        (lambda: tf.PaddingFIFOQueue(5, tf.int32, [tf.TensorShape(None)]), "a shape of known rank"),
+        (lambda: tf.PriorityQueue(5, tf.int32, [[]]).enqueue([1.5, 2]), "int64"),
+        (lambda: tf.PriorityQueue(5, tf.int32, [[]]).enqueue(1), "expected 2 components; got 1"),
+    ],
+)
+def test_queues_that_cannot_be_are_refused(wrong, message):
+    with pytest.raises((tf.errors.InvalidArgumentError, TypeError), match=message):
+        wrong()
 
 
 # --- runners

@@ -64,7 +64,8 @@ class Sizes(NamedTuple):
 
 
 def forward_function(tile: Tile, column_step: int) -> str:
-    """Addresses: images, filter ``[taps, runs, run, filters]``, outputs. A loop over the rows of all outputs.
+    """Addresses: images, packed filter ``[filters / width, taps, runs, run, width]`` where the tile has that
+    width, outputs. A loop over the rows of all outputs.
 
     An output has at least the tile's height of columns, and filters for whole tiles.
     """
@@ -88,7 +89,9 @@ class _Writer(Writer):
     def forward(self, column_step: int) -> str:
         tile, n = self._tile, self._table("x", "filter", "y")
         last = self._let(f"sub i64 {n.columns}, {tile.height}")
+        window = self._product(self._product(n.taps, n.runs), n.run)
         with self._loop("0", n.filters, tile.width) as filter, self._loop("%begin", "%end") as row:
+            packed = self._at("%filter", (filter, window))
             image, within = self._divided(row, n.rows)
             x_row = self._at("%x", (image, n.image_step), (within, n.row_step))
             y_row = self._at("%y", (self._product(row, n.columns), n.filters), (filter, "1"))
@@ -99,9 +102,9 @@ class _Writer(Writer):
                 with self._loop("0", n.taps) as tap, self._loop("0", n.runs) as run:
                     numbers = self._at(x_window, (tap, n.tap_step), (run, n.run_step))
                     before = self._product(self._joined(tap, n.runs, run), n.run)
-                    weights = self._at("%filter", (before, n.filters), (filter, "1"))
+                    weights = self._at(packed, (before, str(tile.width)))
                     with self._loop("0", n.run) as element:
-                        vectors = self._at(weights, (element, n.filters))
+                        vectors = self._at(weights, (element, str(tile.width)))
                         self._multiply(sums, self._at(numbers, (element, "1")), column_step, vectors)
                 into = self._at(y_row, (first, n.filters))
                 self._put(sums, [self._at(into, (str(t), n.filters)) for t in range(tile.height)])

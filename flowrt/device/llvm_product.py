@@ -31,10 +31,11 @@ class Matrix(NamedTuple):
 
 
 class Registers(NamedTuple):
-    """A processor's for vectors: of how many numbers of the product's dtype, and how many there are."""
+    """A processor's for vectors."""
 
     lanes: int
-    count: int
+    """Numbers of the product's dtype that one has."""
+    total: int
 
 
 class Product(NamedTuple):
@@ -66,14 +67,14 @@ class Product(NamedTuple):
 
     @property
     def height(self) -> int:
-        """Rows of a tile: they come in equal parts, with two vectors' sums in three quarters of the registers."""
-        most = self.registers.count * 3 // 8
+        """Rows of a tile, in equal parts: sums of two vectors a row take three quarters of the registers."""
+        most = self.registers.total * 3 // 8
         return math.ceil(self.m / math.ceil(self.m / most))
 
     @property
     def strip(self) -> int:
         """Columns of a tile: the registers hold their sums, a row of b, and a number of a."""
-        most = (self.registers.count - 1) // (self.height + 1)
+        most = (self.registers.total - 1) // (self.height + 1)
         return self.registers.lanes * min(most, math.ceil(self.n / self.registers.lanes))
 
 

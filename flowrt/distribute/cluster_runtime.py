@@ -2,8 +2,9 @@
 
     Session.run -> ClusterStep.run -> master: RunStep -> fetches
 
-A session compiles nothing itself. It sends what a request needs, once for each way of asking, and then one
-small message a step. The master of a server in this process is asked by calls, any other by a connection.
+A session compiles nothing itself. It extends its master's graph by what a request needs and the master does
+not have, asks for a callable, once for each way of asking, and then sends one small message a step. The
+master of a server in this process is asked by calls, any other by a connection.
 """
 
 from __future__ import annotations
@@ -28,6 +29,7 @@ from flowrt.distribute.links import LOST_S, REPORT_S, connect_timeout_s, keep_di
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
+from flowrt.distribute.session_graph import Extension, SentGraph, callable_of
 from flowrt.errors import CancelledError, OpError
 from flowrt.executor.compile_step import Setting
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
@@ -36,7 +38,7 @@ from flowrt.executor.local_runtime import Run
 from flowrt.executor.request import Request
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
-from flowrt.graph.graph import Graph
+from flowrt.graph.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
 from flowrt.graph.shapes import Shape
@@ -120,6 +122,7 @@ class _There:
 
     def is_silent(self) -> bool:
         silent = time.monotonic() - self._peer.heard_at > LOST_S
+        self._peer.repeat()
         if silent:
             self._peer.fail(f"nothing was heard of it for {LOST_S:.0f} s")
         return silent
@@ -143,6 +146,10 @@ class ClusterRuntime:
         with Progress(f"connecting to {target}"):
             self._link: MasterLink = _There(address, self._connect_s) if server is None else _Here(server)
         self.devices: Sequence[Device] = local_devices(FEEDING)
+        self._graph = SentGraph()
+        self._extension: tuple[Extension, Reply] | None = None
+        """What the master was asked to take, until its answer was heard."""
+        self._extending = threading.Lock()
         self._lock = threading.Lock()
         self._session = ""
         _open.add(self)
@@ -153,9 +160,10 @@ class ClusterRuntime:
         """Raises the error that came instead of an answer."""
         reply = self._link.new_reply()
         self._link.ask(message, reply)
-        return self._wait(reply)
+        self._wait(reply)
+        return reply.open()
 
-    def _wait(self, reply: Reply) -> Message:
+    def _wait(self, reply: Reply) -> None:
         report = time.monotonic() + REPORT_S
         while not reply.is_there(1.0):
             self._link.is_silent()
@@ -164,7 +172,6 @@ class ClusterRuntime:
                 LOGGER.warning(
                     "still waiting for the tasks of the cluster: the log of %s names them", self.target
                 )
-        return reply.open()
 
     @property
     def session(self) -> str:
@@ -188,9 +195,31 @@ class ClusterRuntime:
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> ClusterStep:
         """Have what the request needs placed, cut and compiled by the tasks that have a part of it."""
         feeds = dict(zip(request.feeds, shapes, strict=True))
-        subgraph = extract(graph, request.fetches.tensors, request.fetches.targets, feeds, request.done)
-        answer = self.ask(Message(pb.MakeCallable(session=self.session), graph=subgraph))
+        fetches, targets = request.fetches.tensors, request.fetches.targets
+        subgraph = extract(graph, fetches, targets, feeds, request.done)
+        self._extend(graph, subgraph, request.feeds)
+        answer = self.ask(callable_of(self.session, fetches, targets, feeds, request.done))
         return ClusterStep(self, self._link, subgraph, answer.body.callable)
+
+    def _extend(self, graph: Graph, subgraph: Subgraph, feeds: Sequence[Tensor]) -> None:
+        """Send the master what its graph lacks for ``subgraph``."""
+        with self._extending:
+            self._hear_of_extension()  # of one whose caller was interrupted
+            extension = self._graph.extension(graph, subgraph, feeds)
+            if extension is None:
+                return
+            message = extension.message(self.session)
+            self._extension = extension, self._link.new_reply()
+            self._link.ask(message, self._extension[1])
+            self._hear_of_extension()
+
+    def _hear_of_extension(self) -> None:
+        if self._extension is None:
+            return
+        extension, reply = self._extension
+        self._wait(reply)
+        self._extension = None
+        self._graph.extended(extension, reply.open().body.version)
 
     def setting(self) -> Setting:
         """See `flowrt.executor.local_runtime.Runtime`: what the master and the tasks compile for, as far as a

@@ -197,11 +197,17 @@ class Links:
         if now < self._next_beat:
             return
         self._next_beat = now + HEARTBEAT_S
+        self.repeat()
         for peer in list(self._peers.values()):
             if now - peer.heard_at > LOST_S:
                 peer.fail(f"nothing was heard of it for {LOST_S:.0f} s")
             else:
                 peer.ask(Message(pb.Heartbeat()), ignore)
+
+    def repeat(self) -> None:
+        """Send again what was asked a while ago and has no answer."""
+        for peer in list(self._peers.values()):
+            peer.repeat()
 
     def close(self, reason: str) -> None:
         """End all connections."""

@@ -2,11 +2,12 @@
 
     client           master                                           workers
     CreateSession -> CreateWorkerSession                           -> every task that the filters let through
+    ExtendSession -> ExtendGraph: what the session's graph lacks
     MakeCallable  -> CutGraph: place, cut by task; RegisterGraph   -> the tasks that have a part
     RunStep       -> RunGraph with the part's feeds, one a task    -> the same; fetches come back
     CloseSession  -> DeleteWorkerSession                           -> every task of the session
 
-    handle(event) -> actions, as in `flowrt.distribute.worker`
+    handle(event) -> actions, see `flowrt.distribute.events`
 
 All of these ask several tasks and wait for all their answers: a `_Round`. A step's round ends in its fetches,
 or in one error, the root cause: the first that is not the consequence of another. The other parts are aborted
@@ -16,17 +17,35 @@ Rules of this file:
   1. A step is sent once. What fails is never sent again: its updates may have been made.
   2. Every request of a client has one answer.
   3. What a client began ends with the client.
+  4. A graph is extended from the version that the client knows; of two extensions at once one is refused.
 """
 
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, NamedTuple, final
 
+from flowrt.distribute.events import (
+    Answer,
+    Answered,
+    Ask,
+    Asked,
+    CutGraph,
+    ExtendGraph,
+    GraphCut,
+    GraphExtended,
+    MasterAction,
+    MasterEvent,
+    PeerLost,
+    Tell,
+    Ticked,
+    unknown,
+)
 from flowrt.distribute.messages import Message, decode_status, encode_status
-from flowrt.distribute.worker import Answer, Asked, PeerLost, Ticked, unknown
+from flowrt.distribute.sent_constants import SentConstants
+from flowrt.distribute.session_graph import SessionGraph
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -35,7 +54,6 @@ from flowrt.errors import (
     OpError,
     UnavailableError,
 )
-from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
 
 CONNECT_S = 60.0
@@ -47,81 +65,17 @@ GRACE_S = 5.0
 LATE_S = 1.0
 """How much later than its deadline a step is ended from here; the tasks have the deadline too."""
 
-# --- events
-
-
-class Answered(NamedTuple):
-    """The answer to `Ask`: a message, or an error."""
-
-    token: int
-    message: Message | None
-    error: OpError | None
-
-
-class Part(NamedTuple):
-    """What one task does of a callable: which of the callable's feeds it takes, and which fetches it
-    makes.
-    """
-
-    subgraph: Subgraph
-    feeds: tuple[int, ...]
-    fetches: tuple[int, ...]
-
-
-class GraphCut(NamedTuple):
-    """The end of `CutGraph`: a part a task, and the devices of the operations that name resources."""
-
-    token: int
-    parts: Mapping[str, Part]
-    placement: Mapping[str, str]
-    error: OpError | None
-
-
-Event: TypeAlias = Asked | Answered | GraphCut | PeerLost | Ticked
-
-# --- actions
-
-
-class Ask(NamedTuple):
-    """Send ``message`` to ``task``; `Answered` says what comes back. ``wait_s``: a task that is not up yet is
-    waited for, for so many seconds.
-    """
-
-    task: str
-    token: int
-    message: Message
-    wait_s: float = 0.0
-
-
-class Tell(NamedTuple):
-    """Send ``message`` to ``task``, whose answer nobody needs."""
-
-    task: str
-    message: Message
-
-
-class CutGraph(NamedTuple):
-    """Place ``subgraph`` on ``devices``, and cut it by task; `GraphCut` says the end."""
-
-    token: int
-    subgraph: Subgraph
-    options: Any
-    devices: Sequence[Any]
-    placement: Mapping[str, str]
-
-
-Action: TypeAlias = Ask | Tell | CutGraph | Answer
-
 # --- state
 
 
 class _Registered(NamedTuple):
-    """A part that its task knows as ``graph``."""
+    """A part that its task knows as ``graph``, and the numbers of its large constants."""
 
     task: str
     graph: int
     feeds: tuple[int, ...]
     fetches: tuple[int, ...]
+    constants: Sequence[int]
 
 
 class _Callable(NamedTuple):
@@ -130,10 +84,15 @@ class _Callable(NamedTuple):
     num_fetches: int
 
 
+_RELEASED = _Callable((), 0, 0)
+
+
 class _Session:
     def __init__(self, client: str, tasks: Sequence[str], options: Any) -> None:
         self.client, self.tasks, self.options = client, tasks, options
         self.devices: list[Any] = []
+        self.graph = SessionGraph()
+        self.constants = {task: SentConstants() for task in tasks}
         self.placement: dict[str, str] = {}
         self.callables: dict[int, _Callable] = {}
 
@@ -142,7 +101,7 @@ class _Round:
     """Requests to several tasks whose answers belong together, for ``client``'s request."""
 
     def __init__(
-        self, client: str, request_id: int, session: str, end: Callable[[_Round], list[Action]]
+        self, client: str, request_id: int, session: str, end: Callable[[_Round], list[MasterAction]]
     ) -> None:
         self.client, self.request_id, self.session, self.end = client, request_id, session, end
         self.waiting: dict[int, str] = {}
@@ -173,7 +132,8 @@ class Master:
         self._sessions: dict[str, _Session] = {}
         self._rounds: dict[int, _Round] = {}
         """By the tokens of their requests."""
-        self._cuts: dict[int, tuple[_Round, Subgraph]] = {}
+        self._works: dict[int, tuple[_Round, Message]] = {}
+        """Graphs that are extended and cut, by the tokens of these actions."""
         self._last_token = self._last_callable = 0
         self._now = 0.0
 
@@ -181,13 +141,15 @@ class Master:
         """Whether a session of ``client`` is open."""
         return any(session.client == client for session in self._sessions.values())
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: MasterEvent) -> list[MasterAction]:
         match event:
             case Asked(peer, request_id, message):
                 handler = _HANDLERS.get(type(message.body))
                 return handler(self, peer, request_id, message) if handler else [unknown(event, self.task)]
             case Answered(token, message, error):
                 return self._take(token, message, error)
+            case GraphExtended():
+                return self._extended(event)
             case GraphCut():
                 return self._register(event)
             case PeerLost(peer, _):
@@ -202,13 +164,13 @@ class Master:
 
     # --- rounds
 
-    def _ask(self, round_: _Round, task: str, message: Message, wait_s: float = 0.0) -> Action:
+    def _ask(self, round_: _Round, task: str, message: Message, wait_s: float = 0.0) -> MasterAction:
         self._last_token += 1
         round_.waiting[self._last_token] = task
         self._rounds[self._last_token] = round_
         return Ask(task, self._last_token, message, wait_s)
 
-    def _take(self, token: int, message: Message | None, error: OpError | None) -> list[Action]:
+    def _take(self, token: int, message: Message | None, error: OpError | None) -> list[MasterAction]:
         round_ = self._rounds.pop(token, None)
         if round_ is None:
             return []
@@ -220,7 +182,7 @@ class Master:
             round_.answers[task], actions = message, []
         return actions if round_.waiting else [*actions, *round_.end(round_)]
 
-    def _refuse(self, round_: _Round, error: OpError) -> list[Action]:
+    def _refuse(self, round_: _Round, error: OpError) -> list[MasterAction]:
         return [Answer(round_.client, round_.request_id, None, error)]
 
     def _find(self, name: str) -> _Session:
@@ -234,7 +196,7 @@ class Master:
 
     # --- sessions
 
-    def _create(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _create(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         options = message.body
         tasks = _filtered(self._tasks, options.device_filters, self.task)
         name = f"{self._rng.getrandbits(64):016x}"
@@ -246,10 +208,10 @@ class Master:
             for task in tasks
         ]
 
-    def _created(self, round_: _Round) -> list[Action]:
+    def _created(self, round_: _Round) -> list[MasterAction]:
         session = self._sessions.get(round_.session)
         close = Message(pb.DeleteWorkerSession(session=round_.session))
-        closing: list[Action] = [Tell(task, close) for task in round_.answers]
+        closing: list[MasterAction] = [Tell(task, close) for task in round_.answers]
         if session is None:
             gone = CancelledError("the client went before its session was there")
             return closing + self._refuse(round_, gone)
@@ -261,100 +223,135 @@ class Master:
         handle = pb.SessionHandle(session=round_.session, devices=session.devices)
         return [Answer(round_.client, round_.request_id, Message(handle))]
 
-    def _close(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _close(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         return [*self._forget(message.body.session), Answer(client, request_id, Message(pb.Done()))]
 
-    def _forget(self, name: str) -> list[Action]:
+    def _forget(self, name: str) -> list[MasterAction]:
         session = self._sessions.pop(name, None)
         if session is None:
             return []
         close = Message(pb.DeleteWorkerSession(session=name))
         return [Tell(task, close) for task in session.tasks]
 
-    def _list(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _list(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         try:
             devices = self._find(message.body.session).devices
         except AbortedError as error:
             return [Answer(client, request_id, None, error)]
         return [Answer(client, request_id, Message(pb.DeviceList(devices=devices)))]
 
-    def _reset(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _reset(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         round_ = _Round(client, request_id, "", self._all_done)
         body = pb.ResetContainers(containers=message.body.containers)
         return [self._ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
 
-    def _all_done(self, round_: _Round) -> list[Action]:
+    def _all_done(self, round_: _Round) -> list[MasterAction]:
         if round_.error is not None:
             return self._refuse(round_, round_.error)
         return [Answer(round_.client, round_.request_id, Message(pb.Done()))]
 
-    # --- callables
+    # --- graphs and callables
 
-    def _make(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _extend(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        round_ = _Round(client, request_id, message.body.session, self._all_done)
+        try:
+            graph = self._find(round_.session).graph
+            _check_version(message, graph)
+        except AbortedError as error:
+            return self._refuse(round_, error)
+        return [ExtendGraph(self._work(round_, message), graph, message)]
+
+    def _extended(self, extended: GraphExtended) -> list[MasterAction]:
+        round_, message = self._works.pop(extended.token)
+        session = self._sessions.get(round_.session)
+        if session is None:
+            return self._refuse(round_, _closed())
+        if extended.error is not None or extended.graph is None:
+            return self._refuse(round_, extended.error or InvalidArgumentError("extend_session: no graph"))
+        try:
+            _check_version(message, session.graph)
+        except AbortedError as error:
+            return self._refuse(round_, error)
+        session.graph = extended.graph
+        version = pb.GraphVersion(version=session.graph.version)
+        return [Answer(round_.client, round_.request_id, Message(version))]
+
+    def _make(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         round_ = _Round(client, request_id, message.body.session, self._registered)
-        if message.graph is None:
-            return self._refuse(round_, InvalidArgumentError("make_callable: expected a graph; got none"))
         try:
             session = self._find(round_.session)
         except AbortedError as error:
             return self._refuse(round_, error)
-        self._last_token += 1
-        self._cuts[self._last_token] = round_, message.graph
-        cut = CutGraph(
-            self._last_token, message.graph, session.options, session.devices, dict(session.placement)
-        )
-        return [cut]
+        token, placement = self._work(round_, message), dict(session.placement)
+        return [CutGraph(token, client, session.graph, message, session.options, session.devices, placement)]
 
-    def _register(self, cut: GraphCut) -> list[Action]:
-        round_, graph = self._cuts.pop(cut.token)
+    def _work(self, round_: _Round, message: Message) -> int:
+        self._last_token += 1
+        self._works[self._last_token] = round_, message
+        return self._last_token
+
+    def _register(self, cut: GraphCut) -> list[MasterAction]:
+        round_, message = self._works.pop(cut.token)
         session = self._sessions.get(round_.session)
         if session is None:
-            return self._refuse(round_, CancelledError("the session was closed"))
+            return self._refuse(round_, _closed())
         if cut.error is not None:
             return self._refuse(round_, cut.error)
         session.placement.update(cut.placement)
         self._last_callable += 1
         round_.callable = self._last_callable
-        parts = [_Registered(task, 0, part.feeds, part.fetches) for task, part in cut.parts.items()]
-        session.callables[round_.callable] = _Callable(parts, len(graph.feeds), len(graph.fetches))
-        actions = []
+        parts: list[_Registered] = []
+        actions: list[MasterAction] = []
         for task, part in cut.parts.items():
-            body = pb.RegisterGraph(session=round_.session, optimises=session.options.optimises)
-            actions.append(self._ask(round_, task, Message(body, graph=part.subgraph)))
+            numbers, carried = session.constants[task].hold(part.constants)
+            parts.append(_Registered(task, 0, part.feeds, part.fetches, numbers))
+            body = pb.RegisterGraph(session=round_.session, constants=numbers, carried=carried)
+            body.optimises = session.options.optimises
+            sent = Message(body, session.constants[task].arrays(carried), part.subgraph)
+            actions.append(self._ask(round_, task, sent))
+        num_feeds, num_fetches = len(message.body.fed), len(message.body.fetches)
+        session.callables[round_.callable] = _Callable(parts, num_feeds, num_fetches)
         return actions or self._registered(round_)
 
-    def _registered(self, round_: _Round) -> list[Action]:
+    def _registered(self, round_: _Round) -> list[MasterAction]:
         session = self._sessions.get(round_.session)
         if session is None:
-            return self._refuse(round_, CancelledError("the session was closed"))
-        found = session.callables[round_.callable]
+            return self._refuse(round_, _closed())
+        found = session.callables.pop(round_.callable, _RELEASED)
+        parts = [
+            part._replace(graph=round_.answers[part.task].body.graph)
+            for part in found.parts
+            if part.task in round_.answers
+        ]
+        for part in parts:
+            session.constants[part.task].have_come(part.constants)
         if round_.error is not None:
-            del session.callables[round_.callable]
-            return [*self._drop(round_.answers), *self._refuse(round_, round_.error)]
-        parts = [part._replace(graph=round_.answers[part.task].body.graph) for part in found.parts]
+            failed = [part for part in found.parts if part.task not in round_.answers]
+            return [*self._drop(round_.session, [*parts, *failed]), *self._refuse(round_, round_.error)]
         session.callables[round_.callable] = found._replace(parts=parts)
         handle = pb.CallableHandle(callable=round_.callable, placement=session.placement)
         return [Answer(round_.client, round_.request_id, Message(handle))]
 
-    def _drop(self, answers: Mapping[str, Message]) -> list[Action]:
-        return [
-            Tell(task, Message(pb.DeregisterGraph(graphs=[message.body.graph])))
-            for task, message in answers.items()
-        ]
+    def _drop(self, name: str, parts: Sequence[_Registered]) -> list[MasterAction]:
+        """Have the tasks forget ``parts``, and the constants that no other part has."""
+        actions: list[MasterAction] = []
+        for part in parts:
+            constants = self._sessions[name].constants[part.task].let_go(part.constants)
+            graphs = [part.graph] if part.graph else []
+            if graphs or constants:
+                body = pb.DeregisterGraph(session=name, graphs=graphs, constants=constants)
+                actions.append(Tell(part.task, Message(body)))
+        return actions
 
-    def _release(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _release(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         done = Answer(client, request_id, Message(pb.Done()))
         session = self._sessions.get(message.body.session)
         found = None if session is None else session.callables.pop(message.body.callable, None)
-        parts = [] if found is None else found.parts
-        return [
-            *[Tell(part.task, Message(pb.DeregisterGraph(graphs=[part.graph]))) for part in parts],
-            done,
-        ]
+        return [*self._drop(message.body.session, [] if found is None else found.parts), done]
 
     # --- steps
 
-    def _run(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _run(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         body, round_ = message.body, _Round(client, request_id, message.body.session, self._ended)
         try:
             found = self._find(body.session).callables.get(body.callable)
@@ -382,7 +379,7 @@ class Master:
         )
         return Message(body, [message.tensors[i] for i in part.feeds])
 
-    def _ended(self, round_: _Round) -> list[Action]:
+    def _ended(self, round_: _Round) -> list[MasterAction]:
         if round_.error is not None:
             return self._refuse(round_, round_.error)
         session = self._sessions.get(round_.session)
@@ -397,7 +394,7 @@ class Master:
                 values[position] = value
         return [Answer(round_.client, round_.request_id, Message(result, values))]
 
-    def _abort(self, round_: _Round) -> list[Action]:
+    def _abort(self, round_: _Round) -> list[MasterAction]:
         """Have the parts end that still run; they are waited for a while."""
         error = round_.error
         if round_.is_ending or error is None:
@@ -407,7 +404,7 @@ class Master:
         body.status.is_derived = True
         return [Tell(task, Message(body)) for task in round_.waiting.values()]
 
-    def _cancel(self, client: str, request_id: int, message: Message) -> list[Action]:
+    def _cancel(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         done = Answer(client, request_id, Message(pb.Done()))
         wanted = client, message.body.request_id
         for round_ in self._rounds.values():
@@ -418,16 +415,16 @@ class Master:
 
     # --- what may happen at any time
 
-    def _lose(self, peer: str) -> list[Action]:
-        actions: list[Action] = []
+    def _lose(self, peer: str) -> list[MasterAction]:
+        actions: list[MasterAction] = []
         for name in [name for name, session in self._sessions.items() if session.client == peer]:
             actions += self._forget(name)
         return actions
 
-    def _tick(self, now: float) -> list[Action]:
+    def _tick(self, now: float) -> list[MasterAction]:
         self._now = now
         rounds = dict.fromkeys(self._rounds.values())
-        actions: list[Action] = []
+        actions: list[MasterAction] = []
         for round_ in [r for r in rounds if r.deadline is not None and now > r.deadline]:
             if not round_.is_ending:
                 error = DeadlineExceededError("the step did not end within its deadline")
@@ -460,6 +457,18 @@ def _is_within(task: str, pattern: str) -> bool:
     return fnmatchcase(task, pattern) or task.startswith(pattern + "/")
 
 
+def _check_version(message: Message, graph: SessionGraph) -> None:
+    if message.body.version != graph.version:
+        raise AbortedError(
+            f"extend_session: expected an extension of version {graph.version} of the session's graph; got "
+            f"{message.body.version}: somebody else has extended it. Make a new Session"
+        )
+
+
+def _closed() -> OpError:
+    return CancelledError("the session was closed")
+
+
 def _not_formed(round_: _Round, tasks: Sequence[str]) -> OpError:
     """Who is missing, and why."""
     if len(round_.errors) == 1 and not isinstance(round_.errors[0][1], UnavailableError):
@@ -470,10 +479,11 @@ def _not_formed(round_: _Round, tasks: Sequence[str]) -> OpError:
     )
 
 
-_HANDLERS: dict[type, Callable[[Master, str, int, Message], list[Action]]] = {
+_HANDLERS: dict[type, Callable[[Master, str, int, Message], list[MasterAction]]] = {
     pb.CreateSession: Master._create,
     pb.CloseSession: Master._close,
     pb.ListDevices: Master._list,
+    pb.ExtendSession: Master._extend,
     pb.MakeCallable: Master._make,
     pb.ReleaseCallable: Master._release,
     pb.RunStep: Master._run,

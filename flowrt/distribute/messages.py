@@ -1,8 +1,10 @@
 """The messages of a cluster as values, and as frames of a transport.
 
 A `Message` is one body of ``flowrt/protos/cluster.proto`` with what travels beside it: tensors, and at most
-one graph. Between two objects of one process it goes as it is. Between processes `encode` makes a frame of
-it, a header (an `Envelope`) and the tensors' bytes, and `decode` the same message again.
+one graph, whose large constants are among the tensors (`flowrt.graph.detached`). Between two objects of one
+process it goes as it is. Between processes `encode` makes a frame of it, a header (an `Envelope`) and the
+tensors' bytes, and `decode` the same message again, but for the graph: that stays a text until somebody who
+has the time, and knows what the text builds on, calls `read_graph`.
 
 Rule of this file: decoding trusts nothing. What is not well formed is an `InvalidArgumentError` that says
 what was expected, and nothing was taken for it.
@@ -12,7 +14,8 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,13 +32,12 @@ from flowrt.errors import (
     UnavailableError,
     UnimplementedError,
 )
-from flowrt.graph.detached import attach_constants, detach_constants
-from flowrt.graph.node import Subgraph
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.tensor_proto import MAX_RANK, decode_type
 from flowrt.graph.text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Of the messages. Tasks of different protocols do not work together."""
 
 MAX_INLINE_BYTES = 4096
@@ -47,12 +49,18 @@ MAX_GRAPH_BYTES = 64 << 20
 Array = np.ndarray[Any, Any]
 
 
+_NONE: Mapping[str, Node] = MappingProxyType({})
+
+
 class Message(NamedTuple):
-    """``body`` is a message of cluster.proto."""
+    """``body`` is a message of cluster.proto. ``graph`` may read nodes in ``known``, which the other end has
+    already.
+    """
 
     body: Any
     tensors: Sequence[Any] = ()
     graph: Subgraph | None = None
+    known: Mapping[str, Node] = _NONE
 
 
 class Frame(NamedTuple):
@@ -63,12 +71,15 @@ class Frame(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """A message with its address on a connection; ``error`` of an answer that is one."""
+    """A message with its address on a connection; ``error`` of an answer that is one. ``settled``: what the
+    other end has asked and has the answers of.
+    """
 
     request_id: int
     is_answer: bool
     message: Message | None
     error: OpError | None
+    settled: Sequence[int] = ()
 
 
 _BODY_OF = {
@@ -78,17 +89,20 @@ _BODY_OF = {
 }
 """The field of each class of bodies."""
 
+_GRAPH_OF = {"register_graph": "graph", "extend_session": "graph", "make_callable": "feeds"}
+"""The field of its graph, by the kind of body."""
 
-def encode(request_id: int, message: Message, is_answer: bool = False) -> Frame:
-    """Raises `UnimplementedError` for a tensor, or a graph, that cannot leave its process."""
-    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer)
-    body, tensors, graph = message
+
+def encode(request_id: int, message: Message, is_answer: bool = False, settled: Sequence[int] = ()) -> Frame:
+    """``settled``: requests of this end whose answers have come. Raises `UnimplementedError` for a tensor, or
+    a graph, that cannot leave its process.
+    """
+    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer, settled=settled)
+    body, tensors, graph, known = message
+    kind = _BODY_OF[type(body)]
     if graph is not None:
-        detached, constants = detach_constants(graph)
-        body.graph.text = print_subgraph(detached).encode()
-        tensors = [*constants, *tensors]
-        body.graph.constants = len(constants)
-    getattr(envelope, _BODY_OF[type(body)]).CopyFrom(body)
+        setattr(body, _GRAPH_OF[kind], print_subgraph(graph, known).encode())
+    getattr(envelope, kind).CopyFrom(body)
     payload: list[Array] = []
     for tensor in tensors:
         part = _encode_tensor(envelope.tensors.add(), np.asarray(tensor))
@@ -108,18 +122,20 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     envelope = _parse(header)
     kind = envelope.WhichOneof("body")
     if kind is None and envelope.HasField("status"):
-        return Envelope(envelope.request_id, True, None, decode_status(envelope.status))
+        return Envelope(envelope.request_id, True, None, decode_status(envelope.status), envelope.settled)
     if kind is None:
         raise InvalidArgumentError("message: expected a body that this version knows; got none")
     parts = iter(payload)
     tensors = [_decode_tensor(meta, parts) for meta in envelope.tensors]
     if next(parts, None) is not None:
         raise InvalidArgumentError(f"message {kind}: expected a tensor for each part of the payload")
-    body, graph = getattr(envelope, kind), None
-    if kind in ("register_graph", "make_callable"):
-        count = body.graph.constants
-        graph, tensors = _decode_graph(body.graph, tensors[:count]), tensors[count:]
-    return Envelope(envelope.request_id, envelope.is_answer, Message(body, tensors, graph), None)
+    message = Message(getattr(envelope, kind), tensors)
+    return Envelope(envelope.request_id, envelope.is_answer, message, None, envelope.settled)
+
+
+def num_answers(message: Message) -> int:
+    """How many answers a request has, under numbers that follow its own."""
+    return len(message.body.keys) if type(message.body) is pb.RecvTensor else 1
 
 
 def address_of(header: bytes) -> tuple[int, bool]:
@@ -148,6 +164,7 @@ _ASKED_BY = {
     "step_result": "RunGraph",
     "session_handle": "CreateSession",
     "callable_handle": "MakeCallable",
+    "graph_version": "ExtendSession",
 }
 """The request that has such an answer. `Done` answers many."""
 
@@ -167,20 +184,22 @@ def kind_of(header: bytes) -> str:
 # --- graphs
 
 
-def _decode_graph(message: Any, constants: Sequence[Array]) -> Subgraph:
-    if len(message.text) > MAX_GRAPH_BYTES:
+def read_graph(message: Message, known: Mapping[str, Node] = _NONE) -> Subgraph:
+    """The graph of ``message``, without its large constants. It may read nodes in ``known``. Raises
+    `InvalidArgumentError` and `NotFoundError` for what is no text of a graph, `ResourceExhaustedError` for
+    one that is too long.
+    """
+    if message.graph is not None:
+        return message.graph
+    text: bytes = getattr(message.body, _GRAPH_OF[_BODY_OF[type(message.body)]])
+    if len(text) > MAX_GRAPH_BYTES:
         raise ResourceExhaustedError(
-            f"graph: expected at most {MAX_GRAPH_BYTES} bytes of text; got {len(message.text)}"
-        )
-    if len(constants) != message.constants:
-        raise InvalidArgumentError(
-            f"graph: expected {message.constants} constants beside it; got {len(constants)}"
+            f"graph: expected at most {MAX_GRAPH_BYTES} bytes of text; got {len(text)}"
         )
     try:
-        text = message.text.decode()
+        return parse_subgraph(text.decode(), known)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"graph: expected a text in UTF-8; got {error}") from None
-    return attach_constants(parse_subgraph(text), constants)
 
 
 # --- tensors

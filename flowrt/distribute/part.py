@@ -13,7 +13,7 @@ from typing import Any, final
 from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
 from flowrt.device.spec import parse_device
-from flowrt.distribute.master import Part
+from flowrt.distribute.events import Part
 from flowrt.errors import OpError
 from flowrt.executor.compile_step import compile_subgraph
 from flowrt.executor.cost import may_block, total_cost
@@ -23,6 +23,7 @@ from flowrt.executor.relay import Ended
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
+from flowrt.graph.detached import detach_constants
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.transfer import recv_op, send_op
@@ -47,16 +48,14 @@ def cut_by_task(
         subgraph, specs, placement, soft_placement, optimises, {"GPU": why_no_gpu}, part_of=task_of
     )
     handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}
-    parts = {
-        task: Part(
-            _with_lives(part, devices),
-            tuple(placed.feeds.index(name) for name in part.feeds),
-            tuple(
-                i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task
-            ),
+    parts = {}
+    for task, part in partition(placed, task_of).items():
+        detached, constants = detach_constants(_with_lives(part, devices))
+        feeds = tuple(placed.feeds.index(name) for name in part.feeds)
+        fetches = tuple(
+            i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task
         )
-        for task, part in partition(placed, task_of).items()
-    }
+        parts[task] = Part(detached, feeds, fetches, constants)
     return parts, handles
 
 

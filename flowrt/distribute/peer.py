@@ -6,20 +6,36 @@
 The first request of a connection is `Hello`, both ways: who speaks, in which life, in which version of the
 protocol. When the connection is lost, everything that was asked ends in the same error, and the owner is
 told.
+
+A request without an answer is repeated, under its number, now and then: a frame that was lost on the way is
+made good. What comes twice is done once (`ResponseCache`).
 """
 
 from __future__ import annotations
 
+import functools
 import itertools
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, TypeAlias, final
 
 import flowrt.version
-from flowrt.distribute.messages import PROTOCOL, Message, address_of, decode, encode, encode_error, lost
+from flowrt.distribute.messages import (
+    PROTOCOL,
+    Frame,
+    Message,
+    address_of,
+    decode,
+    encode,
+    encode_error,
+    lost,
+    num_answers,
+)
+from flowrt.distribute.response_cache import Known, ResponseCache, State
 from flowrt.errors import (
+    AbortedError,
     DeadlineExceededError,
     FailedPreconditionError,
     InvalidArgumentError,
@@ -36,8 +52,8 @@ peer.
 """
 
 
-MAX_SEEN = 4096
-"""Requests of the other end that are known again should they come twice: what was asked is done once."""
+MAX_REPEATED = 64 << 10
+"""Bytes of a request that is kept to be repeated. Larger feeds, constants and graphs are sent once."""
 
 
 class Owner(Protocol):
@@ -81,6 +97,16 @@ class Reply:
         return self._message
 
 
+class _Asked:
+    """A request without an answer: ``frame`` to be repeated, if it is small; ``age`` in calls of `repeat`."""
+
+    __slots__ = ("age", "done", "header")
+
+    def __init__(self, done: Done) -> None:
+        self.done, self.age = done, 0
+        self.header: bytes | None = None
+
+
 @final
 class Peer:
     """Any thread may call anything. ``name``: what the other end called itself, its address before."""
@@ -93,10 +119,12 @@ class Peer:
         self.heard_at = time.monotonic()
         self._ids = itertools.count(1)
         self._lock = threading.Lock()
-        self._waiting: dict[int, Done] = {}
+        self._waiting: dict[int, _Asked] = {}
+        self._settled: list[int] = []
+        """Requests whose answers have come, until the other end is told."""
         self._error: OpError | None = None
         self._is_known = False
-        self._seen: OrderedDict[int, None] = OrderedDict()
+        self._cache = ResponseCache()
 
     # --- asking
 
@@ -116,21 +144,41 @@ class Peer:
             return next(self._ids)
 
     def _send(self, message: Message, dones: Mapping[int, Done]) -> None:
+        asked = {number: _Asked(done) for number, done in dones.items()}
         with self._lock:
             error = self._error
             if error is None:
-                self._waiting.update(dones)
+                self._waiting.update(asked)
+                settled, self._settled = self._settled, []
         if error is not None:
             for done in dones.values():
                 done(None, error)
             return
         try:
-            self.connection.send(*encode(next(iter(dones)), message))
+            frame = encode(next(iter(dones)), message, settled=settled)
+            if not frame.payload and len(frame.header) <= MAX_REPEATED:
+                for request in asked.values():
+                    request.header = frame.header
+            self.connection.send(*frame)
         except OpError as failure:
             if isinstance(failure, UnavailableError):  # the loss, seen before the reader has seen it
                 failure = self._error or lost(self.name, failure.message)
             for number in dones:
                 self._settle(number, None, failure)
+
+    def repeat(self) -> None:
+        """To be called now and then: send again what has no answer since the last call but one, two, four,
+        eight ...
+        """
+        headers: dict[bytes, None] = {}
+        with self._lock:
+            for asked in self._waiting.values():
+                if asked.age & (asked.age - 1) == 0 < asked.age and asked.header is not None:
+                    headers[asked.header] = None
+                asked.age += 1
+        for header in headers:
+            with suppress(OpError):  # the reader sees the loss
+                self.connection.send(header)
 
     def wait_for(self, message: Message, timeout_s: float) -> Message:
         """Ask, and block until the answer is there. Raises its error, `DeadlineExceededError` after
@@ -171,6 +219,10 @@ class Peer:
             if sent is not None:
                 sent()
             raise
+        with self._lock:
+            is_kept = self._cache.answer(request_id, frame)
+        if not is_kept:
+            sent = functools.partial(self._has_left, request_id, sent)
         try:
             self.connection.send(*frame, sent if frame.payload else None)
         except OpError:
@@ -180,24 +232,33 @@ class Peer:
         if sent is not None and not frame.payload:
             sent()
 
+    def _has_left(self, request_id: int, sent: Callable[[], None] | None) -> None:
+        with self._lock:
+            self._cache.sent(request_id)
+        if sent is not None:
+            sent()
+
     # --- what the connection calls
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
         """See `flowrt.rendezvous.channel.Receiver`."""
         self.heard_at = time.monotonic()
         try:
-            request_id, is_answer, message, error = decode(header, payload)
+            request_id, is_answer, message, error, settled = decode(header, payload)
         except OpError as failure:
             self._refuse(header, failure)
             return
+        if settled:
+            with self._lock:
+                self._cache.settle(settled)
         if is_answer:
             self._settle(request_id, message, error)
         elif message is None:
             raise InvalidArgumentError("message: expected a request; got an error")
         elif type(message.body) is pb.Hello:
             self._answer_hello(request_id, message.body)
-        elif self._is_repeated(request_id):
-            pass  # the first one is answered
+        elif self._is_repeated(request_id, message):
+            pass
         elif not self._is_known:
             self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
         elif type(message.body) is pb.ReadClock:
@@ -216,8 +277,8 @@ class Peer:
                 return
             self._error = error = lost(self.name, reason)
             waiting, self._waiting = self._waiting, {}
-        for done in waiting.values():
-            done(None, error)
+        for asked in waiting.values():
+            asked.done(None, error)
         self._owner.lost(self, error)
 
     @property
@@ -231,19 +292,31 @@ class Peer:
 
     # ---
 
-    def _is_repeated(self, request_id: int) -> bool:
-        if request_id in self._seen:
-            return True
-        self._seen[request_id] = None
-        if len(self._seen) > MAX_SEEN:
-            self._seen.popitem(last=False)
-        return False
+    def _is_repeated(self, first: int, message: Message) -> bool:
+        """Whether a request has come before. Its answers are sent again, if there are any."""
+        with self._lock:
+            known = {
+                number: self._cache.begin(number) for number in range(first, first + num_answers(message))
+            }
+        for number, what in known.items():
+            if what is not None:
+                self._answer_again(number, what)
+        return known[first] is not None
+
+    def _answer_again(self, number: int, known: Known) -> None:
+        if isinstance(known, Frame):
+            with suppress(OpError):  # the reader sees the loss
+                self.connection.send(*known)
+        elif known is State.DROPPED:
+            self.answer(number, None, AbortedError(f"request {number} was answered; the answer is not kept"))
 
     def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
         with self._lock:
-            done = self._waiting.pop(request_id, None)
-        if done is not None:  # None: the answer came twice
-            done(message, error)
+            asked = self._waiting.pop(request_id, None)
+            if asked is None:  # the answer came twice
+                return
+            self._settled.append(request_id)
+        asked.done(message, error)
 
     def _refuse(self, header: bytes, failure: OpError) -> None:
         """A message that cannot be taken ends its request, and not the connection of all others."""

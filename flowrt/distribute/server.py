@@ -27,6 +27,7 @@ import flowrt.version
 from flowrt.device.device import Device
 from flowrt.device.interruptible import in_slices
 from flowrt.device.local_devices import local_devices
+from flowrt.distribute import events as ev
 from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
 from flowrt.distribute.bind_policy import check_bind, check_dial
@@ -35,7 +36,7 @@ from flowrt.distribute.containers import Containers
 from flowrt.distribute.describe import describe_parts
 from flowrt.distribute.graph_limits import check_remote_graph
 from flowrt.distribute.links import Links, ignore
-from flowrt.distribute.messages import Message, kind_of
+from flowrt.distribute.messages import Message, kind_of, read_graph
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
@@ -44,6 +45,7 @@ from flowrt.distribute.threads import Threads
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
+from flowrt.graph.detached import attach_constants
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.faulty import with_faults
@@ -228,7 +230,7 @@ class Server:
         with self._lock:
             running = self._worker.running()
         for step, rendezvous in running:
-            self._steps.end(w.EndStep(step, rendezvous, CancelledError(reason)))
+            self._steps.end(ev.EndStep(step, rendezvous, CancelledError(reason)))
         self._links.close(reason)
         self._threads.close()
         if self._ticker.is_alive() and self._ticker is not threading.current_thread():
@@ -252,24 +254,11 @@ class Server:
         if type(message.body) in (pb.CreateSession, pb.CreateWorkerSession):
             self._masters.add(token)
             self._job_end = None
-        if message.graph is None:
-            self._dispatch(token, request_id, message)
-        else:  # a thread of its own: to check 100,000 nodes takes 0.5 s
-            self._threads.submit(functools.partial(self._admit, token, request_id, message))
-
-    def _admit(self, token: str, request_id: int, message: Message) -> None:
-        """Take the graph of another process, if it may run here."""
-        assert message.graph is not None
-        try:
-            check_remote_graph(message.graph, self._allowed_ops)
-        except OpError as error:
-            self._answer(w.Answer(token, request_id, None, error))
-        else:
-            self._dispatch(token, request_id, message)
+        self._dispatch(token, request_id, message)
 
     def lost(self, token: str, name: str, error: OpError) -> None:
         """See `flowrt.distribute.links.Handler`."""
-        event = w.PeerLost(token, error)
+        event = ev.PeerLost(token, error)
         with self._lock:
             in_midst = self._worker.serves(token) or self._master.serves(token)
         self._to_master(event)
@@ -309,34 +298,34 @@ class Server:
         return reply
 
     def _dispatch(self, peer: str, request_id: int, message: Message) -> None:
-        event = w.Asked(peer, request_id, message)
+        event = ev.Asked(peer, request_id, message)
         (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
 
-    def _to_master(self, event: m.Event) -> None:
+    def _to_master(self, event: ev.MasterEvent) -> None:
         with self._lock:
             actions = self._master.handle(event)
         for action in actions:
             self._perform(action)
 
-    def _to_worker(self, event: w.Event) -> None:
+    def _to_worker(self, event: ev.WorkerEvent) -> None:
         with self._lock:
             actions = self._worker.handle(event)
         for action in actions:
             self._perform(action)
 
-    def _perform(self, action: m.Action | w.Action) -> None:
+    def _perform(self, action: ev.MasterAction | ev.WorkerAction) -> None:
         _PERFORM[type(action)](self, action)
 
-    def _start_step(self, start: w.StartStep) -> None:
+    def _start_step(self, start: ev.StartStep) -> None:
         if start.part.is_short and start.trace_level == RunOptions.NO_TRACE:
             self._steps.relay(start)
         else:
             self._work(self._steps.prepare(start))
 
-    def _ask_for(self, ask: m.Ask) -> None:
+    def _ask_for(self, ask: ev.Ask) -> None:
         self._ask(ask.task, ask.message, functools.partial(self._answered, ask.token), ask.wait_s)
 
-    def _tell(self, tell: m.Tell) -> None:
+    def _tell(self, tell: ev.Tell) -> None:
         if tell.task == self.task:
             self._ask(tell.task, tell.message, ignore)
         else:
@@ -349,7 +338,7 @@ class Server:
         else:
             self._threads.submit(work)
 
-    def _answer(self, answer: w.Answer) -> None:
+    def _answer(self, answer: ev.Answer) -> None:
         peer, request_id, message, error = answer
         if peer in (LOCAL, self.task):
             done = self._own.pop(request_id, None)
@@ -362,7 +351,7 @@ class Server:
                 found.answer(request_id, None, failure)
 
     def _answered(self, token: int, message: Message | None, error: OpError | None) -> None:
-        self._to_master(m.Answered(token, message, error))
+        self._to_master(ev.Answered(token, message, error))
 
     def _ask(self, task: str, message: Message, done: Done, wait_s: float = 0.0) -> None:
         if task != self.task:
@@ -370,40 +359,54 @@ class Server:
             return
         number = next(self._serial)
         self._own[number] = done
-        self._to_worker(w.Asked(self.task, number, message))
+        self._to_worker(ev.Asked(self.task, number, message))
 
     # --- graphs
 
-    def _cut(self, cut: m.CutGraph) -> None:
+    def _extend(self, extend: ev.ExtendGraph) -> None:
+        graph, error = None, None
+        try:
+            graph = extend.graph.extended(extend.message)
+        except Exception as failure:  # noqa: BLE001 (it is the client's)
+            error = as_op_error(failure)
+        self._to_master(ev.GraphExtended(extend.token, graph, error))
+
+    def _cut(self, cut: ev.CutGraph) -> None:
         options = cut.options
-        parts: Mapping[str, m.Part] = {}
+        parts: Mapping[str, ev.Part] = {}
         placement: Mapping[str, str] = {}
         error: OpError | None = None
         try:
+            subgraph = cut.graph.step(cut.message)
+            if cut.client != LOCAL:
+                check_remote_graph(subgraph, self._allowed_ops)
             devices = {d.name: d.incarnation for d in cut.devices}
             parts, placement = cut_by_task(
-                cut.subgraph, devices, cut.placement, options.allow_soft_placement, options.optimises
+                subgraph, devices, cut.placement, options.allow_soft_placement, options.optimises
             )
         except Exception as failure:  # noqa: BLE001 (it is the client's)
             error = as_op_error(failure)
-        self._to_master(m.GraphCut(cut.token, parts, placement, error))
+        self._to_master(ev.GraphCut(cut.token, parts, placement, error))
 
-    def _compile(self, action: w.CompileGraph) -> None:
+    def _compile(self, action: ev.CompileGraph) -> None:
         part, error = None, None
         try:
+            subgraph = attach_constants(read_graph(action.message), action.constants)
+            if action.peer != self.task:
+                check_remote_graph(subgraph, self._allowed_ops)
             resource = self._containers.of(action.session)
-            part = CompiledPart(action.subgraph, self._by_name, resource, action.optimises)
+            part = CompiledPart(subgraph, self._by_name, resource, action.optimises)
         except Exception as failure:  # noqa: BLE001 (it is the master's)
             error = as_op_error(failure)
-        self._to_worker(w.GraphCompiled(action.graph, part, error))
+        self._to_worker(ev.GraphCompiled(action.graph, part, error))
 
-    def _describe(self, asked: w.DescribeParts) -> None:
+    def _describe(self, asked: ev.DescribeParts) -> None:
         described, error = None, None
         try:
             described = describe_parts(self.task, asked.parts)
         except Exception as failure:  # noqa: BLE001 (it is the asker's)
             error = as_op_error(failure)
-        self._answer(w.Answer(asked.peer, asked.request_id, described, error))
+        self._answer(ev.Answer(asked.peer, asked.request_id, described, error))
 
     # --- time
 
@@ -419,26 +422,27 @@ class Server:
             self._observer.look(now, running)
 
     def _pass_time(self) -> None:
-        ticked = w.Ticked(time.monotonic())
+        ticked = ev.Ticked(time.monotonic())
         self._to_master(ticked)
         self._to_worker(ticked)
 
 
 _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
-    w.Answer: Server._answer,
-    m.Ask: Server._ask_for,
-    m.Tell: Server._tell,
-    m.CutGraph: lambda server, cut: server._work(functools.partial(server._cut, cut)),
-    w.CompileGraph: lambda server, graph: server._work(functools.partial(server._compile, graph)),
-    w.DescribeParts: lambda server, asked: server._work(functools.partial(server._describe, asked)),
-    w.StartStep: lambda server, start: server._start_step(start),
-    w.EndStep: lambda server, end: server._steps.end(end),
-    w.ServeTensors: lambda server, serve: server._steps.serve(serve),
-    w.OpenWorkerSession: lambda server, opened: server._containers.open(*opened),
-    w.CloseWorkerSession: lambda server, closed: server._containers.close(*closed),
-    w.ClearContainers: lambda server, cleared: server._containers.clear(cleared.containers),
-    w.ForgetParts: lambda server, forgotten: [part.close() for part in forgotten.parts],
-    w.StartDraining: lambda server, _: server.on_drain(),
+    ev.Answer: Server._answer,
+    ev.Ask: Server._ask_for,
+    ev.Tell: Server._tell,
+    ev.ExtendGraph: lambda server, extend: server._work(functools.partial(server._extend, extend)),
+    ev.CutGraph: lambda server, cut: server._work(functools.partial(server._cut, cut)),
+    ev.CompileGraph: lambda server, graph: server._work(functools.partial(server._compile, graph)),
+    ev.DescribeParts: lambda server, asked: server._work(functools.partial(server._describe, asked)),
+    ev.StartStep: lambda server, start: server._start_step(start),
+    ev.EndStep: lambda server, end: server._steps.end(end),
+    ev.ServeTensors: lambda server, serve: server._steps.serve(serve),
+    ev.OpenWorkerSession: lambda server, opened: server._containers.open(*opened),
+    ev.CloseWorkerSession: lambda server, closed: server._containers.close(*closed),
+    ev.ClearContainers: lambda server, cleared: server._containers.clear(cleared.containers),
+    ev.ForgetParts: lambda server, forgotten: [part.close() for part in forgotten.parts],
+    ev.StartDraining: lambda server, _: server.on_drain(),
 }
 """What each action is here."""
 

@@ -9,13 +9,13 @@ from typing import Any, final
 
 from flowrt.device.deadline import deadline
 from flowrt.distribute.clock import offset_of
+from flowrt.distribute.events import EndStep, ServeTensors, StartStep, StepEnded
 from flowrt.distribute.flight_recorder import What
 from flowrt.distribute.links import Links, task_of
 from flowrt.distribute.messages import Message, derived
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.peer import Peer
 from flowrt.distribute.step_trace import StepTrace
-from flowrt.distribute.worker import EndStep, ServeTensors, StartStep, StepEnded
 from flowrt.errors import CancelledError, InternalError, InvalidArgumentError, OpError, UnknownError
 from flowrt.executor.config import RunOptions
 from flowrt.executor.runner import StepControl

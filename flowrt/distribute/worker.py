@@ -1,7 +1,6 @@
 """`Worker`: what one task does of other tasks' steps, as a pure state machine.
 
-    handle(event) -> actions        events say what happened, actions what a shell (`Server`) is to do; an
-                                    action carries all that it needs
+    handle(event) -> actions        see `flowrt.distribute.events`
 
 The life of a step in a task: a request for one of its tensors may come before the step does, so whoever comes
 first makes its rendezvous. `RunGraph` starts its programs. It ends when they have ended and what they made
@@ -18,8 +17,29 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias, final
+from typing import Any, final
 
+from flowrt.distribute.events import (
+    Answer,
+    Asked,
+    ClearContainers,
+    CloseWorkerSession,
+    CompileGraph,
+    DescribeParts,
+    EndStep,
+    ForgetParts,
+    GraphCompiled,
+    OpenWorkerSession,
+    PeerLost,
+    ServeTensors,
+    StartDraining,
+    StartStep,
+    StepEnded,
+    Ticked,
+    WorkerAction,
+    WorkerEvent,
+    unknown,
+)
 from flowrt.distribute.messages import Message, decode_status, derived, restarted
 from flowrt.errors import (
     AbortedError,
@@ -28,9 +48,7 @@ from flowrt.errors import (
     OpError,
     Origin,
     UnavailableError,
-    UnimplementedError,
 )
-from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.key import FORMAT
 from flowrt.rendezvous.remote import RemoteRendezvous
@@ -43,141 +61,17 @@ If one were, it would wait `EARLY_S` for nothing and then be refused.
 EARLY_S = 60.0
 """How long requests wait for a step that this task has not heard of."""
 
-# --- events
-
-
-class Asked(NamedTuple):
-    """``peer`` sent a request. Peers are names: a task's, or one that the shell gave a client."""
-
-    peer: str
-    request_id: int
-    message: Message
-
-
-class GraphCompiled(NamedTuple):
-    """The end of `CompileGraph`. ``part`` is the shell's."""
-
-    graph: int
-    part: Any
-    error: OpError | None
-
-
-class StepEnded(NamedTuple):
-    """All programs of a step are done and what they made for others has left, or ``error`` has ended it."""
-
-    step: int
-    values: Sequence[Any]
-    error: OpError | None
-    step_stats: bytes = b""
-
-
-class PeerLost(NamedTuple):
-    peer: str
-    error: OpError
-
-
-class Ticked(NamedTuple):
-    """It is ``now``, in seconds of a clock that does not jump."""
-
-    now: float
-
-
-Event: TypeAlias = Asked | GraphCompiled | StepEnded | PeerLost | Ticked
-
-# --- actions
-
-
-class Answer(NamedTuple):
-    """Send the answer to a request: a message, or an error."""
-
-    peer: str
-    request_id: int
-    message: Message | None
-    error: OpError | None = None
-
-
-class CompileGraph(NamedTuple):
-    """Compile this task's part of a graph; `GraphCompiled` says the end."""
-
-    graph: int
-    session: str
-    subgraph: Subgraph
-    optimises: bool
-
-
-class DescribeParts(NamedTuple):
-    """Tell ``peer`` what ``parts`` are."""
-
-    peer: str
-    request_id: int
-    parts: Sequence[Any]
-
-
-class StartStep(NamedTuple):
-    """Run ``part`` for ``peer``; `StepEnded` says the end. ``timeout_ms`` of 0: it has no deadline."""
-
-    step: int
-    part: Any
-    feeds: Sequence[Any]
-    rendezvous: RemoteRendezvous
-    timeout_ms: int
-    trace_level: int
-    peer: str
-
-
-class EndStep(NamedTuple):
-    """Make the step's programs end with ``error``, and all who wait for its tensors."""
-
-    step: int
-    rendezvous: RemoteRendezvous
-    error: OpError
-
-
-class ServeTensors(NamedTuple):
-    """Answer ``request_id + i`` with the value of ``keys[i]`` when it is there."""
-
-    step: int
-    rendezvous: RemoteRendezvous
-    peer: str
-    request_id: int
-    keys: Sequence[str]
-
-
-class OpenWorkerSession(NamedTuple):
-    session: str
-    is_isolated: bool
-
-
-class ForgetParts(NamedTuple):
-    """Let go of compiled graphs."""
-
-    parts: Sequence[Any]
-
-
-class CloseWorkerSession(NamedTuple):
-    """Let go of what is a session's own. ``lost``: nobody closed it; who had it is gone."""
-
-    session: str
-    lost: OpError | None
-
-
-class ClearContainers(NamedTuple):
-    """Drop the shared variables in ``containers``; of all if there are none."""
-
-    containers: Sequence[str]
-
-
-class StartDraining(NamedTuple):
-    """Wait for the steps that run, then end the task. New work is refused already."""
-
-
-Action: TypeAlias = (
-    Answer | CompileGraph | DescribeParts | StartStep | EndStep | ServeTensors | OpenWorkerSession
-    | ForgetParts | CloseWorkerSession | ClearContainers | StartDraining
-)  # fmt: skip
-
-
 # --- state
+
+
+class _Session:
+    """``peer``: whose it is. ``constants``: the large ones of its graphs, under their master's numbers."""
+
+    __slots__ = ("constants", "peer")
+
+    def __init__(self, peer: str) -> None:
+        self.peer = peer
+        self.constants: dict[int, Any] = {}
 
 
 class _Graph:
@@ -218,15 +112,14 @@ class Worker:
         self.is_draining = False
         self._new_rendezvous = new_rendezvous
         self._now = 0.0
-        self._sessions: dict[str, str] = {}
-        """Each with the peer that it belongs to."""
+        self._sessions: dict[str, _Session] = {}
         self._graphs: dict[int, _Graph] = {}
         self._last_graph = incarnation % 2**31 << 32
         """Graphs of two lives have different numbers: what a master registered before cannot mean another."""
         self._steps: dict[int, _Step] = {}
         self._over: OrderedDict[int, OpError | None] = OrderedDict()
 
-    def handle(self, event: Event) -> list[Action]:
+    def handle(self, event: WorkerEvent) -> list[WorkerAction]:
         match event:
             case Asked(peer, request_id, message):
                 handler = _HANDLERS.get(type(message.body))
@@ -246,7 +139,7 @@ class Worker:
 
     def serves(self, peer: str) -> bool:
         """Whether a session of ``peer`` is open."""
-        return peer in self._sessions.values()
+        return any(session.peer == peer for session in self._sessions.values())
 
     def rendezvous(self, step: int) -> RemoteRendezvous | None:
         """Of a step that has not ended."""
@@ -259,7 +152,7 @@ class Worker:
 
     # --- sessions and graphs
 
-    def _status(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _status(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         status = pb.TaskStatus(
             task=self.task,
             incarnation=self.incarnation,
@@ -271,30 +164,30 @@ class Worker:
         )
         return [Answer(peer, request_id, Message(status))]
 
-    def _drain(self, peer: str, request_id: int, message: Message) -> list[Action]:
-        started: list[Action] = [] if self.is_draining else [StartDraining()]
+    def _drain(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+        started: list[WorkerAction] = [] if self.is_draining else [StartDraining()]
         self.is_draining = True
         return [*self._status(peer, request_id, message), *started]
 
-    def _beat(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _beat(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         return [_done(peer, request_id)]
 
-    def _create_session(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _create_session(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         body = message.body
         if self.is_draining:
             return [Answer(peer, request_id, None, self._leaving())]
-        self._sessions[body.session] = peer
+        self._sessions[body.session] = _Session(peer)
         listed = Message(pb.DeviceList(devices=self.devices))
         return [OpenWorkerSession(body.session, body.is_isolated), Answer(peer, request_id, listed)]
 
-    def _delete_session(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _delete_session(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         reason = CancelledError("the session was closed while this step ran")
         return [*self._close(message.body.session, reason), _done(peer, request_id)]
 
-    def _close(self, session: str, reason: OpError, lost: OpError | None = None) -> list[Action]:
+    def _close(self, session: str, reason: OpError, lost: OpError | None = None) -> list[WorkerAction]:
         if self._sessions.pop(session, None) is None:
             return []
-        actions: list[Action] = []
+        actions: list[WorkerAction] = []
         for number, step in list(self._steps.items()):
             if step.session == session:
                 actions += self._abort(number, reason)
@@ -304,18 +197,23 @@ class Worker:
         parts = [graph.part for graph in graphs if graph.part is not None]
         return [*actions, ForgetParts(parts), CloseWorkerSession(session, lost)]
 
-    def _register(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _register(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         body = message.body
-        if body.session not in self._sessions:
+        session = self._sessions.get(body.session)
+        if session is None:
             return [Answer(peer, request_id, None, self._unknown("session", body.session))]
-        if message.graph is None:
-            error = InvalidArgumentError("register_graph: expected a graph; got none")
+        try:
+            session.constants.update(zip(body.carried, message.tensors, strict=True))
+            constants = [session.constants[number] for number in body.constants]
+        except (KeyError, ValueError):
+            got = f"{list(body.constants)}, of which {len(message.tensors)} came with it"
+            error = InvalidArgumentError(f"register_graph: expected constants of this session; got {got}")
             return [Answer(peer, request_id, None, error)]
-        self._last_graph += 1
-        self._graphs[self._last_graph] = _Graph(body.session, peer, request_id)
-        return [CompileGraph(self._last_graph, body.session, message.graph, body.optimises)]
+        number = self._last_graph = self._last_graph + 1
+        self._graphs[number] = _Graph(body.session, peer, request_id)
+        return [CompileGraph(number, body.session, peer, message, constants, body.optimises)]
 
-    def _keep_graph(self, number: int, part: Any, error: OpError | None) -> list[Action]:
+    def _keep_graph(self, number: int, part: Any, error: OpError | None) -> list[WorkerAction]:
         graph = self._graphs.get(number)
         if graph is None:  # its session was closed meanwhile
             return [] if part is None else [ForgetParts([part])]
@@ -325,26 +223,30 @@ class Worker:
         graph.part = part
         return [Answer(graph.peer, graph.request_id, Message(pb.GraphHandle(graph=number)))]
 
-    def _describe(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _describe(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         parts = [graph.part for graph in self._graphs.values() if graph.part is not None]
         return [DescribeParts(peer, request_id, parts)]
 
-    def _deregister(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _deregister(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+        session = self._sessions.get(message.body.session)
+        if session is not None:
+            for number in message.body.constants:
+                session.constants.pop(number, None)
         found = [self._graphs.pop(number, None) for number in message.body.graphs]
         parts = [graph.part for graph in found if graph is not None and graph.part is not None]
         return [ForgetParts(parts), _done(peer, request_id)]
 
-    def _reset(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _reset(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         """What is compiled is bound to the variables, so all sessions end."""
         reason = AbortedError(f"the containers of {self.task} were reset")
-        actions: list[Action] = []
+        actions: list[WorkerAction] = []
         for session in list(self._sessions):
             actions += self._close(session, reason)
         return [*actions, ClearContainers(list(message.body.containers)), _done(peer, request_id)]
 
     # --- steps
 
-    def _run(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _run(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         body, step = message.body, self._steps.get(message.body.step)
         if step is not None and step.owner is not None:
             return [Answer(peer, request_id, None, AbortedError(f"step {body.step:x} runs in {self.task}"))]
@@ -376,7 +278,7 @@ class Worker:
             return self._unknown("graph", str(body.graph))
         return self._leaving() if self.is_draining else None
 
-    def _serve(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _serve(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         body = message.body
         try:
             life = _life(body.keys)
@@ -394,7 +296,7 @@ class Worker:
             step = self._steps[number] = _Step(self._new_rendezvous(number), self._now)
         return step
 
-    def _end_step(self, ended: StepEnded) -> list[Action]:
+    def _end_step(self, ended: StepEnded) -> list[WorkerAction]:
         step = self._steps.pop(ended.step, None)
         if step is None or step.owner is None:
             return []
@@ -409,11 +311,11 @@ class Worker:
         end = EndStep(ended.step, step.rendezvous, derived(error, self.task))
         return [end, Answer(peer, request_id, None, error)]
 
-    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[Action]:
+    def _cleanup(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         reason = decode_status(message.body.status)
         return [*self._abort(message.body.step, reason), _done(peer, request_id)]
 
-    def _abort(self, number: int, error: OpError) -> list[Action]:
+    def _abort(self, number: int, error: OpError) -> list[WorkerAction]:
         step = self._steps.get(number)
         if step is None:
             self._remember(number, error)
@@ -431,16 +333,16 @@ class Worker:
 
     # --- what may happen at any time
 
-    def _lose(self, peer: str, error: OpError) -> list[Action]:
-        actions: list[Action] = []
-        for session in [name for name, owner in self._sessions.items() if owner == peer]:
+    def _lose(self, peer: str, error: OpError) -> list[WorkerAction]:
+        actions: list[WorkerAction] = []
+        for session in [name for name, owned in self._sessions.items() if owned.peer == peer]:
             actions += self._close(session, error, lost=error)
         return actions
 
-    def _tick(self, now: float) -> list[Action]:
+    def _tick(self, now: float) -> list[WorkerAction]:
         self._now = now
         late = [n for n, s in self._steps.items() if s.owner is None and now - s.heard_at > EARLY_S]
-        actions: list[Action] = []
+        actions: list[WorkerAction] = []
         for number in late:
             message = f"step {number:x}: {self.task} was asked for its tensors and never to run it"
             actions += self._abort(number, UnavailableError(message))
@@ -462,12 +364,6 @@ class Worker:
         )
 
 
-def unknown(asked: Asked, task: str) -> Answer:
-    """The answer of ``task`` to a message that is not for it."""
-    error = UnimplementedError(f"{task} knows no {type(asked.message.body).__name__}")
-    return Answer(asked.peer, asked.request_id, None, error)
-
-
 def _done(peer: str, request_id: int) -> Answer:
     return Answer(peer, request_id, Message(pb.Done()))
 
@@ -480,7 +376,7 @@ def _life(keys: Sequence[str]) -> int:
         raise InvalidArgumentError(f"recv_tensor: expected keys, {FORMAT}; got {keys[:1]}") from None
 
 
-_HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[Action]]] = {
+_HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[WorkerAction]]] = {
     pb.GetStatus: Worker._status,
     pb.Drain: Worker._drain,
     pb.Heartbeat: Worker._beat,

@@ -12,7 +12,6 @@ copy.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -59,6 +58,9 @@ class BoundFunction(NamedTuple):
 
 Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, ListBinder]], BoundFunction]
 """Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open."""
+
+BindBody = Callable[[Sequence[Operand], Mapping[str, ListBinder]], BoundFunction]
+"""Binds a loop's body for given invariant arguments, with lists that are open."""
 
 
 def bind_control(
@@ -152,10 +154,13 @@ def _bind_loop(
     slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
     lists = open_lists(node, slots) if mover.device.executor.computes else {}
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
-    bind = functools.partial(functions[0], outputs=outputs, frame=own_frame)
+
+    def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
+        return functions[0]([*outputs, *invariant], outputs, own_frame, lists)
+
     body = _compiled_body(node, mover, strand, outputs, invariant, bind, lists) if compiles else None
     if body is None:
-        body = _body(mover, outputs, bind([*outputs, *invariant], lists=lists), list(lists.values()))
+        body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
     for opened in body.lists:
         strand.emit(node, opened.open(mover.registers))
     readers = mover.reader(pred), mover.reader(body.predicate)
@@ -211,7 +216,7 @@ def _compiled_body(
     strand: Strand,
     outputs: Sequence[Operand],
     invariant: Sequence[Operand],
-    bind: Callable[..., BoundFunction],
+    bind: BindBody,
     lists: Mapping[str, OpenList],
 ) -> _Body | None:
     """The body that makes all iterations in machine code; None if it is more than that."""
@@ -220,7 +225,7 @@ def _compiled_body(
     rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}
     n_lines = len(strand.lines)
     moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
-    body = _body(mover, outputs, bind([*outputs, *moved.operands], lists=rows), list(rows.values()))
+    body = _body(mover, outputs, bind(moved.operands, rows), list(rows.values()))
     calls = calls_of(body.segments, body.predicate)
     if calls is None:
         del strand.lines[n_lines:]  # it is bound anew

@@ -51,7 +51,7 @@ def _has_rows(body: Subgraph, opened: OpenList) -> bool:
 
 
 def calls_of(segments: Sequence[Segment], predicate: Operand) -> list[Call] | None:
-    """The compiled calls that a body in ``segments`` is; None if something in it is more than machine code."""
+    """The compiled calls of which a body in ``segments`` is made; None if something is more than that."""
     if len(segments) != 1 or segments[0].control is not None or predicate.slot is not None:
         return None
     stretch = segments[0].stretch

@@ -28,11 +28,12 @@ from flowrt.graph.tensor_list import TensorList
 Array = np.ndarray[Any, Any]
 
 FIRST_ROWS = 64
-"""Rows that a list has at first; where they are not enough there are twice as many the next time."""
+"""Rows that a list has at first; where they are not enough there are twice as many more, and the next time as
+many as were needed.
+"""
 
-
-MAX_JOINED = 1 << 24
-"""Bytes of rows that come in several pieces, and are copied to one array: 2 ms."""
+MAX_PIECE = 1 << 24
+"""Bytes of rows that are one array. What comes in several pieces is copied to one if it is no more: 2 ms."""
 
 
 def row_list(opened: OpenList, device: Device) -> RowList:
@@ -86,8 +87,11 @@ class PushedRows(RowList):
 
     def __init__(self, opened: OpenList, device: Device) -> None:
         super().__init__(opened, device)
-        self._most = 1
-        self._parts: list[Array] = []
+        self._size = 1
+        """Rows of the next piece."""
+        self._pieces: list[Array] = []
+        self._left = 0
+        """Rows of the last piece that are still free."""
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
         node = self._opened.node
@@ -97,48 +101,67 @@ class PushedRows(RowList):
         copy = copy_call(self._like, operands[1].value)
         table = copy[1][0]
         self._words = table.words[1:]
-        self._most = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
+        self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
         call = in_sequence([copy, advancing(table, 1, self._like.nbytes)])
         strand.emit_line(node, *call, operands, operands[0].text)
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
-        return self._parts.clear
+        def open() -> None:
+            self._pieces, self._left = [], 0
+
+        return open
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         slot, spec = self._opened.slot, self._opened.spec
 
         def close() -> None:
+            pieces = self._filled()
             before: TensorList = registers[slot]
-            is_one = not before.length and sum(rows.nbytes for rows in self._parts) <= MAX_JOINED
-            if self._parts and is_one:
-                registers[slot] = TensorList.of_rows(spec, self._joined())
-            elif self._parts:
-                elements = [rows[i, ...] for rows in self._parts for i in range(len(rows))]
+            if pieces and not before.length and sum(rows.nbytes for rows in pieces) <= MAX_PIECE:
+                registers[slot] = TensorList.of_rows(spec, self._joined(pieces))
+            elif pieces:
+                elements = [rows[i, ...] for rows in pieces for i in range(len(rows))]
                 registers[slot] = TensorList(spec, [*before.kept(), *elements])
-            self._parts.clear()
 
         return close
 
-    def _joined(self) -> Array:
+    def _filled(self) -> list[Array]:
+        """The pieces, without free rows. The next list may have as many."""
+        pieces, self._pieces = self._pieces, []
+        if pieces:
+            pieces[-1] = pieces[-1][: len(pieces[-1]) - self._left]
+            self._size = max(1, min(sum(map(len, pieces)), self._most))
+        return pieces
+
+    def _joined(self, pieces: list[Array]) -> Array:
         """All rows, in one array."""
-        if len(self._parts) == 1:
-            return self._parts[0]
-        rows = self._device.empty((sum(map(len, self._parts)), *self._like.shape), self._like.dtype)
-        return np.concatenate(self._parts, out=rows)
+        if len(pieces) == 1:
+            return pieces[0]
+        rows = self._device.empty((sum(map(len, pieces)), *self._like.shape), self._like.dtype)
+        return np.concatenate(pieces, out=rows)
+
+    @property
+    def _most(self) -> int:
+        """Rows of a piece."""
+        return MAX_PIECE // self._like.nbytes
 
     def room(self, limit: int) -> int:
-        return min(limit, self._most)
+        return min(limit, self._left or self._size)
 
     def begin(self, count: int) -> None:
-        self._parts.append(self._device.empty((count, *self._like.shape), self._like.dtype))
-        self._words[0] = self._parts[-1].ctypes.data
+        if not self._left:
+            self._pieces.append(self._device.empty((self._size, *self._like.shape), self._like.dtype))
+            self._left = self._size
+            self._size = max(1, min(2 * self._size, self._most))
+        self._words[0] = self._end - self._left * self._like.nbytes
 
     def end(self) -> None:
-        rows = self._parts[-1]
-        count = (self._place - rows.ctypes.data) // self._like.nbytes
-        self._parts[-1] = rows[:count]
-        if count == self._most and 2 * rows.nbytes <= SLAB_BYTES:
-            self._most *= 2
+        self._left = (self._end - self._place) // self._like.nbytes
+
+    @property
+    def _end(self) -> int:
+        """Where the last piece ends."""
+        return self._pieces[-1].ctypes.data + self._pieces[-1].nbytes
 
 
 @final

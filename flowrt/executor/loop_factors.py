@@ -9,7 +9,6 @@ copies the factor for each product; where it is the same in every iteration, onc
 
 from __future__ import annotations
 
-import itertools
 import math
 
 import numpy as np
@@ -23,39 +22,50 @@ from flowrt.graph.shapes import is_static
 
 
 def lay_out_factors(subgraph: Subgraph) -> Subgraph:
-    """``subgraph`` with the above done to its loops over small tensors; the same object if there is nothing to
-    do.
-    """
+    """``subgraph`` with the above done to loops over small tensors; the same object if there are none."""
     if not any(node.op.name == "_Loop" for node in subgraph):
         return subgraph
-    nodes = [_laid_out(node) if is_small_loop(node) else [node] for node in subgraph]
-    if all(len(several) == 1 for several in nodes):
+    nodes = [after for node in subgraph for after in (_laid_out(node) if is_small_loop(node) else [node])]
+    if len(nodes) == len(subgraph) and all(a is b for a, b in zip(nodes, subgraph, strict=True)):
         return subgraph
-    return subgraph.with_nodes(itertools.chain.from_iterable(nodes))
+    return subgraph.with_nodes(nodes)
 
 
 def _laid_out(loop: Node) -> list[Node]:
     """``loop`` behind the nodes that make its factors."""
     body: Subgraph = loop.attrs["body"]
-    carried = len(loop.attrs["T"])
-    arguments = dict(zip(body.feeds[carried:], loop.inputs[1 + carried :], strict=True))
-    products = {n.name: n for n in body if _is_by_transpose(body, n) and n.inputs[1][0] in arguments}
-    if not products:
+    arguments = dict(zip(body.feeds, loop.inputs[1:], strict=True))
+    carried = set(body.feeds[: len(loop.attrs["T"])])
+    products = [node for node in body if _is_by_transpose(body, node)]
+    factors = dict.fromkeys(node.inputs[1][0] for node in products)
+    made: list[Node] = []
+    rows: dict[str, Node] = {}
+    """In the body, by the name of what it is the transpose of."""
+    for factor in [body.nodes[name] for name in factors]:
+        if factor.op.name == "Const":
+            rows[factor.name] = _turned(factor)
+        elif factor.name in arguments and factor.name not in carried:
+            made += _rows(loop, arguments[factor.name], factor.outputs[0])
+            rows[factor.name] = _parameter(made[-1])
+    if not rows:
         return [loop]
-    turned = dict.fromkeys(node.inputs[1][0] for node in products.values())
-    rows = {name: _rows(loop, arguments[name], body.nodes[name].outputs[0]) for name in turned}
-    names = {name: nodes[-1].name for name, nodes in rows.items()}
-    for product in products.values():
-        left, (name, _) = product.inputs
-        attrs = {**product.attrs, "transpose_b": False}
-        products[product.name] = product.replace(inputs=(left, (names[name], 0)), attrs=attrs)
-    parameters = [_parameter(nodes[-1]) for nodes in rows.values()]
-    nodes = [*parameters, *[products.get(node.name, node) for node in body]]
-    body = body.with_nodes(nodes).replace(feeds=(*body.feeds, *names.values()))
-    kinds = (*loop.attrs["C"], *[node.outputs[0].dtype for node in parameters])
-    inputs = (*loop.inputs, *[(name, 0) for name in names.values()])
-    after = loop.replace(inputs=inputs, attrs={**loop.attrs, "body": body, "C": kinds})
-    return [*itertools.chain.from_iterable(rows.values()), after]
+    by_rows = {
+        node.name: _by_rows(node, rows[node.inputs[1][0]]) for node in products if node.inputs[1][0] in rows
+    }
+    parameters = [node for node in rows.values() if node.op.name == "_Feed"]
+    body = body.with_nodes([*rows.values(), *[by_rows.get(node.name, node) for node in body]])
+    attrs = {
+        **loop.attrs,
+        "body": body.replace(feeds=(*body.feeds, *[node.name for node in parameters])),
+        "C": (*loop.attrs["C"], *[node.outputs[0].dtype for node in parameters]),
+    }
+    inputs = (*loop.inputs, *[(node.name, 0) for node in parameters])
+    return [*made, loop.replace(inputs=inputs, attrs=attrs)]
+
+
+def _by_rows(product: Node, rows: Node) -> Node:
+    inputs = (product.inputs[0], (rows.name, 0))
+    return product.replace(inputs=inputs, attrs={**product.attrs, "transpose_b": False})
 
 
 def _is_by_transpose(body: Subgraph, node: Node) -> bool:
@@ -70,23 +80,26 @@ def _is_by_transpose(body: Subgraph, node: Node) -> bool:
 
 
 def _rows(loop: Node, source: Ref, spec: TensorSpec) -> list[Node]:
-    """The nodes that lay out the transpose of ``source``, of which the last is that. To join one value is to
-    copy it.
-    """
+    """The nodes that lay out the transpose of ``source``, of which the last is that."""
     name = f"{loop.name}/{source[0]}_{source[1]}/rows"
     after = TensorSpec(spec.dtype, static_shape(spec)[::-1])
-    order, axis = _const(loop, f"{name}/order", [1, 0]), _const(loop, f"{name}/axis", 0)
-    attrs = {"T": spec.dtype, "Tperm": dtypes.int32}
+    order = _const(loop, f"{name}/order", np.array([1, 0], np.int32))
+    axis = _const(loop, f"{name}/axis", np.array(0, np.int32))
+    attrs: dict[str, object] = {"T": spec.dtype, "Tperm": dtypes.int32}
     turned = _node(loop, f"{name}/turned", "Transpose", (source, (order.name, 0)), attrs, after)
-    attrs = {"T": spec.dtype, "Tidx": dtypes.int32, "N": 1}
+    attrs = {"T": spec.dtype, "Tidx": dtypes.int32, "N": 1}  # to join one value is to copy it
     rows = _node(loop, name, "ConcatV2", ((turned.name, 0), (axis.name, 0)), attrs, after)
     return [order, turned, axis, rows]
 
 
-def _const(loop: Node, name: str, value: int | list[int]) -> Node:
-    array = np.array(value, np.int32)
-    spec = TensorSpec(dtypes.int32, array.shape)
-    return _node(loop, name, "Const", (), {"value": array, "dtype": dtypes.int32}, spec)
+def _turned(constant: Node) -> Node:
+    array = np.ascontiguousarray(constant.attrs["value"].T)
+    return _const(constant, f"{constant.name}/rows", array)
+
+
+def _const(like: Node, name: str, array: np.ndarray) -> Node:
+    spec = TensorSpec(dtypes.as_dtype(array.dtype), array.shape)
+    return _node(like, name, "Const", (), {"value": array, "dtype": spec.dtype}, spec)
 
 
 def _parameter(rows: Node) -> Node:

@@ -85,15 +85,20 @@ def _product(
     is_right = k == b.shape[0] and (m, n) == c.shape and all(array.dtype == c.dtype for array in arrays)
     if not is_right or not all(map(is_fit, arrays)) or name not in ("float32", "float64"):
         return None
-    lies = [Matrix(*[stride // array.itemsize for stride in array.strides]) for array in arrays]
-    lanes, count = vector_registers()
-    product = Product(name, m, n, k, *lies, Registers(lanes * 4 // c.itemsize, count))
+    lanes, registers = vector_registers()
+    held = Registers(lanes * 4 // c.itemsize, registers)
+    product = Product(name, m, n, k, _lie(a), _lie(b), _lie(c), held)
     most = MAX_ALONG if product.is_along else MAX_PRODUCT
     if not 0 < m * n * k <= most or product.is_scattered:
         return None
     text = llvm_product(product)
     table = Table.of([array.ctypes.data for array in arrays], NS_PER_PRODUCT * m * n * k, *arrays)
     return call_of(compiled(text), table, 0, product.extent)
+
+
+def _lie(array: Array) -> Matrix:
+    row, column = array.strides
+    return Matrix(row // array.itemsize, column // array.itemsize)
 
 
 def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> Call | None:
@@ -112,7 +117,7 @@ def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequ
     rows, nbytes = len(params), target.nbytes // max(1, indices.size)
     arrays = (params, indices, target)
     is_right = target.shape == indices.shape + params.shape[1:] and params.dtype == target.dtype
-    is_plain = all(a.flags.carray or a.flags.c_contiguous and a.flags.aligned for a in arrays)
+    is_plain = all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
     if axis % params.ndim or batch_dims or not (is_right and is_plain and rows and nbytes):
         return None
     if indices.dtype.name not in ("int32", "int64") or params.dtype.kind == "O":
@@ -120,7 +125,7 @@ def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequ
     words = [*[array.ctypes.data for array in arrays], rows, nbytes, 0, 0]
     table = Table.of(words, NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes, *arrays)
     call = call_of(compiled(llvm_gather(indices.dtype.name)), table, 0, indices.size)
-    status = memoryview(table.words)
+    status = table.words.data  # looked at in 40 ns, an array's element in 100
 
     def check() -> None:
         if status[FAILED]:

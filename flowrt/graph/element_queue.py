@@ -1,5 +1,5 @@
-"""`ElementQueue`: a bounded first-in, first-out queue whose waiters are served in the order in which they
-came.
+"""`ElementQueue`: a bounded queue whose waiters are served in the order in which they came. In which order
+elements come out its store says (`flowrt.graph.element_stores`).
 
 `QueueState` decides, without threads: an attempt to give or to take elements stands in a line behind earlier
 ones and is filled as far as there is room, or are elements. So an attempt may be for more than the queue
@@ -11,7 +11,7 @@ from __future__ import annotations
 import threading
 from collections import deque
 from collections.abc import Iterable, Sequence
-from typing import Any, TypeAlias, final
+from typing import final
 
 from flowrt.errors import (
     CancelledError,
@@ -20,10 +20,9 @@ from flowrt.errors import (
     OpError,
     OutOfRangeError,
 )
+from flowrt.graph.element_stores import Element, InOrder, Store
+from flowrt.graph.shapes import Shape
 from flowrt.graph.step import wait_until
-
-Element: TypeAlias = tuple[Any, ...]
-"""One array a component."""
 
 
 class Giving:
@@ -47,11 +46,13 @@ class Taking:
 
 @final
 class QueueState:
-    """The queue ``name`` of ``capacity`` elements. After each call all attempts that can go on have."""
+    """The queue ``name`` of ``capacity`` elements in ``store``. After each call all attempts that can go on
+    have.
+    """
 
-    def __init__(self, name: str, capacity: int) -> None:
+    def __init__(self, name: str, capacity: int, store: Store | None = None) -> None:
         self.name, self.capacity = name, capacity
-        self.elements: deque[Element] = deque()
+        self.elements: Store = InOrder() if store is None else store
         self.is_closed = False
         self._giving: deque[Giving] = deque()
         self._taking: deque[Taking] = deque()
@@ -81,7 +82,9 @@ class QueueState:
         self._go_on()
 
     def withdraw(self, attempt: Giving | Taking) -> None:
-        """``attempt`` ends unfinished: what it had taken is in front again, what it had added stays."""
+        """``attempt`` ends unfinished: what it had taken is in front again, also where that is more than the
+        capacity; what it had added stays.
+        """
         if isinstance(attempt, Giving):
             if attempt in self._giving:
                 self._giving.remove(attempt)
@@ -92,10 +95,14 @@ class QueueState:
 
     def check(self) -> None:
         """What always holds."""
-        assert len(self.elements) <= self.capacity
-        assert not (self.elements and self._taking), "an element and somebody who waits for it"
+        assert not (self._has_one and self._taking), "an element and somebody who waits for it"
         assert not (len(self.elements) < self.capacity and self._giving), "room and somebody who waits for it"
         assert not (self.is_closed and self._taking), "somebody waits for what does not come"
+
+    @property
+    def _has_one(self) -> bool:
+        """Whether an element may be taken."""
+        return len(self.elements) > (0 if self.is_closed else self.elements.reserve)
 
     def _go_on(self) -> None:
         while self._fill_first_giving() or self._fill_first_taking():
@@ -110,17 +117,17 @@ class QueueState:
             return False
         attempt = self._giving[0]
         while attempt.left and len(self.elements) < self.capacity:
-            self.elements.append(attempt.left.popleft())
+            self.elements.add(attempt.left.popleft())
         if not attempt.left:
             self._end(self._giving.popleft(), None)
         return True
 
     def _fill_first_taking(self) -> bool:
-        if not self._taking or (not self.elements and self._taking[0].wanted > len(self._taking[0].taken)):
+        if not self._taking or (not self._has_one and self._taking[0].wanted > len(self._taking[0].taken)):
             return False
         attempt = self._taking[0]
-        while self.elements and len(attempt.taken) < attempt.wanted:
-            attempt.taken.append(self.elements.popleft())
+        while self._has_one and len(attempt.taken) < attempt.wanted:
+            attempt.taken.append(self.elements.take())
         if len(attempt.taken) == attempt.wanted:
             self._end(self._taking.popleft(), None)
         return True
@@ -144,7 +151,7 @@ class QueueState:
         self._fill_first_taking()
 
     def _give_back(self, attempt: Taking) -> None:
-        self.elements.extendleft(reversed(attempt.taken))
+        self.elements.give_back(attempt.taken)
         attempt.taken = []
 
     def _end(self, attempt: Giving | Taking, error: OpError | None) -> None:
@@ -154,13 +161,20 @@ class QueueState:
 @final
 class ElementQueue:
     """A `QueueState` for many threads. A wait ends when it is served, with the queue, or with the step that
-    the thread runs (`flowrt.graph.step`).
+    the thread runs (`flowrt.graph.step`). ``shapes`` are those of an element's components, none for any.
+    Raises `InvalidArgumentError` for a capacity of less than an element that can be taken.
     """
 
-    def __init__(self, name: str, capacity: int) -> None:
-        if capacity < 1:
-            raise InvalidArgumentError(f"queue {name!r}: expected a capacity of at least 1; got {capacity}")
-        self._state = QueueState(name, capacity)
+    def __init__(
+        self, name: str, capacity: int, store: Store | None = None, shapes: Sequence[Shape] = ()
+    ) -> None:
+        self.shapes = shapes
+        self._state = QueueState(name, capacity, store)
+        least = self._state.elements.reserve + 1
+        if capacity < least:
+            raise InvalidArgumentError(
+                f"queue {name!r}: expected a capacity of at least {least}, one more than stay; got {capacity}"
+            )
         self._changed = threading.Condition()
 
     def __len__(self) -> int:

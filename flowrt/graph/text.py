@@ -29,8 +29,10 @@ A function stands below the operation that owns it, further in, under the attrib
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, NamedTuple, final
 
 from flowrt.dtypes import DType
@@ -61,21 +63,26 @@ MAX_INDENT = 160
 MAX_HINTED = 100
 """Characters of a name that may be a hint."""
 
+_NONE: Mapping[str, Node] = MappingProxyType({})
+
 
 # --- printing
 
 
-def print_subgraph(subgraph: Subgraph) -> str:
-    """``subgraph`` as text. Raises `UnimplementedError`, naming the node, for an attribute without one."""
-    return "".join(line + "\n" for line in _format_lines(subgraph))
+def print_subgraph(subgraph: Subgraph, known: Mapping[str, Node] = _NONE) -> str:
+    """``subgraph`` as text. Its nodes may also read those in ``known``. Raises `UnimplementedError`, naming
+    the node, for an attribute without one.
+    """
+    return "".join(line + "\n" for line in _format_lines(subgraph, known))
 
 
-def _format_lines(subgraph: Subgraph) -> Iterator[str]:
+def _format_lines(subgraph: Subgraph, known: Mapping[str, Node] = _NONE) -> Iterator[str]:
     if subgraph.feeds:
         yield _format_end("feeds", [(name, 0) for name in subgraph.feeds])
+    nodes = ChainMap(dict(subgraph.nodes), dict(known)) if known else subgraph.nodes
     for node in subgraph:
         try:
-            yield _format_node(node, subgraph)
+            yield _format_node(node, nodes)
         except OpError as error:
             raise located(node, error) from None
         for label, function in labelled_functions(node):
@@ -109,14 +116,15 @@ def _format_ref(ref: Ref) -> str:
     return f"%{format_name(name)}:{index}" if index else f"%{format_name(name)}"
 
 
-def _format_node(node: Node, subgraph: Subgraph) -> str:
+def _format_node(node: Node, nodes: Mapping[str, Node]) -> str:
     groups = _grouped(node.op.inputs, node.inputs, node.attrs)
     arguments = ", ".join(
         f"[{', '.join(map(_format_ref, group))}]" if argument.is_list else _format_ref(group[0])
         for argument, group in zip(node.op.inputs, groups, strict=True)
     )
     text = f"%{format_name(node.name)} = {node.op.name}({arguments})"
-    text += _format_attrs(node, [[subgraph.spec(ref).dtype for ref in group] for group in groups])
+    dtypes = [[nodes[name].outputs[index].dtype for name, index in group] for group in groups]
+    text += _format_attrs(node, dtypes)
     text += "".join(f" ^{format_name(name)}" for name in node.controls)
     if node.outputs:
         text += " : " + ", ".join(format_spec(*spec) for spec in node.outputs)
@@ -196,13 +204,14 @@ def _derived_attrs(op: OpDef, inputs: Sequence[Sequence[DType]], outputs: Sequen
 # --- parsing
 
 
-def parse_subgraph(text: str) -> Subgraph:
-    """The subgraph that `print_subgraph` printed as ``text``.
+def parse_subgraph(text: str, known: Mapping[str, Node] = _NONE) -> Subgraph:
+    """The subgraph that `print_subgraph` printed as ``text``, with the same ``known``.
 
-    Every operation must stand behind those that it reads. Raises `InvalidArgumentError` ("line 2, column 7:
-    expected …; got …") or, for an op that does not exist, `NotFoundError`.
+    Every operation must stand behind those that it reads and that are not ``known``. Raises
+    `InvalidArgumentError` ("line 2, column 7: expected …; got …") or, for an op that does not exist,
+    `NotFoundError`.
     """
-    return _parse_block(_Lines(text), -1)
+    return _parse_block(_Lines(text), -1, known)
 
 
 @final
@@ -229,13 +238,14 @@ class _Lines:
         return self.next is not None and self.next.indent > indent
 
 
-def _parse_block(lines: _Lines, indent: int) -> Subgraph:
+def _parse_block(lines: _Lines, indent: int, known: Mapping[str, Node] = _NONE) -> Subgraph:
     """The lines that are further in than ``indent``."""
     nodes: dict[str, Node] = {}
+    seen: Mapping[str, Node] = ChainMap(nodes, dict(known)) if known else nodes
     ends: dict[str, list[tuple[Line, Token]]] = {}
     while lines.is_inside(indent) and (line := lines.take()) is not None:
         if line.next.kind == "node":
-            node = _parse_node(line, lines, nodes)
+            node = _parse_node(line, lines, nodes, seen)
             nodes[node.name] = node
             continue
         if line.next.kind == "word":
@@ -265,11 +275,13 @@ def _parse_end(line: Line, ends: dict[str, list[tuple[Line, Token]]]) -> None:
         found.append((line, line.take("node", "a node")))
 
 
-def _parse_node(line: Line, lines: _Lines, nodes: Mapping[str, Node]) -> Node:
-    """The operation in ``line`` with its functions, which stand in ``lines``."""
+def _parse_node(line: Line, lines: _Lines, above: Collection[str], nodes: Mapping[str, Node]) -> Node:
+    """The operation in ``line`` with its functions, which stand in ``lines``. It may not have the name of one
+    ``above``, and may read all ``nodes``.
+    """
     token = line.take("node", "an operation")
     name, index = parse_name(line, token)
-    if name in nodes or index:
+    if name in above or index:
         line.fail_at(token.column, "expected the name of a new operation", token.text)
     line.expect("=")
     op = _parse_op(line)

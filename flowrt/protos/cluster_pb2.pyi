@@ -6,11 +6,12 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Envelope(_message.Message):
-    __slots__ = ("request_id", "is_answer", "status", "tensors", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset")
+    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
     TENSORS_FIELD_NUMBER: _ClassVar[int]
+    SETTLED_FIELD_NUMBER: _ClassVar[int]
     HELLO_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     GET_STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -42,10 +43,13 @@ class Envelope(_message.Message):
     DEVICE_LIST_FIELD_NUMBER: _ClassVar[int]
     DONE_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    EXTEND_SESSION_FIELD_NUMBER: _ClassVar[int]
+    GRAPH_VERSION_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     is_answer: bool
     status: Status
     tensors: _containers.RepeatedCompositeFieldContainer[TensorMeta]
+    settled: _containers.RepeatedScalarFieldContainer[int]
     hello: Hello
     heartbeat: Heartbeat
     get_status: GetStatus
@@ -77,7 +81,9 @@ class Envelope(_message.Message):
     device_list: DeviceList
     done: Done
     reset: Reset
-    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ...) -> None: ...
+    extend_session: ExtendSession
+    graph_version: GraphVersion
+    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "type", "message", "op", "op_type", "source", "task", "is_derived")
@@ -201,23 +207,19 @@ class DeleteWorkerSession(_message.Message):
     session: str
     def __init__(self, session: _Optional[str] = ...) -> None: ...
 
-class GraphText(_message.Message):
-    __slots__ = ("text", "constants")
-    TEXT_FIELD_NUMBER: _ClassVar[int]
-    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
-    text: bytes
-    constants: int
-    def __init__(self, text: _Optional[bytes] = ..., constants: _Optional[int] = ...) -> None: ...
-
 class RegisterGraph(_message.Message):
-    __slots__ = ("session", "graph", "optimises")
+    __slots__ = ("session", "graph", "optimises", "constants", "carried")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     OPTIMISES_FIELD_NUMBER: _ClassVar[int]
+    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    CARRIED_FIELD_NUMBER: _ClassVar[int]
     session: str
-    graph: GraphText
+    graph: bytes
     optimises: bool
-    def __init__(self, session: _Optional[str] = ..., graph: _Optional[_Union[GraphText, _Mapping]] = ..., optimises: bool = ...) -> None: ...
+    constants: _containers.RepeatedScalarFieldContainer[int]
+    carried: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., graph: _Optional[bytes] = ..., optimises: bool = ..., constants: _Optional[_Iterable[int]] = ..., carried: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GraphHandle(_message.Message):
     __slots__ = ("graph",)
@@ -226,10 +228,14 @@ class GraphHandle(_message.Message):
     def __init__(self, graph: _Optional[int] = ...) -> None: ...
 
 class DeregisterGraph(_message.Message):
-    __slots__ = ("graphs",)
+    __slots__ = ("session", "graphs", "constants")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
     GRAPHS_FIELD_NUMBER: _ClassVar[int]
+    CONSTANTS_FIELD_NUMBER: _ClassVar[int]
+    session: str
     graphs: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, graphs: _Optional[_Iterable[int]] = ...) -> None: ...
+    constants: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., graphs: _Optional[_Iterable[int]] = ..., constants: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RunGraph(_message.Message):
     __slots__ = ("graph", "step", "timeout_ms", "trace_level")
@@ -338,13 +344,57 @@ class CloseSession(_message.Message):
     session: str
     def __init__(self, session: _Optional[str] = ...) -> None: ...
 
-class MakeCallable(_message.Message):
-    __slots__ = ("session", "graph")
+class ExtendSession(_message.Message):
+    __slots__ = ("session", "version", "graph", "positions", "fed")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
+    POSITIONS_FIELD_NUMBER: _ClassVar[int]
+    FED_FIELD_NUMBER: _ClassVar[int]
     session: str
-    graph: GraphText
-    def __init__(self, session: _Optional[str] = ..., graph: _Optional[_Union[GraphText, _Mapping]] = ...) -> None: ...
+    version: int
+    graph: bytes
+    positions: _containers.RepeatedScalarFieldContainer[int]
+    fed: _containers.RepeatedCompositeFieldContainer[FedOperation]
+    def __init__(self, session: _Optional[str] = ..., version: _Optional[int] = ..., graph: _Optional[bytes] = ..., positions: _Optional[_Iterable[int]] = ..., fed: _Optional[_Iterable[_Union[FedOperation, _Mapping]]] = ...) -> None: ...
+
+class FedOperation(_message.Message):
+    __slots__ = ("name", "dtypes")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    DTYPES_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    dtypes: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, name: _Optional[str] = ..., dtypes: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class GraphVersion(_message.Message):
+    __slots__ = ("version",)
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    version: int
+    def __init__(self, version: _Optional[int] = ...) -> None: ...
+
+class TensorName(_message.Message):
+    __slots__ = ("op", "output")
+    OP_FIELD_NUMBER: _ClassVar[int]
+    OUTPUT_FIELD_NUMBER: _ClassVar[int]
+    op: str
+    output: int
+    def __init__(self, op: _Optional[str] = ..., output: _Optional[int] = ...) -> None: ...
+
+class MakeCallable(_message.Message):
+    __slots__ = ("session", "feeds", "fed", "fetches", "targets", "done")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FEEDS_FIELD_NUMBER: _ClassVar[int]
+    FED_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    DONE_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    feeds: bytes
+    fed: _containers.RepeatedCompositeFieldContainer[TensorName]
+    fetches: _containers.RepeatedCompositeFieldContainer[TensorName]
+    targets: _containers.RepeatedScalarFieldContainer[str]
+    done: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, session: _Optional[str] = ..., feeds: _Optional[bytes] = ..., fed: _Optional[_Iterable[_Union[TensorName, _Mapping]]] = ..., fetches: _Optional[_Iterable[_Union[TensorName, _Mapping]]] = ..., targets: _Optional[_Iterable[str]] = ..., done: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class CallableHandle(_message.Message):
     __slots__ = ("callable", "placement")

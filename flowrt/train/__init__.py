@@ -7,6 +7,7 @@ moving_averages             averages of variables, and the names under which to 
 saver                       variables to checkpoints and back
 checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
 coordinator, queue_runner   threads that stop together, and those that fill queues
+input_producers, _batches   queues of the parts of tensors; batches of what threads make
 sync_replicas_optimizer     workers that train as one, through accumulators and a queue of tokens
 graph_files                 a graph as a file
 scaffold, session_manager   sessions whose variables have their values: restored, initialized or waited for
@@ -54,6 +55,23 @@ from flowrt.train.global_step import (
 from flowrt.train.global_step import global_step as global_step  # the function, over the module of this name
 from flowrt.train.gradient_accumulator import GradientAccumulator
 from flowrt.train.graph_files import write_graph
+from flowrt.train.input_batches import (
+    batch,
+    batch_join,
+    maybe_batch,
+    maybe_batch_join,
+    maybe_shuffle_batch,
+    maybe_shuffle_batch_join,
+    shuffle_batch,
+    shuffle_batch_join,
+)
+from flowrt.train.input_producers import (
+    input_producer,
+    limit_epochs,
+    range_input_producer,
+    slice_input_producer,
+    string_input_producer,
+)
 from flowrt.train.monitored_session import (
     MonitoredSession,
     MonitoredTrainingSession,

@@ -35,6 +35,7 @@ from flowrt.errors import (
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph, get_default_graph
+from flowrt.train.agreed_saving import SavePartnerHook, strategy_of_workers
 from flowrt.train.coordinator import GRACE_S
 from flowrt.train.hooked_session import HookedSession, StepContext
 from flowrt.train.recording_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
@@ -280,27 +281,39 @@ def MonitoredTrainingSession(
     ``checkpoint_dir``), and logs steps a second; the others wait for it, ``max_wait_secs`` at most.
 
     0 or None for an interval switches that off. Where only one of ``..._secs`` and ``..._steps`` is given,
-    the other is off.
+    the other is off. Of a strategy whose workers have a graph each, all are given the same, with one
+    ``checkpoint_dir``: each restores or initializes its own variables, and the strategy knows the chief.
     """
-    scaffold = scaffold or Scaffold()
-    if not is_chief:
+    scaffold, strategy = scaffold or Scaffold(), strategy_of_workers()
+    own_hooks = check_hooks(hooks)
+    steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
+    saves = bool(checkpoint_dir) and bool(steps or secs)
+    if strategy is None and not is_chief:
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
-        return MonitoredSession(worker, hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
-    all_hooks = check_hooks(chief_only_hooks)
-    summary_dir = summary_dir or checkpoint_dir
-    if summary_dir:
-        if log_step_count_steps:
-            all_hooks.append(StepCounterHook(log_step_count_steps, output_dir=summary_dir))
-        steps, secs = _interval(save_summaries_steps, save_summaries_secs, (100, None))
-        if steps or secs:
-            all_hooks.append(SummarySaverHook(steps, secs, summary_dir, scaffold=scaffold))
-    if checkpoint_dir:
-        steps, secs = _interval(save_checkpoint_steps, save_checkpoint_secs, (None, 600))
-        if steps or secs:
-            all_hooks.append(CheckpointSaverHook(checkpoint_dir, secs, steps, scaffold=scaffold))
+        return MonitoredSession(worker, own_hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
     chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
-    all_hooks += check_hooks(hooks)
+    if strategy is not None and not strategy.extended.should_checkpoint:
+        all_hooks: list[SessionRunHook] = [SavePartnerHook(scaffold)] if saves else []
+    else:
+        all_hooks = check_hooks(chief_only_hooks)
+        summaries = _interval(save_summaries_steps, save_summaries_secs, (100, None))
+        all_hooks += _summary_hooks(scaffold, summary_dir or checkpoint_dir, summaries, log_step_count_steps)
+        if saves:
+            all_hooks.append(CheckpointSaverHook(checkpoint_dir or "", secs, steps, scaffold=scaffold))
+    all_hooks += own_hooks
     return MonitoredSession(chief, all_hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
+
+
+def _summary_hooks(
+    scaffold: Scaffold, directory: str | None, interval: tuple[Any, Any], log_steps: int | None
+) -> list[SessionRunHook]:
+    """Those that write to ``directory``, if there is one: steps a second, and summaries each ``interval``."""
+    found: list[SessionRunHook] = []
+    if directory and log_steps:
+        found.append(StepCounterHook(log_steps, output_dir=directory))
+    if directory and any(interval):
+        found.append(SummarySaverHook(*interval, directory, scaffold=scaffold))
+    return found
 
 
 def _interval(steps: Any, secs: Any, default: tuple[int | None, int | None]) -> tuple[Any, Any]:

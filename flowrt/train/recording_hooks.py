@@ -10,6 +10,7 @@ from typing import Any, final
 from flowrt.errors import InvalidArgumentError
 from flowrt.protos.event_pb2 import SessionLog, Summary
 from flowrt.summary.writer import FileWriter, FileWriterCache
+from flowrt.train.agreed_saving import SaveAgreement
 from flowrt.train.basic_session_run_hooks import SecondOrStepTimer, required_global_step
 from flowrt.train.coordinator import Coordinator
 from flowrt.train.graph_files import write_graph
@@ -71,6 +72,7 @@ class CheckpointSaverHook(SessionRunHook):
         os.makedirs(self._directory, exist_ok=True)
         self._writer = FileWriterCache.get(self._directory)
         self._step = required_global_step(self)
+        self._agreement = SaveAgreement.of_graph()
         for listener in self._listeners:
             listener.begin()
 
@@ -80,18 +82,29 @@ class CheckpointSaverHook(SessionRunHook):
         step = int(session.run(self._step))
         self._save(session, step)
         self._timer.update_last_triggered_step(step)
+        self._next_step = step + 1
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        return SessionRunArgs(self._step)
+        if self._agreement is None:
+            return SessionRunArgs(self._step)
+        return self._agreement.asked(self._step, self._timer.should_trigger_for_step(self._next_step))
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:
-        if not self._timer.should_trigger_for_step(int(run_values.results) + 1):
+        if not self._may_be_due(run_values.results):
             return
         step = int(run_context.session.run(self._step))  # the run may not have counted
-        if self._timer.should_trigger_for_step(step):
+        if self._agreement is not None or self._timer.should_trigger_for_step(step):
             self._timer.update_last_triggered_step(step)
             if self._save(run_context.session, step):
                 run_context.request_stop()
+
+    def _may_be_due(self, results: Any) -> bool:
+        """Whether to save, as far as ``results`` of a run say: all workers do what was agreed."""
+        if self._agreement is None:
+            return self._timer.should_trigger_for_step(int(results) + 1)
+        step_before, agreed = results
+        self._next_step = int(step_before) + 2
+        return bool(agreed)
 
     def end(self, session: Any) -> None:
         step = int(session.run(self._step))

@@ -95,8 +95,9 @@ class Saver:
         """Write the variables' values and return the checkpoint's prefix: ``save_path``, or
         ``save_path-STEP``.
 
-        ``global_step`` is an int, a variable or a tensor. Raises `FailedPreconditionError` for an
-        uninitialized variable and what writing raises; the last checkpoint is untouched then.
+        ``global_step`` is an int, a variable or a tensor. Where workers have parts of a variable's value, all
+        have to save at once, each to a path of its own, or `take_part`. Raises `FailedPreconditionError` for
+        an uninitialized variable and what writing raises; the last checkpoint is untouched then.
         """
         _check_session(sess, "save")
         targets = self._targets()
@@ -106,22 +107,28 @@ class Saver:
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
         write_checkpoint(prefix, dict(zip(targets, _values(sess, targets.values()), strict=True)))
         if write_state:
-            self._record(prefix)
+            outdated = self._record(prefix)
             directory = os.path.dirname(prefix) or "."
             update_checkpoint_state(directory, prefix, self.last_checkpoints, latest_filename)
-            self._remove_old()
+            for each in outdated:
+                remove_checkpoint(each)
         return prefix
 
-    def _record(self, prefix: str) -> None:
-        self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.time())]
+    def take_part(self, sess: Any) -> None:
+        """What the workers that write nothing do while another one saves: read with it what needs all."""
+        _shared_values(sess, self._targets().values())
 
-    def _remove_old(self) -> None:
+    def _record(self, prefix: str) -> list[str]:
+        """Count ``prefix`` among what is there. Returns what is to go, and counts no more."""
+        self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.time())]
+        outdated = []
         while self._max_to_keep and len(self._checkpoints) > self._max_to_keep:
-            prefix, saved = self._checkpoints.pop(0)
+            oldest, saved = self._checkpoints.pop(0)
             if saved > self._kept_until:
                 self._kept_until += self._keep_every_s
             else:
-                remove_checkpoint(prefix)
+                outdated.append(oldest)
+        return outdated
 
     def restore(self, sess: Any, save_path: str | None) -> None:
         """Set the variables from a checkpoint; they need not be initialized.
@@ -194,8 +201,17 @@ class Saver:
 def _values(sess: Any, variables: Iterable[Variable]) -> list[Any]:
     """What is to be saved of each variable."""
     variables = list(variables)
-    found = iter(sess.variable_values([copy for v in variables for copy in v.copies]))
-    return [v.value_of_copies([next(found) for _ in v.copies]) for v in variables]
+    shared = _shared_values(sess, variables)
+    kept = [v for v in variables if v not in shared]
+    found = iter(sess.variable_values([copy for v in kept for copy in v.copies]))
+    own = {v: v.value_of_copies([next(found) for _ in v.copies]) for v in kept}
+    return [(shared if v in shared else own)[v] for v in variables]
+
+
+def _shared_values(sess: Any, variables: Iterable[Variable]) -> dict[Variable, Any]:
+    """The values that other workers have parts of; they ask at the same time."""
+    tensors = {v: v.shared_value for v in variables if v.shared_value is not None}
+    return dict(zip(tensors, sess.run(list(tensors.values())), strict=True)) if tensors else {}
 
 
 def _saveables() -> list[Variable]:

@@ -38,8 +38,11 @@ from flowrt.viz.view import (
 Parts: TypeAlias = Mapping[str, Subgraph]
 """By device, or under "" all of it."""
 
-_ADDED = re.compile(r"(.)/_(copy|control)/[^/:]+")
+_ADDED = re.compile(r"(.)/_(copy|control)/[^/:]+(:0)?")
 """The end of the name of what `flowrt.graph.passes.partition` makes for another device."""
+
+_FIRST = re.compile(r"(.+)/first/\1/")
+"""In front of a loop, what `flowrt.graph.passes.lower` makes of its condition."""
 
 MAX_TEXT = 200
 """Characters of an attribute's text; a longer one ends in "…"."""
@@ -80,7 +83,7 @@ class _Builder:
         ``owner`` is the operation, by its own name, whose function this is.
         """
         names = self._names(subgraph, base if owner else "", owner)
-        local = {node.name: _place(node).removeprefix(f"{owner}/") for node in subgraph}
+        local = {node.name: _place(node, owner) for node in subgraph}
         scopes = _scopes(local.values())
         for node in subgraph:
             name, inner = names[node.name], local[node.name]
@@ -96,7 +99,7 @@ class _Builder:
             self._add_edges(subgraph, node, names)
             self._note_pair(node, name)
             if node.op.effect is Effect.NESTED:
-                self._add_functions(node, name, group, node.device or device)
+                self._add_functions(node, name, label, group, where)
         return names
 
     def _names(self, subgraph: Subgraph, base: str, owner: str) -> dict[str, str]:
@@ -119,11 +122,11 @@ class _Builder:
             self.add_group(name, label, GroupKind.SCOPE, self._scope(base, outer))
         return name
 
-    def _add_functions(self, node: Node, name: str, group: str, device: str) -> None:
+    def _add_functions(self, node: Node, name: str, node_label: str, group: str, device: str) -> None:
         for label, function in labelled_functions(node):
             base = f"{name}:{label}"
-            self.add_group(base, f"{node.name.rpartition('/')[2]} {label}", GroupKind.FUNCTION, group)
-            names = self.add(function, base, device, node.name)
+            self.add_group(base, f"{node_label} {label}", GroupKind.FUNCTION, group)
+            names = self.add(function, base, device, site_of(node))
             self.edges += [
                 EdgeView(name, names[feed], EdgeKind.DATA, "", _tensor(function.nodes[feed].outputs[0]))
                 for feed in function.feeds
@@ -169,23 +172,40 @@ class _Builder:
         """The node that stands for a device whose part is not here."""
         name = f"elsewhere:{device}"
         if name not in self.nodes:
-            self.nodes[name] = NodeView(name, device, "elsewhere", "", "", {}, (), "")
+            self.nodes[name] = NodeView(name, short_device(device), "elsewhere", "", "", {}, (), "")
         return name
 
 
-def _place(node: Node) -> str:
-    """The name that a node has where it is drawn. What a cut adds has names below the producer's: a _Send and
-    a copy stand beside the producer, a _Recv outside of all scopes.
+def _place(node: Node, owner: str) -> str:
+    """The name that a node has where it is drawn, in a function of ``owner``. What a cut adds has names below
+    the producer's: a _Send and a copy stand beside the producer, a _Recv outside of all scopes; and the parts
+    of a loop on several devices stand beside each other.
     """
     if node.op.name in ("_Send", "_Recv"):
         scope, _, tensor = plain_name(node.attrs["tensor_name"]).rpartition("/")
-        return f"receive {tensor}" if node.op.name == "_Recv" else f"{scope}/send {tensor}".lstrip("/")
-    return plain_name(node.name)
+        name = f"receive {tensor}" if node.op.name == "_Recv" else f"{scope}/send {tensor}".lstrip("/")
+    else:
+        name = plain_name(node.name)
+        site = site_of(node)
+        name = name.replace(f"{site}/", f"{site} (", 1) + ")" if name.startswith(f"{site}/") else name
+    return name.removeprefix(f"{owner}/")
+
+
+def site_of(node: Node) -> str:
+    """The name that the parts of a loop on several devices have in common; of other nodes their own."""
+    return str(node.attrs.get("_site", node.name))
+
+
+def short_device(device: str) -> str:
+    """``worker/0/CPU:0`` of a full name in replica 0."""
+    words = device.replace("/replica:0", "").replace("/device:", "/").split("/")
+    return "/".join([word.removeprefix("job:").removeprefix("task:") for word in words if word])
 
 
 def plain_name(name: str) -> str:
-    """``x/_copy/a_0_CPU_1`` is ``x (copy)``."""
-    return _ADDED.sub(r"\1 (\2)", name) if "/_" in name else name
+    """``x/_copy/a_0_CPU_1`` is ``x (copy)``, ``while/first/while/Less`` is ``while/first/Less``."""
+    name = _ADDED.sub(r"\1 (\2)", name) if "/_" in name else name
+    return _FIRST.sub(r"\1/first/", name) if "/first/" in name else name
 
 
 def is_full(device: str) -> bool:

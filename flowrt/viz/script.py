@@ -43,7 +43,7 @@ def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Questi
             runpy.run_path(path, run_name="__main__")
         except (KeyboardInterrupt, SystemExit):
             pass  # its own end, or the user has seen enough
-        except Exception as error:  # noqa: BLE001 (a script raises what it likes)
+        except Exception as error:  # whatever a script raises
             LOGGER.debug("%s raised", path, exc_info=True)
             raise InvalidArgumentError(f"{_where(path, error)}: {_told(error)}") from None
         finally:
@@ -63,8 +63,9 @@ def _where(path: str, error: Exception) -> str:
 
 
 def _told(error: Exception) -> str:
-    """``ValueError: what is wrong``: the first line of what a traceback ends with."""
-    return traceback.format_exception_only(error)[-1].partition("\n")[0]
+    """``ValueError: what is wrong``, of which the first line."""
+    text = error.msg if isinstance(error, SyntaxError) else str(error)
+    return ": ".join(filter(None, (type(error).__name__, text.partition("\n")[0])))
 
 
 @contextmanager

@@ -53,9 +53,7 @@ def test_the_installed_command_is_this_one() -> None:
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:
     said = mistake(capsys, "devcies")
-    assert (
-        said == f"flowrt: expected a command of {', '.join(COMMANDS)}; got 'devcies'. Nearest: devices"
-    )
+    assert said == f"flowrt: expected a command of {', '.join(COMMANDS)}; got 'devcies'. Nearest: devices"
 
 
 @pytest.mark.parametrize(

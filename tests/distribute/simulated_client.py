@@ -16,8 +16,8 @@ import numpy as np
 import flowrt as tf
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, dial
+from flowrt.distribute.session_graph import SentGraph, callable_of
 from flowrt.errors import AbortedError, CancelledError, OpError, Origin, UnavailableError
-from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Transport
@@ -35,7 +35,9 @@ TURNS = 3
 class Program(NamedTuple):
     """``expected(x)`` of what it fetches; ``hops`` are the tasks that check their input, in order."""
 
-    subgraph: Subgraph
+    graph: tf.Graph
+    fetches: list[Any]
+    feeds: dict[Any, tuple[int, ...]]
     size: int
     expected: Callable[[Any], Any] | None
     hops: tuple[str, ...]
@@ -77,20 +79,21 @@ def programs_of(tasks: tuple[str, ...], home: str) -> dict[str, Program]:
         with tf.control_dependencies([looped]), tf.device(_on(server)):
             counted_late = tf.assign_add(tally, slot)
 
-    def cut_out(fetches: list[Any], feeds: dict[Any, tuple[int, ...]]) -> Subgraph:
-        shapes = {slot: (SLOTS,), **feeds}
-        return extract(graph, fetches, [], shapes, [])
-
+    one = {slot: (SLOTS,)}
     return {
-        "count": Program(cut_out([seen], {}), 0, None, ()),
+        "count": Program(graph, [seen], one, 0, None, ()),
         "chain": Program(
-            cut_out([chained, counted], {x: (PAYLOAD,), faults: (len(hops),)}),
+            graph,
+            [chained, counted],
+            one | {x: (PAYLOAD,), faults: (len(hops),)},
             PAYLOAD,
             lambda x: x + len(hops),
             hops,
         ),
         "loop": Program(
-            cut_out([looped, counted_late], {x: (2,)}),
+            graph,
+            [looped, counted_late],
+            one | {x: (2,)},
             2,
             lambda x: x * 2**TURNS + 2**TURNS - 1,
             (),
@@ -221,12 +224,20 @@ class Client:
 
     def _session(self, session: str, since: int) -> Script:
         handles: dict[str, int] = {}
+        sent = SentGraph()
         while self._left > 0:
             self._left -= 1
             name = self._rng.choice(list(self._programs))
             if name not in handles:
-                graph = self._programs[name].subgraph
-                made, _ = yield Message(pb.MakeCallable(session=session), graph=graph)
+                program = self._programs[name]
+                step = extract(program.graph, program.fetches, [], program.feeds, [])
+                extension = sent.extension(program.graph, step, program.feeds)
+                if extension is not None:
+                    extended, _ = yield extension.message(session)
+                    if extended is None:
+                        return
+                    sent.extended(extension, extended.body.version)
+                made, _ = yield callable_of(session, program.fetches, [], program.feeds)
                 if made is None:
                     return
                 handles[name] = made.body.callable
@@ -275,6 +286,11 @@ class Client:
         else:
             np.testing.assert_array_equal(answer.tensors[0], expected(feeds[1]))
         assert not step.planted, f"step {step.slot} succeeded, with a fault planted in {step.planted}"
+
+    def repeat(self) -> None:
+        """Send again what has no answer."""
+        if self._peer is not None:
+            self._peer.repeat()
 
     # --- the connection
 

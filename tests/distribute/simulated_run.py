@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.distribute.events import StartStep
 from flowrt.distribute.steps import Steps
-from flowrt.distribute.worker import StartStep
 from flowrt.errors import AbortedError, DeadlineExceededError, OpError
 from flowrt.executor.control import PAUSE
 from flowrt.graph.step import step_scope

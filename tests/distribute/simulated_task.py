@@ -17,18 +17,21 @@ import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.local_devices import local_devices
+from flowrt.distribute import events as ev
 from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
 from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.containers import Containers
 from flowrt.distribute.links import Links, ignore
-from flowrt.distribute.messages import Message
+from flowrt.distribute.messages import Message, read_graph
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done
 from flowrt.distribute.steps import Steps, as_op_error
 from flowrt.errors import OpError
 from flowrt.executor.config import ConfigProto, device_request
+from flowrt.graph.detached import attach_constants
+from flowrt.graph.node import Subgraph
 from flowrt.graph.resources import VariableResource
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.remote import RemoteRendezvous
@@ -43,9 +46,15 @@ def devices_of(job: str, index: int) -> list[Device]:
 
 
 cut_once = functools.lru_cache(1024)(
-    lambda subgraph, devices, placement: cut_by_task(subgraph, dict(devices), dict(placement), False, False)
+    lambda nodes, ends, devices, placement: cut_by_task(
+        Subgraph({node.name: node for node in nodes}, *ends), dict(devices), dict(placement), False, False
+    )
 )
 """Simulations have graphs in common; what a seed shows does not depend on who cut them first."""
+
+
+REPEAT_S = 0.5
+"""Between two looks for what has no answer: some steps end before, some after."""
 
 
 class Task:
@@ -69,6 +78,7 @@ class Task:
         self._relays, self._relayed = relays, dict[int, tuple[float, RemoteRendezvous]]()
         """The steps that are relayed and have a deadline, with that."""
         self.is_dead = False
+        self._next_repeat = 0.0
         self.slot_of: dict[int, int] = {}
         """The slot of each step that is asked for here, by its number."""
         self._slot = 0
@@ -121,7 +131,7 @@ class Task:
 
     def lost(self, token: str, name: str, error: OpError) -> None:
         self._report(self.name, f"lost {name}")
-        event = w.PeerLost(token, error)
+        event = ev.PeerLost(token, error)
         for key in [key for key in self._unanswered if key[0] == token]:
             del self._unanswered[key]
         self._to_master(event)
@@ -139,12 +149,15 @@ class Task:
                 run.be_late()
         for step, (until, rendezvous) in list(self._relayed.items()):
             if now > until:
-                self.steps.end(w.EndStep(step, rendezvous, late()))
-        self._to_master(w.Ticked(now))
-        self._to_worker(w.Ticked(now))
+                self.steps.end(ev.EndStep(step, rendezvous, late()))
+        if now > self._next_repeat:
+            self._next_repeat = now + REPEAT_S
+            self.links.repeat()
+        self._to_master(ev.Ticked(now))
+        self._to_worker(ev.Ticked(now))
 
     def _dispatch(self, peer: str, request_id: int, message: Message) -> None:
-        event = w.Asked(peer, request_id, message)
+        event = ev.Asked(peer, request_id, message)
         kind = type(message.body)
         if kind is not pb.RecvTensor:
             self._unanswered[peer, request_id] = kind.__name__
@@ -154,24 +167,24 @@ class Task:
             self._slot = int(message.tensors[0].argmax())
         (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
 
-    def _to_master(self, event: m.Event) -> None:
+    def _to_master(self, event: ev.MasterEvent) -> None:
         if not self.is_dead:
             for action in self.master.handle(event):
                 _PERFORM[type(action)](self, action)
 
-    def _to_worker(self, event: w.Event) -> None:
+    def _to_worker(self, event: ev.WorkerEvent) -> None:
         if not self.is_dead:
             for action in self.worker.handle(event):
                 _PERFORM[type(action)](self, action)
 
-    def _ended(self, ended: w.StepEnded) -> None:
+    def _ended(self, ended: ev.StepEnded) -> None:
         what = "well" if ended.error is None else f"with {ended.error!r}"
         self._report(self.name, f"step {ended.step:x} ends {what}")
         self._over.add(ended.step)
         self._relayed.pop(ended.step, None)
         self._to_worker(ended)
 
-    def _answer(self, answer: w.Answer) -> None:
+    def _answer(self, answer: ev.Answer) -> None:
         peer, request_id, message, error = answer
         if peer.startswith("client") and self.links.find(peer) is not None:
             assert (peer, request_id) in self._unanswered, f"{self.name} answered {peer} twice"
@@ -181,7 +194,7 @@ class Task:
         elif (found := self.links.find(peer)) is not None:
             found.answer(request_id, message, error)
 
-    def _ask(self, ask: m.Ask) -> None:
+    def _ask(self, ask: ev.Ask) -> None:
         done = functools.partial(self._answered, ask.token)
         if type(ask.message.body) is pb.RunGraph:
             self.slot_of[ask.message.body.step] = self._slot
@@ -190,7 +203,7 @@ class Task:
         else:
             self.links.ask(ask.task, ask.message, (done,), ask.wait_s)
 
-    def _tell(self, tell: m.Tell) -> None:
+    def _tell(self, tell: ev.Tell) -> None:
         if tell.task == self.name:
             self._ask_itself(tell.message, ignore)
         else:
@@ -199,10 +212,10 @@ class Task:
     def _ask_itself(self, message: Message, done: Done) -> None:
         number = next(self._serial)
         self._own[number] = done
-        self._to_worker(w.Asked(self.name, number, message))
+        self._to_worker(ev.Asked(self.name, number, message))
 
     def _answered(self, token: int, message: Message | None, error: OpError | None) -> None:
-        self._to_master(m.Answered(token, message, error))
+        self._to_master(ev.Answered(token, message, error))
 
     def left_over(self) -> list[str]:
         """What is not finished here, or was not let go of."""
@@ -217,7 +230,7 @@ class Task:
             "steps": worker._steps,
             "master sessions": master._sessions,
             "rounds": master._rounds,
-            "cuts": master._cuts,
+            "graphs that are extended or cut": master._works,
             "controls": self.steps._controls,
             "values that leave": self.ended,
             "requests without an answer": self._unanswered,
@@ -226,16 +239,22 @@ class Task:
 
     # --- what takes time
 
-    def _cut(self, cut: m.CutGraph) -> None:
+    def _extend(self, extend: ev.ExtendGraph) -> None:
+        graph = extend.graph.extended(extend.message)
+        self._to_master(ev.GraphExtended(extend.token, graph, None))
+
+    def _cut(self, cut: ev.CutGraph) -> None:
         devices = tuple((d.name, d.incarnation) for d in cut.devices)
         try:
-            parts, placement = cut_once(cut.subgraph, devices, tuple(cut.placement.items()))
+            step = cut.graph.step(cut.message)
+            ends = step.feeds, step.fetches, step.targets
+            parts, placement = cut_once(tuple(step), ends, devices, tuple(cut.placement.items()))
         except OpError as error:
-            self._to_master(m.GraphCut(cut.token, {}, {}, as_op_error(error)))
+            self._to_master(ev.GraphCut(cut.token, {}, {}, as_op_error(error)))
         else:
-            self._to_master(m.GraphCut(cut.token, parts, placement, None))
+            self._to_master(ev.GraphCut(cut.token, parts, placement, None))
 
-    def _compile(self, action: w.CompileGraph) -> None:
+    def _compile(self, action: ev.CompileGraph) -> None:
         resource = self._containers.of(action.session)
 
         def initialised(device: Device, node: Any) -> Any:
@@ -245,11 +264,12 @@ class Task:
                 self.variables[found.name] = found
             return found
 
-        part = CompiledPart(action.subgraph, self.devices, initialised, False)
+        subgraph = attach_constants(read_graph(action.message), action.constants)
+        part = CompiledPart(subgraph, self.devices, initialised, False)
         self.parts.append(part)
-        self._to_worker(w.GraphCompiled(action.graph, part, None))
+        self._to_worker(ev.GraphCompiled(action.graph, part, None))
 
-    def _start(self, start: w.StartStep) -> None:
+    def _start(self, start: ev.StartStep) -> None:
         self._report(self.name, f"step {start.step:x} starts")
         assert start.step not in self._over, f"I6: {self.name} starts step {start.step:x} after its end"
         self.started.append(start.step)
@@ -263,7 +283,7 @@ class Task:
     def _count(self, step: int, key: str) -> None:
         self.delivered[step, key] += 1
 
-    def _end(self, end: w.EndStep) -> None:
+    def _end(self, end: ev.EndStep) -> None:
         self.failures.append((end.step, end.error))
         self.ended.append(end.rendezvous)
         self.steps.end(end)
@@ -273,26 +293,27 @@ class Task:
             self.parts.remove(part)
             part.close()
 
-    def _open(self, opened: w.OpenWorkerSession) -> None:
+    def _open(self, opened: ev.OpenWorkerSession) -> None:
         self.sessions.append(opened.session)
         self._containers.open(*opened)
 
-    def _close(self, closed: w.CloseWorkerSession) -> None:
+    def _close(self, closed: ev.CloseWorkerSession) -> None:
         self.sessions.remove(closed.session)
         self._containers.close(*closed)
 
 
 _PERFORM: dict[type, Callable[[Task, Any], object]] = {
-    w.Answer: Task._answer,
-    m.Ask: Task._ask,
-    m.Tell: Task._tell,
-    m.CutGraph: lambda task, cut: task.submit(lambda: task._cut(cut)),
-    w.CompileGraph: lambda task, graph: task.submit(lambda: task._compile(graph)),
-    w.StartStep: Task._start,
-    w.EndStep: Task._end,
-    w.ServeTensors: lambda task, serve: task.steps.serve(serve),
-    w.OpenWorkerSession: Task._open,
-    w.CloseWorkerSession: Task._close,
-    w.ForgetParts: lambda task, forgotten: task._forget(forgotten.parts),
-    w.StartDraining: lambda task, _: None,  # the simulation ends it when it `has_drained`
+    ev.Answer: Task._answer,
+    ev.Ask: Task._ask,
+    ev.Tell: Task._tell,
+    ev.ExtendGraph: lambda task, extend: task.submit(lambda: task._extend(extend)),
+    ev.CutGraph: lambda task, cut: task.submit(lambda: task._cut(cut)),
+    ev.CompileGraph: lambda task, graph: task.submit(lambda: task._compile(graph)),
+    ev.StartStep: Task._start,
+    ev.EndStep: Task._end,
+    ev.ServeTensors: lambda task, serve: task.steps.serve(serve),
+    ev.OpenWorkerSession: Task._open,
+    ev.CloseWorkerSession: Task._close,
+    ev.ForgetParts: lambda task, forgotten: task._forget(forgotten.parts),
+    ev.StartDraining: lambda task, _: None,  # the simulation ends it when it `has_drained`
 }

@@ -21,11 +21,10 @@ What must hold after every event (numbers as in the reliability programme):
 from __future__ import annotations
 
 import argparse
-import functools
 import itertools
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 from unittest import mock
 
@@ -36,7 +35,7 @@ from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.drain import Operator
 from flowrt.distribute.master import GRACE_S, LATE_S
 from flowrt.distribute.messages import Message
-from flowrt.distribute.peer import dial
+from flowrt.distribute.peer import MAX_REPEATED, dial
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -45,8 +44,9 @@ from flowrt.errors import (
     OpError,
     UnavailableError,
 )
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.resources import VariableResource
-from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.text import parse_subgraph
 from flowrt.protos import cluster_pb2 as pb
 from tests.distribute.simulated_client import SLOTS, Client, Step, programs_of
 from tests.distribute.simulated_network import End, Frame, Network
@@ -59,12 +59,20 @@ SLACK_S = 3.0
 """A virtual second is some tens of events, and a frame may be chosen late."""
 
 STEP_FRAMES = {"run_graph", "recv_tensor", "cleanup_graph", "step_result"}
-"""What may be lost: the rest has no deadline, because a real connection loses nothing."""
+"""What may be lost however large it is, because steps have deadlines. The rest has none, but what is small is
+sent again.
+"""
 
 
-print_once = functools.lru_cache(4096)(print_subgraph)
-parse_once = functools.lru_cache(4096)(parse_subgraph)
-"""Half of the time would go into the texts of the same few graphs."""
+PARSED: dict[tuple[str, ...], Subgraph] = {}
+
+
+def parse_once(text: str, known: Mapping[str, Node]) -> Subgraph:
+    """A quarter of the time would go into the texts of the same few graphs."""
+    key = (text, *known)
+    if key not in PARSED:
+        PARSED[key] = parse_subgraph(text, known)
+    return PARSED[key]
 
 
 class Fault(NamedTuple):
@@ -165,7 +173,7 @@ class Simulation:
         """The whole of it. Raises `AssertionError` for an invariant that does not hold."""
         with (
             mock.patch.object(links, "RETRY_S", math.inf),  # no virtual second is spent in a dial
-            mock.patch.multiple(messages, print_subgraph=print_once, parse_subgraph=parse_once),
+            mock.patch.object(messages, "parse_subgraph", parse_once),
         ):
             for number in itertools.count():
                 events = self._events()
@@ -222,6 +230,8 @@ class Simulation:
         self.now += self.rng.uniform(0.05, 0.5)
         for task in list(self.tasks.values()):
             task.tick(self.now)
+        for client in self.clients:
+            client.repeat()
         self._check_deadlines()
 
     # --- what goes wrong
@@ -281,7 +291,7 @@ class Simulation:
             for end in self.network.ends
             if end.owner.startswith("host") and end.peer.startswith("host")
             for position, frame in enumerate(end.inbox)
-            if frame is not None and _kind(frame) in STEP_FRAMES
+            if frame is not None and (_kind(frame) in STEP_FRAMES or _is_repeated(frame))
         ]
         if not places:
             return
@@ -399,6 +409,10 @@ class Simulation:
 
 def _kind(frame: Frame) -> str:
     return pb.Envelope.FromString(frame.header).WhichOneof("body") or "error"
+
+
+def _is_repeated(frame: Frame) -> bool:
+    return not frame.payload and len(frame.header) <= MAX_REPEATED
 
 
 def _text(end: End, frame: Frame | None) -> str:

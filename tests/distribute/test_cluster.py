@@ -5,12 +5,15 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.distribute import messages, peer
 from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.peer import Reply
 from flowrt.distribute.server import EXIT_WITH_JOB
 from tests.contracts.check_transport import wait_until
 
@@ -169,6 +172,57 @@ def test_the_graph_may_grow_between_runs(target: str) -> None:
         with tf.device(on(0)):
             y = x * 2
         assert session.run(tf.reduce_sum(y)) == 6.0
+
+
+def test_a_large_graph_is_sent_once_and_forgotten_with_its_session(
+    cluster: list[tf.train.Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """20 steps of a table of 4 MB: what goes to the other task is one table."""
+    sent: list[int] = []
+
+    def counted(*arguments: Any, **keywords: Any) -> messages.Frame:
+        frame = messages.encode(*arguments, **keywords)
+        sent.append(len(frame.header) + sum(part.nbytes for part in frame.payload))
+        return frame
+
+    monkeypatch.setattr(peer, "encode", counted)
+    with tf.Graph():
+        table = np.arange(1_000_000, dtype=np.float32)
+        with tf.device(on(1)):
+            row = tf.placeholder(tf.int32, [])
+            rows = [tf.gather(tf.constant(table), row) + float(i) for i in range(20)]
+            shared = tf.constant(table[::-1].copy())
+            rows += [tf.gather(shared, row) * float(i) for i in range(20)]
+        with tf.Session(cluster[0].target) as session:
+            for i in range(20):
+                assert session.run(rows[20 + i], {row: 10}) == table[-11] * i
+            assert sum(sent) < 1.2 * table.nbytes
+            (held,) = cluster[1]._worker._sessions.values()
+            assert [value.nbytes for value in held.constants.values()] == [table.nbytes]
+            for i in range(2):  # a table each, which is another array
+                assert session.run(rows[i], {row: 10}) == 10 + i
+            assert 3 * table.nbytes < sum(sent) < 3.2 * table.nbytes
+        wait_until(lambda: not cluster[1]._worker._sessions, "the session's end")
+
+
+def test_an_interrupted_extension_is_heard_of_before_the_next(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C while the master takes the graph: it has it, and the session goes on."""
+    with tf.Graph():
+        x = tf.constant(2.0)
+        y, z = x * 3.0, x * 5.0
+        with tf.Session(target) as session:
+            session.list_devices()
+            with monkeypatch.context() as patch:
+                patch.setattr(Reply, "is_there", interrupt)
+                with pytest.raises(KeyboardInterrupt):
+                    session.run(y)
+            assert session.run([y, z]) == [6.0, 10.0]
+
+
+def interrupt(*_: object) -> bool:
+    raise KeyboardInterrupt
 
 
 def test_large_constants_and_feeds_and_strings_travel(target: str) -> None:

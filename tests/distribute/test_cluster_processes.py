@@ -19,6 +19,7 @@ import pytest
 import flowrt as tf
 from flowrt.cli.worker import main as worker_main
 from flowrt.distribute import cluster_runtime, links
+from flowrt.distribute.messages import PROTOCOL
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import ROOT, SOON_S, cluster
 
@@ -171,7 +172,8 @@ def test_a_restarted_worker_rejoins_and_the_old_session_says_so() -> None:
 def test_a_client_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster_runtime, "PROTOCOL", cluster_runtime.PROTOCOL + 1)
     with cluster(0, 1) as tasks, tf.Graph():
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"protocol 1 \(flowrt .*got 2 \(flowrt"):
+        both = rf"protocol {PROTOCOL} \(flowrt .*got {PROTOCOL + 1} \(flowrt"
+        with pytest.raises(tf.errors.FailedPreconditionError, match=both):
             tf.Session(tasks.target)
 
 

@@ -6,11 +6,13 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 
+from flowrt.distribute import events as ev
 from flowrt.distribute import master as m
-from flowrt.distribute import worker as w
 from flowrt.distribute.messages import Message, derived, encode_status, lost
+from flowrt.distribute.session_graph import SessionGraph
 from flowrt.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -28,9 +30,9 @@ TASKS = [PS, FIRST, SECOND]
 CLIENT = "client#1"
 GRAPH = Subgraph({}, ("a", "b"), (("x", 0), ("y", 0), ("z", 0)))
 PARTS = {
-    PS: m.Part(GRAPH, (0,), (2,)),
-    FIRST: m.Part(GRAPH, (), (0, 1)),
-    SECOND: m.Part(GRAPH, (1, 0), ()),
+    PS: ev.Part(GRAPH, (0,), (2,)),
+    FIRST: ev.Part(GRAPH, (), (0, 1)),
+    SECOND: ev.Part(GRAPH, (1, 0), ()),
 }
 FETCHES = {PS: ["z"], FIRST: ["x", "y"], SECOND: []}
 
@@ -50,18 +52,18 @@ class Conversation:
         self.error: OpError | None = None
         self.session = ""
         self.callable = 0
-        self.cut = 0
+        self.cut = self.extending = 0
         self._serial = 0
 
     def ask(self, body: Any, tensors: Sequence[Any] = (), graph: Any = None, peer: str = CLIENT) -> list[str]:
         self._serial += 1
-        return self.tell(w.Asked(peer, self._serial, Message(body, tensors, graph)))
+        return self.tell(ev.Asked(peer, self._serial, Message(body, tensors, graph)))
 
     def answer(self, task: str, body: Any, tensors: Sequence[Any] = ()) -> list[str]:
-        return self.tell(m.Answered(self.asked[task].pop(0), Message(body, tensors), None))
+        return self.tell(ev.Answered(self.asked[task].pop(0), Message(body, tensors), None))
 
     def fail(self, task: str, error: OpError) -> list[str]:
-        return self.tell(m.Answered(self.asked[task].pop(0), None, error))
+        return self.tell(ev.Answered(self.asked[task].pop(0), None, error))
 
     def tell(self, event: Any) -> list[str]:
         self.error, self.messages = None, []
@@ -69,24 +71,26 @@ class Conversation:
 
     def _text(self, action: Any) -> str:
         match action:
-            case m.Ask(task, token, message, connects):
+            case ev.Ask(task, token, message, connects):
                 self.asked[task].append(token)
                 self.messages.append(message)
                 given = f"({', '.join(map(str, message.tensors))})" if message.tensors else ""
                 return f"{SHORT[task]} <- {name_of(message)}{given}{' waits for it' if connects else ''}"
-            case m.Tell(task, message):
+            case ev.Tell(task, message):
                 self.messages.append(message)
                 return f"{SHORT[task]} <~ {name_of(message)}"
-            case m.CutGraph(token, subgraph):
-                assert subgraph is GRAPH
+            case ev.CutGraph(token, client, graph):
                 self.cut = token
-                return "cut"
-            case w.Answer(peer, request_id, message, None):
+                return f"cut version {graph.version} for {client}"
+            case ev.ExtendGraph(token, graph):
+                self.extending = token
+                return f"extend version {graph.version}"
+            case ev.Answer(peer, request_id, message, None):
                 self.messages.append(message)
                 return (
                     f"answer {peer} {request_id}: {name_of(message)}({', '.join(map(str, message.tensors))})"
                 )
-            case w.Answer(peer, request_id, None, error):
+            case ev.Answer(peer, request_id, None, error):
                 self.error = error
                 return f"answer {peer} {request_id}: {type(error).__name__}"
         raise AssertionError(f"unknown action {action}")
@@ -101,11 +105,16 @@ class Conversation:
         self.session = self.messages[-1].body.session
 
     def make(self) -> None:
-        self.ask(pb.MakeCallable(session=self.session), graph=GRAPH)
-        self.tell(m.GraphCut(self.cut, PARTS, {"v": PS}, None))
+        self.ask(self.wanted())
+        self.tell(ev.GraphCut(self.cut, PARTS, {"v": PS}, None))
         for i, task in enumerate(PARTS):
             self.answer(task, pb.GraphHandle(graph=10 + i))
         self.callable = self.messages[-1].body.callable
+
+    def wanted(self) -> Any:
+        """The request for a callable with two feeds and three fetches."""
+        fed, fetches = [[pb.TensorName(op=name) for name in names] for names in ("ab", "xyz")]
+        return pb.MakeCallable(session=self.session, fed=fed, fetches=fetches)
 
     def run(self, **options: Any) -> list[str]:
         return self.ask(pb.RunStep(session=self.session, callable=self.callable, **options), ["a", "b"])
@@ -132,7 +141,7 @@ def ready(master: Conversation) -> Conversation:
 
 
 def is_idle(master: m.Master) -> bool:
-    return not master._sessions and not master._rounds and not master._cuts
+    return not master._sessions and not master._rounds and not master._works
 
 
 # --- sessions
@@ -186,7 +195,7 @@ def test_a_cluster_that_is_not_complete_has_no_session(master: Conversation) -> 
 def test_a_client_that_goes_before_its_session_is_there_leaves_nothing(master: Conversation) -> None:
     master.ask(pb.CreateSession())
     master.answer(PS, pb.DeviceList())
-    lines = master.tell(w.PeerLost(CLIENT, UnavailableError("gone")))
+    lines = master.tell(ev.PeerLost(CLIENT, UnavailableError("gone")))
     assert lines == [f"{task} <~ DeleteWorkerSession" for task in ("ps", "w0", "w1")]
     master.fail(FIRST, UnavailableError("gone"))
     assert master.answer(SECOND, pb.DeviceList()) == [  # it may have come after what it was told
@@ -206,10 +215,16 @@ def test_closing_a_session_closes_it_everywhere(ready: Conversation) -> None:
 
 
 @pytest.mark.parametrize(
-    "body", [pb.RunStep(session="s"), pb.MakeCallable(session="s"), pb.ListDevices(session="s")]
+    "body",
+    [
+        pb.RunStep(session="s"),
+        pb.ExtendSession(session="s"),
+        pb.MakeCallable(session="s"),
+        pb.ListDevices(session="s"),
+    ],
 )
 def test_an_unknown_session_is_refused(master: Conversation, body: Any) -> None:
-    assert master.ask(body, graph=GRAPH) == ["answer client#1 1: AbortedError"]
+    assert master.ask(body) == ["answer client#1 1: AbortedError"]
     assert "Make a new Session" in str(master.error)
 
 
@@ -230,13 +245,137 @@ def test_a_message_that_is_a_workers_is_refused(master: Conversation) -> None:
     assert master.ask(pb.RunGraph()) == ["answer client#1 1: UnimplementedError"]
 
 
+# --- the session's graph
+
+
+def extension(master: Conversation, version: int) -> list[str]:
+    return master.ask(pb.ExtendSession(session=master.session, version=version))
+
+
+def extended(master: Conversation, version: int) -> list[str]:
+    """The end of the last extension, which makes ``version``."""
+    return master.tell(ev.GraphExtended(master.extending, SessionGraph(version), None))
+
+
+def test_a_graph_is_extended_version_by_version(master: Conversation) -> None:
+    master.create()
+    for version in range(3):
+        assert extension(master, version) == [f"extend version {version}"]
+        assert extended(master, version + 1) == [f"answer client#1 {version + 2}: GraphVersion()"]
+        assert master.messages[0].body.version == version + 1
+    assert master.ask(master.wanted()) == ["cut version 3 for client#1"]
+
+
+def test_an_extension_of_another_version_is_refused(master: Conversation) -> None:
+    master.create()
+    assert extension(master, 1) == ["answer client#1 2: AbortedError"]
+    assert "expected an extension of version 0" in str(master.error)
+
+
+def test_of_two_extensions_at_once_one_is_refused(master: Conversation) -> None:
+    master.create()
+    extension(master, 0)
+    first = master.extending
+    assert extension(master, 0) == ["extend version 0"]
+    extended(master, 1)
+    late = ev.GraphExtended(first, SessionGraph(1), None)
+    assert master.tell(late) == ["answer client#1 2: AbortedError"]
+    assert extension(master, 1) == ["extend version 1"]
+
+
+def test_an_extension_that_cannot_be_read_changes_nothing(master: Conversation) -> None:
+    master.create()
+    extension(master, 0)
+    failed = ev.GraphExtended(master.extending, None, InvalidArgumentError("no such op"))
+    assert master.tell(failed) == ["answer client#1 2: InvalidArgumentError"]
+    assert extension(master, 0) == ["extend version 0"]
+
+
+def test_a_session_closed_while_its_graph_is_extended(master: Conversation) -> None:
+    master.create()
+    extension(master, 0)
+    master.ask(pb.CloseSession(session=master.session))
+    assert extended(master, 1) == ["answer client#1 2: CancelledError"]
+    assert is_idle(master.master)
+
+
+# --- constants
+
+
+def make_with(master: Conversation, **constants: list[Any]) -> list[Any]:
+    """A callable whose parts have these constants, by task. What the tasks are asked to register."""
+    names = {short: task for task, short in SHORT.items()}
+    parts = {names[name]: ev.Part(GRAPH, (), (), arrays) for name, arrays in constants.items()}
+    master.ask(master.wanted())
+    master.tell(ev.GraphCut(master.cut, parts, {}, None))
+    return master.messages
+
+
+def numbers_of(message: Any) -> tuple[list[int], list[int]]:
+    """(those of the graph, those that go with it)."""
+    assert len(message.tensors) == len(message.body.carried)
+    return list(message.body.constants), list(message.body.carried)
+
+
+A, B = np.zeros(1000), np.ones(1000)
+
+
+def test_a_constant_goes_to_a_task_once(master: Conversation) -> None:
+    master.create()
+    at_ps, at_first = make_with(master, ps=[A, B, A], w0=[A])
+    assert numbers_of(at_ps) == ([1, 2, 1], [1, 2])
+    assert [tensor is array for tensor, array in zip(at_ps.tensors, [A, B], strict=True)] == [True, True]
+    assert numbers_of(at_first) == ([1], [1])
+    for task in (PS, FIRST):
+        master.answer(task, pb.GraphHandle(graph=1))
+    (again,) = make_with(master, ps=[B])
+    assert numbers_of(again) == ([2], [])
+
+
+def test_a_constant_on_its_way_is_not_relied_on(master: Conversation) -> None:
+    """The second graph may be there before the first."""
+    master.create()
+    make_with(master, ps=[A])
+    (second,) = make_with(master, ps=[A])
+    assert numbers_of(second) == ([1], [1])
+
+
+def test_a_constant_is_forgotten_with_the_last_graph_that_has_it(master: Conversation) -> None:
+    master.create()
+    callables = []
+    for arrays in ([A, B], [A]):
+        make_with(master, ps=arrays)
+        master.answer(PS, pb.GraphHandle(graph=5 + len(callables)))
+        callables.append(master.messages[-1].body.callable)
+    forgotten = []
+    for number in callables:
+        master.ask(pb.ReleaseCallable(session=master.session, callable=number))
+        forgotten.append((list(master.messages[0].body.graphs), list(master.messages[0].body.constants)))
+    assert forgotten == [([5], [2]), ([6], [1])]
+    (anew,) = make_with(master, ps=[A])
+    assert numbers_of(anew) == ([3], [3])
+
+
+def test_constants_of_a_part_that_failed_are_forgotten(master: Conversation) -> None:
+    master.create()
+    make_with(master, ps=[A], w0=[B])
+    master.answer(PS, pb.GraphHandle(graph=5))
+    assert master.fail(FIRST, InvalidArgumentError("no kernel")) == [
+        "ps <~ DeregisterGraph",
+        "w0 <~ DeregisterGraph",
+        "answer client#1 2: InvalidArgumentError",
+    ]
+    told = [(list(message.body.graphs), list(message.body.constants)) for message in master.messages]
+    assert told == [([5], [1]), ([], [1])]
+
+
 # --- callables
 
 
 def test_a_callable_is_cut_and_registered_where_it_has_a_part(master: Conversation) -> None:
     master.create()
-    assert master.ask(pb.MakeCallable(session=master.session), graph=GRAPH) == ["cut"]
-    registered = master.tell(m.GraphCut(master.cut, PARTS, {"v": PS}, None))
+    assert master.ask(master.wanted()) == ["cut version 0 for client#1"]
+    registered = master.tell(ev.GraphCut(master.cut, PARTS, {"v": PS}, None))
     assert registered == [f"{task} <- RegisterGraph" for task in ("ps", "w0", "w1")]
     master.answer(PS, pb.GraphHandle(graph=1))
     master.answer(FIRST, pb.GraphHandle(graph=1))
@@ -246,15 +385,15 @@ def test_a_callable_is_cut_and_registered_where_it_has_a_part(master: Conversati
 
 def test_a_graph_that_cannot_be_cut_is_refused(master: Conversation) -> None:
     master.create()
-    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
-    failed = m.GraphCut(master.cut, {}, {}, InvalidArgumentError("no such device"))
+    master.ask(master.wanted())
+    failed = ev.GraphCut(master.cut, {}, {}, InvalidArgumentError("no such device"))
     assert master.tell(failed) == ["answer client#1 2: InvalidArgumentError"]
 
 
 def test_a_part_that_does_not_compile_takes_the_others_with_it(master: Conversation) -> None:
     master.create()
-    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
-    master.tell(m.GraphCut(master.cut, PARTS, {}, None))
+    master.ask(master.wanted())
+    master.tell(ev.GraphCut(master.cut, PARTS, {}, None))
     master.answer(PS, pb.GraphHandle(graph=5))
     assert master.fail(FIRST, InvalidArgumentError("no kernel")) == []
     assert master.answer(SECOND, pb.GraphHandle(graph=6)) == [
@@ -267,12 +406,12 @@ def test_a_part_that_does_not_compile_takes_the_others_with_it(master: Conversat
 
 def test_a_session_closed_while_its_graph_is_cut_or_registered(master: Conversation) -> None:
     master.create()
-    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
+    master.ask(master.wanted())
     first = master.cut
-    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
-    master.tell(m.GraphCut(master.cut, {PS: PARTS[PS]}, {}, None))
+    master.ask(master.wanted())
+    master.tell(ev.GraphCut(master.cut, {PS: PARTS[PS]}, {}, None))
     master.ask(pb.CloseSession(session=master.session))
-    assert master.tell(m.GraphCut(first, PARTS, {}, None)) == ["answer client#1 2: CancelledError"]
+    assert master.tell(ev.GraphCut(first, PARTS, {}, None)) == ["answer client#1 2: CancelledError"]
     assert master.answer(PS, pb.GraphHandle(graph=1)) == ["answer client#1 3: CancelledError"]
     assert is_idle(master.master)
 
@@ -358,38 +497,38 @@ def test_a_client_may_give_a_step_up(ready: Conversation) -> None:
 
 
 def test_a_step_that_is_over_at_its_deadline_is_not_aborted(ready: Conversation) -> None:
-    ready.tell(w.Ticked(100.0))
+    ready.tell(ev.Ticked(100.0))
     ready.run(timeout_ms=1000)
     for task in TASKS:
         ready.finish(task)
-    assert ready.tell(w.Ticked(200.0)) == []
+    assert ready.tell(ev.Ticked(200.0)) == []
 
 
 def test_tasks_that_miss_the_deadline_are_ended_and_then_left(ready: Conversation) -> None:
-    ready.tell(w.Ticked(100.0))
+    ready.tell(ev.Ticked(100.0))
     ready.run(timeout_ms=1000)
     ready.finish(PS)
-    assert ready.tell(w.Ticked(101.0 + m.LATE_S)) == []
-    assert ready.tell(w.Ticked(101.1 + m.LATE_S)) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
-    assert ready.tell(w.Ticked(101.0 + m.LATE_S + m.GRACE_S)) == []
+    assert ready.tell(ev.Ticked(101.0 + m.LATE_S)) == []
+    assert ready.tell(ev.Ticked(101.1 + m.LATE_S)) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
+    assert ready.tell(ev.Ticked(101.0 + m.LATE_S + m.GRACE_S)) == []
     assert ready.finish(FIRST) == []
-    late = ready.tell(w.Ticked(101.2 + m.LATE_S + m.GRACE_S))
+    late = ready.tell(ev.Ticked(101.2 + m.LATE_S + m.GRACE_S))
     assert late == ["answer client#1 3: DeadlineExceededError"]
     assert isinstance(ready.error, DeadlineExceededError)
     assert ready.finish(SECOND) == []  # nobody waits for it any more
 
 
 def test_who_does_not_end_a_failed_step_is_waited_for_only_so_long(ready: Conversation) -> None:
-    ready.tell(w.Ticked(50.0))
+    ready.tell(ev.Ticked(50.0))
     ready.run()
     ready.fail(PS, InvalidArgumentError("planted"))
-    assert ready.tell(w.Ticked(50.0 + m.GRACE_S)) == []
-    assert ready.tell(w.Ticked(50.1 + m.GRACE_S)) == ["answer client#1 3: InvalidArgumentError"]
+    assert ready.tell(ev.Ticked(50.0 + m.GRACE_S)) == []
+    assert ready.tell(ev.Ticked(50.1 + m.GRACE_S)) == ["answer client#1 3: InvalidArgumentError"]
 
 
 def test_a_step_without_a_deadline_may_take_any_time(ready: Conversation) -> None:
     ready.run()
-    assert ready.tell(w.Ticked(1e6)) == []
+    assert ready.tell(ev.Ticked(1e6)) == []
 
 
 def test_a_session_closed_while_a_step_runs_ends_it(ready: Conversation) -> None:
@@ -405,14 +544,14 @@ def test_a_session_closed_while_a_step_runs_ends_it(ready: Conversation) -> None
 
 def test_what_a_client_began_ends_with_it(ready: Conversation) -> None:
     ready.run()
-    lines = ready.tell(w.PeerLost(CLIENT, UnavailableError("gone")))
+    lines = ready.tell(ev.PeerLost(CLIENT, UnavailableError("gone")))
     assert lines == [f"{task} <~ DeleteWorkerSession" for task in ("ps", "w0", "w1")]
-    assert ready.tell(w.PeerLost(CLIENT, UnavailableError("gone"))) == []
+    assert ready.tell(ev.PeerLost(CLIENT, UnavailableError("gone"))) == []
 
 
 def test_a_callable_without_parts_is_there_at_once(master: Conversation) -> None:
     master.create()
-    master.ask(pb.MakeCallable(session=master.session), graph=GRAPH)
-    assert master.tell(m.GraphCut(master.cut, {}, {}, None)) == ["answer client#1 2: CallableHandle()"]
+    master.ask(master.wanted())
+    assert master.tell(ev.GraphCut(master.cut, {}, {}, None)) == ["answer client#1 2: CallableHandle()"]
     master.callable = master.messages[0].body.callable
     assert master.run()[0].startswith("answer client#1 3: StepResult")

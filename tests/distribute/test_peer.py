@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
+import functools
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 
 from flowrt.distribute.messages import PROTOCOL, Message, encode
-from flowrt.distribute.peer import MAX_SEEN, Peer, dial
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError, Origin, UnavailableError
+from flowrt.distribute.peer import MAX_REPEATED, Peer, dial
+from flowrt.distribute.response_cache import MAX_KEPT
+from flowrt.errors import (
+    AbortedError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    Origin,
+    UnavailableError,
+)
 from flowrt.protos import cluster_pb2 as pb
 from tests.distribute.simulated_network import End, Network
 
@@ -116,12 +126,95 @@ def test_an_answer_that_comes_twice_settles_once(pair: Pair) -> None:
     assert len(pair.settled) == 1
 
 
-def test_only_so_many_requests_are_remembered(pair: Pair) -> None:
-    for _ in range(MAX_SEEN + 2):
-        pair.ask(Message(pb.Heartbeat()))
+def test_a_request_whose_answer_was_lost_is_repeated_and_has_the_same_answer(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1)))
     pair.deliver()
-    ((peer, _, _), *_) = pair.called.requests
-    assert len(peer._seen) == MAX_SEEN
+    ((peer, number, _),) = pair.called.requests
+    peer.answer(number, Message(pb.Done(), [np.arange(2000)]), None)
+    pair.network.lose(pair.here, 0)
+    for _ in range(2):
+        pair.peer.repeat()
+    pair.deliver()
+    assert len(pair.called.requests) == 1
+    (body,) = pair.settled
+    assert type(body) is pb.Done
+
+
+def test_a_request_that_was_lost_is_repeated(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1)))
+    pair.network.lose(pair.here.other, 0)
+    for _ in range(2):
+        pair.peer.repeat()
+    pair.deliver()
+    assert [body.step for _, _, body in pair.called.requests] == [1]
+
+
+def test_a_request_is_repeated_ever_more_rarely(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1)))
+    sent = []
+    for _ in range(20):
+        pair.peer.repeat()
+        sent.append(len(pair.here.other.inbox) - 1)
+    assert [sent.index(count) for count in range(6)] == [0, 1, 2, 4, 8, 16]
+    pair.deliver()
+    assert len(pair.called.requests) == 1
+
+
+def test_each_answer_of_one_request_is_repeated_for_itself(pair: Pair) -> None:
+    """Of two tensors that were asked for at once one was lost, one is still to come."""
+    got: list[Any] = []
+    dones = [functools.partial(lambda i, message, error: got.append(i), i) for i in range(3)]
+    pair.peer.ask_all(Message(pb.RecvTensor(step=1, keys=["a", "b", "c"])), dones)
+    pair.deliver()
+    ((peer, first, _),) = pair.called.requests
+    peer.answer(first, Message(pb.Done()), None)
+    pair.deliver()
+    peer.answer(first + 1, Message(pb.Done()), None)
+    pair.network.lose(pair.here, 0)
+    for _ in range(2):
+        pair.peer.repeat()
+    pair.deliver()
+    assert got == [0, 1]
+    peer.answer(first + 2, Message(pb.Done()), None)
+    pair.deliver()
+    assert got == [0, 1, 2]
+
+
+def test_a_large_request_is_sent_once(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1), [np.zeros(1000)]))
+    pair.ask(Message(pb.DeregisterGraph(session="s" * MAX_REPEATED)))
+    for _ in range(4):
+        pair.peer.repeat()
+    assert len(pair.here.other.inbox) == 2
+
+
+def test_who_asks_again_for_what_is_not_kept_is_told(pair: Pair) -> None:
+    pair.ask(Message(pb.RunGraph(step=1)))
+    pair.deliver()
+    ((peer, number, _),) = pair.called.requests
+    peer.answer(number, Message(pb.Done(), [np.zeros(MAX_KEPT)]), None)
+    pair.network.lose(pair.here, 0)
+    for _ in range(2):
+        pair.peer.repeat()
+    pair.deliver()
+    (error,) = pair.settled
+    assert type(error) is AbortedError
+    assert len(pair.called.requests) == 1
+
+
+def test_answers_are_kept_until_the_next_request_settles_them(pair: Pair) -> None:
+    for step in range(5):
+        pair.ask(Message(pb.RunGraph(step=step)))
+    pair.deliver()
+    for peer, number, _ in pair.called.requests:
+        peer.answer(number, Message(pb.StepResult(step_stats=[b"x" * 100])), None)
+    pair.deliver()
+    cache = pair.called.requests[0][0]._cache
+    assert cache._bytes > 500
+    pair.ask(Message(pb.Heartbeat()))
+    pair.deliver()
+    assert cache._bytes == 0
+    cache.check()
 
 
 def test_a_loss_ends_all_that_was_asked_in_the_same_root_cause(pair: Pair) -> None:

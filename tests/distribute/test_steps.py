@@ -6,9 +6,9 @@ from typing import Any, cast
 
 import pytest
 
+from flowrt.distribute.events import StartStep, StepEnded
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.steps import Steps
-from flowrt.distribute.worker import StartStep, StepEnded
 from flowrt.errors import DeadlineExceededError, InvalidArgumentError, OpError, Origin
 from flowrt.graph.evaluate import located
 from flowrt.graph.text import parse_subgraph

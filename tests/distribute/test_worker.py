@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from flowrt.distribute import events as ev
 from flowrt.distribute import worker as w
 from flowrt.distribute.messages import Message, encode_status
 from flowrt.errors import CancelledError, InvalidArgumentError, OpError, Origin, UnavailableError
@@ -40,7 +41,7 @@ class Conversation:
 
     def ask(self, body: Any, tensors: Sequence[Any] = (), graph: Any = None, peer: str = MASTER) -> list[str]:
         self._serial += 1
-        return self.tell(w.Asked(peer, self._serial, Message(body, tensors, graph)))
+        return self.tell(ev.Asked(peer, self._serial, Message(body, tensors, graph)))
 
     def tell(self, event: Any) -> list[str]:
         self.errors = []
@@ -48,21 +49,22 @@ class Conversation:
 
     def _text(self, action: Any) -> str:
         match action:
-            case w.Answer(peer, request_id, message, None):
+            case ev.Answer(peer, request_id, message, None):
                 return f"answer {peer} {request_id}: {type(message.body).__name__}"
-            case w.Answer(peer, request_id, None, error):
+            case ev.Answer(peer, request_id, None, error):
                 self.errors.append(error)
                 return f"answer {peer} {request_id}: {type(error).__name__}"
-            case w.CompileGraph(_, session):
-                return f"compile for {session}"
-            case w.StartStep(step, part, feeds, rendezvous, timeout_ms):
+            case ev.CompileGraph(_, session, peer, message, constants):
+                assert message.graph is GRAPH
+                return f"compile for {session} of {peer}, with {list(constants)}"
+            case ev.StartStep(step, part, feeds, rendezvous, timeout_ms):
                 assert rendezvous is self.made[step]
                 return f"start {step}: {part}({', '.join(map(str, feeds))}) in {timeout_ms} ms"
-            case w.EndStep(step, rendezvous, error):
+            case ev.EndStep(step, rendezvous, error):
                 assert rendezvous is self.made[step]
                 self.errors.append(error)
                 return f"end {step}: {type(error).__name__}"
-            case w.ServeTensors(step, rendezvous, peer, request_id, keys):
+            case ev.ServeTensors(step, rendezvous, peer, request_id, keys):
                 assert rendezvous is self.made[step]
                 return f"serve {peer} {request_id}: {len(keys)} of {step}"
             case _:
@@ -84,10 +86,10 @@ def ready(worker: Conversation) -> Conversation:
 
 def register(worker: Conversation, session: str = "s", part: Any = "part") -> int:
     (compiling,) = worker.worker.handle(
-        w.Asked(MASTER, 99, Message(pb.RegisterGraph(session=session), graph=GRAPH))
+        ev.Asked(MASTER, 99, Message(pb.RegisterGraph(session=session), graph=GRAPH))
     )
     number = int(compiling.graph)
-    worker.tell(w.GraphCompiled(number, part, None))
+    worker.tell(ev.GraphCompiled(number, part, None))
     return number
 
 
@@ -103,8 +105,8 @@ def recv(worker: Conversation, step: int = 7, key: str = KEY) -> list[str]:
     return worker.ask(pb.RecvTensor(step=step, keys=[key, key]), peer=CONSUMER)
 
 
-def ended(step: int = 7, error: OpError | None = None) -> w.StepEnded:
-    return w.StepEnded(step, ("value",), error)
+def ended(step: int = 7, error: OpError | None = None) -> ev.StepEnded:
+    return ev.StepEnded(step, ("value",), error)
 
 
 def aborted(step: int = 7, task: str = OTHER) -> pb.CleanupGraph:
@@ -125,8 +127,8 @@ def test_a_session_has_the_devices_of_the_task(worker: Conversation) -> None:
 
 def test_a_graph_is_compiled_and_has_a_handle(worker: Conversation) -> None:
     worker.ask(pb.CreateWorkerSession(session="s"))
-    assert worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH) == ["compile for s"]
-    assert worker.tell(w.GraphCompiled(graph_of(worker), "part", None)) == ["answer master#1 2: GraphHandle"]
+    assert worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH) == ["compile for s of master#1, with []"]
+    assert worker.tell(ev.GraphCompiled(graph_of(worker), "part", None)) == ["answer master#1 2: GraphHandle"]
     assert worker.ask(pb.DeregisterGraph(graphs=[graph_of(worker)])) == [
         "ForgetParts ['part']",
         "answer master#1 3: Done",
@@ -136,7 +138,7 @@ def test_a_graph_is_compiled_and_has_a_handle(worker: Conversation) -> None:
 def test_a_graph_that_does_not_compile_is_forgotten(worker: Conversation) -> None:
     worker.ask(pb.CreateWorkerSession(session="s"))
     worker.ask(pb.RegisterGraph(session="s"), graph=GRAPH)
-    failed = w.GraphCompiled(graph_of(worker), None, InvalidArgumentError("no kernel"))
+    failed = ev.GraphCompiled(graph_of(worker), None, InvalidArgumentError("no kernel"))
     assert worker.tell(failed) == ["answer master#1 2: InvalidArgumentError"]
     assert not worker.worker._graphs
 
@@ -146,9 +148,35 @@ def test_a_graph_of_an_unknown_session_is_refused(worker: Conversation) -> None:
     assert "Make a new Session" in worker.errors[0].message
 
 
-def test_a_request_without_its_graph_is_refused(worker: Conversation) -> None:
+def test_constants_stay_until_they_are_forgotten(worker: Conversation) -> None:
     worker.ask(pb.CreateWorkerSession(session="s"))
-    assert worker.ask(pb.RegisterGraph(session="s")) == ["answer master#1 2: InvalidArgumentError"]
+
+    def register_with(numbers: list[int], carried: dict[int, str]) -> list[str]:
+        body = pb.RegisterGraph(session="s", constants=numbers, carried=list(carried))
+        return worker.ask(body, list(carried.values()), GRAPH)
+
+    assert register_with([1, 2, 1], {1: "a", 2: "b"}) == ["compile for s of master#1, with ['a', 'b', 'a']"]
+    assert register_with([2, 3], {3: "c"}) == ["compile for s of master#1, with ['b', 'c']"]
+    worker.ask(pb.DeregisterGraph(session="s", constants=[2]))
+    assert register_with([3, 1], {}) == ["compile for s of master#1, with ['c', 'a']"]
+    assert register_with([2], {}) == ["answer master#1 6: InvalidArgumentError"]
+    assert register_with([4], {4: "d"} | {5: "e"}) == ["compile for s of master#1, with ['d']"]
+
+
+def test_constants_that_nothing_announces_are_refused(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    lines = worker.ask(pb.RegisterGraph(session="s"), ["a"], GRAPH)
+    assert lines == ["answer master#1 2: InvalidArgumentError"]
+    assert not worker.worker._graphs
+
+
+def test_constants_end_with_their_session(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    worker.ask(pb.RegisterGraph(session="s", constants=[1], carried=[1]), ["a"], GRAPH)
+    worker.ask(pb.DeleteWorkerSession(session="s"))
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    lines = worker.ask(pb.RegisterGraph(session="s", constants=[1]), [], GRAPH)
+    assert lines == ["answer master#1 5: InvalidArgumentError"]
 
 
 def test_a_session_closed_while_its_graph_compiles(worker: Conversation) -> None:
@@ -161,7 +189,7 @@ def test_a_session_closed_while_its_graph_compiles(worker: Conversation) -> None
         "CloseWorkerSession s None",
         "answer master#1 3: Done",
     ]
-    assert worker.tell(w.GraphCompiled(number, "part", None)) == ["ForgetParts ['part']"]
+    assert worker.tell(ev.GraphCompiled(number, "part", None)) == ["ForgetParts ['part']"]
 
 
 def test_a_session_closed_twice_is_closed_once(ready: Conversation) -> None:
@@ -299,16 +327,16 @@ def test_what_is_no_key_is_refused(ready: Conversation, key: str) -> None:
 
 
 def test_requests_for_a_step_that_never_comes_end(ready: Conversation) -> None:
-    ready.tell(w.Ticked(100.0))
+    ready.tell(ev.Ticked(100.0))
     recv(ready)
-    assert ready.tell(w.Ticked(100.0 + w.EARLY_S)) == []
-    assert ready.tell(w.Ticked(100.5 + w.EARLY_S)) == ["end 7: UnavailableError"]
+    assert ready.tell(ev.Ticked(100.0 + w.EARLY_S)) == []
+    assert ready.tell(ev.Ticked(100.5 + w.EARLY_S)) == ["end 7: UnavailableError"]
     assert run(ready) == ["answer master#1 3: UnavailableError"]
 
 
 def test_a_step_that_runs_is_not_ended_by_time(ready: Conversation) -> None:
     run(ready)
-    assert ready.tell(w.Ticked(10 * w.EARLY_S)) == []
+    assert ready.tell(ev.Ticked(10 * w.EARLY_S)) == []
 
 
 def test_only_so_many_steps_are_remembered(ready: Conversation, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -325,7 +353,7 @@ def test_only_so_many_steps_are_remembered(ready: Conversation, monkeypatch: pyt
 def test_what_a_peer_began_ends_with_it(ready: Conversation) -> None:
     run(ready)
     assert ready.worker.serves(MASTER)
-    assert ready.tell(w.PeerLost(MASTER, UnavailableError("gone"))) == [
+    assert ready.tell(ev.PeerLost(MASTER, UnavailableError("gone"))) == [
         "end 7: UnavailableError",
         "ForgetParts ['part']",
         "CloseWorkerSession s gone",
@@ -335,7 +363,7 @@ def test_what_a_peer_began_ends_with_it(ready: Conversation) -> None:
 
 def test_the_loss_of_another_peer_changes_nothing(ready: Conversation) -> None:
     run(ready)
-    assert ready.tell(w.PeerLost(CONSUMER, UnavailableError("gone"))) == []
+    assert ready.tell(ev.PeerLost(CONSUMER, UnavailableError("gone"))) == []
 
 
 def test_a_task_that_drains_takes_no_new_work_and_ends_what_it_has(ready: Conversation) -> None:
@@ -354,7 +382,7 @@ def test_a_task_drains_once(ready: Conversation) -> None:
 
 def test_it_says_how_it_is(ready: Conversation) -> None:
     run(ready)
-    (answer,) = ready.worker.handle(w.Asked(MASTER, 1, Message(pb.GetStatus())))
+    (answer,) = ready.worker.handle(ev.Asked(MASTER, 1, Message(pb.GetStatus())))
     body = answer.message.body
     assert (body.task, body.incarnation, body.sessions, body.running_steps) == (TASK, LIFE, 1, 1)
     assert ready.ask(pb.Heartbeat()) == ["answer master#1 3: Done"]

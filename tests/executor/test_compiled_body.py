@@ -206,5 +206,5 @@ def test_rows_of_several_pieces(monkeypatch):
     """Joined, or, where they are many bytes, left where they are."""
     feeds = {"x": np.linspace(-1, 1, 5).astype("f"), "steps": 5 * FIRST_ROWS}
     expected = run(recurrence, feeds, steps=1)
-    monkeypatch.setattr(list_rows, "MAX_JOINED", 100)
+    monkeypatch.setattr(list_rows, "MAX_PIECE", 100)
     assert_equal(run(recurrence, feeds, steps=1), expected)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.device import host_jit
 from flowrt.device.call_sequence import in_sequence, is_compiled, joined
+from flowrt.executor import small_calls
 from flowrt.executor.arguments import Later
 from flowrt.executor.small_calls import MAX_SMALL, small_call
 from tests.executor.fused_sessions import plans_of
@@ -55,6 +56,53 @@ def test_products(m, n, k, lies_a, lies_b, transpose_a, transpose_b, dtype):
     left, right = (a.T if transpose_a else a).astype(float), (b.T if transpose_b else b).astype(float)
     bound = (k + 1) * np.finfo(dtype).eps * (abs(left) @ abs(right))
     assert (abs(out - left @ right) <= bound).all()
+
+
+@pytest.mark.parametrize("registers", [(16, 32), (8, 16), (4, 16)])
+@pytest.mark.parametrize(
+    ("m", "k", "n"), [(1, 5, 33), (13, 7, 40), (26, 3, 100), (12, 64, 32), (2, 300, 17), (5, 9, 3)]
+)
+def test_products_in_tiles(monkeypatch, m, k, n, registers):
+    """Of any processor, with whole tiles and with what is left of rows and columns; strip by strip, too."""
+    monkeypatch.setattr(small_calls, "vector_registers", lambda: registers)
+    rng = np.random.default_rng(0)
+    for dtype in ("float32", "float64"):
+        a, b, out = rng.normal(size=(m, k)), rng.normal(size=(k, n)), np.full((m, n), np.nan)
+        a, b, out = a.astype(dtype), b.astype(dtype), out.astype(dtype)
+        function, (table, _, extent) = small_call(node_of(lambda a=a, b=b: tf.matmul(a, b)), (a, b), (out,))
+        for strip in reversed(range(extent)):
+            function(table, strip, strip + 1)
+        bound = (k + 1) * np.finfo(dtype).eps * (abs(a).astype(float) @ abs(b))
+        assert (abs(out - a.astype(float) @ b) <= bound).all()
+        again, before = np.empty_like(out), out.copy()
+        function, arguments = small_call(
+            node_of(lambda a=a, b=b: tf.matmul(a, b)), (a[::-1], b), (again[::-1],)
+        )
+        function(*arguments)
+        np.testing.assert_array_equal(again, before)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
+@pytest.mark.parametrize("ids", [np.int32(2), np.array([3, 0, 3]), np.array([[1], [2]], np.int32)])
+def test_gathers(ids, dtype):
+    params = np.arange(24).reshape(4, 3, 2).astype(dtype)
+    node, ids = node_of(lambda: tf.gather(params, ids)), np.asarray(ids)
+    out = np.empty((*ids.shape, 3, 2), dtype)
+    function, arguments = small_call(node, (params, ids, 0), (out,))
+    function(*arguments)
+    np.testing.assert_array_equal(out, params[ids])
+
+
+@pytest.mark.parametrize("wrong", [-1, 4, 2**31 - 1, -(2**31)])
+def test_a_gather_refuses_what_is_no_row(wrong):
+    params, ids, out = np.ones((4, 2), "f"), np.array([1, 1], np.int32), np.empty((2, 2), "f")
+    function, arguments = small_call(node_of(lambda: tf.gather(params, ids)), (params, ids, 0), (out,))
+    function(*arguments)
+    ids[1] = wrong
+    with pytest.raises(tf.errors.InvalidArgumentError, match=rf"expected an index in \[0, 4\); got {wrong}$"):
+        function(*arguments)
+    ids[1] = 3
+    function(*arguments)  # it is forgotten
 
 
 def test_products_of_what_is_not_finite():

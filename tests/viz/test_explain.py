@@ -1,5 +1,6 @@
 """`explain`: each operation's device and a reason that is true, the plan, and the programs' text."""
 
+import re
 import sys
 from pathlib import Path
 
@@ -226,10 +227,34 @@ def test_bad_input_is_one_line(tmp_path, capsys, own_graph, source, words):
     assert err.count("\n") == 1
 
 
-def test_an_error_of_the_script_is_the_scripts(tmp_path, own_graph):
-    with pytest.raises(ZeroDivisionError):
-        questions_of_script(str(script(tmp_path, "1 / 0\n")))
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def f():\n    1 / 0\nf()\n", r"script.py:4: ZeroDivisionError: division by zero$"),
+        ("raise ValueError('first\\nsecond')\n", r"script.py:3: ValueError: first$"),
+        ("tf.ones([2]) + tf.ones([3])\n", r"script.py:3: InvalidArgumentError: Add"),
+        ("x = = 1\n", r"script.py:3: SyntaxError: invalid syntax$"),
+        ("import no_such_module\n", r"script.py:3: ModuleNotFoundError: No module named 'no_such_module'$"),
+    ],
+)
+def test_an_error_of_the_script_is_one_line(tmp_path, own_graph, capsys, text, said):
+    path = str(script(tmp_path, text))
+    assert main(["explain", path]) == 2
+    assert main(["export", path, "--out", str(tmp_path / "x.dot")]) == 2
+    for line in capsys.readouterr().err.splitlines():
+        assert re.search(said, line)
     assert ON_COMPILE == []
+    assert not (tmp_path / "x.dot").exists()
+
+
+def test_the_traceback_of_a_script_is_there_for_who_asks(tmp_path, own_graph, caplog):
+    caplog.set_level("DEBUG", "flowrt")
+    assert main(["explain", str(script(tmp_path, "1 / 0\n"))]) == 2
+    assert "ZeroDivisionError" in caplog.text
+    assert "script.py" in caplog.text
+
+
+def test_a_script_that_runs_nothing_is_one_line(tmp_path, own_graph):
     with pytest.raises(InvalidArgumentError, match="it ran none"):
         questions_of_script(str(script(tmp_path, "")))
 

@@ -80,6 +80,22 @@ class StrategyExtended(ABC):
         """Where the variables of an optimizer that belong to none of ``var_list`` are."""
         return self.parameter_devices
 
+    # --- workers
+
+    experimental_between_graph = False
+    """Whether each worker builds and runs a graph of its own."""
+    experimental_should_init = True
+    """Whether this worker initializes variables."""
+    experimental_require_static_shapes = False
+    should_checkpoint = True
+    """Whether this worker is the one that writes checkpoints."""
+    should_save_summary = True
+
+    @property
+    def initializes_each_graph(self) -> bool:
+        """Whether workers have variables of their own, and all of them initialize and restore these."""
+        return self.experimental_between_graph and self.experimental_should_init
+
     # --- input
 
     @property

@@ -83,7 +83,11 @@ class MultiWorkerMirroredStrategy(Strategy):
 
 
 class MultiWorkerExtended(MirroredExtended):
-    """Variables have a copy on each device of each worker. ``group`` has a rank a worker."""
+    """Variables have a copy on each device of each worker. ``group`` has a rank a worker; the first one
+    saves, since the others have the same values.
+    """
+
+    experimental_between_graph = True
 
     def __init__(
         self, strategy: Strategy, group: Group, devices: tuple[str, ...], options: CommunicationOptions
@@ -92,17 +96,11 @@ class MultiWorkerExtended(MirroredExtended):
         self._reduction = GroupCrossDeviceOps(group, devices, group.size * len(devices), options)
         super().__init__(strategy, devices, self._reduction)
         self.first_replica_id = self._rank * len(devices)
+        self.should_checkpoint = self.should_save_summary = self._rank == 0
 
     @property
     def num_replicas_in_sync(self) -> int:
         return self._group.size * len(self.worker_devices)
-
-    @property
-    def should_checkpoint(self) -> bool:
-        """Whether this worker is the one that saves: the others have the same values."""
-        return self._rank == 0
-
-    should_save_summary = should_checkpoint
 
     @property
     def input_context(self) -> InputContext:

@@ -6,8 +6,8 @@
     MirroredVariable     read: own copy                 read: the first copy        the first copy;
       ON_WRITE, AUTO     write: aggregated, all copies  write: all copies             all get it
     SyncOnReadVariable   read: own copy                 read: copies aggregated     what a read gives;
-      ON_READ            write: own copy                write: so that a read         as a write
-                                                          gives the value
+      ON_READ            write: own copy                write: so that a read         as a write;
+                                                          gives the value               by all workers
 
 A write in a replica with ON_WRITE needs an aggregation (SUM, MEAN, ONLY_FIRST_REPLICA) and has to be made by
 all replicas. While `StrategyExtended.update` updates a copy, the variable stands for that copy alone.
@@ -298,15 +298,20 @@ class SyncOnReadVariable(DistributedVariable):
         """A value a copy: with the copies of other workers they add up to ``value``. They are equal but for
         what integers leave over, which the first replica of all gets.
         """
-        extended = self._strategy.extended
-        count = extended.num_replicas_in_sync
+        count = self._strategy.extended.num_replicas_in_sync
         share: Any = div(value, count)
-        parts = [share] * len(self._copies)
-        if extended.first_replica_id == 0 and self.dtype.is_integer:
-            parts[0] = value - share * (count - 1)
-        return _spread(parts)
+        return _spread(self._with_rest(share, value - share * (count - 1)))
+
+    def _with_rest(self, share: Any, rest: Any) -> list[Any]:
+        has_first = self._strategy.extended.first_replica_id == 0 and self.dtype.is_integer
+        return [rest if has_first else share] + [share] * (len(self._copies) - 1)
 
     # --- what is saved and restored
+
+    @property
+    def shared_value(self) -> Tensor | None:
+        has_all = len(self._copies) == self._strategy.extended.num_replicas_in_sync
+        return None if has_all or self.aggregation not in _REDUCTIONS else self._snapshot
 
     def value_of_copies(self, values: Sequence[Any]) -> Any:
         if self.aggregation not in _REDUCTIONS:
@@ -317,12 +322,11 @@ class SyncOnReadVariable(DistributedVariable):
         return (total // len(values) if self.dtype.is_integer else total / len(values)).astype(total.dtype)
 
     def value_for_copies(self, value: Any) -> Sequence[Any]:
-        count = len(self._copies)
         if self.aggregation is not VariableAggregation.SUM:
-            return [value] * count
-        value = np.asarray(value, self.dtype.np)
+            return [value] * len(self._copies)
+        value, count = np.asarray(value, self.dtype.np), self._strategy.extended.num_replicas_in_sync
         share = value // count if self.dtype.is_integer else (value / count).astype(value.dtype)
-        return [value - share * (count - 1) if self.dtype.is_integer else share] + [share] * (count - 1)
+        return self._with_rest(share, value - share * (count - 1))
 
 
 def _first(value: Any) -> Any:

@@ -1,11 +1,12 @@
-"""Queues' operations: a handle for an `ElementQueue` of the session, enqueue, dequeue, close.
+"""Queues' operations: handles for an `ElementQueue` of the session, enqueue, dequeue, close.
 
 Those of one step run in the order of creation; who waits for the other end waits for another step.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,8 @@ from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.element_queue import ElementQueue
+from flowrt.graph.element_stores import ByPriority, InOrder, Shuffled, Store
+from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Attr,
@@ -25,33 +28,72 @@ from flowrt.graph.op_def import (
     attr_string,
     define_op,
 )
+from flowrt.graph.random_stream import RandomStream
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
 UNBOUNDED = 2**31 - 1
 """Elements, as TensorFlow has it for a negative capacity."""
 
-_COMPONENTS = {"component_types": Attr("list(type)"), "shapes": Attr("list(shape)", ())}
 
-fifo_queue_op = define_op(
-    "FIFOQueueV2",
-    "-> resource",
-    attrs={
-        **_COMPONENTS,
-        "capacity": attr_int(-1),
-        "container": attr_string(""),
-        "shared_name": attr_string(""),
-    },
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effect=Effect.HANDLE,
-    state=lambda node: ElementQueue(
-        node.name, node.attrs["capacity"] if node.attrs["capacity"] >= 0 else UNBOUNDED
-    ),
-    value=lambda s: (s.attrs["component_types"], s.attrs["shapes"]),
-    doc="The handle of a first-in, first-out queue of the session.",
+def _define_queue(
+    name: str,
+    doc: str,
+    store: Callable[[Node], Store] = lambda node: InOrder(),
+    attrs: Mapping[str, Attr] = MappingProxyType({}),
+    first: Sequence[tuple[DType, Shape]] = (),
+) -> OpDef:
+    """``first``: components before those that the attributes name."""
+
+    def shapes_of(attrs: Mapping[str, Any]) -> list[Shape]:
+        return [*(shape for _, shape in first), *attrs["shapes"]] if attrs["shapes"] else []
+
+    def components(s: ShapeContext) -> tuple[list[DType], list[Shape]]:
+        return [*(dtype for dtype, _ in first), *s.attrs["component_types"]], shapes_of(s.attrs)
+
+    def new_queue(node: Node) -> ElementQueue:
+        capacity = node.attrs["capacity"]
+        capacity = capacity if capacity >= 0 else UNBOUNDED
+        return ElementQueue(node.name, capacity, store(node), shapes_of(node.attrs))
+
+    return define_op(
+        name,
+        "-> resource",
+        attrs={
+            "component_types": Attr("list(type)"),
+            "shapes": Attr("list(shape)", ()),
+            "capacity": attr_int(-1),
+            "container": attr_string(""),
+            "shared_name": attr_string(""),
+            **attrs,
+        },
+        shape=lambda s: [()],
+        kernel=lambda xp, state: state,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effect=Effect.HANDLE,
+        state=new_queue,
+        value=components,
+        doc=doc,
+    )
+
+
+fifo_queue_op = _define_queue("FIFOQueueV2", "The handle of a first-in, first-out queue of the session.")
+padding_fifo_queue_op = _define_queue(
+    "PaddingFIFOQueueV2",
+    "The handle of a first-in, first-out queue, whose elements are padded when several are taken.",
+)
+random_shuffle_queue_op = _define_queue(
+    "RandomShuffleQueueV2",
+    "The handle of a queue whose elements come out in random order.",
+    lambda node: Shuffled(RandomStream(node), node.attrs["min_after_dequeue"]),
+    {"min_after_dequeue": attr_int(0), "seed": attr_int(0), "seed2": attr_int(0)},
+)
+priority_queue_op = _define_queue(
+    "PriorityQueueV2",
+    "The handle of a queue whose element of least priority, its first component, comes out first.",
+    lambda node: ByPriority(),
+    first=[(dtypes.int64, ())],
 )
 
 
@@ -70,13 +112,20 @@ def _check_components(s: ShapeContext, is_batch: bool) -> list[Shape]:
         raise InvalidArgumentError(
             f"expected components of {names}; got {', '.join(dtype.name for dtype, _ in given)}"
         )
-    for i, (shape, (_, got)) in enumerate(zip(shapes, given, strict=False)):
+    _check_shapes(shapes, [shape for _, shape in given], is_batch)
+    return []
+
+
+def _check_shapes(shapes: Sequence[Shape], given: Sequence[Shape], is_batch: bool) -> None:
+    """``given`` are those of an element's components, or of a batch's; ``shapes`` the queue's, if it has
+    any.
+    """
+    for i, (shape, got) in enumerate(zip(shapes, given, strict=False)):
         expected = (None, *shape) if is_batch and shape is not None else shape
         if not compatible(got, expected):
             raise InvalidArgumentError(
                 f"component {i}: expected a value of shape {format_shape(expected)}; got {format_shape(got)}"
             )
-    return []
 
 
 def _elements_of(xp: Any, components: Sequence[Any]) -> list[tuple[Any, ...]]:
@@ -85,11 +134,12 @@ def _elements_of(xp: Any, components: Sequence[Any]) -> list[tuple[Any, ...]]:
     if len(rows) != 1:
         raise InvalidArgumentError(f"expected components with as many rows each; got {sorted(rows)}")
     owned = [xp.array(component) for component in components]  # a step's own memory is used again
-    return [tuple(xp.asarray(component[i]) for component in owned) for i in range(rows.pop())]
+    return [tuple([component[i, ...] for component in owned]) for i in range(rows.pop())]
 
 
 def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef:
     def kernel(xp: Any, handle: ElementQueue, components: Sequence[Any]) -> None:
+        _check_shapes(handle.shapes, [component.shape for component in components], is_batch)
         one = tuple([xp.array(component) for component in components]) if not is_batch else ()
         handle.put(_elements_of(xp, components) if is_batch else [one])
 
@@ -165,7 +215,7 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
         if n < 1:
             raise InvalidArgumentError(f"n: expected at least 1 element; got {n}")
         elements = _checked(handle.get(n, up_to), component_types)
-        return tuple([xp.stack(values) for values in zip(*elements, strict=True)])
+        return tuple([_stacked(xp, values) for values in zip(*elements, strict=True)])
 
     def shape(s: ShapeContext) -> list[Shape]:
         wanted = s.value(1)
@@ -185,6 +235,20 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
         waits=True,
         doc=doc,
     )
+
+
+def _stacked(xp: Any, values: Sequence[Any]) -> Any:
+    """``values``, of one rank, along a new first dimension; with zeros, or empty strings, behind shorter
+    ones.
+    """
+    if all(value.shape == values[0].shape for value in values):
+        return xp.stack(values)
+    longest = tuple([max(sizes) for sizes in zip(*[value.shape for value in values], strict=True)])
+    fill = b"" if values[0].dtype == object else 0
+    stacked = xp.full((len(values), *longest), fill, values[0].dtype)
+    for row, value in zip(stacked, values, strict=True):
+        row[tuple([slice(size) for size in value.shape])] = value
+    return stacked
 
 
 queue_dequeue_many_op = _define_dequeue_many(

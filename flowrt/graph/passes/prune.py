@@ -27,16 +27,30 @@ def extract(
     only it needed falls away. Nobody waits for the operations named in ``done``: they ran earlier in the
     step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
     """
-    fed = {tensor.ref: _feed_node(tensor, shape) for tensor, shape in feeds.items()}
+    fed = {tensor.ref: feed_node(tensor, shape) for tensor, shape in feeds.items()}
+    # list(): one step under the interpreter lock, while other threads may add operations
+    nodes = {name: operation.node for name, operation in list(graph.operations.items())}
+    return extract_nodes(nodes, [t.ref for t in fetches], [op.name for op in targets], fed, done)
+
+
+def extract_nodes(
+    nodes: Mapping[str, Node],
+    fetches: Sequence[Ref],
+    targets: Sequence[str],
+    fed: Mapping[Ref, Node],
+    done: Collection[str] = (),
+) -> Subgraph:
+    """`extract` from a graph as data: ``nodes`` in order of creation, ``fed`` the `feed_node` of each fed
+    tensor.
+    """
     renamed = {ref: (node.name, 0) for ref, node in fed.items() if node.name != ref[0]}
-    operations = graph.operations
     found: dict[str, Node] = {node.name: node for node in fed.values()}
-    stack = [t.op.name for t in fetches if t.ref not in fed] + [op.name for op in targets]
+    stack = [name for name, index in fetches if (name, index) not in fed] + list(targets)
     while stack:
         name = stack.pop()
         if name in found:
             continue
-        node = operations[name].node
+        node = nodes[name]
         if node.op.name == "Placeholder":
             message = f"expected a value in feed_dict for this placeholder of {node.outputs[0]}; got none"
             raise located(node, InvalidArgumentError(message))
@@ -50,18 +64,18 @@ def extract(
             if producer not in found:
                 stack.append(producer)
         stack += node.controls
-    # list(): one step under the interpreter lock, while other threads may add operations
-    ordered = {name: found[name] for name in list(operations) if name in found}
-    aliases = {node.name: node for node in fed.values() if node.name not in operations}
+    ordered = {name: found[name] for name in nodes if name in found}
+    aliases = {node.name: node for node in fed.values() if node.name not in nodes}
     return Subgraph(
         sort_topologically(aliases | ordered),
         tuple(node.name for node in fed.values()),
-        tuple(renamed.get(t.ref, t.ref) for t in fetches),
-        tuple(op.name for op in targets),
+        tuple(renamed.get(ref, ref) for ref in fetches),
+        tuple(targets),
     )
 
 
-def _feed_node(tensor: Tensor, shape: Shape) -> Node:
+def feed_node(tensor: Tensor, shape: Shape) -> Node:
+    """What stands in the place of a tensor that is fed with a value of ``shape``."""
     name = tensor.op.name if len(tensor.op.outputs) == 1 else f"_feed_{tensor.op.name}_{tensor.index}"
     attrs = {"dtype": tensor.dtype, "shape": shape}
     spec = TensorSpec(tensor.dtype, shape)

@@ -182,7 +182,7 @@ function setColumns(rows) {
         : width / 2;
     at[i] = Math.min(
       most[i],
-      before[i].reduce((x, [j, gap]) => Math.max(x, at[j] + gap), wanted),
+      before[i].reduce((x, [j, gap]) => Math.max(x, at[j] + gap), Math.max(least[i], wanted)),
     );
     centres.set(column, at[i]);
   });

@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import sys
+import tempfile
 import time
 
 import numpy as np
@@ -122,7 +123,81 @@ def assigns_a_sum(strategy):
         return int(session.run(read))
 
 
-DOES = {"assigned": assigns_a_sum, "uneven": reads_unevenly, "sparse": looks_up}
+def counts_on_read(strategy):
+    """Variables that replica r of all has made 3 + 10 r, of each aggregation and of two dtypes."""
+    found = {}
+    with strategy.scope():
+        for aggregation in ("SUM", "MEAN", "ONLY_FIRST_REPLICA"):
+            for dtype in (tf.float32, tf.int64):
+                found[f"{aggregation}_{dtype.name}"] = tf.get_variable(
+                    f"{aggregation}_{dtype.name}",
+                    initializer=tf.constant(3, dtype),
+                    trainable=False,
+                    synchronization=tf.VariableSynchronization.ON_READ,
+                    aggregation=tf.VariableAggregation[aggregation],
+                )
+
+    def fn():
+        replica = tf.distribute.get_replica_context().replica_id_in_sync_group
+        return [v.assign_add(tf.cast(10 * replica, v.dtype)).op for v in found.values()]
+
+    return found, strategy.group(strategy.run(fn))
+
+
+def own_values(session, found):
+    return {name: session.run(list(v.copies))[0].item() for name, v in found.items()}
+
+
+def saves(strategy):
+    """What is in the checkpoint of each worker, and what each worker's copies are when it is restored."""
+    found, count = counts_on_read(strategy)
+    saver = tf.train.Saver(found)
+    with tempfile.TemporaryDirectory() as directory, tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(count)
+        before = own_values(session, found)
+        prefix = saver.save(session, f"{directory}/model")
+        reader = tf.train.NewCheckpointReader(prefix)
+        saved = {name: reader.get_tensor(name).item() for name in found}
+        session.run(tf.global_variables_initializer())
+        saver.restore(session, prefix)
+        return before, saved, own_values(session, found)
+
+
+def monitors(strategy):
+    """A loop to the step LAST_STEP with checkpoints in the directory CHECKPOINTS, which all workers name: the
+    step that it began at, and for the one that saves a sum over all replicas and a weight in each checkpoint.
+    """
+    _, count = counts_on_read(strategy)
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+        optimizer = tf.train.GradientDescentOptimizer(1.0)
+    train = strategy.group(strategy.run(lambda: optimizer.minimize(-weight, global_step=step)))
+    directory, last_step = os.environ["CHECKPOINTS"], int(os.environ["LAST_STEP"])
+    hooks = [tf.train.StopAtStepHook(last_step=last_step)]
+    with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=directory, hooks=hooks, save_summaries_steps=0, **json.loads(os.environ["INTERVAL"])
+    ) as session:
+        begun = session.run_step_fn(lambda step_context: int(step_context.session.run(step)))
+        while not session.should_stop():
+            session.run([train, count])
+    saved = {}
+    if not strategy.extended.should_checkpoint:
+        return begun, saved
+    for prefix in tf.train.get_checkpoint_state(directory).all_model_checkpoint_paths:
+        reader = tf.train.NewCheckpointReader(prefix)
+        saved[prefix.rpartition("-")[2]] = [reader.get_tensor(n).item() for n in ("SUM_int64", "weight")]
+    return begun, saved
+
+
+DOES = {
+    "assigned": assigns_a_sum,
+    "uneven": reads_unevenly,
+    "sparse": looks_up,
+    "saves": saves,
+    "monitors": monitors,
+}
 
 if WHAT == "absent" and TASK == 1:
     time.sleep(600)

@@ -88,11 +88,42 @@ def test_sparse_gradients_are_those_of_all() -> None:
     assert answers("sparse", 3) == [[3.0, 1.0, 1.0, 1.0, 0.0, 0.0]] * 3
 
 
-# --- what goes wrong
-
-
 def test_a_sum_over_all_replicas_is_what_was_assigned() -> None:
     assert answers("assigned", 2) == [7, 7]
+
+
+def test_what_replicas_wrote_is_saved_and_restored_as_one_value() -> None:
+    """Replicas of two workers have made 3 and 13 of it: the mean of 8 is everybody's, a sum of 16 is shared
+    out, the first replica's 3 is in its worker's checkpoint.
+    """
+    for own, (before, saved, after) in zip((3, 13), answers("saves", 2), strict=True):
+        for dtype in ("float32", "int64"):
+            names = [f"{aggregation}_{dtype}" for aggregation in ("SUM", "MEAN", "ONLY_FIRST_REPLICA")]
+            assert [before[name] for name in names] == [own] * 3
+            assert [saved[name] for name in names] == [16, 8, own]
+            assert [after[name] for name in names] == [8, 8, own]
+
+
+@pytest.mark.parametrize("interval", [{"save_checkpoint_steps": 2}, {"save_checkpoint_secs": 1e-9}])
+def test_a_monitored_loop_saves_what_all_workers_have_and_goes_on(
+    interval: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step adds 10 to the sum of 3 + 3, and 2 to the weight. The first worker's clock is everybody's."""
+    monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv("INTERVAL", json.dumps(interval))
+    begun = 0
+    for last_step in (3, 5):
+        monkeypatch.setenv("LAST_STEP", str(last_step))
+        (begun_first, saved), (begun_second, _) = answers("monitors", 2)
+        assert begun_first == begun_second == begun
+        assert str(last_step) in saved
+        assert len(saved) >= 2
+        for step, values in saved.items():
+            assert values == [6 + 10 * int(step), 2 * int(step)]
+        begun = last_step
+
+
+# --- what goes wrong
 
 
 def test_a_worker_that_never_comes_is_named() -> None:

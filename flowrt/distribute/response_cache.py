@@ -1,0 +1,109 @@
+"""`ResponseCache`: what one end of a connection was asked, so that what comes twice is done once and has one
+answer.
+
+    begin(number)            None: it is new, do it. RUNNING: its answer will come. SETTLED: the asker has it.
+                             DROPPED: it was answered and is not kept. Else the answer, to be sent again
+    answer(number, frame)    it is kept until
+    settle(numbers)          the asker says, with its next message, that the answers have come
+
+At most once by the number of a call, and the next call as the acknowledgement: Birrell and Nelson,
+"Implementing Remote Procedure Calls" (1984). Pure: no thread, clock or connection.
+
+Rule of this file: memory is bounded. Of what is over there are `MAX_NUMBERS` numbers and `MAX_BYTES` bytes of
+answers; the oldest go.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections import OrderedDict
+from collections.abc import Iterable
+from typing import TypeAlias, final
+
+from flowrt.distribute.messages import Frame
+
+MAX_NUMBERS = 4096
+"""Of what is over, 110 bytes each. What is repeated is repeated within seconds."""
+
+MAX_BYTES = 1 << 20
+"""Of all answers that are kept."""
+
+MAX_KEPT = 64 << 10
+"""Bytes of one: a copy of so many takes 5 us. A larger tensor is sent out of the memory that it was made in,
+which the next step takes.
+"""
+
+
+class State(enum.Enum):
+    """Of a request that is no news."""
+
+    RUNNING = enum.auto()
+    SETTLED = enum.auto()
+    DROPPED = enum.auto()
+
+
+Known: TypeAlias = State | Frame
+
+
+@final
+class ResponseCache:
+    def __init__(self) -> None:
+        self._running: set[int] = set()
+        self._kept: OrderedDict[int, Frame] = OrderedDict()
+        self._bytes = 0
+        self._over: OrderedDict[int, State] = OrderedDict()
+
+    def begin(self, number: int) -> Known | None:
+        """A request has come. What is known of it, if it is not the first time; else it runs."""
+        if number in self._running:
+            return State.RUNNING
+        known = self._kept.get(number) or self._over.get(number)
+        if known is None:
+            self._running.add(number)
+        return known
+
+    def answer(self, number: int, frame: Frame) -> bool:
+        """A request is answered by ``frame``. Whether that is kept; if not, the request runs until `sent`."""
+        size = _size(frame)
+        if number not in self._running or size > MAX_KEPT:
+            return False
+        self._running.remove(number)
+        self._kept[number] = Frame(frame.header, [part.copy() for part in frame.payload])
+        self._bytes += size
+        while self._bytes > MAX_BYTES:
+            self._drop(next(iter(self._kept)), State.DROPPED)
+        return True
+
+    def sent(self, number: int) -> None:
+        """The bytes of an answer that is not kept have left."""
+        if number in self._running:
+            self._running.remove(number)
+            self._end(number, State.DROPPED)
+
+    def settle(self, numbers: Iterable[int]) -> None:
+        """The asker has the answers of these."""
+        for number in numbers:
+            if number in self._kept:
+                self._drop(number, State.SETTLED)
+            elif number in self._over:
+                self._over[number] = State.SETTLED
+
+    def check(self) -> None:
+        """Raise `AssertionError` unless its books are in order."""
+        assert self._bytes == sum(map(_size, self._kept.values())) <= MAX_BYTES
+        assert len(self._over) <= MAX_NUMBERS
+        assert not self._running & (self._kept.keys() | self._over.keys())
+        assert not self._kept.keys() & self._over.keys()
+
+    def _drop(self, number: int, state: State) -> None:
+        self._bytes -= _size(self._kept.pop(number))
+        self._end(number, state)
+
+    def _end(self, number: int, state: State) -> None:
+        self._over[number] = state
+        if len(self._over) > MAX_NUMBERS:
+            self._over.popitem(last=False)
+
+
+def _size(frame: Frame) -> int:
+    return len(frame.header) + sum(part.nbytes for part in frame.payload)

@@ -1,0 +1,148 @@
+"""Loops with products of matrices: whole in machine code, they give what the operations' own kernels give."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import flowrt as tf
+from flowrt.device import host_jit
+from flowrt.device.call_sequence import in_sequence
+from flowrt.executor.arguments import Operand
+from flowrt.executor.copies import copy_call
+from flowrt.executor.relocation import Relocation
+from flowrt.graph.node import TensorSpec
+from tests.executor.fused_sessions import plans_of
+from tests.executor.test_compiled_body import loops_of
+
+pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+
+TOLERANCE = 2e-12
+"""Of the largest number of a result, in float64: 9,000 ulp. A sum of products is added up in another order,
+which is off by an ulp or two, and a recurrence of 12 steps and its gradient carry that on.
+"""
+
+
+def session_of(graph, mode, monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", mode)
+    return tf.Session(graph=graph)
+
+
+def recurrent(rows, inputs, width, kind, dtype=tf.float64):
+    """A recurrent network along the rows of a feed, and the gradients of its weights. ``kind`` says how the
+    input and the state meet.
+    """
+    rng = np.random.default_rng(0)
+    graph = tf.Graph()
+    with graph.as_default():
+        xs, steps = tf.placeholder(dtype, [12, rows, inputs]), tf.placeholder(tf.int32, [])
+        scale = 1 / np.sqrt(inputs + width)
+        joined = tf.constant(rng.normal(size=(inputs + width, 2 * width), scale=scale), dtype)
+        turned = tf.constant(rng.normal(size=(2 * width, width), scale=scale), dtype)
+        bias = tf.constant(rng.normal(size=2 * width), dtype)
+
+        def cell(t, h, total):
+            x = tf.gather(xs, t)
+            if kind == "joined":
+                z = tf.matmul(tf.concat([x, h], 1), joined) + bias
+            elif kind == "apart":
+                z = tf.matmul(x, joined[:inputs]) + tf.matmul(h, joined[inputs:]) + bias
+            else:
+                z = tf.matmul(h, turned, transpose_b=True) + tf.matmul(x, joined[:inputs])
+            gate, add = tf.split(z, 2, 1)
+            h = h * tf.sigmoid(gate) + tf.tanh(add)
+            return t + 1, h, total + tf.reduce_sum(h * h)
+
+        start = [tf.constant(0), tf.zeros([rows, width], dtype), tf.zeros([], dtype)]
+        _, h, total = tf.while_loop(lambda t, *_: t < steps, cell, start)
+        weights = {"joined": [joined, bias], "apart": [joined, bias], "turned": [joined, turned]}[kind]
+        gradients = tf.gradients(total, weights)
+    return graph, [h, total, *gradients], xs, steps
+
+
+def assert_close(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert np.abs(one - other).max(initial=0) <= TOLERANCE * np.abs(other).max(initial=1)
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    rows=st.integers(1, 20),
+    inputs=st.integers(1, 70),
+    width=st.integers(1, 70),
+    kind=st.sampled_from(["joined", "apart", "turned"]),
+    steps=st.integers(0, 12),
+)
+def test_random_recurrent_networks(rows, inputs, width, kind, steps):
+    graph, fetches, xs, limit = recurrent(rows, inputs, width, kind)
+    feeds = {xs: np.random.default_rng(1).normal(size=(12, rows, inputs)), limit: steps}
+    found = {}
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        for mode in ("off", "eager"):
+            with session_of(graph, mode, monkeypatch) as session:
+                found[mode] = session.run(fetches, feeds)
+    assert_close(found["eager"], found["off"])
+
+
+@pytest.fixture(scope="module")
+def network():
+    return recurrent(16, 64, 48, "joined")
+
+
+def test_the_loops_are_whole(network, monkeypatch):
+    """With a feed that is read where it is, a gather, factors by transposes, and parts of products."""
+    graph, fetches, xs, steps = network
+    with session_of(graph, "eager", monkeypatch) as session:
+        session.run(fetches, {xs: np.zeros((12, 16, 64)), steps: 3})
+        assert loops_of(session) == [True, True]
+        parts = [part.subgraph for plan in plans_of(session) for part in plan.partitions.values()]
+    bodies = [node.attrs["body"] for part in parts for node in part if node.op.name == "_Loop"]
+    products = [node for body in bodies for node in body if node.op.name == "MatMul"]
+    assert [node.outputs[0].shape for node in products] == [(16, 96), (16, 48)]  # not (16, 112)
+    assert not any(node.attrs["transpose_b"] for node in products)
+
+
+def test_a_feed_is_found_where_it_is_in_each_step(network, monkeypatch):
+    graph, fetches, xs, steps = network
+    rng = np.random.default_rng(2)
+    values = (
+        rng.normal(size=(12, 16, 64)),
+        rng.normal(size=(16, 12, 64)).swapaxes(0, 1),
+        rng.normal(size=(24, 16, 64))[::2],
+    )
+    with session_of(graph, "off", monkeypatch) as plain, session_of(graph, "eager", monkeypatch) as session:
+        for n in (12, 5, 12):
+            for value in values:
+                feeds = {xs: value, steps: n}
+                assert_close(session.run(fetches, feeds), plain.run(fetches, feeds))
+
+
+def test_an_index_behind_the_end_ends_the_step(network, monkeypatch):
+    graph, fetches, xs, steps = network
+    value = np.random.default_rng(3).normal(size=(12, 16, 64))
+    with session_of(graph, "eager", monkeypatch) as session:
+        expected = session.run(fetches, {xs: value, steps: 12})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"index in \[0, 12\); got 19") as failure:
+            session.run(fetches, {xs: value, steps: 20})
+        assert failure.value.op.endswith("GatherV2")
+        assert_close(session.run(fetches, {xs: value, steps: 12}), expected)
+
+
+def test_addresses_in_tables_are_set_anew():
+    """Those in the tables of calls in a sequence, too, and those that point behind the first element."""
+    spec = TensorSpec(tf.float64, (4, 3))
+    moved = Relocation([Operand(None, 1, "r1"), Operand(np.zeros(2), None, "b0")], [spec, spec])
+    stand_in = moved.operands[0].value
+    out = np.zeros((2, 3))
+    call = in_sequence([copy_call(out[0], stand_in[1]), copy_call(out[1], stand_in[3])])
+    registers = [None, None]
+    relocate = moved.bind([call], registers)
+    for value in (np.arange(12.0).reshape(4, 3), np.asfortranarray(np.arange(12.0).reshape(4, 3) + 5)):
+        registers[1] = value
+        relocate()
+        function, arguments = call
+        function(*arguments)
+        np.testing.assert_array_equal(out, value[[1, 3]])
+    assert moved.bind([copy_call(out[0], out[1])], registers) is None
