@@ -31,6 +31,9 @@ _TPUS = "there are no TPUs. Nearest: distribute.MirroredStrategy"
 
 _EXPERIMENTAL = "this strategy is among the experimental ones. Nearest: distribute.experimental."
 _SETTLED = ("MirroredStrategy", "OneDeviceStrategy")
+_NO_CLOUD = "flowrt asks no cloud's API. Nearest: distribute.cluster_resolver.SimpleClusterResolver"
+_POD = "pods are found from inside, or by a client. Nearest: KubernetesClusterResolver(override_client=...)"
+_STEPS = "a step is a function. Nearest: Strategy.experimental_run(fn, iterator, steps_per_loop)"
 _ALL_WORKERS = "this is its earlier name. Nearest: distribute.MultiWorkerMirroredStrategy"
 
 _REASONS: dict[str, dict[str, str]] = {
@@ -62,6 +65,11 @@ _REASONS: dict[str, dict[str, str]] = {
     "distribute.experimental": dict.fromkeys(("TPUStrategy",), _TPUS)
     | dict.fromkeys(("CollectiveAllReduceStrategy",), _ALL_WORKERS)
     | {name: f"it is no experiment. Nearest: distribute.{name}" for name in _SETTLED},
+    "distribute.cluster_resolver": dict.fromkeys(("TPUClusterResolver",), _TPUS)
+    | {"GCEClusterResolver": _NO_CLOUD, "KubernetesExecutableLocation": _POD},
+    "contrib.distribute": dict.fromkeys(("TPUStrategy", "initialize_tpu_system"), _TPUS)
+    | dict.fromkeys(("Monitor", "StandardInputStep", "StandardSingleLossStep", "Step"), _STEPS)
+    | dict.fromkeys(("run_standard_tensorflow_server", "estimator"), _ESTIMATOR),
     "contrib": dict.fromkeys(("seq2seq",), _DECODERS)
     | dict.fromkeys(("cudnn_rnn",), _CELLS)
     | dict.fromkeys(("learn", "estimator"), _ESTIMATOR)

@@ -11,10 +11,11 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.executor.tiers import Jit, jit_mode
 
-SIZE = 32
+SIZE = 130
 UNIT = 4 * SIZE * SIZE
-"""Bytes of one activation."""
+"""Bytes of one activation. It is more than 64 KiB: what is fetched lies in no buffer of the plan then."""
 
 
 @pytest.fixture(autouse=True)
@@ -48,7 +49,7 @@ def chain(count: int, *, recomputed: bool, dropout: bool = False, segments: int 
     """The gradients of ``count`` equal layers."""
     with tf.Graph().as_default():
         rng = np.random.default_rng(count)
-        start = [rng.standard_normal((SIZE, SIZE)).astype(np.float32) / 6 for _ in range(count)]
+        start = [rng.standard_normal((SIZE, SIZE)).astype(np.float32) / 12 for _ in range(count)]
         weights = [tf.Variable(w) for w in start]
         x = tf.placeholder(tf.float32, [SIZE, SIZE])
 
@@ -79,13 +80,17 @@ def chain(count: int, *, recomputed: bool, dropout: bool = False, segments: int 
 def test_a_chain_of_n_layers_takes_the_square_root_and_one_more_forward_pass(count, dropout):
     plain = chain(count, recomputed=False, dropout=dropout)
     less = chain(count, recomputed=True, dropout=dropout)
+    in_a_layer = 2.25 if dropout else 1.0  # tanh, what dropout leaves of it, which elements those are
     assert plain.peak >= count
-    assert less.peak <= 2 * math.sqrt(count) + 3
+    assert less.peak <= (1 + in_a_layer) * math.sqrt(count) + 3
     assert less.arena <= 1.1 * less.peak
     for op in ("Tanh", "MatMul"):
         assert plain.kernels[op] < less.kernels[op] <= plain.kernels[op] + count
     for a, b in zip(plain.values, less.values, strict=True):
-        np.testing.assert_array_equal(a, b)  # the same kernels on the same numbers
+        if jit_mode() is Jit.OFF:
+            np.testing.assert_array_equal(a, b)  # the same kernels on the same numbers
+        else:  # other groups round in other places
+            np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5 * np.abs(b).max())
 
 
 def test_a_chain_without_layers_is_refused():

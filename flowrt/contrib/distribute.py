@@ -3,11 +3,10 @@
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowrt.distribute import strategies
 from flowrt.distribute.strategies import (
-    AllReduceCrossDeviceOps,
     CrossDeviceOps,
     OneDeviceStrategy,
     get_loss_reduction,
@@ -16,7 +15,6 @@ from flowrt.distribute.strategies import (
     has_strategy,
     in_cross_replica_context,
 )
-from flowrt.distribute.strategies import MultiWorkerMirroredStrategy as CollectiveAllReduceStrategy
 from flowrt.distribute.strategies import ReductionToOneDevice as ReductionToOneDeviceCrossDeviceOps
 from flowrt.distribute.strategies import Strategy as DistributionStrategy
 from flowrt.distribute.strategies.experimental import ParameterServerStrategy
@@ -57,12 +55,44 @@ def _gpus(count: int) -> list[str]:
     return [f"/gpu:{i}" for i in range(count)] or ["/cpu:0"]
 
 
+class CollectiveAllReduceStrategy(strategies.MultiWorkerMirroredStrategy):
+    """`flowrt.distribute.MultiWorkerMirroredStrategy`. ``num_gpus_per_worker`` has to be what there is:
+    raises `InvalidArgumentError` for another number but 0.
+    """
+
+    def __init__(self, num_gpus_per_worker: int = 0, cluster_resolver: Any = None) -> None:
+        super().__init__(cluster_resolver)
+        devices = self.extended.worker_devices
+        if num_gpus_per_worker not in (0, len(devices)):
+            raise InvalidArgumentError(
+                f"contrib.distribute.CollectiveAllReduceStrategy: expected {num_gpus_per_worker} GPUs; got "
+                f"{', '.join(devices)}. CUDA_VISIBLE_DEVICES says which a worker has"
+            )
+
+
+class AllReduceCrossDeviceOps(strategies.AllReduceCrossDeviceOps):
+    """`flowrt.distribute.AllReduceCrossDeviceOps`, whose algorithms had other names here."""
+
+    def __init__(self, all_reduce_alg: str = "auto", num_packs: int = 1) -> None:
+        renamed = {"nccl": "native", "hierarchical_copy": "hierarchical"}
+        super().__init__(renamed.get(all_reduce_alg, all_reduce_alg), num_packs)
+
+
+class DistributeConfig(NamedTuple):
+    """The strategies that a script keeps for training and for evaluation."""
+
+    train_distribute: DistributionStrategy | None = None
+    eval_distribute: DistributionStrategy | None = None
+    remote_cluster: Any = None
+
+
 get_distribution_strategy, has_distribution_strategy = get_strategy, has_strategy
 
 __all__ = [
     "AllReduceCrossDeviceOps",
     "CollectiveAllReduceStrategy",
     "CrossDeviceOps",
+    "DistributeConfig",
     "DistributionStrategy",
     "MirroredStrategy",
     "OneDeviceStrategy",
@@ -78,3 +108,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     raise missing_name("contrib.distribute", name, __all__)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -27,6 +27,7 @@ from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.iterators import (
     Elements,
     Open,
+    Put,
     iterator_get_next,
     iterator_op,
     make_iterator,
@@ -151,10 +152,9 @@ def make_one_shot_iterator(dataset: Any) -> Iterator:
     sources = _pure_sources(tensors_in(node))
     opening = _opening(node, tensors_in(node))
 
-    def open(_: Sequence[Any]) -> Elements:
-        return opening(
-            evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful))
-        )
+    def open(_: Sequence[Any], put: Put) -> Elements:
+        values = evaluate(sources, {}, lambda stateful: stateful.op.state and stateful.op.state(stateful))
+        return opening(values, put)
 
     with get_default_graph().device(node.device):
         resource = one_shot_iterator(open, **_element_attrs(node.spec))
@@ -220,12 +220,12 @@ def _pure_sources(tensors: Sequence[Tensor]) -> Subgraph:
 def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
     """How a session begins a run over ``node``, given the values of ``tensors``."""
 
-    def open(values: Sequence[Any]) -> Elements:
+    def open(values: Sequence[Any], put: Put) -> Elements:
         on_host = [host_array(value) if is_foreign(value) else value for value in values]
         copies = [  # of a step's buffers
             np.array(value, t.dtype.np) for t, value in zip(tensors, on_host, strict=True)
         ]
-        return _Run(node, dict(zip(tensors, copies, strict=True)))
+        return _Run(node, dict(zip(tensors, copies, strict=True)), put)
 
     return open
 
@@ -234,9 +234,9 @@ def _opening(node: Node, tensors: Sequence[Tensor]) -> Open:
 class _Run:
     """A run over a dataset, with the sessions of its functions."""
 
-    def __init__(self, node: Node, values: dict[Tensor, Any]) -> None:
+    def __init__(self, node: Node, values: dict[Tensor, Any], put: Put) -> None:
         with ExitStack() as stack:
-            self._elements = ElementIterator(open_tree(node, values, stack))
+            self._elements = ElementIterator(open_tree(node, values, stack), put)
             self._stack = stack.pop_all()
 
     def __next__(self) -> Element:

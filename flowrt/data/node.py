@@ -68,12 +68,13 @@ class Iteration:
 
     ``epochs`` counts the enclosing repeats, outermost first: it makes one shuffle order differ from the next.
     ``cancelled`` is asked by every wait and by every loop that may go on without yielding. ``memory`` holds
-    what `Cache` nodes have read.
+    what `Cache` nodes have read. ``put`` brings an array to the iterator's device.
     """
 
     epochs: tuple[int, ...] = ()
     cancelled: Callable[[], bool] = lambda: False
     memory: MutableMapping[Node, list[Any]] = dataclasses.field(default_factory=WeakKeyDictionary)
+    put: Callable[[Array], Any] = lambda array: array
 
     def at_epoch(self, epoch: int) -> Iteration:
         return dataclasses.replace(self, epochs=(*self.epochs, epoch))
@@ -120,9 +121,9 @@ class ElementIterator(Iterator[Element]):
     `close`, which any thread may call at any time, it is `CancelledError`, also for a consumer that waits.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, put: Callable[[Array], Any] = lambda array: array) -> None:
         self._closed = threading.Event()
-        self._elements = node.open(Iteration(cancelled=self._closed.is_set))
+        self._elements = node.open(Iteration(cancelled=self._closed.is_set, put=put))
         self._lock = threading.Lock()
         self._failure: BaseException | None = None
 

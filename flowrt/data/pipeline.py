@@ -218,8 +218,8 @@ class Prefetch(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class OnDevice(Node):
-    """The input, for an iterator on ``target``: elements are computed on the host, and cross to the device
-    when a step takes them.
+    """The input, for an iterator on ``target``: elements are computed on the host, and begin to cross to the
+    device at once. With a `Prefetch` behind it that is ahead of the step that takes them.
     """
 
     input: Node
@@ -238,7 +238,9 @@ class OnDevice(Node):
         return self.input.rows
 
     def open(self, iteration: Iteration) -> Stream[Element]:
-        return self.input.open(iteration)
+        with closing(self.input.open(iteration)) as elements:
+            for element in elements:
+                yield tuple([iteration.put(array) for array in element])
 
 
 @final

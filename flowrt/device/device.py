@@ -166,6 +166,16 @@ class Device:
             self.feed(memory.slice(0, array.nbytes), value)
         return self.executor.array(memory, array.shape, array.dtype)
 
+    def put_ahead(self, value: np.ndarray[Any, Any]) -> ArrivingArray:
+        """Begin to copy a host array to a new one of the device, behind what is on the current stream by now
+        and beside what comes. Any thread may call it; ``value`` is the caller's again.
+        """
+        source = np.asarray(value) if value.nbytes else np.zeros(1, np.uint8)  # a copy to wait for
+        with self.step(), self.activate():
+            memory = self.allocate(source.nbytes)
+            event = self.transfer.to_device_ahead(self.current_stream, memory, source)
+            return ArrivingArray(self, self.executor.array(memory, value.shape, value.dtype), event)
+
     def adopt(self, array: Any) -> DeviceArray | None:
         """``array``, of any library, to be fed where it is; None if it is not in this device's memory. Its
         owner may change it when it has been fed.

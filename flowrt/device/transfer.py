@@ -136,20 +136,25 @@ class TransferManager:
         if not value.nbytes:
             return
         if self.executor.is_asynchronous:
-            self._wait_for_room()  # without the lock: others have deadlines of their own
+            self.executor.wait_for(stream, self.to_device_ahead(stream, target, value))
+            return
         with self._lock:
-            if self.executor.is_asynchronous:
-                self._copy_in(stream, target, self._staged(value))
-            else:
-                self.executor.memcpy_to_device(stream, target, self._contiguous(value))
-                self.executor.block_host_until_done(stream)
+            self.executor.memcpy_to_device(stream, target, self._contiguous(value))
+            self.executor.block_host_until_done(stream)
             self._count("to_device", value.nbytes)
 
-    def _copy_in(self, stream: Stream, target: DeviceMemory, staging: HostArray) -> None:
-        executor, copying = self.executor, self._copying("h2d")
-        executor.wait_for(copying, stream)
-        executor.memcpy_to_device(copying, target, staging)
-        executor.wait_for(stream, self._keep("h2d", copying, staging, target))
+    def to_device_ahead(self, stream: Stream, target: DeviceMemory, value: HostArray) -> Event:
+        """As `to_device`, of an asynchronous device; but what is on ``stream`` does not wait, and may still use
+        ``target`` as far as it is there by now. Who reads it waits for the event.
+        """
+        _check_size("to_device", target, value.nbytes)
+        self._wait_for_room()  # without the lock: others have deadlines of their own
+        with self._lock:
+            staging, copying = self._staged(value), self._copying("h2d")
+            self.executor.wait_for(copying, stream)
+            self.executor.memcpy_to_device(copying, target, staging)
+            self._count("to_device", value.nbytes)
+            return self._keep("h2d", copying, staging, target)
 
     def to_host(
         self, stream: Stream, source: DeviceMemory, shape: tuple[int, ...], dtype: Any

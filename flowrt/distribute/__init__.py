@@ -55,7 +55,7 @@ _STRATEGIES = (
     "DistributedDataset", "DistributedIterator", "DistributedValues", "HierarchicalCopyAllReduce",
     "InputContext", "InputOptions", "InputReplicationMode", "MirroredStrategy", "MultiWorkerMirroredStrategy",
     "NcclAllReduce", "OneDeviceStrategy", "PerReplica", "ReduceOp", "ReductionToEachDevice",
-    "ReductionToOneDevice", "ReplicaContext", "Strategy", "StrategyExtended", "ValueContext",
+    "ReductionToOneDevice", "ReplicaContext", "RunOptions", "Strategy", "StrategyExtended", "ValueContext",
     "experimental_set_strategy", "get_loss_reduction", "get_replica_context", "get_strategy", "has_strategy",
     "in_cross_replica_context",
 )  # fmt: skip

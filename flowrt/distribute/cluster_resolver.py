@@ -14,6 +14,7 @@ from flowrt.distribute.resolvers.ports import PORT
 from flowrt.distribute.resolvers.source import WORKER, Launch
 from flowrt.distribute.resolvers.tf_config import from_tf_config, read_tf_config
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
+from flowrt.missing_names import missing_name
 
 __all__ = [
     "ClusterResolver",
@@ -22,6 +23,7 @@ __all__ = [
     "SlurmClusterResolver",
     "TFConfigClusterResolver",
     "UnionClusterResolver",
+    "UnionResolver",
 ]
 
 Accelerators = Mapping[str, int]
@@ -280,6 +282,10 @@ class UnionClusterResolver(ClusterResolver):
         return self._resolvers[0].num_accelerators(task_type, task_id, config_proto)
 
 
+UnionResolver = UnionClusterResolver
+"""Its later name."""
+
+
 def _target(address: str, rpc_layer: str | None) -> str:
     return f"{rpc_layer}://{address}" if address and rpc_layer else address
 
@@ -334,3 +340,11 @@ def _joined(job: str, parts: list[list[str] | dict[int, str]]) -> list[str] | di
                 raise AlreadyExistsError(f"job {job!r}: expected each task once; got task {index} twice")
             joined[index] = address
     return joined
+
+
+def __getattr__(name: str) -> Any:
+    raise missing_name("distribute.cluster_resolver", name, __all__)
+
+
+def __dir__() -> list[str]:
+    return __all__

@@ -9,10 +9,13 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
+import math
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any, Protocol, final
 
 import flowrt.version
@@ -49,6 +52,10 @@ DIAL_S = 5.0
 and to wait for its next life would only make the error late.
 """
 RETRY_S = 0.2
+
+
+_within_s = ContextVar("within", default=math.inf)
+"""See `connecting_within`."""
 
 
 class Handler(Protocol):
@@ -217,14 +224,26 @@ class Links:
 
 
 def connect_timeout_s() -> float:
-    """How long a new session waits for the tasks of its cluster: ``FLOWRT_CONNECT_TIMEOUT``, seconds. Raises
-    `InvalidArgumentError`.
+    """How long a new session waits for the tasks of its cluster: ``FLOWRT_CONNECT_TIMEOUT``, seconds, or less
+    where `connecting_within` says so. Raises `InvalidArgumentError`.
     """
     text = os.environ.get("FLOWRT_CONNECT_TIMEOUT") or str(CONNECT_S)
     try:
-        return max(0.1, float(text))
+        return max(0.1, min(float(text), _within_s.get()))
     except ValueError:
         raise InvalidArgumentError(f"FLOWRT_CONNECT_TIMEOUT: expected seconds; got {text!r}") from None
+
+
+@contextmanager
+def connecting_within(seconds: float) -> Iterator[None]:
+    """A context in which new sessions of this thread wait no longer than ``seconds`` for their tasks, or than
+    one attempt to reach them takes.
+    """
+    outer = _within_s.set(min(max(seconds, DIAL_S), _within_s.get()))
+    try:
+        yield
+    finally:
+        _within_s.reset(outer)
 
 
 def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> Peer:

@@ -46,6 +46,7 @@ from flowrt.executor.update_kernel import Update, Updates, late_array, update_of
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
+from flowrt.graph.resources import VariableResource
 
 
 class Partition(NamedTuple):
@@ -74,6 +75,9 @@ def compile_partition(
     places = assign_places(subgraph, schedule, lifetimes, resource, device)
     has_loops = has_loops and device.executor.compiles_loops()
     return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
+
+
+_OF_DEVICE = (Effect.PURE, Effect.READ, Effect.WRITE)
 
 
 class Outer(NamedTuple):
@@ -273,8 +277,7 @@ class Binder:
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = self._tensors.inputs(node)
-        is_of_device = node.op.effect in (Effect.PURE, Effect.READ, Effect.WRITE) and node.op.state is None
-        if not is_of_device or is_on_host(node):
+        if not self._is_of_device(node, operands) or is_on_host(node):
             self._strand.is_fixed = False
         is_buffer = self._storage[node.name] is Storage.BUFFER
         if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):
@@ -283,6 +286,15 @@ class Binder:
             self._bind_into_buffers(node, operands)
         else:
             self._bind_into_registers(node, operands)
+
+    def _is_of_device(self, node: Node, operands: Sequence[Operand]) -> bool:
+        """Whether every step calls the same on the device. Queues and iterators are the host's: of resources
+        only variables are not.
+        """
+        kinds = [self._subgraph.spec(ref).dtype for ref in node.inputs]
+        handles = [o.value for o, kind in zip(operands, kinds, strict=True) if kind is dtypes.resource]
+        is_own = all(isinstance(handle, VariableResource) for handle in handles)
+        return is_own and node.op.effect in _OF_DEVICE and node.op.state is None
 
     def _bind_copied_read(self, node: Node, operands: list[Operand], is_buffer: bool) -> None:
         """Rule 2 of `flowrt.executor.places`."""

@@ -190,18 +190,20 @@ def _forward_tile(columns: int, filters: int) -> Tile | None:
     def height(limit: int) -> int:
         return math.ceil(columns / math.ceil(columns / limit)) if columns else 0
 
-    return _best_tile(filters, height)
+    return _best_tile(filters, height, (2, 4, 1))
 
 
 def _filter_tile(run: int, filters: int) -> Tile | None:
     """Of as many numbers as go into a run in equal parts."""
-    return _best_tile(filters, lambda limit: max(n for n in range(1, limit + 1) if run % n == 0))
+    return _best_tile(filters, lambda limit: max(n for n in range(1, limit + 1) if run % n == 0), (4, 2, 1))
 
 
-def _best_tile(filters: int, height: Callable[[int], int]) -> Tile | None:
-    """The largest tile that registers hold, where ``height(limit)`` is how high one of that limit may be."""
+def _best_tile(filters: int, height: Callable[[int], int], widths: Sequence[int]) -> Tile | None:
+    """The largest tile that registers hold, where ``height(limit)`` is how high one of that limit may be; of
+    equal ones that of which ``widths``, numbers of vectors, has the first.
+    """
     lanes, registers = vector_registers()
-    widths = [vectors for vectors in (4, 2, 1) if filters % (vectors * lanes) == 0]
+    widths = [vectors for vectors in widths if filters % (vectors * lanes) == 0]
     tiles = [Tile(height((registers - RESERVED) // vectors), vectors, lanes) for vectors in widths]
     best = max(tiles, key=lambda tile: tile.height * tile.vectors, default=None)
     return best if best is not None and best.height * best.vectors >= MIN_SUMS else None

@@ -42,7 +42,7 @@ def _laid_out(loop: Node) -> list[Node]:
     rows: dict[str, Node] = {}
     """In the body, by the name of what it is the transpose of."""
     for factor in [body.nodes[name] for name in factors]:
-        if factor.op.name == "Const":
+        if factor.op.name == "Const" and not factor.controls:
             rows[factor.name] = _turned(factor)
         elif factor.name in arguments and factor.name not in carried:
             made += _rows(loop, arguments[factor.name], factor.outputs[0])

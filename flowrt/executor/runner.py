@@ -35,7 +35,7 @@ Running: TypeAlias = Generator[str, Any, None]
 class StepControl:
     """Ends a step from outside: a deadline (seconds from now, or None), or `cancel` from another thread."""
 
-    __slots__ = ("_cancelled", "_deadline", "_on_cancel", "_timeout_s")
+    __slots__ = ("__weakref__", "_cancelled", "_deadline", "_on_cancel", "_timeout_s")
 
     def __init__(self, timeout_s: float | None = None) -> None:
         self._timeout_s = timeout_s

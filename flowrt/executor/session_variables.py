@@ -24,11 +24,13 @@ Place: TypeAlias = tuple[Device, VariableResource]
 
 
 def new_resource(device: Device, node: Node) -> Any:
-    """The object behind a stateful node; a variable has its memory on ``device``. Raises
-    `ResourceExhaustedError`.
+    """The object behind a stateful node; a variable has its memory on ``device``, what has a method
+    ``settle`` is told of it. Raises `ResourceExhaustedError`.
     """
     assert node.op.state is not None
     resource = node.op.state(node)
+    if settle := getattr(resource, "settle", None):
+        settle(device)
     if isinstance(resource, VariableResource):
         try:
             resource.pin(functools.partial(device.empty, owner=owner_of(node)))

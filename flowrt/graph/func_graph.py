@@ -11,6 +11,8 @@ Rules of this file:
      function first, then what it captured.
   3. A constant is copied instead of captured, so that what rests on it is known inside: not one of floating
      or complex numbers, for whose gradient someone may ask (the compiler copies it later).
+  4. A function that stands for whole steps (`FuncGraph.computes_anew`) captures only what steps are given and
+     what outlives them; what is computed of it around the function is computed inside.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from typing import Any
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
-from flowrt.graph.op_def import op_def
+from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.operation import Operation, Tensor
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.source import user_line
@@ -52,6 +54,10 @@ class FuncGraph(Graph):
         self._origins: dict[Tensor, Tensor] = {}
         """`captures` the other way round."""
         self.control_captures: dict[Operation, None] = {}
+        self.computes_anew = False
+        """Whether what it reads of the graph around it is computed in it, each time that it runs."""
+        self._computed: dict[Operation, Operation] = {}
+        """The operations of the graph around it that it computes, with those that do."""
         self.must_run: Callable[[FuncGraph], Sequence[Operation]] | None = getattr(outer, "must_run", None)
         """Finds the operations that run with the function although nothing reads them; None: there are
         none."""
@@ -102,6 +108,8 @@ class FuncGraph(Graph):
         if tensor.graph is not self.outer:
             assert isinstance(self.outer, FuncGraph)
             return self.capture(self.outer.capture(tensor))
+        if self.computes_anew and not _is_given(tensor.op):
+            return self._computed_here(tensor)
         if _is_copied(tensor):
             self.captures[tensor] = copied = self.copy_constant(tensor.op.node)
             return copied
@@ -110,6 +118,23 @@ class FuncGraph(Graph):
         )
         self._origins[parameter] = tensor
         return parameter
+
+    def _computed_here(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of the graph around, from what is given to a step and what outlives it."""
+        needed, stack = set[Operation](), [tensor.op]
+        while stack:
+            op = stack.pop()
+            if op not in needed and op not in self._computed and not _is_given(op):
+                needed.add(op)
+                stack += [t.op for t in op.inputs] + list(op.control_inputs)
+        for op in [op for op in self.outer.get_operations() if op in needed]:
+            inputs, name, node = [self.capture(t) for t in op.inputs], self.unique_absolute(op.name), op.node
+            waits = [self._computed[control] for control in op.control_inputs if control in self._computed]
+            with self.device(None), self.device(node.device or None), self.control_dependencies(None):
+                with self.control_dependencies(waits):
+                    copy = self.append(op.op_def, name, inputs, node.attrs, node.outputs, node.source)
+            self._computed[op] = copy
+        return self._computed[tensor.op].outputs[tensor.index]
 
     def origin(self, tensor: Tensor) -> Tensor:
         found = self._origins.get(tensor)
@@ -280,6 +305,11 @@ def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
             needed.add(op)
             stack += [t.op for t in op.inputs]
     return [op for op in last.graph.get_operations() if op in needed]
+
+
+def _is_given(op: Operation) -> bool:
+    """Whether a step gets it, or it names what is there before and after a step."""
+    return op.op_def.effect in (Effect.SOURCE, Effect.HANDLE)
 
 
 def _is_copied(tensor: Tensor) -> bool:

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, OpError
+from flowrt.graph.step_groups import PREFIX, StepMember
 
 
 class Member(Protocol):
@@ -61,7 +62,11 @@ def remove_member(group_key: str, rank: int) -> None:
 
 
 def member_of(group_key: str, rank: int) -> Member:
-    """The member that joined as ``rank``. Raises `FailedPreconditionError` if none did."""
+    """The member that joined as ``rank``; nobody joins the group of a step. Raises `FailedPreconditionError`
+    if none did.
+    """
+    if group_key.startswith(PREFIX):
+        return StepMember(group_key, rank)
     with _lock:
         member = _members.get((group_key, rank))
     if member is None:

@@ -9,7 +9,9 @@ Rules of this file:
      closed and made anew, and the run is repeated with it. The chief restores the newest checkpoint, so what
      the failed run may have done to variables is gone, and nothing is counted twice. A worker that lost only
      its own way to the variables repeats a run that may have counted: one more step for all.
-  2. Recovery ends: when no run has succeeded for ``max_wait_secs`` the error is raised.
+  2. Two bounds: the first session has to be there within ``FLOWRT_CONNECT_TIMEOUT``, or the job never began:
+     `UnavailableError`. Later, tasks may be away for as long as ``max_wait_secs``: `DeadlineExceededError`
+     when no run has succeeded for so long. Both name who is missing.
   3. Any other error is the loop's.
 """
 
@@ -22,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, final
 
-from flowrt.distribute.links import connect_timeout_s
+from flowrt.distribute.links import connect_timeout_s, connecting_within
 from flowrt.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -74,10 +76,11 @@ class _MonitoredSession:
         self._was_finalized = self._graph.finalized
         self._current: HookedSession | None = None
         self._is_closed = self._was_lost = False
+        self._made_at = time.monotonic()
         self._first_failure: float | None = None
         """Since the last run that succeeded."""
-        self._apart_since: float | None = None
-        """Since when there is no session, and one is being made."""
+        self._has_begun = False
+        """Whether there has been a session."""
         for hook in self._hooks:
             hook.begin()
         self._creator = session_creator if session_creator is not None else ChiefSessionCreator()
@@ -152,7 +155,7 @@ class _MonitoredSession:
             try:
                 result = work(self._session())
             except (AbortedError, UnavailableError) as error:
-                if not self._recovers or self._is_apart_for_good(error):
+                if not self._recovers or self._has_never_formed(error):
                     raise
                 self._give_up(error)
                 self._wait_to_retry(error)
@@ -165,18 +168,20 @@ class _MonitoredSession:
         last step: the run that is to be repeated would be one too many.
         """
         if self._current is None:
-            self._apart_since = self._apart_since or time.monotonic()
-            self._current = HookedSession(self._creator.create_session(), self._hooks, self._grace_s)
-            self._apart_since = None
+            began = self._first_failure or time.monotonic()
+            with connecting_within(began + self._max_wait_s - time.monotonic()):
+                session = self._creator.create_session()
+            self._has_begun = True
+            self._current = HookedSession(session, self._hooks, self._grace_s)
             if self._was_lost and self._current.should_stop():
                 raise OutOfRangeError("the session was lost after the last step: training has ended")
         return self._current
 
-    def _is_apart_for_good(self, error: OpError) -> bool:
-        """Whether tasks that a session needs have not answered for as long as they are waited for."""
-        if self._apart_since is None or not isinstance(error, UnavailableError):
+    def _has_never_formed(self, error: OpError) -> bool:
+        """Whether tasks have not answered for as long as a first session waits for them."""
+        if self._has_begun or not isinstance(error, UnavailableError):
             return False
-        return time.monotonic() + RETRY_S > self._apart_since + connect_timeout_s()
+        return time.monotonic() + RETRY_S > self._made_at + connect_timeout_s()
 
     def _give_up(self, error: OpError) -> None:
         LOGGER.warning("the session is made anew, because a task of the cluster was lost: %s", error)
@@ -225,8 +230,9 @@ class MonitoredSession(_MonitoredSession):
     `_MonitoredSession`.
 
     A session that is lost, because a task of the cluster is gone or was started again, is made anew and the
-    run repeated; when no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised. Tasks
-    that do not come back within ``FLOWRT_CONNECT_TIMEOUT`` (60 s) are an `UnavailableError` that names them.
+    run repeated; when no run has succeeded for ``max_wait_secs``, `DeadlineExceededError` is raised. Where
+    not even the first session can be made, because tasks do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s),
+    `UnavailableError` is. Both name who is missing, and why.
     """
 
     StepContext = StepContext

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any, final
 
 import numpy as np
 
+from flowrt.distribute.links import connecting_within
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.session import Session
@@ -75,22 +77,17 @@ class SessionManager:
         `FailedPreconditionError`, naming them, when variables are still without a value, and what restoring
         raises; the session is closed then.
         """
-        session = self._new_session(master, config)
-        try:
-            found = self._restore(
-                session,
-                saver,
-                checkpoint_dir,
-                checkpoint_filename_with_path,
-                wait_for_checkpoint,
-                max_wait_secs,
-            )
+        checkpoint = (
+            saver,
+            checkpoint_dir,
+            checkpoint_filename_with_path,
+            wait_for_checkpoint,
+            max_wait_secs,
+        )
+        with self._restored(master, config, *checkpoint) as (session, found):
             if found is None:
                 self._initialize(session, init_op, init_feed_dict, init_fn)
             self._check_ready(session, "the init operations" if found is None else f"restoring {found}")
-        except BaseException:
-            session.close()
-            raise
         return session
 
     def recover_session(
@@ -106,20 +103,15 @@ class SessionManager:
         """A session of ``master``, and whether a checkpoint was restored into it that made it ready. Raises
         what restoring raises; the session is closed then.
         """
-        session = self._new_session(master, config)
-        try:
-            found = self._restore(
-                session,
-                saver,
-                checkpoint_dir,
-                checkpoint_filename_with_path,
-                wait_for_checkpoint,
-                max_wait_secs,
-            )
+        checkpoint = (
+            saver,
+            checkpoint_dir,
+            checkpoint_filename_with_path,
+            wait_for_checkpoint,
+            max_wait_secs,
+        )
+        with self._restored(master, config, *checkpoint) as (session, found):
             missing = self._missing(session)
-        except BaseException:
-            session.close()
-            raise
         if found is not None and missing:
             LOGGER.info("restoring %s left these without a value: %s", found, ", ".join(missing))
         return session, found is not None and not missing
@@ -129,19 +121,16 @@ class SessionManager:
     ) -> Session:
         """A session of ``master`` whose variables another process, the chief, has given their values.
 
-        Raises `DeadlineExceededError`, which names the variables that have none, after ``max_wait_secs``. A
-        session for which tasks of the cluster are missing takes up to a minute to say so.
+        Raises `DeadlineExceededError`, which names the variables that have none, after ``max_wait_secs``; and
+        `UnavailableError` when tasks of the cluster do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s), or
+        for ``max_wait_secs`` if that is less.
         """
         end = time.monotonic() + (float("inf") if max_wait_secs is None else max_wait_secs)
         while True:
-            session = self._new_session(master, config)
-            try:
+            with connecting_within(end - time.monotonic()), self._new_session(master, config) as session:
                 missing = self._missing(session)
-                if not missing:
-                    return session
-            except BaseException:
-                session.close()
-                raise
+            if not missing:
+                return session
             session.close()
             names = ", ".join(missing)
             if time.monotonic() + self._recovery_wait_s > end:
@@ -154,8 +143,23 @@ class SessionManager:
 
     # --- steps on the way
 
-    def _new_session(self, master: str, config: ConfigProto | None) -> Session:
-        return Session(master, graph=self._graph, config=config)
+    @contextmanager
+    def _new_session(self, master: str, config: ConfigProto | None) -> Iterator[Session]:
+        """A session, which is closed if what is done with it fails."""
+        session = Session(master, graph=self._graph, config=config)
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+
+    @contextmanager
+    def _restored(
+        self, master: str, config: ConfigProto | None, *checkpoint: Any
+    ) -> Iterator[tuple[Session, str | None]]:
+        """A new session, and what was restored into it: see `_restore`."""
+        with self._new_session(master, config) as session:
+            yield session, self._restore(session, *checkpoint)
 
     def _restore(
         self,

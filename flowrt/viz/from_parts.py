@@ -47,6 +47,9 @@ _FIRST = re.compile(r"(.+)/first/\1/")
 MAX_TEXT = 200
 """Characters of an attribute's text; a longer one ends in "…"."""
 
+GRAPH = "_graph"
+"""Of a _Send and a _Recv: the scope that the graph has in which they are, if several are shown."""
+
 PAIR = ("tensor_name", "send_device", "recv_device")
 """The attributes that a _Send and its _Recv have in common."""
 
@@ -183,7 +186,8 @@ def _place(node: Node, owner: str) -> str:
     """
     if node.op.name in ("_Send", "_Recv"):
         scope, _, tensor = plain_name(node.attrs["tensor_name"]).rpartition("/")
-        name = f"receive {tensor}" if node.op.name == "_Recv" else f"{scope}/send {tensor}".lstrip("/")
+        graph = node.attrs.get(GRAPH, "")
+        name = f"{graph}receive {tensor}" if node.op.name == "_Recv" else f"{scope}/send {tensor}".lstrip("/")
     else:
         name = plain_name(node.name)
         site = site_of(node)

@@ -35,7 +35,7 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import read_events
 from flowrt.train.durable_files import typed_os_errors
 from flowrt.viz.foreign import needed, read_foreign
-from flowrt.viz.from_parts import Parts
+from flowrt.viz.from_parts import GRAPH, Parts
 from flowrt.viz.question import Question, devices_asked_for, question, title_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
@@ -156,7 +156,7 @@ def _in_scope(node: Node, scope: str) -> Node:
     """``node`` with ``scope`` before all names. By that of its tensor a _Send is drawn, and has its _Recv."""
     attrs = node.attrs
     if "tensor_name" in attrs:
-        attrs = {**attrs, "tensor_name": scope + attrs["tensor_name"]}
+        attrs = {**attrs, "tensor_name": scope + attrs["tensor_name"], GRAPH: scope}
     return node.replace(
         name=scope + node.name,
         attrs=attrs,

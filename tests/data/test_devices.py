@@ -68,7 +68,7 @@ def test_steps_without_a_deadline_take_elements_on_their_own_thread():
         def close(self):
             pass
 
-    iterator = IteratorResource("it", lambda _: Elements())
+    iterator = IteratorResource("it", lambda *_: Elements())
     iterator.next()
     with step_scope(StepControl()):
         iterator.next()

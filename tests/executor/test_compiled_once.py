@@ -96,7 +96,11 @@ print("compiled", len(compiled))
 def begin(folder, script=SCRIPT):
     environment = {**os.environ, "FLOWRT_JIT": "eager", "FLOWRT_CACHE_DIR": str(folder)}
     return subprocess.Popen(
-        [sys.executable, "-c", script], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        [sys.executable, "-c", script],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
     )
 
 
@@ -131,7 +135,8 @@ def test_processes_that_compile_the_same_at_once_leave_one_entry_each(tmp_path):
 def test_a_process_keeps_the_folder_below_its_limit(tmp_path):
     """Which entries go: `tests/device/test_code_cache.py`."""
     limited = "from flowrt.device import code_cache\ncode_cache.LIMIT_BYTES = 30_000\n" + SCRIPT.replace(
-        "with tf.Session", "z = [tf.reduce_sum(tf.tanh(x) * k + 1.0 / k) for k in range(1, 40)]\nwith tf.Session"
+        "with tf.Session",
+        "z = [tf.reduce_sum(tf.tanh(x) * k + 1.0 / k) for k in range(1, 40)]\nwith tf.Session",
     ).replace("session.run(y,", "session.run([y, *z],").replace("found =", "found, *_ =")
     said_by(begin(tmp_path, limited))
     sizes = [entry.stat().st_size for entry in tmp_path.iterdir()]

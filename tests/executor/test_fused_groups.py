@@ -1,5 +1,5 @@
-"""What becomes one group: whole layers, losses, their gradients, gathers, updates; and that it computes what
-the plain kernels do.
+"""What becomes one group: whole layers, losses, their gradients, gathers; and that it computes what the plain
+kernels do.
 """
 
 from __future__ import annotations
@@ -11,13 +11,9 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.device import host_jit
-from flowrt.device.call_sequence import in_sequence
-from flowrt.executor import loop_layout, update_kernel
-from flowrt.executor.update_kernel import LateArray, Updates, update_of
-from flowrt.graph.node import Node
-from flowrt.graph.op_def import Effect, op_def
+from flowrt.executor import loop_layout
+from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.fuse import MIN_ALONE
-from flowrt.graph.resources import VariableResource
 from tests.executor.fused_sessions import both, fused_of, plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -363,132 +359,6 @@ def test_rows_of_a_table_that_does_not_lie_in_c_order(monkeypatch):
     table = np.asfortranarray(values(300, 80))  # read where it is: more than 64 KiB
     plain, compiled, _ = both(monkeypatch, build, {"table": table, "ids": np.arange(9) * 30})
     assert np.array_equal(plain, compiled)
-
-
-# --- updates
-
-
-SHAPES = [(30, 7), (7,), (), (7, 4), (3, 2, 2), (40, 40)]
-OPTIMIZERS = {
-    "sgd": lambda: tf.train.GradientDescentOptimizer(0.1),
-    "momentum": lambda: tf.train.MomentumOptimizer(0.1, 0.9),
-    "adam": lambda: tf.train.AdamOptimizer(0.1),
-}
-
-
-def updates_of(session):
-    """How many updates each call of a session's last plan makes."""
-    (program,) = plans_of(session)[-1].programs
-    calls = [f for segment in program.segments for f, _ in segment.stretch if isinstance(f, Updates)]
-    return [len(call._updates) for call in calls]
-
-
-def train(optimizer):
-    variables = [tf.Variable(values(*shape, seed=i)) for i, shape in enumerate(SHAPES)]
-    loss = tf.add_n([tf.reduce_sum(tf.square(v - 0.3)) for v in variables])
-    return variables, optimizer.minimize(loss, var_list=variables)
-
-
-@pytest.mark.parametrize("parallel_ns", [0, 80e3], ids=["threads", "one thread"])
-@pytest.mark.parametrize("name", OPTIMIZERS)
-def test_updates_of_many_variables_are_one_call(monkeypatch, name, parallel_ns):
-    monkeypatch.setattr(update_kernel, "PARALLEL_NS", parallel_ns)
-    monkeypatch.setattr(loop_layout, "PARALLEL_NS", parallel_ns)
-    results = []
-    for mode in ("off", "eager"):
-        monkeypatch.setenv("FLOWRT_JIT", mode)
-        with tf.Graph().as_default(), tf.Session() as session:
-            variables, step = train(OPTIMIZERS[name]())
-            session.run(tf.global_variables_initializer())
-            for _ in range(5):
-                session.run(step)
-            if mode == "eager":
-                assert updates_of(session)[0] == len(SHAPES)
-            results.append(session.run(variables))
-    for plain, compiled in zip(*results, strict=True):
-        np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-6)
-
-
-def test_an_update_waits_for_what_it_reads(eager):
-    a, b = tf.Variable(np.zeros(8, np.float32)), tf.Variable(np.ones(8, np.float32))
-    first = a.assign_add(b, read_value=False)
-    with tf.control_dependencies([first]):
-        second = b.assign_add(a.read_value(), read_value=False)
-    with tf.control_dependencies([second]):
-        third = a.assign_add(tf.constant(np.ones(8, np.float32)), read_value=False)
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
-        session.run(third)
-        assert updates_of(session) == [1, 1, 1]
-        assert [x.tolist() for x in session.run([a, b])] == [[2.0] * 8, [2.0] * 8]
-        session.run(third)
-        assert [x.tolist() for x in session.run([a, b])] == [[5.0] * 8, [6.0] * 8]
-
-
-ASSIGNMENTS = ["AssignVariableOp", "AssignAddVariableOp", "AssignSubVariableOp"]
-
-
-def rows_and_variables():
-    """Five rows of memory, of which four are variables'."""
-    memory = np.arange(40, dtype=np.float32).reshape(5, 8)
-    variables = [VariableResource(f"v{i}", tf.float32, (8,)) for i in range(4)]
-    for variable, row in zip(variables, memory, strict=False):
-        variable.array, variable.is_initialized = row, True
-    return memory, variables
-
-
-@given(
-    st.lists(
-        st.tuples(
-            st.sampled_from(ASSIGNMENTS),
-            st.integers(0, 3),
-            st.integers(0, 4),
-            st.sampled_from([1, -1]),
-            st.booleans(),
-        ).filter(lambda drawn: drawn[1] != drawn[2]),
-        max_size=8,
-    )
-)
-def test_updates_in_calls_do_what_they_do_one_by_one(wanted):
-    """Each changes a variable by a row, which may be another variable, read in either order, known or in a
-    register. Those of one call are made backwards: no order of them may matter.
-    """
-    (found, variables), (expected, plain) = rows_and_variables(), rows_and_variables()
-    calls, registers = [], []
-    for name, target, source, step, is_late in wanted:
-        node = Node(name, op_def(name), (), (), {}, "", None, ())
-        node.op.kernel(np, plain[target], expected[source, ::step].copy())
-        array = found[source, ::step]
-        if is_late:
-            registers.append(array)
-            array = LateArray(len(registers) - 1, np.empty(8, np.float32))
-        update = update_of(node, [variables[target], array])
-        is_new_value = is_late and source < 4  # a program gets it by another instruction, in between
-        if is_new_value or not (calls and calls[-1].add(update)):
-            calls.append(Updates(registers))
-            assert calls[-1].add(update)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(update_kernel, "in_sequence", lambda calls: in_sequence(calls[::-1]))
-        for call in calls:
-            call()
-    assert np.array_equal(found, expected)
-
-
-def test_one_variable_without_a_value_is_named_and_nothing_is_written(eager):
-    *variables, last = [tf.Variable(values(3), name=f"v{i}") for i in range(4)]
-    with tf.control_dependencies([last.assign_sub(tf.ones([3]), read_value=False, name="subtract")]):
-        step = tf.group(*[v.assign_add(tf.ones([3]), read_value=False) for v in variables])
-    with tf.Session() as session:
-        session.run([v.initializer for v in variables])
-        before = session.run(variables)
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"v3.* no value yet") as error:
-            session.run(step)
-        assert updates_of(session) == [4]
-        assert error.value.op == "subtract"
-        assert np.array_equal(session.run(variables), before)
-        session.run(last.initializer)
-        session.run(step)
-        assert np.array_equal(session.run(variables), np.add(before, 1))
 
 
 # --- behind a product

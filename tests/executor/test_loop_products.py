@@ -67,7 +67,7 @@ def assert_close(found, expected):
         assert np.abs(one - other).max(initial=0) <= TOLERANCE * np.abs(other).max(initial=1)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=8, deadline=None)
 @given(
     rows=st.integers(1, 20),
     inputs=st.integers(1, 70),

@@ -421,17 +421,58 @@ def test_a_killed_parameter_server_comes_back_and_every_step_counts_once(tmp_pat
 
 
 def test_without_a_way_back_the_loop_ends_and_says_who_is_missing(monkeypatch):
-    monkeypatch.setattr("flowrt.distribute.links.CONNECT_S", 0.3)
+    """After ``max_wait_secs``, however much longer a new session would wait for its tasks."""
     monkeypatch.setattr("flowrt.distribute.links.DIAL_S", 0.3)
     with free_cluster(ps=1, worker=1) as cluster, server_process(cluster, "ps", 0) as ps:
         server = tf.train.Server(cluster, "worker", 0)
         op, _ = between_graph(cluster, 0)
         try:
-            session = MonitoredTrainingSession(server.target)
+            session = MonitoredTrainingSession(server.target, max_wait_secs=0.5)
             session.run(op)
             ps.kill()
-            with pytest.raises(UnavailableError, match=r"did not answer: /job:ps/replica:0/task:0"):
+            missing = r"no run has succeeded for 0\.5 s.*did not answer: /job:ps/replica:0/task:0"
+            with pytest.raises(DeadlineExceededError, match=missing):
                 loop(session, op)
             session.close()
         finally:
             server.stop()
+
+
+@pytest.mark.parametrize("is_chief", [True, False])
+def test_a_job_that_never_forms_says_who_is_missing(monkeypatch, is_chief):
+    """After what a session waits for its tasks, however long ``max_wait_secs`` is."""
+    monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "0.3")
+    monkeypatch.setattr("flowrt.distribute.links.DIAL_S", 0.3)
+    with free_cluster(ps=1, worker=1) as cluster:
+        server = tf.train.Server(cluster, "worker", 0)
+        between_graph(cluster, 0)
+        try:
+            with pytest.raises(UnavailableError, match=r"did not answer: /job:ps/replica:0/task:0"):
+                MonitoredTrainingSession(server.target, is_chief)
+        finally:
+            server.stop()
+
+
+def test_a_task_may_be_away_for_longer_than_a_session_waits_for_it(monkeypatch):
+    attempts = []
+    with free_cluster(ps=1, worker=1) as cluster, server_process(cluster, "ps", 0) as ps:
+        server = tf.train.Server(cluster, "worker", 0)
+        op, _ = between_graph(cluster, 0)
+        create = ChiefSessionCreator(master=server.target).create_session
+
+        class Creator:
+            def create_session(self):
+                attempts.append(None)
+                if len(attempts) == 3:
+                    ps.start()
+                return create()
+
+        try:
+            with MonitoredSession(Creator(), max_wait_secs=END_S) as session:
+                session.run(op)
+                monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "0.5")
+                ps.kill()
+                session.run(op)
+        finally:
+            server.stop()
+    assert len(attempts) >= 3

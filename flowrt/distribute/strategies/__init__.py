@@ -54,6 +54,7 @@ from flowrt.distribute.strategies.multi_worker import (
 from flowrt.distribute.strategies.one_device import OneDeviceStrategy as OneDeviceStrategy
 from flowrt.distribute.strategies.reduce_op import ReduceOp as ReduceOp
 from flowrt.distribute.strategies.replica_context import ReplicaContext as ReplicaContext
+from flowrt.distribute.strategies.strategy import RunOptions as RunOptions
 from flowrt.distribute.strategies.strategy import Strategy as Strategy
 from flowrt.distribute.strategies.strategy import ValueContext as ValueContext
 from flowrt.distribute.strategies.values import DistributedValues as DistributedValues

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from flowrt.data.dataset import Dataset
 from flowrt.distribute.strategies.cross_device_ops import CrossDeviceOps, devices_of, placed_on
 from flowrt.distribute.strategies.input import InputContext
 from flowrt.distribute.strategies.reduce_op import ReduceOp, as_reduce_op
@@ -107,6 +108,10 @@ class StrategyExtended(ABC):
         """An operation that raises `OutOfRangeError` unless some worker's ``has_data`` is true."""
         operation: Operation = expect_data_op(has_data)
         return operation
+
+    def experimental_make_numpy_dataset(self, numpy_input: Structure, session: Any = None) -> Dataset:
+        """See `Strategy.experimental_make_numpy_dataset`."""
+        return Dataset.from_tensor_slices(numpy_input)
 
     # --- contexts
 

@@ -2,8 +2,9 @@
 
 The steps are the iterations of a `while_loop`, which every replica's device runs for itself. They take their
 data from the iterator inside the loop, which reads ahead meanwhile, so that the host is asked once for all of
-them. A result is kept in a cell, a resource without an initializer on the result's device, where each step
-overwrites it.
+them. What a step reads of the graph around it (a learning rate that falls with the global step, say) is
+computed in every iteration, as it would be in every session call. A result is kept in a cell, a resource
+without an initializer on the result's device, where each step overwrites it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from flowrt.control_flow.loops import while_loop
 from flowrt.distribute.strategies.cross_device_ops import placed_on
 from flowrt.distribute.strategies.values import DistributedValues
 from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.ops import state
 from flowrt.graph.ops.script import group
@@ -32,6 +34,9 @@ def run_steps(extended: Any, step: Callable[[], Structure], count: int) -> Struc
     kept: list[Structure] = []
 
     def body(done: Tensor) -> Tensor:
+        looped = get_default_graph()
+        assert isinstance(looped, FuncGraph)
+        looped.computes_anew = True
         result = map_structure(_keep, step())
         kept.append(result)
         with get_default_graph().control_dependencies([strategy.group(map_structure(_written, result))]):

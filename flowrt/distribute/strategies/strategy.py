@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 from flowrt.data.dataset import Dataset
 from flowrt.distribute.strategies.cross_device_ops import placed_on
@@ -98,7 +98,7 @@ class Strategy:
         fn: Callable[..., Any],
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
-        options: Any = None,
+        options: RunOptions | None = None,
     ) -> Structure:
         """Call ``fn(*args, **kwargs)`` once a replica, under its device, and return the results regrouped:
         what differs from replica to replica is a `PerReplica`.
@@ -226,7 +226,8 @@ class Strategy:
 
     def experimental_make_numpy_dataset(self, numpy_input: Structure, session: Any = None) -> Dataset:
         """The rows of ``numpy_input`` as a dataset. ``session`` is accepted: arrays need none."""
-        return Dataset.from_tensor_slices(numpy_input)
+        dataset: Dataset = self._extended.experimental_make_numpy_dataset(numpy_input, session)
+        return dataset
 
     def experimental_run(
         self, fn: Callable[..., Any], input_iterator: Any = None, steps_per_loop: int = 1
@@ -247,6 +248,12 @@ class Strategy:
         with self._opened("experimental_run"):
             return step() if steps_per_loop == 1 else run_steps(self._extended, step, steps_per_loop)
 
+    def colocate_vars_with(self, colocate_with_variable: Variable) -> contextlib.AbstractContextManager[None]:
+        """See `StrategyExtended.colocate_vars_with`."""
+        manager: contextlib.AbstractContextManager[None]
+        manager = self._extended.colocate_vars_with(colocate_with_variable)
+        return manager
+
     def update_config_proto(self, config_proto: Any) -> Any:
         """``config_proto`` as a session for this strategy needs it."""
         return config_proto
@@ -258,6 +265,14 @@ class Strategy:
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {self.num_replicas_in_sync} replicas>"
+
+
+class RunOptions(NamedTuple):
+    """What `Strategy.run` accepts of TensorFlow for TPUs: nothing here depends on it."""
+
+    experimental_enable_dynamic_batch_size: bool = True
+    experimental_bucketizing_dynamic_shape: bool = False
+    experimental_xla_options: Any = None
 
 
 class ValueContext:

@@ -25,6 +25,7 @@ reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -90,17 +91,15 @@ def _check_whole(count: int, group_size: int) -> None:
         )
 
 
+_JOINS = {"sum": "add", "mean": "add", "prod": "multiply", "min": "minimum", "max": "maximum"}
+
+
 def _reduce(xp: Any, values: Any, reduction: str) -> Any:
-    stacked = xp.stack(values)
-    if reduction == "mean":
-        total = stacked.sum(axis=0, dtype=stacked.dtype)
-        return (
-            total // len(values)
-            if stacked.dtype.kind in "iu"
-            else (total / len(values)).astype(stacked.dtype)
-        )
-    dtype = {"dtype": stacked.dtype} if reduction in ("sum", "prod") else {}
-    return getattr(stacked, reduction)(axis=0, **dtype)
+    total = functools.reduce(getattr(xp, _JOINS[reduction]), values)
+    if reduction != "mean":
+        return total
+    divide = xp.floor_divide if total.dtype.kind in "iu" else xp.divide
+    return divide(total, len(values)).astype(total.dtype)
 
 
 def _copies(xp: Any, value: Any, count: int) -> list[Any]:

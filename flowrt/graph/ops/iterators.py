@@ -41,8 +41,11 @@ class Elements(Protocol):
     def close(self) -> None: ...
 
 
-Open: TypeAlias = Callable[[Sequence[Any]], Elements]
-"""Begins a run; the arguments are the values of the tensors that `make_iterator` was given."""
+Put: TypeAlias = Callable[[Any], Any]
+"""Brings an array of the host to an iterator's device, or begins to: see `taken`."""
+
+Open: TypeAlias = Callable[[Sequence[Any], Put], Elements]
+"""Begins a run, given the values of the tensors that `make_iterator` was given."""
 
 
 @final
@@ -55,7 +58,7 @@ class IteratorResource:
     time whatever the dataset does. The element it did not wait for is the next one's.
     """
 
-    __slots__ = ("_closed", "_elements", "_late", "_lock", "_name", "_open_first")
+    __slots__ = ("_closed", "_elements", "_late", "_lock", "_name", "_open_first", "put")
 
     def __init__(self, name: str, open_first: Open | None = None) -> None:
         self._name, self._open_first = name, open_first
@@ -64,6 +67,16 @@ class IteratorResource:
         self._late: deque[Future[tuple[Any, ...]]] = deque()
         """Elements that steps have begun to wait for and left, the first one first."""
         self._closed = False
+        self.put: Put = lambda array: array
+
+    def settle(self, device: Any) -> None:
+        """On its device."""
+        if device.is_remote:
+            self.put = device.put_ahead
+
+    def elements(self) -> Elements:
+        """Those that it has now. Raises as `next`."""
+        return self._elements or self._first()
 
     def initialize(self, elements: Elements) -> None:
         """Go on with ``elements``; what was there is closed, and who waits for it gets `CancelledError`."""
@@ -79,9 +92,7 @@ class IteratorResource:
         Raises `OutOfRangeError` at the end, `FailedPreconditionError` when never initialized, and what ends
         the step of this thread.
         """
-        elements = self._elements
-        if elements is None:
-            elements = self._first()
+        elements = self.elements()
         step = current_step()
         try:
             if self._late or (step is not None and step.remaining_s() is not None):
@@ -94,7 +105,7 @@ class IteratorResource:
         try:
             element = self._late.popleft()
         except IndexError:
-            element = _begin(elements.__next__)
+            element = begin(elements.__next__)
         try:
             wait_until(element.done, lambda seconds: wait((element,), seconds))
         except BaseException:
@@ -110,7 +121,7 @@ class IteratorResource:
                 if self._open_first is None:
                     message = f"iterator {self._name!r} is not initialized: run its initializer first"
                     raise FailedPreconditionError(message)
-                self._elements = self._open_first(())
+                self._elements = self._open_first((), self.put)
             return self._elements
 
     def close(self) -> None:
@@ -122,7 +133,7 @@ class IteratorResource:
             old.close()
 
 
-def _begin(function: Callable[[], Any]) -> Future[Any]:
+def begin(function: Callable[[], Any]) -> Future[Any]:
     """The future result of ``function()``, which a thread of its own computes."""
     future: Future[Any] = Future()
 
@@ -206,7 +217,7 @@ make_iterator_op = define_op(
     types={"Tcomponents": dtypes.ANY},
     attrs={"token": attr_string()},
     shape=lambda s: [],
-    kernel=lambda xp, iterator, components, state: iterator.initialize(state(components)),
+    kernel=lambda xp, iterator, components, state: iterator.initialize(state(components, iterator.put)),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
@@ -218,12 +229,19 @@ make_iterator_op = define_op(
 
 
 def _get_next(xp: Any, iterator: IteratorResource, output_shapes: Sequence[Shape]) -> tuple[Any, ...]:
-    element = iterator.next()
+    element = tuple([taken(xp, value) for value in iterator.next()])
     for i, (value, shape) in enumerate(zip(element, output_shapes, strict=True)):
         if value.shape != shape and not compatible(value.shape, shape):
             expected, got = format_shape(shape), format_shape(value.shape)
             raise InvalidArgumentError(f"component {i}: expected an element of shape {expected}; got {got}")
-    return element if xp is np else tuple([xp.asarray(value) for value in element])
+    return element
+
+
+def taken(xp: Any, value: Any) -> Any:
+    """``value`` as an array of ``xp``: a host's array, or what a `Put` has made of one."""
+    if xp is np:
+        return value
+    return xp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value.take()
 
 
 iterator_get_next_op = define_op(
@@ -243,7 +261,7 @@ iterator_get_next_op = define_op(
 
 
 def one_shot_iterator(open: Open, **attrs: Any) -> Any:
-    """The handle of an iterator over what ``open(())`` begins. ``attrs`` are the op's."""
+    """The handle of an iterator over what ``open`` begins. ``attrs`` are the op's."""
     return one_shot_iterator_op(token=_register(open), **attrs)
 
 

@@ -79,7 +79,7 @@ def _stack_all(
     if handle.rows is not None:
         check_dtype(handle, element_dtype)
         merge(handle.rows.shape[1:], as_element_shape(element_shape))
-        return xp.array(handle.rows)
+        return handle.rows
     return _stack(xp, handle, handle.elements(), element_shape, element_dtype)
 
 
@@ -102,6 +102,7 @@ tensor_list_stack = define_op(
     vjp=of_elements(_stack_vjp),
     jvp=linear,
     samples=lambda rng: (),
+    alias=True,  # where they are rows of one array, which nobody changes
     doc="All elements, along a new first axis; zeros of element_shape for those that are not set.",
 )
 
@@ -250,7 +251,7 @@ def _concat(
     if handle.rows is not None and handle.rows.ndim > 1:
         count, length, *others = handle.rows.shape
         merge(rows, others)
-        return xp.array(handle.rows).reshape(count * length, *others), np.full(count, length)
+        return handle.rows.reshape(count * length, *others), np.full(count, length)
     elements = handle.elements()
     for known in {e.shape for e in elements if e is not None}:
         rows = merge(rows, rows_of(known))
@@ -286,6 +287,7 @@ tensor_list_concat = define_op(
     vjp=of_elements(_concat_vjp),
     jvp=linear,
     samples=lambda rng: (),
+    alias=True,  # as `tensor_list_stack`
     doc="All elements one behind the other along their first axis, and their lengths. An element that is not"
     " set counts as leading_dims[i] zero rows.",
 )

@@ -15,6 +15,7 @@ _Send and _Recv.
       -> place                         Subgraph                 every node has one full device name
       -> lower_collectives             Subgraph                 sends, sums and copies on the ranks' devices
       -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
+      -> narrow_products               Subgraph                 only the parts of products that are read
       -> read_rows_in_place            Subgraph                 rows of variables are gathered where they lie
       -> fuse                          Subgraph                 what one loop can compute is one node
 """

@@ -49,7 +49,7 @@ def asked(node: Node, specs: Sequence[TensorSpec], devices: tuple[str, ...], lin
     group = Group(_tasks(node, devices), attrs.get("root", 0))
     axis, lowering = _axis(attrs, payload), attrs["lowering"]
     if lowering == "native" or (lowering == "auto" and not is_whole(node)):
-        lowering = _native(node, payload, axis)
+        lowering = _native(node, payload, axis, group.tasks)
     if lowering == "auto":
         lowering = cheapest(kind, group, _payload_bytes(kind, payload, group.size), links)
     return Asked(lowering, group, devices, payload, axis)
@@ -89,15 +89,17 @@ def is_whole(node: Node) -> bool:
     return len(node.attrs["ranks"]) == int(node.attrs["group_size"])
 
 
-def _native(node: Node, payload: TensorSpec, axis: int) -> str:
+def _native(node: Node, payload: TensorSpec, axis: int, tasks: Sequence[int]) -> str:
     """The lowering where native was asked for, or where it is preferred if it can be."""
     is_asked_for, attrs = node.attrs["lowering"] == "native", node.attrs
     lacks = _why_not_native(node.op.name, payload.shape, axis, attrs["group_size"])
     if is_asked_for and attrs["group_key"] == LOCAL:
-        raise FailedPreconditionError(
-            "native: expected a Group that its processes have joined; got none. Between the devices of one "
-            "session collectives are expanded"
-        )
+        if len(set(tasks)) > 1:
+            raise FailedPreconditionError(
+                "native: expected a Group that its processes have joined; got ranks in several tasks. Within "
+                "a session collectives between tasks are expanded"
+            )
+        lacks = _lacks_shape(payload.shape)
     if is_asked_for and lacks:
         raise InvalidArgumentError(f"native: expected {lacks}; got {payload}. Use lowering='auto'")
     return "auto" if lacks else "native"
@@ -106,7 +108,7 @@ def _native(node: Node, payload: TensorSpec, axis: int) -> str:
 def _why_not_native(kind: str, payload: Shape, axis: int, size: int) -> str | None:
     """What a native collective of ``size`` ranks would need of the payload's shape; None if it has that."""
     if not is_static(payload):
-        return "a shape known before the step"
+        return _lacks_shape(payload)
     if kind in _CUT and payload[axis] % size:
         return f"a dimension {axis} that {size} ranks divide"
     return None
@@ -122,6 +124,10 @@ def values_of(node: Node) -> tuple[Ref, ...]:
 def places_of(node: Node) -> tuple[Ref, ...]:
     """One tensor a rank of this graph that is where the rank is."""
     return node.inputs[node.attrs["M"] :] if _has_places(node) else node.inputs
+
+
+def _lacks_shape(payload: Shape) -> str | None:
+    return None if is_static(payload) else "a shape known before the step"
 
 
 def _has_places(node: Node) -> bool:

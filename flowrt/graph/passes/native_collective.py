@@ -16,8 +16,9 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.node import Node, Ref, TensorSpec
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.group_transfer import group_start_op, group_wait_op
-from flowrt.graph.passes.collective_call import Asked, edge_of
+from flowrt.graph.passes.collective_call import LOCAL, Asked, edge_of
 from flowrt.graph.shapes import is_static
+from flowrt.graph.step_groups import PREFIX
 
 
 class RankPart(NamedTuple):
@@ -42,7 +43,7 @@ def rank_part(
     if not is_static(spec.shape):
         raise InvalidArgumentError(f"native: expected results of a shape known before the step; got {spec}")
     member = {
-        "group_key": node.attrs["group_key"],
+        "group_key": _key(node),
         "rank": rank,
         "edge": edge_of(node, what),
         "dtype": spec.dtype,
@@ -64,3 +65,9 @@ def rank_part(
 
     start = part("start", group_start_op, controls, options, ())
     return RankPart(start, part("wait", group_wait_op, (start.name,), {"N": len(outputs)}, outputs))
+
+
+def _key(node: Node) -> str:
+    """Of the group whose members do it: of ranks that nobody has joined, that of the step."""
+    key, size = node.attrs["group_key"], node.attrs["group_size"]
+    return f"{PREFIX}{size}" if key == LOCAL else key

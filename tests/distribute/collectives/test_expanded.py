@@ -1,4 +1,6 @@
-"""Expanded collectives: every algorithm by the contract, in sessions with a device a rank."""
+"""Collectives of one session with a device a rank, by the contract: every algorithm, and native ones, for which
+nobody has to join a group.
+"""
 
 from __future__ import annotations
 
@@ -19,6 +21,12 @@ class TestExpanded(CheckCollectives):
     @pytest.fixture
     def perform(self) -> Perform:
         return perform
+
+
+class TestNativeInOneStep(CheckCollectives):
+    @pytest.fixture
+    def perform(self) -> Perform:
+        return functools.partial(perform, lowering="native")
 
 
 @pytest.mark.parametrize("p", (1, 2, 3, 5, 8))

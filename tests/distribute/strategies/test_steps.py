@@ -55,6 +55,46 @@ def test_a_loop_of_steps_gives_the_weights_and_last_results_of_single_steps(name
         np.testing.assert_allclose(last, losses[steps_per_loop - 1 :: steps_per_loop], rtol=0, atol=1e-12)
 
 
+def scheduled(strategy: Any, steps_per_loop: int, calls: int) -> Any:
+    """Weights, with all that a script may make of a step outside of its function: a learning rate by the
+    global step, a batch of the data, random numbers, a value that is counted up, a fed factor.
+    """
+    with tf.Graph().as_default():
+        tf.set_random_seed(3)
+        factor = tf.placeholder(tf.float64, [])
+        with strategy.scope():
+            step = tf.train.get_or_create_global_step()
+            w = tf.get_variable("w", initializer=tf.zeros([3, 2], tf.float64))
+            runs = tf.Variable(0.0, dtype=tf.float64, trainable=False)
+            rate = tf.train.exponential_decay(tf.constant(0.2, tf.float64), step, 2, 0.5)
+            optimizer = tf.train.MomentumOptimizer(rate, tf.cond(step < 3, lambda: 0.9, lambda: 0.5))
+        x, y = (
+            tf.data.Dataset.from_tensor_slices((X, Y)).repeat().batch(6).make_one_shot_iterator().get_next()
+        )
+        noise = factor * tf.random_normal([3, 2], dtype=tf.float64)
+        with tf.control_dependencies([runs.assign_add(1.0)]):
+            shift = runs.read_value() / 10
+
+        def fn() -> Any:
+            loss = tf.reduce_sum(tf.square(tf.tanh(x @ (w + noise)) - y - shift)) / 6
+            return optimizer.minimize(loss, global_step=step)
+
+        train = strategy.group(strategy.experimental_run(fn, steps_per_loop=steps_per_loop))
+        with initialized() as sess:
+            for _ in range(calls):
+                sess.run(train, {factor: 0.5})
+            return sess.run([w, step, runs])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_a_step_reads_around_its_function_is_new_in_every_step(name: str) -> None:
+    weights, step, runs = scheduled(STRATEGIES[name](), 1, 6)
+    assert (step, runs) == (6, 6)
+    found, *counts = scheduled(STRATEGIES[name](), 3, 2)
+    assert counts == [6, 6]
+    np.testing.assert_allclose(found, weights, rtol=0, atol=1e-12)
+
+
 def test_an_operation_runs_all_steps_and_an_end_in_the_middle_keeps_those_before_it() -> None:
     strategy = mirrored(2)
     with strategy.scope():

@@ -236,7 +236,6 @@ def test_a_native_collective_that_nobody_reads_takes_place() -> None:
 def test_what_cannot_be_native() -> None:
     given = values(2, 5)
     cases = [
-        (FailedPreconditionError, group(2), "expected a Group that its processes have joined"),
         (InvalidArgumentError, group(2, key="g"), "expected a dimension 0 that 2 ranks divide"),
     ]
     for error, where, text in cases:
