@@ -15,6 +15,7 @@ from typing import Any
 
 from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
 from flowrt.cli.options import CommandParser
+from flowrt.distribute.exit_codes import INTERRUPTED
 from flowrt.errors import NotFoundError, OpError
 from flowrt.graph.op_def import nearest
 
@@ -32,7 +33,6 @@ COMMANDS: dict[str, Any] = {
 
 FAILURE = 1
 MISTAKE = 2  # argparse's own status for one
-INTERRUPTED = 130  # 128 + SIGINT, as shells have it
 
 
 def main(argv: Sequence[str] | None = None) -> int:

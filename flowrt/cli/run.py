@@ -17,7 +17,7 @@ from pathlib import Path
 
 from flowrt.cli.options import new_parser, not_negative, positive, spellings
 from flowrt.distribute.cluster_spec import ClusterSpec, shortened
-from flowrt.distribute.exit_codes import FAILURE, NOT_FORMED, USAGE
+from flowrt.distribute.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
 from flowrt.distribute.launcher import Failure, Launcher, Task
 from flowrt.distribute.local_cluster import (
     THREADS,
@@ -50,6 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, NOT_FORMED)
     except OSError as error:
         return _complain(error, FAILURE)
+    except KeyboardInterrupt:  # before there are tasks
+        return INTERRUPTED
 
 
 def new_run_parser() -> argparse.ArgumentParser:

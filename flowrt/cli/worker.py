@@ -22,7 +22,7 @@ from flowrt.distribute.check import PeerCheck, check_cluster
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.collectives.probe import probe_cluster
 from flowrt.distribute.drain import drain
-from flowrt.distribute.exit_codes import AUTH_REFUSED, NOT_FORMED, OK, PEER_LOST, exit_code
+from flowrt.distribute.exit_codes import AUTH_REFUSED, INTERRUPTED, NOT_FORMED, OK, PEER_LOST, exit_code
 from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.server import Server
 from flowrt.errors import (
@@ -77,6 +77,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _complain(error, exit_code(error))
     except OSError as error:
         return _complain(error, 1)
+    except KeyboardInterrupt:  # before it serves, or while it only asks
+        return INTERRUPTED
 
 
 def new_worker_parser() -> argparse.ArgumentParser:

@@ -60,6 +60,15 @@ class Iterator:
         return Iterator(_new_handle(spec, HOST, shared_name), None, spec)
 
     @property
+    def resource(self) -> Tensor:
+        """The handle, which is where its elements come out."""
+        return self._resource
+
+    @property
+    def device(self) -> str:
+        return self._resource.device
+
+    @property
     def initializer(self) -> Operation:
         """The operation that begins the iterator.
 

@@ -6,9 +6,7 @@ that takes 80 us more a loop, and up to 5 ms where another thread computes in Py
 Rules of this file:
 
   1. Member 0 is who has a loop. The others sleep on a semaphore each, and never spin: they would take cores
-     from BLAS's threads. Member 0 looks for some microseconds whether they are done, then it sleeps too. It does
-     not yield: Linux 6.18 takes a whole time slice for each yield where others want the core. A training step
-     beside ten busy threads on 2 cores took 300 ms so, alone 20.
+     from BLAS's threads.
   2. Each member first does the pieces of its share, the same elements each time, which may still be in its
      core's cache; then those that others have not begun.
   3. Who comes late finds no piece left, and reads nothing of a loop that is being set up.
@@ -26,22 +24,20 @@ from flowrt.device.host_jit import compile_functions
 
 MAX_MEMBERS = 256
 
-LOOKS = 1 << 14
-"""How often member 0 looks whether the others are done before it sleeps: some 10 us. To be woken takes as long."""
-
 PIECES_EACH = 4
 """Pieces a share, so that a member that comes late, or whose core others use, does less."""
 
 TEXT = """
-; The loop and its table, begin, end, elements a piece, members, members at work, the first piece's number,
-; whether member 0 waits for the last one's post, the semaphore for that (sem_t, 32 bytes); a share a member.
-%Team = type { ptr, ptr, i64, i64, i64, i64, i64, i64, i64, [4 x i64], [3 x i64], [0 x %Share] }
+; The loop and its table, begin, end, elements a piece, members, members at work, the first piece's number;
+; a share a member.
+%Team = type { ptr, ptr, i64, i64, i64, i64, i64, i64, [8 x i64], [0 x %Share] }
 ; The next piece, the end of pieces, whether to end, a semaphore (sem_t, 32 bytes), the first piece; in cache
 ; lines of its own.
 %Share = type { i64, i64, i64, [4 x i64], i64, [8 x i64] }
 
 declare i32 @sem_wait(ptr)
 declare i32 @sem_post(ptr)
+declare i32 @sched_yield()
 
 ; A piece belongs to who adds to its share's `next`. Between loops every `next` is 2^62, beyond all pieces: so
 ; who gets a piece below the end got it of a loop of which all else was written before. Pieces of all loops
@@ -60,9 +56,9 @@ shares:
 share:
   %turned = add i64 %member, %i
   %owner = urem i64 %turned, %n
-  %next = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %owner, i32 0
-  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %owner, i32 1
-  %first_place = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %owner, i32 4
+  %next = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %owner, i32 0
+  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %owner, i32 1
+  %first_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %owner, i32 4
   br label %take
 take:
   %piece = atomicrmw add ptr %next, i64 1 seq_cst
@@ -102,8 +98,8 @@ exit:
 ; A member's life but for member 0's.
 define void @work(ptr %team, i64 %member, i64 %unused) nounwind {
   %at_work = getelementptr %Team, ptr %team, i64 0, i32 6
-  %end = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %member, i32 2
-  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %member, i32 3
+  %end = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %member, i32 2
+  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %member, i32 3
   br label %sleep
 sleep:
   %woken = call i32 @sem_wait(ptr %semaphore)
@@ -113,17 +109,7 @@ sleep:
 help:
   %came = atomicrmw add ptr %at_work, i64 1 seq_cst
   call void @take_pieces(ptr %team, i64 %member)
-  %were = atomicrmw sub ptr %at_work, i64 1 seq_cst
-  %is_last = icmp eq i64 %were, 1
-  br i1 %is_last, label %look, label %sleep
-look:
-  %waits = getelementptr %Team, ptr %team, i64 0, i32 8
-  %waited = atomicrmw xchg ptr %waits, i64 0 seq_cst
-  %is_waiting = icmp ne i64 %waited, 0
-  br i1 %is_waiting, label %tell, label %sleep
-tell:
-  %done = getelementptr %Team, ptr %team, i64 0, i32 9
-  %told = call i32 @sem_post(ptr %done)
+  %left = atomicrmw sub ptr %at_work, i64 1 seq_cst
   br label %sleep
 exit:
   ret void
@@ -160,18 +146,18 @@ open:
   %after = add i64 %first, %each
   %is_short = icmp sgt i64 %after, %beyond
   %limit = select i1 %is_short, i64 %beyond, i64 %after
-  %first_place = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %i, i32 4
+  %first_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %i, i32 4
   store atomic i64 %first, ptr %first_place seq_cst, align 8
-  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %i, i32 1
+  %limit_place = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %i, i32 1
   store atomic i64 %limit, ptr %limit_place seq_cst, align 8
-  %next = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %i, i32 0
+  %next = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %i, i32 0
   store atomic i64 %first, ptr %next seq_cst, align 8
   %is_open = icmp eq i64 %i_next, %n
   br i1 %is_open, label %wake, label %open
 wake:
   %j = phi i64 [ 1, %open ], [ %j_next, %wake ]
   %j_next = add i64 %j, 1
-  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %j, i32 3
+  %semaphore = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %j, i32 3
   %posted = call i32 @sem_post(ptr %semaphore)
   %is_awake = icmp eq i64 %j_next, %n
   br i1 %is_awake, label %help, label %wake
@@ -179,35 +165,16 @@ help:
   call void @take_pieces(ptr %team, i64 0)
   br label %wait
 wait:
-  %looks = phi i64 [ 0, %help ], [ %looks_next, %look_again ], [ 0, %sleep ]
   %working = load atomic i64, ptr %at_work seq_cst, align 8
   %is_over = icmp eq i64 %working, 0
-  br i1 %is_over, label %closing, label %look_again
-look_again:
-  %looks_next = add i64 %looks, 1
-  %is_patient = icmp ult i64 %looks_next, LOOKS
-  br i1 %is_patient, label %wait, label %announce
-announce: ; whoever takes the word back, of whom there is one, decides: if another does, it posts
-  %waits = getelementptr %Team, ptr %team, i64 0, i32 8
-  %were_waiting = atomicrmw xchg ptr %waits, i64 1 seq_cst
-  %still_working = load atomic i64, ptr %at_work seq_cst, align 8
-  %is_still = icmp ne i64 %still_working, 0
-  br i1 %is_still, label %sleep, label %withdraw
-withdraw:
-  %waited = atomicrmw xchg ptr %waits, i64 0 seq_cst
-  %is_mine = icmp ne i64 %waited, 0
-  br i1 %is_mine, label %closing, label %sleep
-sleep:
-  %done = getelementptr %Team, ptr %team, i64 0, i32 9
-  %woken = call i32 @sem_wait(ptr %done)
-  %is_woken = icmp eq i32 %woken, 0 ; not by a signal
-  br i1 %is_woken, label %wait, label %sleep
-closing:
-  br label %close
+  br i1 %is_over, label %close, label %yield
+yield:
+  %yielded = call i32 @sched_yield()
+  br label %wait
 close:
-  %k = phi i64 [ 0, %closing ], [ %k_next, %close ]
+  %k = phi i64 [ 0, %wait ], [ %k_next, %close ]
   %k_next = add i64 %k, 1
-  %closed = getelementptr %Team, ptr %team, i64 0, i32 11, i64 %k, i32 0
+  %closed = getelementptr %Team, ptr %team, i64 0, i32 9, i64 %k, i32 0
   store atomic i64 4611686018427387904, ptr %closed seq_cst, align 8
   %is_closed = icmp eq i64 %k_next, %n
   br i1 %is_closed, label %advance, label %close
@@ -216,10 +183,10 @@ advance:
   store i64 %following, ptr %base_place
   ret void
 }
-""".replace("LOOKS", str(LOOKS))
+"""
 
 WORD, TEAM_WORDS, SHARE_WORDS = 8, 16, 16
-LOOP, TABLE, PIECE, MEMBERS, DONE = 0, 1, 4, 5, 9
+LOOP, TABLE, PIECE, MEMBERS = 0, 1, 4, 5
 """Which word of a Team is what."""
 
 NEXT, ENDED, SEMAPHORE = 0, 2, 3
@@ -245,7 +212,6 @@ class Team:
     def __init__(self) -> None:
         self._words = (ctypes.c_int64 * (TEAM_WORDS + SHARE_WORDS * MAX_MEMBERS))()
         self._address = ctypes.addressof(self._words)
-        _libc.sem_init(ctypes.c_void_p(self._address + WORD * DONE), 0, 0)
         for member in range(MAX_MEMBERS):
             self._words[_word(member, NEXT)] = NOTHING
 

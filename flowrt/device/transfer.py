@@ -144,8 +144,8 @@ class TransferManager:
             self._count("to_device", value.nbytes)
 
     def to_device_ahead(self, stream: Stream, target: DeviceMemory, value: HostArray) -> Event:
-        """As `to_device`, of an asynchronous device; but what is on ``stream`` does not wait, and may still use
-        ``target`` as far as it is there by now. Who reads it waits for the event.
+        """As `to_device`, of an asynchronous device; but ``stream`` does not wait, and what is on it by now
+        may still use ``target``. Who reads it waits for the event.
         """
         _check_size("to_device", target, value.nbytes)
         self._wait_for_room()  # without the lock: others have deadlines of their own

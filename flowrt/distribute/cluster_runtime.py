@@ -25,11 +25,12 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import parse_device
 from flowrt.distribute.bind_policy import check_dial
 from flowrt.distribute.cluster_spec import parse_address
-from flowrt.distribute.links import LOST_S, REPORT_S, connect_timeout_s, keep_dialling
+from flowrt.distribute.links import REPORT_S, keep_dialling
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
 from flowrt.distribute.session_graph import Extension, SentGraph, callable_of
+from flowrt.distribute.waits import connect_timeout_s, liveness
 from flowrt.errors import CancelledError, OpError
 from flowrt.executor.compile_step import Setting
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
@@ -93,6 +94,7 @@ class _There:
         def connect(left_s: float) -> Peer:
             return dial(self._transport, address, self, left_s)
 
+        self._lost_s = liveness().lost_s
         security = load_security(os.environ, Path.home())
         check_dial(address, security)
         self._transport = new_transport(security)
@@ -121,10 +123,10 @@ class _There:
         self._peer.ask(message, reply.settle, reply.request_id)
 
     def is_silent(self) -> bool:
-        silent = time.monotonic() - self._peer.heard_at > LOST_S
+        silent = time.monotonic() - self._peer.heard_at > self._lost_s
         self._peer.repeat()
         if silent:
-            self._peer.fail(f"nothing was heard of it for {LOST_S:.0f} s")
+            self._peer.fail(f"nothing was heard of it for {self._lost_s:g} s")
         return silent
 
     def close(self) -> None:

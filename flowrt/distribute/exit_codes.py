@@ -15,6 +15,9 @@ from flowrt.errors import (
 
 OK, FAILURE, USAGE, NOT_FORMED, PEER_LOST, STEP_ABORTED, AUTH_REFUSED, CHECKPOINT_INVALID = range(8)
 
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
 _BY_ERROR: tuple[tuple[type[OpError], int], ...] = (
     (InvalidArgumentError, USAGE),
     (NotFoundError, USAGE),

@@ -9,29 +9,25 @@ from __future__ import annotations
 import hashlib
 import itertools
 import logging
-import math
-import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from contextvars import ContextVar
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
 
 import flowrt.version
+from flowrt.distribute import waits
 from flowrt.distribute.certificates import check_claim
 from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.collectives.mesh_forming import GroupDoor
 from flowrt.distribute.first_frame import FirstFrame
-from flowrt.distribute.master import CONNECT_S
 from flowrt.distribute.messages import PROTOCOL, Message
 from flowrt.distribute.peer import Done, Peer, dial
 from flowrt.distribute.threads import Threads
+from flowrt.distribute.waits import liveness
 from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
     FailedPreconditionError,
-    InvalidArgumentError,
     OpError,
     Origin,
     UnavailableError,
@@ -41,21 +37,9 @@ from flowrt.rendezvous.channel import Connection, Transport
 
 LOGGER = logging.getLogger(__name__)
 
-HEARTBEAT_S = 2.0
-LOST_S = 10.0
-"""A peer that has said nothing for so long is gone."""
-
 REPORT_S = 5.0
 """How often it says for whom it waits."""
-DIAL_S = 5.0
-"""For one attempt. A task that was there before is dialled once: what it knew of a session has gone with it,
-and to wait for its next life would only make the error late.
-"""
 RETRY_S = 0.2
-
-
-_within_s = ContextVar("within", default=math.inf)
-"""See `connecting_within`."""
 
 
 class Handler(Protocol):
@@ -99,7 +83,7 @@ class Links:
         """The peer that each task is asked by."""
         self._dialing = {name: threading.Lock() for name in addresses}
         self._closed = threading.Event()
-        self._next_beat = 0.0
+        self._liveness, self._next_beat = liveness(), 0.0
 
     # --- asking
 
@@ -147,12 +131,12 @@ class Links:
         whom = f"{task} at {address}"
 
         def connect(left_s: float) -> Peer:
-            return dial(self._transport, address, self, min(left_s, DIAL_S))
+            return dial(self._transport, address, self, min(left_s, waits.DIAL_S))
 
         if wait_s:
             peer = keep_dialling(connect, whom, wait_s, self._closed)
         else:
-            peer = dial_once(connect, whom, DIAL_S)
+            peer = dial_once(connect, whom, waits.DIAL_S)
         if peer.name != task:
             peer.close("it is another task")
             raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
@@ -203,11 +187,11 @@ class Links:
         """Ask who has not been asked for a while whether he is alive, and give up who did not answer."""
         if now < self._next_beat:
             return
-        self._next_beat = now + HEARTBEAT_S
+        self._next_beat = now + self._liveness.heartbeat_s
         self.repeat()
         for peer in list(self._peers.values()):
-            if now - peer.heard_at > LOST_S:
-                peer.fail(f"nothing was heard of it for {LOST_S:.0f} s")
+            if now - peer.heard_at > self._liveness.lost_s:
+                peer.fail(f"nothing was heard of it for {self._liveness.lost_s:g} s")
             else:
                 peer.ask(Message(pb.Heartbeat()), ignore)
 
@@ -221,29 +205,6 @@ class Links:
         self._closed.set()
         for peer in list(self._peers.values()):
             peer.close(reason)
-
-
-def connect_timeout_s() -> float:
-    """How long a new session waits for the tasks of its cluster: ``FLOWRT_CONNECT_TIMEOUT``, seconds, or less
-    where `connecting_within` says so. Raises `InvalidArgumentError`.
-    """
-    text = os.environ.get("FLOWRT_CONNECT_TIMEOUT") or str(CONNECT_S)
-    try:
-        return max(0.1, min(float(text), _within_s.get()))
-    except ValueError:
-        raise InvalidArgumentError(f"FLOWRT_CONNECT_TIMEOUT: expected seconds; got {text!r}") from None
-
-
-@contextmanager
-def connecting_within(seconds: float) -> Iterator[None]:
-    """A context in which new sessions of this thread wait no longer than ``seconds`` for their tasks, or than
-    one attempt to reach them takes.
-    """
-    outer = _within_s.set(min(max(seconds, DIAL_S), _within_s.get()))
-    try:
-        yield
-    finally:
-        _within_s.reset(outer)
 
 
 def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> Peer:

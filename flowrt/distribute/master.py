@@ -46,6 +46,7 @@ from flowrt.distribute.events import (
 from flowrt.distribute.messages import Message, decode_status, encode_status
 from flowrt.distribute.sent_constants import SentConstants
 from flowrt.distribute.session_graph import SessionGraph
+from flowrt.distribute.waits import CONNECT_S
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -55,9 +56,6 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
-
-CONNECT_S = 60.0
-"""How long tasks are waited for that are not up yet, if nobody says otherwise."""
 
 GRACE_S = 5.0
 """How long a step that failed is waited for in the tasks that still run it."""

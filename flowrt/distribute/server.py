@@ -42,6 +42,7 @@ from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
 from flowrt.distribute.steps import Steps, as_op_error
 from flowrt.distribute.threads import Threads
+from flowrt.distribute.waits import job_grace_s
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
@@ -54,9 +55,6 @@ from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
 DRAIN_S = 5.0
-JOB_GRACE_S = 10.0
-"""How long the tasks of a cluster wait for the next session of a program that is none of them."""
-
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
 """Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
 
@@ -140,7 +138,7 @@ class Server:
         """Who has had sessions here and is still there."""
         self._job_end: tuple[float, str, bool] | None = None
         """When the job has ended, if nobody begins a session before; and what is said of it."""
-        self._is_joined = False
+        self._is_joined, self._job_grace_s = False, job_grace_s()
         self.on_job_end: Callable[[str, bool], object] = self._end_with_job
         """Called when the last master that had sessions here is gone, with its name, and whether it went in
         the midst of one: it was killed, or cut off.
@@ -266,9 +264,8 @@ class Server:
         if token in self._masters:
             self._masters.discard(token)
             is_task = name in self._addresses
-            wait_s = (
-                0.0 if is_task or in_midst else JOB_GRACE_S
-            )  # a program may open one session after another
+            # a program may open one session after another
+            wait_s = 0.0 if is_task or in_midst else self._job_grace_s
             if not self._masters:
                 self._job_end = (time.monotonic() + wait_s, name, in_midst)
                 self._end_job(time.monotonic())

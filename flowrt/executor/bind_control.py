@@ -20,11 +20,11 @@ import numpy as np
 from flowrt.device.device import Device
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
-from flowrt.executor.compiled_body import calls_of, compiled_body, may_be_compiled
+from flowrt.executor.compiled_body import calls_of, compiled_body, may_be_compiled, row_list
 from flowrt.executor.control import Branches, Frame, Loop, has_loop
 from flowrt.executor.cost import CALL_SECONDS
+from flowrt.executor.indexed_rows import indexed_lists
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
-from flowrt.executor.list_rows import row_list
 from flowrt.executor.loop_layout import compiled
 from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
 from flowrt.executor.pace import Pace
@@ -220,6 +220,8 @@ def _compiled_body(
     lists: Mapping[str, OpenList],
 ) -> _Body | None:
     """The body that makes all iterations in machine code; None if it is more than that."""
+    slots = {k: o.slot for k, o in enumerate([*outputs, *invariant]) if o.slot is not None}
+    lists = {**lists, **indexed_lists(node, slots)}
     if not may_be_compiled(node.attrs["body"], lists):
         return None
     rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}

@@ -8,19 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 
 from flowrt.device.call_sequence import Call, Table, repeated
+from flowrt.device.device import Device
 from flowrt.device.host_call import LoopCall
 from flowrt.device.loops import DTYPES
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.copies import compiled_form
-from flowrt.executor.list_rows import RowList
+from flowrt.executor.indexed_rows import ReadRows, SetRows
+from flowrt.executor.list_rows import PushedRows, RowList, TakenRows
 from flowrt.executor.open_lists import OpenList
 from flowrt.executor.pace import Pace
 from flowrt.executor.places import nbytes_of
 from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.small_calls import may_be_small, run_checked
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.shapes import is_static
 
 MAX_ROW_BYTES = 1 << 17
@@ -46,8 +48,25 @@ def _may_be_call(body: Subgraph, node: Node) -> bool:
 
 def _has_rows(body: Subgraph, opened: OpenList) -> bool:
     """Whether the elements are of a shape that is known, small, and can be copied by loops."""
-    spec = body.spec(opened.node.inputs[1]) if opened.is_pushed else opened.node.outputs[1]
+    node = opened.node
+    (_, element) = ROW_LISTS[node.op.name]
+    spec = body.spec(element(node))
     return is_static(spec.shape) and spec.dtype.name in DTYPES and 0 < nbytes_of(spec) <= MAX_ROW_BYTES
+
+
+ROW_LISTS: Mapping[str, tuple[Callable[[OpenList, Device], RowList], Callable[[Node], Ref]]] = {
+    "TensorListPushBack": (PushedRows, lambda node: node.inputs[1]),
+    "TensorListPopBack": (TakenRows, lambda node: (node.name, 1)),
+    "TensorListGetItem": (ReadRows, lambda node: (node.name, 0)),
+    "TensorListSetItem": (SetRows, lambda node: node.inputs[2]),
+}
+"""By the operation that reads or changes a list: how, and which tensor is an element."""
+
+
+def row_list(opened: OpenList, device: Device) -> RowList:
+    """The list, to be bound as ``opened`` would be."""
+    make, _ = ROW_LISTS[opened.node.op.name]
+    return make(opened, device)
 
 
 def calls_of(segments: Sequence[Segment], predicate: Operand) -> list[Call] | None:

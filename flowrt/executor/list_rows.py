@@ -36,9 +36,8 @@ MAX_PIECE = 1 << 24
 """Bytes of rows that are one array. What comes in several pieces is copied to one if it is no more: 2 ms."""
 
 
-def row_list(opened: OpenList, device: Device) -> RowList:
-    """The list, to be bound as ``opened`` would be."""
-    return (PushedRows if opened.is_pushed else TakenRows)(opened, device)
+def is_elsewhere() -> None:
+    """In the place of a copy from a register, which is no machine code: the body is bound anew without it."""
 
 
 class RowList(ABC):
@@ -97,6 +96,9 @@ class PushedRows(RowList):
         node = self._opened.node
         operands = [tensors[ref] for ref in node.inputs[:2]]
         tensors.place(node, 0, operands[0])
+        if operands[1].slot is not None:
+            strand.emit(node, is_elsewhere)
+            return
         self._like = np.empty_like(operands[1].value, order="C")
         copy = copy_call(self._like, operands[1].value)
         table = copy[1][0]
@@ -192,22 +194,9 @@ class TakenRows(RowList):
             value = registers[slot]
             self._left = value.length
             if value.length:
-                self._rows = self._checked(value)
+                self._rows = rows_of(value, self._like)
 
         return open
-
-    def _checked(self, value: TensorList) -> Array:
-        """The elements of ``value`` as rows."""
-        rows = value.rows
-        if rows is None:
-            zeros = np.zeros_like(self._like)  # what is not set counts as
-            elements = [zeros if e is None else e for e in value.elements()]
-            wrong = next((e for e in elements if e.shape != zeros.shape), None)
-            rows = np.stack(elements) if wrong is None else wrong[None]
-        if rows.shape[1:] != self._like.shape:
-            expected, got = format_shape(self._like.shape), format_shape(rows.shape[1:])
-            raise InvalidArgumentError(f"expected elements of shape {expected}; got {got}")
-        return np.ascontiguousarray(rows)
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         slot, spec = self._opened.slot, self._opened.spec
@@ -232,3 +221,20 @@ class TakenRows(RowList):
     def _last(self) -> int:
         """Where the last row that is left is."""
         return self._rows.ctypes.data + (self._left - 1) * self._like.nbytes
+
+
+def rows_of(value: TensorList, like: Array) -> Array:
+    """The elements of ``value``, each ``like`` this one, as rows. Raises `InvalidArgumentError`."""
+    rows = value.rows
+    if rows is None:
+        zeros = np.zeros_like(like)  # what is not set counts as
+        elements = [zeros if e is None else e for e in value.elements()]
+        wrong = next((e for e in elements if e.shape != zeros.shape), None)
+        if wrong is not None:
+            rows = wrong[None]
+        else:
+            rows = np.stack(elements) if elements else zeros[None][:0]
+    if rows.shape[1:] != like.shape:
+        expected, got = format_shape(like.shape), format_shape(rows.shape[1:])
+        raise InvalidArgumentError(f"expected elements of shape {expected}; got {got}")
+    return np.ascontiguousarray(rows)

@@ -9,7 +9,7 @@ keeps for its gradient costs a copy of each value, and to take it back 0.1 us.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -154,22 +154,32 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
     """
     body: Subgraph = loop.attrs["body"]
     readers = body.consumers()
-    results = body.fetches[1:]
     found: dict[str, OpenList] = {}
     for position, slot in slots.items():
-        parameter, (name, index) = body.feeds[position], results[position]
-        node = body.nodes[name]
-        if body.nodes[parameter].outputs[0].dtype is not dtypes.variant or index != 0:
+        if body.nodes[body.feeds[position]].outputs[0].dtype is not dtypes.variant:
             continue
-        is_linear = readers[parameter] == [name] and node.inputs[:1] == ((parameter, 0),)
-        is_once = results.count((name, 0)) == 1 and all(
-            (name, 0) not in body.nodes[r].inputs for r in readers[name]
-        )
+        node = changed_by(body, position, readers)
+        if node is None:
+            continue
         is_push = _is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
         is_pop = node.op.name == "TensorListPopBack" and _is_plain(node.outputs[1])
-        if is_linear and is_once and (is_push or is_pop):
-            found[name] = OpenList(node, slot)
+        if is_push or is_pop:
+            found[node.name] = OpenList(node, slot)
     return found
+
+
+def changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str]]) -> Node | None:
+    """The operation of a loop's ``body`` that alone reads the list variable there, and whose first output
+    alone becomes its next value; None if there is none.
+    """
+    parameter, results = body.feeds[position], body.fetches[1:]
+    name, index = results[position]
+    node = body.nodes[name]
+    is_linear = readers[parameter] == [name] and node.inputs[:1] == ((parameter, 0),) and index == 0
+    is_once = results.count((name, 0)) == 1 and all(
+        (name, 0) not in body.nodes[reader].inputs for reader in readers[name]
+    )
+    return node if is_linear and is_once else None
 
 
 def _is_unlimited_push(node: Node) -> bool:

@@ -1,4 +1,5 @@
-"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, gathering.
+"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, gathering,
+choosing rows, sums over them.
 
 Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
 stand in a loop that is (`flowrt.executor.compiled_body`).
@@ -14,13 +15,15 @@ import numpy as np
 
 from flowrt.device.call_sequence import Call, Table, call_of, in_sequence, is_compiled
 from flowrt.device.host_jit import vector_registers
-from flowrt.device.llvm_gather import FAILED, WRONG, llvm_gather
 from flowrt.device.llvm_product import Matrix, Product, Registers, llvm_product
+from flowrt.device.llvm_rows import NUMBER, REFUSED, gather
+from flowrt.device.loops import LoopBuilder, Store
 from flowrt.executor.arguments import Later
-from flowrt.executor.copies import copy_call, is_fit
-from flowrt.executor.loop_layout import compiled
+from flowrt.executor.copies import clear_call, copy_call, is_fit
+from flowrt.executor.loop_layout import call_on, compiled, layout_of, strides_in
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.ops.indexing import check_range
+from flowrt.graph.passes.group import Level
 from flowrt.graph.shapes import is_static
 
 Array: TypeAlias = np.ndarray[Any, Any]
@@ -124,15 +127,44 @@ def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequ
         return None
     words = [*[array.ctypes.data for array in arrays], rows, nbytes, 0, 0]
     table = Table.of(words, NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes, *arrays)
-    call = call_of(compiled(llvm_gather(indices.dtype.name)), table, 0, indices.size)
+    call = call_of(compiled(gather(indices.dtype.name)), table, 0, indices.size)
     status = table.words.data  # looked at in 40 ns, an array's element in 100
 
     def check() -> None:
-        if status[FAILED]:
-            status[FAILED] = 0
-            check_range(np, "indices", np.array(status[WRONG]), rows)
+        if status[REFUSED]:
+            status[REFUSED] = 0
+            check_range(np, "indices", np.array(status[NUMBER]), rows)
 
     return run_checked, (*call, check)
+
+
+def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> Call | None:
+    """Rows of one or of the other."""
+    (target,) = out
+    condition = condition.reshape(condition.shape + (1,) * (target.ndim - condition.ndim))
+    arrays = (condition, t, e, target)
+    if not target.size or not all(map(is_fit, arrays)) or not t.shape == e.shape == target.shape:
+        return None
+    builder = LoopBuilder()
+    values = [builder.load(builder.operand(array.dtype.name)) for array in arrays[:3]]
+    builder.put(builder.select(*values), builder.operand(target.dtype.name))
+    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in arrays]
+    return call_on(layout_of(builder.build(), target.shape, strides), arrays)
+
+
+def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) -> Call | None:
+    """The sum over rows that it is where the channels are last."""
+    (target,) = out
+    is_plain = out_backprop.flags.c_contiguous and out_backprop.dtype == target.dtype and is_fit(out_backprop)
+    if data_format != "NHWC" or not (is_plain and out_backprop.size):
+        return None
+    rows = out_backprop.reshape(-1, target.size)
+    builder = LoopBuilder()
+    value = builder.load(builder.operand(rows.dtype.name))
+    builder.put(value, builder.operand(target.dtype.name), Store.SUM_ROWS)
+    layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (0, 1)])
+    call = call_on(layout, [rows, target])
+    return in_sequence([clear_call(target), call]) if is_compiled(call) else None
 
 
 def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
@@ -156,5 +188,7 @@ _CALLS: Mapping[str, Callable[..., Call | None]] = {
     "ConcatV2": _concat,
     "Pack": _pack,
     "GatherV2": _gather,
+    "BiasAddGrad": _bias_gradient,
+    "Select": _select,
 }
 """By the operation's name: ``make(*arguments, out=outputs, **attrs)``."""

@@ -31,12 +31,15 @@ Results = Mapping[int, Any]
 
 @final
 class StepGroup:
-    """The collectives of one step, by their edges. In a loop an edge comes again when all have waited."""
+    """The collectives of one step, by their edges. In a loop an edge comes again when a rank has taken its
+    result.
+    """
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._given: dict[str, dict[int, Any]] = {}
-        self._results: dict[str, Results] = {}
+        self._results: dict[tuple[str, int], Any] = {}
+        """Of those who have not taken theirs, None for a rank that gets nothing."""
 
     def give(
         self, edge: str, rank: int, size: int, value: Any, compute: Callable[[list[Any]], Results]
@@ -48,10 +51,9 @@ class StepGroup:
             if len(given) < size:
                 return
             del self._given[edge]
-            self._results.pop(edge, None)
         results = compute([given[r] for r in range(size) if given[r] is not None])
         with self._changed:
-            self._results[edge] = results
+            self._results |= {(edge, r): results.get(r) for r in range(size)}
             self._changed.notify_all()
 
     def take(self, edge: str, rank: int) -> Any:
@@ -59,8 +61,8 @@ class StepGroup:
         step.
         """
         with self._changed:
-            if wait_until(lambda: edge in self._results, self._changed.wait, TIMEOUT_S):
-                return self._results[edge].get(rank)
+            if wait_until(lambda: (edge, rank) in self._results, self._changed.wait, TIMEOUT_S):
+                return self._results.pop((edge, rank))
             here = sorted(self._given.get(edge, ()))
         raise DeadlineExceededError(
             f"{edge}: expected all ranks of the step within {TIMEOUT_S:g} s; only {here} came"
@@ -84,7 +86,7 @@ def _step_group() -> StepGroup:
 
 @final
 class StepMember:
-    """A rank of the group ``key``: see `flowrt.graph.groups.Member`. It has no links, and ends with its step."""
+    """A rank of the group ``key``: see `flowrt.graph.groups.Member`. It has no links."""
 
     def __init__(self, key: str, rank: int) -> None:
         self._size, self._rank = int(key.removeprefix(PREFIX)), rank

@@ -25,8 +25,9 @@ Between tasks, where a receive asks the task that sends:
     lifeline           whether a connection is open, lost or closed
     receive_memory     where large arrays arrive
 
-    grpc_channel       gRPC, the one door to it: listens, dials, carries a `frame_stream`
-    grpc_errors        what it says went wrong, as typed errors; pure
+    frame_stream       frames over messages: who sends writes them, who reads handles them
+    grpc_call          gRPC, the one door to it: a call that carries a `frame_stream`
+    grpc_channel       listens, dials, lets in; `grpc_errors` is what goes wrong, as typed errors
     stream_connection  a connection by that stream alone
     byte_stream        a socket, plain or TLS; `frame_writer` writes frames to it from any thread
     socket_channel     a connection by a socket, Unix or TCP

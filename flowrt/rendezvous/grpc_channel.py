@@ -1,8 +1,7 @@
-"""gRPC: one bidirectional stream of bytes between two tasks. The one module of rendezvous that imports it.
+"""gRPC between two tasks: who listens, who dials, and who is let in.
 
-The stream is the method ``/flowrt.Transport/Channel``; its messages are plain bytes and both ends of it are a
-`FrameStream`. A stream costs the server one thread, in which gRPC asks for the next message to write, however
-many receives wait on it. Threads are made for each stream: a bounded pool of them is a deadlock in waiting.
+A stream is the method ``/flowrt.Transport/Channel``; its messages are plain bytes and both ends of it are a
+`FrameStream`, carried by a call of `flowrt.rendezvous.grpc_call`.
 """
 
 from __future__ import annotations
@@ -12,26 +11,20 @@ import functools
 import hmac
 import itertools
 import logging
-import os
 import re
 import socket
 import threading
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future
+from collections.abc import Callable
 from typing import Any, final
 from urllib.parse import unquote
 
-from flowrt.errors import (
-    AlreadyExistsError,
-    OpError,
-    UnauthenticatedError,
-    UnavailableError,
-)
+from flowrt.errors import AlreadyExistsError, OpError, UnauthenticatedError, UnavailableError
 from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.frame_stream import MESSAGE_BYTES, FrameStream
 from flowrt.rendezvous.framing import Allocate
+from flowrt.rendezvous.grpc_call import AcceptedCall, DialledCall, Status, load_core
 from flowrt.rendezvous.grpc_errors import as_op_error, hangs_up
-from flowrt.rendezvous.lifeline import CLOSE_S
+from flowrt.rendezvous.lifeline import CLOSE_S, join
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.tls import server_context, speaks_tls
 
@@ -46,7 +39,9 @@ PROBE_S = 1.0
 _OPTIONS = (
     ("grpc.max_send_message_length", 2 * MESSAGE_BYTES),
     ("grpc.max_receive_message_length", 2 * MESSAGE_BYTES),
-    ("grpc.http2.max_frame_size", MESSAGE_BYTES),  # 16 KiB by default: 256 headers to parse for a message
+    ("grpc.http2.max_frame_size", MESSAGE_BYTES),  # 16 KiB by default: 64 headers to parse for a message
+    ("grpc.http2.bdp_probe", 0),
+    ("grpc.http2.lookahead_bytes", 4 * MESSAGE_BYTES),  # that are on the way
     # A peer that answers no ping for 5 s is lost: at most 15 s after its host or network died. One that is
     # killed is noticed at once, since the kernel closes its sockets.
     ("grpc.keepalive_time_ms", 10_000),
@@ -66,14 +61,7 @@ _CLIENT_OPTIONS = (
     ("grpc.enable_retries", 0),
 )
 
-
-def load_grpc() -> Any:
-    """The module, imported by the first who asks: it takes 0.1 s."""
-    # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
-    import grpc
-
-    return grpc
+_CALL, _SHUTDOWN = "call", "shutdown"
 
 
 # --- the end that connects
@@ -81,56 +69,24 @@ def load_grpc() -> Any:
 
 def dial(address: str, security: Security, allocate: Allocate) -> FrameStream:
     """A stream to the listener at ``address``. Whether there is one shows at the first `receive`."""
-    grpc = load_grpc()
+    credentials = None
     if security.uses_tls:
-        credentials = grpc.ssl_channel_credentials(security.ca, security.key, security.cert)
-        channel = grpc.secure_channel(address, credentials, _CLIENT_OPTIONS)
-    else:
-        channel = grpc.insecure_channel(address, _CLIENT_OPTIONS)
+        credentials = load_core().SSLChannelCredentials(security.ca, security.key, security.cert)
+    metadata = (("authorization", f"Bearer {security.token}"),) if security.token else ()
     stream = FrameStream(address, allocate)
-    stream.on_end(lambda: _close(channel))
-    call = channel.stream_stream(METHOD)(stream.messages(), metadata=_authorization(security))
-    wants_tls = functools.partial(_wants_tls, address, security)
-    stream.attach(_translate_errors(call, address, wants_tls), call.cancel)
-
-    def end() -> None:
-        """On a thread of its own: gRPC's, which calls, is waited for where the channel is closed."""
-        threading.Thread(target=stream.end, name=f"end {address}", daemon=True).start()
-
-    if not call.add_callback(end):
-        stream.end()
+    explain = functools.partial(_explain, address, security)
+    DialledCall(stream, address, _CLIENT_OPTIONS, credentials, METHOD, metadata, explain)
     return stream
 
 
-def _close(channel: Any) -> None:
-    """In a thread of its own: a stream's end is told in gRPC's thread, for which `channel.close` waits."""
-    threading.Thread(target=channel.close, name="flowrt grpc close", daemon=True).start()
-
-
-def _authorization(security: Security) -> list[tuple[str, str]]:
-    return [("authorization", f"Bearer {security.token}")] if security.token else []
-
-
-def _translate_errors(
-    messages: Iterator[bytes], peer: str, wants_tls: Callable[[], bool] = lambda: False
-) -> Iterator[bytes]:
-    """Raises `UnauthenticatedError`, `FailedPreconditionError`, else `UnavailableError` with the reason.
-    ``wants_tls()``: whether an end that only hangs up wants TLS from this one, which has none.
-    """
-    rpc_error = load_grpc().RpcError
-    try:
-        yield from messages
-    except rpc_error as error:
-        where = f"connection to {peer}"
-        if hangs_up(error) and wants_tls():
-            raise UnauthenticatedError(
-                f"{where}: auth refused: it wants TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT, _KEY"
-            ) from None
-        raise as_op_error(error, where) from None
-
-
-def _wants_tls(address: str, security: Security) -> bool:
-    return not security.uses_tls and speaks_tls(address, PROBE_S)
+def _explain(address: str, security: Security, status: Status) -> OpError:
+    """`UnauthenticatedError`, `FailedPreconditionError`, else `UnavailableError` with the reason."""
+    where = f"connection to {address}"
+    if hangs_up(status) and not security.uses_tls and speaks_tls(address, PROBE_S):
+        return UnauthenticatedError(
+            f"{where}: auth refused: it wants TLS, and this end has none. Set FLOWRT_TLS_CA, _CERT, _KEY"
+        )
+    return as_op_error(status, where)
 
 
 # --- the end that listens
@@ -150,31 +106,100 @@ class GrpcListener(Listener):
     ) -> None:
         if not re.fullmatch(r".+:\d+", address):
             raise UnavailableError(f"listen {address}: expected host:port; port 0 takes a free one")
-        grpc = load_grpc()
-        self._server = grpc.server(
-            _ThreadPerCall(), options=_SERVER_OPTIONS, maximum_concurrent_rpcs=MAX_STREAMS
-        )
-        self._server.add_generic_rpc_handlers((_Door(security.token, allocate, accept),))
-        try:
-            port = self._bind(grpc, address, security)
-        except RuntimeError:
-            raise _why_not_bound(address) from None
+        self._core = load_core()
+        self._token, self._allocate, self._accept = security.token, allocate, accept
+        self._refusals = itertools.count(1)
+        self._places = threading.BoundedSemaphore(MAX_STREAMS)
+        self._server = self._core.Server(_SERVER_OPTIONS, False)
+        self._asked = self._core.CompletionQueue()
+        self._server.register_completion_queue(self._asked)
+        port = self._bind(address, security)
         self.address = f"{address.rpartition(':')[0]}:{port}"
         self._server.start()
+        self._lock = threading.Lock()
+        self._is_closed = False
+        self._thread = threading.Thread(target=self._serve, name=f"listen {self.address}", daemon=True)
+        self._thread.start()
 
-    def _bind(self, grpc: Any, address: str, security: Security) -> int:
+    def _bind(self, address: str, security: Security) -> int:
+        asked = address
         if address.startswith("localhost:"):  # gRPC is content with ::1 where 127.0.0.1 is taken
-            address = address.replace("localhost:", "127.0.0.1:", 1)
+            asked = address.replace("localhost:", "127.0.0.1:", 1)
         if not security.uses_tls:
-            return int(self._server.add_insecure_port(address))
-        server_context(security)  # says what is wrong with a certificate, where gRPC only says no
-        credentials = grpc.ssl_server_credentials(
-            [(security.key, security.cert)], security.ca, require_client_auth=security.ca is not None
-        )
-        return int(self._server.add_secure_port(address, credentials))
+            port = self._server.add_http2_port(asked.encode())
+        else:
+            server_context(security)  # says what is wrong with a certificate, where gRPC only says no
+            pairs = (self._core.SslPemKeyCertPair(security.key, security.cert),)
+            credentials = self._core.server_credentials_ssl(security.ca, pairs, security.ca is not None)
+            port = self._server.add_http2_port(asked.encode(), credentials)
+        if not port:
+            raise _why_not_bound(address)
+        return int(port)
 
     def close(self) -> None:
-        self._server.stop(None).wait(CLOSE_S)
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+            if not was_closed:
+                self._server.shutdown(self._asked, _SHUTDOWN)
+                self._server.cancel_all_calls()
+        join(self._thread, CLOSE_S)
+
+    # --- its thread
+
+    def _serve(self) -> None:
+        events = self._next_call()
+        while (event := self._asked.poll()).tag is not _SHUTDOWN:
+            if event.tag is _CALL and event.success:
+                self._take(event, events)
+                events = self._next_call()
+        self._asked.shutdown()
+        with self._lock:  # `close` has done with it
+            self._server.destroy()
+
+    def _next_call(self) -> Any:
+        """Ask for one; the completion queue that it will have."""
+        events = self._core.CompletionQueue()
+        with self._lock:
+            if not self._is_closed:
+                self._server.request_call(events, self._asked, _CALL)
+        return events
+
+    def _take(self, event: Any, events: Any) -> None:
+        peer = unquote(event.call.peer().decode()).partition(":")[2]  # without "ipv4:"
+        stream = FrameStream(peer, self._allocate)
+        names = (self._core.auth_context(event.call) or {}).get(b"x509_subject_alternative_name", ())
+        stream.certificate_names = tuple(name.decode("utf-8", "replace") for name in names)
+        call = AcceptedCall(stream, event, events)
+        refusal = self._refusal(event, peer)
+        if refusal is not None:
+            call.refuse(refusal)
+            return
+        stream.on_end(self._places.release)
+        threading.Thread(target=self._handle, args=(stream, call), name=f"accept {peer}", daemon=True).start()
+
+    def _refusal(self, event: Any, peer: str) -> Status | None:
+        if event.call_details.method != METHOD.encode():
+            return Status("UNIMPLEMENTED", "expected a method that flowrt has")
+        if not self._admits(dict(event.invocation_metadata)):
+            count = next(self._refusals)
+            if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: who guesses does not fill the log
+                LOGGER.warning("refused %s: no token, or another (attempt %d)", peer, count)
+            return Status("UNAUTHENTICATED", "expected the cluster's token; got none or another")
+        if not self._places.acquire(blocking=False):
+            return Status("RESOURCE_EXHAUSTED", f"expected at most {MAX_STREAMS} streams at once")
+        return None
+
+    def _admits(self, metadata: dict[str, Any]) -> bool:
+        if self._token is None:
+            return True
+        given = str(metadata.get("authorization", ""))
+        return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
+
+    def _handle(self, stream: FrameStream, call: AcceptedCall) -> None:
+        try:
+            self._accept(stream)
+        except Exception as error:  # noqa: BLE001 (told to who dialled)
+            call.refuse(Status("FAILED_PRECONDITION", str(error)))
 
 
 def _why_not_bound(address: str) -> OpError:
@@ -193,72 +218,3 @@ def _why_not_bound(address: str) -> OpError:
             )
         return UnavailableError(f"listen {address}: expected an address of this host; {error}")
     return UnavailableError(f"listen {address}: gRPC could not bind it, and did not say why")
-
-
-@final
-class _Door:
-    """What gRPC asks for the handler of a call: who has not the token gets none of flowrt's."""
-
-    def __init__(self, token: str | None, allocate: Allocate, accept: Callable[[FrameStream], None]) -> None:
-        self._token = token
-        self._allocate = allocate
-        self._accept = accept
-        self._refusals = itertools.count(1)
-
-    def service(self, details: Any) -> Any:
-        if details.method != METHOD:
-            return None
-        handler = self._open if self._admits(dict(details.invocation_metadata)) else self._refuse
-        return load_grpc().stream_stream_rpc_method_handler(handler)
-
-    def _admits(self, metadata: dict[str, Any]) -> bool:
-        if self._token is None:
-            return True
-        given = str(metadata.get("authorization", ""))
-        return hmac.compare_digest(given.encode(), f"Bearer {self._token}".encode())
-
-    def _open(self, messages: Iterator[bytes], context: Any) -> Iterator[bytes]:
-        peer = unquote(context.peer()).partition(":")[2]  # without "ipv4:"
-        stream = FrameStream(peer, self._allocate)
-        names = context.auth_context().get("x509_subject_alternative_name", ())
-        stream.certificate_names = tuple(name.decode("utf-8", "replace") for name in names)
-        stream.attach(_translate_errors(messages, peer), context.cancel)
-        if not context.add_callback(stream.end):
-            stream.end()
-        threading.Thread(
-            target=self._handle, args=(stream, context), name=f"accept {peer}", daemon=True
-        ).start()
-        return stream.messages()
-
-    def _handle(self, stream: FrameStream, context: Any) -> None:
-        try:
-            self._accept(stream)
-        except Exception as error:  # noqa: BLE001 (told to who dialled)
-            context.set_code(load_grpc().StatusCode.FAILED_PRECONDITION)
-            context.set_details(str(error))
-            stream.finish()
-
-    def _refuse(self, _messages: Iterator[bytes], context: Any) -> None:
-        count = next(self._refusals)
-        if not count & (count - 1):  # the 1st, 2nd, 4th, 8th: who guesses does not fill the log
-            LOGGER.warning("refused %s: no token, or another (attempt %d)", unquote(context.peer()), count)
-        context.abort(
-            load_grpc().StatusCode.UNAUTHENTICATED, "expected the cluster's token; got none or another"
-        )
-
-
-@final
-class _ThreadPerCall(Executor):
-    """gRPC's pool, without a bound and without threads that the interpreter waits for at its exit."""
-
-    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
-        future: Future[Any] = Future()
-
-        def run() -> None:
-            try:
-                future.set_result(fn(*args, **kwargs))
-            except BaseException as error:  # noqa: BLE001 (gRPC reads it from the future)
-                future.set_exception(error)
-
-        threading.Thread(target=run, name="flowrt grpc stream", daemon=True).start()
-        return future

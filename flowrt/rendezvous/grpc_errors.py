@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from flowrt.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
+from flowrt.rendezvous.grpc_call import Status
 
 
-def as_op_error(error: Any, where: str) -> OpError:
+def as_op_error(status: Status, where: str) -> OpError:
     """`UnauthenticatedError` where one of the two ends will not speak with the other however often it dials,
     `FailedPreconditionError` where the other end says why it refused, else `UnavailableError`.
     """
-    code, details = _status_of(error)
+    code, details = status
     match code:
         case "UNAUTHENTICATED":
             return UnauthenticatedError(f"{where}: auth refused: {details}")
@@ -23,16 +22,9 @@ def as_op_error(error: Any, where: str) -> OpError:
     return UnavailableError(f"{where}: {_reason(details)}")
 
 
-def hangs_up(error: Any) -> bool:
+def hangs_up(status: Status) -> bool:
     """Whether the other end was there and ended the connection before it said anything."""
-    return all(words in _status_of(error)[1] for words in ("failed to connect", "Socket closed"))
-
-
-def _status_of(error: Any) -> tuple[str, str]:
-    """Name of the code, and the details. A server's request iterator raises errors that have neither."""
-    if not hasattr(error, "details"):
-        return "UNAVAILABLE", "it ended without a goodbye: the process or its network died"
-    return error.code().name, error.details() or ""
+    return all(words in status.details for words in ("failed to connect", "Socket closed"))
 
 
 _REFUSALS = {

@@ -81,10 +81,24 @@ class Lifeline:
         """What a reader thread does is done in here: whatever ends it ends the connection. Then ``release``
         is called, and the receiver is told, unless this task closed the connection.
         """
+        error: Exception | None = None
         try:
             yield
+        except Exception as raised:  # noqa: BLE001 (carried to the receiver)
+            error = raised
+        self.end(connection, receiver, release, error)
+
+    def end(
+        self,
+        connection: Connection,
+        receiver: Receiver | None,
+        release: Callable[[], None],
+        error: Exception | None,
+    ) -> None:
+        """Reading has ended, by ``error`` or because the peer closed. See `reading`."""
+        if error is None:
             self.lose(CLOSED)
-        except Exception as error:  # noqa: BLE001 (carried to the receiver)
+        else:
             # Without its traceback, whose frames hold the arrays that came last: these hold their memory,
             # which holds this connection, a circle that the garbage collector cannot see.
             self.lose(

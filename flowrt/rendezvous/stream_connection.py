@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from typing import final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel import Bytes, Connection, Receiver
 from flowrt.rendezvous.frame_stream import FrameStream
-from flowrt.rendezvous.framing import Kind
-from flowrt.rendezvous.lifeline import CLOSE_S, Lifeline, join
+from flowrt.rendezvous.framing import Frame, Kind
+from flowrt.rendezvous.lifeline import Lifeline
 
 
 @final
 class StreamConnection(Connection):
-    """A connection over a stream whose handshake is done."""
+    """A connection over a stream whose handshake is done; frames are read by the stream's own thread."""
 
     kind = "grpc"
 
@@ -23,7 +22,7 @@ class StreamConnection(Connection):
         self.peer = stream.peer
         self._stream = stream
         self._life = Lifeline(f"connection to {self.peer} (grpc)")
-        self._reader: threading.Thread | None = None
+        self._receiver: Receiver
 
     def send(
         self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
@@ -33,26 +32,23 @@ class StreamConnection(Connection):
 
     def start(self, receiver: Receiver) -> None:
         self._life.start()
-        self._reader = threading.Thread(
-            target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True
-        )
-        self._reader.start()
+        self._receiver = receiver
+        self._stream.start(self._on_frame, self._on_end)
 
     def close(self) -> None:
         if self._life.close():
             self._stream.close()
-        join(self._reader, CLOSE_S)
 
     def abort(self) -> None:
         self._life.close()
         self._stream.cancel()
-        join(self._reader, CLOSE_S)
 
-    def _read(self, receiver: Receiver) -> None:
-        # It finishes the stream when it ends: to a peer that closes, there is no more to come from here.
-        with self._life.reading(self, receiver, self._stream.finish):
-            while (frame := self._stream.receive()) is not None:
-                if frame.kind != Kind.DATA:
-                    raise UnavailableError(f"expected a kind of frame that grpc has; got {frame.kind}")
-                if self._life.wants_frames:
-                    receiver.on_frame(self, frame.header, frame.payload)
+    def _on_frame(self, frame: Frame) -> None:
+        if frame.kind != Kind.DATA:
+            raise UnavailableError(f"expected a kind of frame that grpc has; got {frame.kind}")
+        if self._life.wants_frames:
+            self._receiver.on_frame(self, frame.header, frame.payload)
+
+    def _on_end(self, error: Exception | None) -> None:
+        # It finishes the stream: to a peer that closes, there is no more to come from here.
+        self._life.end(self, self._receiver, self._stream.finish, error)

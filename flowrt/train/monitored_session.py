@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, TypeVar, final
 
-from flowrt.distribute.links import connect_timeout_s, connecting_within
+from flowrt.distribute.waits import connect_timeout_s, connecting_within
 from flowrt.errors import (
     AbortedError,
     DeadlineExceededError,

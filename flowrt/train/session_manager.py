@@ -14,7 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.distribute.links import connecting_within
+from flowrt.distribute.waits import connecting_within
 from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.session import Session

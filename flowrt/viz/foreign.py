@@ -143,7 +143,7 @@ class _Reader:
             raise InvalidArgumentError(f"{op.name}: expected the attributes {', '.join(PAIR)}")
         if owned_subgraphs(attrs):
             op = replace(op, effect=Effect.NESTED)
-            attrs |= {OUTPUT_SHAPES: attrs.get("output_shapes"), **attrs, "output_shapes": ()}
+            attrs |= {OUTPUT_SHAPES: attrs.get("output_shapes", ()), **attrs, "output_shapes": ()}
         return replace(op, attrs={**op.attrs, **kinds}) if kinds else op, attrs
 
     def _attribute(self, key: str, message: Any) -> tuple[str, Any]:

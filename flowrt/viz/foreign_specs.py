@@ -53,7 +53,9 @@ def _with_outputs(node: Node, nodes: Mapping[str, Node], num_read: int) -> Node:
     known = [spec if same else spec._replace(shape=None) for spec in inputs]
     node = with_functions(node, lambda function: _with_arguments(function, known))
     node = node.replace(attrs={**_types(node, inputs), **node.attrs})
-    return node.replace(outputs=_outputs(node, inputs, nodes, num_read))
+    outputs = _outputs(node, inputs, nodes, num_read)
+    attrs = {key: value for key, value in node.attrs.items() if key != OUTPUT_SHAPES}
+    return node.replace(attrs=attrs, outputs=outputs)
 
 
 def _types(node: Node, inputs: Sequence[TensorSpec]) -> dict[str, Any]:

@@ -122,7 +122,7 @@ class _Builder:
         name = f"{base}/{scope}" if base else scope
         if name not in self.groups:
             outer, _, label = scope.rpartition("/")
-            self.add_group(name, label, GroupKind.SCOPE, self._scope(base, outer))
+            self.add_group(name, label.removeprefix("_"), GroupKind.SCOPE, self._scope(base, outer))
         return name
 
     def _add_functions(self, node: Node, name: str, node_label: str, group: str, device: str) -> None:
@@ -180,19 +180,23 @@ class _Builder:
 
 
 def _place(node: Node, owner: str) -> str:
-    """The name that a node has where it is drawn, in a function of ``owner``. What a cut adds has names below
-    the producer's: a _Send and a copy stand beside the producer, a _Recv outside of all scopes; and the parts
-    of a loop on several devices stand beside each other.
+    """The name that a node has where it is drawn, in a function of ``owner``. The parts of a loop on several
+    devices stand beside each other.
     """
     if node.op.name in ("_Send", "_Recv"):
-        scope, _, tensor = plain_name(node.attrs["tensor_name"]).rpartition("/")
-        graph = node.attrs.get(GRAPH, "")
-        name = f"{graph}receive {tensor}" if node.op.name == "_Recv" else f"{scope}/send {tensor}".lstrip("/")
+        name = _end_of_transfer(node)
     else:
-        name = plain_name(node.name)
-        site = site_of(node)
+        name, site = plain_name(node.name), site_of(node)
         name = name.replace(f"{site}/", f"{site} (", 1) + ")" if name.startswith(f"{site}/") else name
     return name.removeprefix(f"{owner}/")
+
+
+def _end_of_transfer(node: Node) -> str:
+    """A _Send stands beside the producer, a _Recv outside of all scopes but those of a collective."""
+    scope, slash, tensor = plain_name(node.attrs["tensor_name"]).rpartition("/")
+    if node.op.name == "_Send":
+        return f"{scope}{slash}send {tensor}"
+    return f"{scope}/receive {tensor}" if "/_" in scope else f"{node.attrs.get(GRAPH, '')}receive {tensor}"
 
 
 def site_of(node: Node) -> str:
@@ -295,7 +299,7 @@ def _short(node: Node, key: str, value: Any) -> str:
     kind = attr_kind(node.op, key)
     try:
         return _clipped(str(value) if kind is None else format_value(kind, value))
-    except OpError:  # what has no text form: a Python function
+    except (OpError, KeyError):  # what has no text form: a Python function, a dtype that flowrt lacks
         return _clipped(str(value))
 
 

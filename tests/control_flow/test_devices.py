@@ -121,7 +121,7 @@ def test_any_schedule_gives_the_same_and_leaves_nothing_behind(program: Callable
         values = [np.int32(STEPS), np.array(VALUE)]
         for seed in range(SEEDS):
             instance = plan._take_instance()
-            for put, value in zip(instance.feeds, values, strict=True):
+            for put, value in zip(instance.puts, values, strict=True):
                 put(value)
             instance.run(StepControl(), None, seed)  # raises if the rendezvous is not empty at the end
             found = [take() for take in instance.fetches]

@@ -61,7 +61,7 @@ def of_shuffled_names(files: list[str]) -> Dataset:
 
 @pytest.mark.parametrize("policy", [AutoShardPolicy.AUTO, AutoShardPolicy.FILE])
 @pytest.mark.parametrize("make", [of_names, of_map, of_shuffled_names])
-@pytest.mark.parametrize("count", [1, 2, 3, 5])
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 5])
 def test_files_go_to_one_worker_each(files: list[str], policy, make, count: int) -> None:
     found = parts(make(files).shuffle(3).batch(2 * count).prefetch(1), count, policy)
     assert sorted(line for part in found for line in part) == LINES
@@ -80,7 +80,7 @@ def test_too_few_files_are_divided_by_record(files: list[str], make) -> None:
 
 
 @settings(max_examples=30)
-@given(st.integers(0, 30), st.integers(1, 4), st.integers(1, 3), st.sampled_from(POLICIES))
+@given(st.integers(0, 30), st.integers(1, 5), st.integers(1, 3), st.sampled_from(POLICIES))
 def test_every_record_is_in_one_part_whatever_the_orders(
     count: int, workers: int, epochs: int, policy
 ) -> None:

@@ -130,7 +130,7 @@ print(session.run(tf.constant(20) + 1))
 
 
 def test_a_script_that_closes_nothing_has_ended_well() -> None:
-    with cluster(0, 2) as tasks:
+    with cluster(0, 2, environ={"FLOWRT_JOB_GRACE": "0.5"}) as tasks:
         done = subprocess.run(
             [sys.executable, "-c", SCRIPT, tasks.target],
             cwd=ROOT, capture_output=True, text=True, timeout=SOON_S, check=False,
@@ -180,7 +180,9 @@ def test_a_client_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch)
 def test_a_task_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(links, "PROTOCOL", links.PROTOCOL + 1)
     with cluster(1, 1) as tasks, tf.Graph(), tf.Session(tasks.target) as session:
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"protocol 1 .*got 2 .*task:0"):
+        with pytest.raises(
+            tf.errors.FailedPreconditionError, match=rf"protocol {PROTOCOL} .*got {PROTOCOL + 1} .*task:0"
+        ):
             session.run(tf.constant(1.0) + 1.0)
 
 

@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import links, master, messages, server
+from flowrt.distribute import master, messages, server
 from flowrt.distribute.check import probe
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.local_cluster import ReservedPorts
@@ -234,6 +234,24 @@ def test_a_task_that_sleeps_is_given_up_and_ends_when_it_wakes(pool: ThreadPoolE
         assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
 
 
+def test_how_long_silence_may_last_is_a_setting(
+    pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same in less time."""
+    monkeypatch.setenv("FLOWRT_HEARTBEAT", "0.5")
+    monkeypatch.setenv("FLOWRT_LOST_AFTER", "3")
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters()
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            tasks.workers[0].send_signal(signal.SIGSTOP)
+            step = run_beside(pool, session, counters.step)
+            with pytest.raises(tf.errors.UnavailableError, match="nothing was heard of it for 3 s"):
+                step.result(SOON_S)
+            assert tasks.workers[0].end(signal.SIGCONT).status == 4
+        assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
+
+
 # --- frames are lost, repeated and out of order (7, 8)
 
 
@@ -253,7 +271,7 @@ def test_what_is_lost_now_and_then_is_made_good(monkeypatch: pytest.MonkeyPatch)
     """Graphs, steps and tensors, on the way there and on the way back: no step notices, none is run twice."""
     kinds = ("RegisterGraph", "RunGraph", "RecvTensor", "CreateWorkerSession")
     monkeypatch.setenv("FLOWRT_FAULTS", ";".join(f"{kind}:drop=0.2,drop_reply=0.2" for kind in kinds))
-    monkeypatch.setattr(links, "HEARTBEAT_S", 0.05)
+    monkeypatch.setenv("FLOWRT_HEARTBEAT", "0.05")
     monkeypatch.setattr(server, "TICK_S", 0.05)
     with cluster(2, 0) as tasks, tf.Graph():
         counters = Counters(last=1)

@@ -17,6 +17,7 @@ import pytest
 import flowrt as tf
 from flowrt.cli.worker import main
 from flowrt.distribute import check, drain
+from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.exit_codes import exit_code
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
@@ -84,7 +85,8 @@ class Worker:
 # --- a worker's life
 
 
-def test_it_ends_with_the_job(addresses: list[str], tmp_path: Path) -> None:
+def test_it_ends_with_the_job(addresses: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_JOB_GRACE", "0.5")
     with Worker(*worker(0, addresses[:1], "--log_dir", str(tmp_path))) as process:
         process.wait_until_it_listens()
         with tf.Session(f"grpc://{addresses[0]}") as session:
@@ -108,6 +110,22 @@ def test_a_signal_ends_it(addresses: list[str], number: signal.Signals) -> None:
         status, _, err = process.end()
     assert (status, err.splitlines()[-1]) == (0, f"flowrt-worker: ended: got {number.name}")
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("asks", ["--check", "--probe", "--drain"])
+def test_ctrl_c_ends_a_question_in_silence(addresses: list[str], asks: str) -> None:
+    """While the other task says nothing, which would take seconds."""
+    with socket.socket() as silent:
+        silent.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        silent.bind(("127.0.0.1", parse_address(addresses[0]).port))
+        silent.listen()
+        silent.settimeout(DEADLINE_S)
+        words = ["--drain", addresses[0]] if asks == "--drain" else worker(1, addresses, asks)
+        with Worker(*words) as process, silent.accept()[0]:
+            process.process.send_signal(signal.SIGINT)
+            status, out, err = process.end()
+    assert (status, err) == (130, "")
+    assert out.count("\n") == (asks != "--drain")  # which cluster it is
 
 
 def test_a_taken_port(addresses: list[str], capsys: pytest.CaptureFixture[str]) -> None:

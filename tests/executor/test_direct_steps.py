@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device import host_jit
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.plan import Plan
 from flowrt.executor.tiers import RUNS_BEFORE_COMPILING, compile_beside
@@ -173,6 +174,7 @@ def test_a_kernel_that_fails_names_its_operation_and_the_next_call_works(session
     assert call(np.array(3, np.int32)) == 2
 
 
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 def test_the_plan_with_loops_is_run_the_short_way_too(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "background")
     x, value = tf.placeholder(tf.float32, [4]), np.arange(4, dtype=np.float32)

@@ -13,6 +13,7 @@ from flowrt.device.call_sequence import in_sequence, is_compiled, joined
 from flowrt.executor import small_calls
 from flowrt.executor.arguments import Later
 from flowrt.executor.small_calls import MAX_SMALL, small_call
+from flowrt.graph.op_def import op_def
 from tests.executor.fused_sessions import plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -21,6 +22,10 @@ pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit
 def node_of(build):
     with tf.Graph().as_default():
         return build().op.node
+
+
+def op_node(name, *values):
+    return node_of(lambda: op_def(name)(*values))
 
 
 def matrix(rng, rows, columns, dtype, lies):
@@ -103,6 +108,26 @@ def test_a_gather_refuses_what_is_no_row(wrong):
         function(*arguments)
     ids[1] = 3
     function(*arguments)  # it is forgotten
+
+
+@pytest.mark.parametrize("condition", [[True, False, True], False])
+def test_choices_of_rows(condition):
+    rng = np.random.default_rng(0)
+    condition, (t, e) = np.array(condition), rng.integers(0, 9, (2, 3, 2, 2))
+    out = np.empty_like(t)
+    function, arguments = small_call(op_node("Select", condition, t, e), (condition, t, e), (out,))
+    function(*arguments)
+    np.testing.assert_array_equal(out, np.where(condition.reshape(-1, 1, 1), t, e))
+
+
+@pytest.mark.parametrize(("shape", "dtype"), [((5, 3), "float32"), ((2, 3, 4), "float64"), ((1, 1), "int32")])
+def test_gradients_of_biases(shape, dtype):
+    value = np.random.default_rng(0).normal(size=shape, scale=9).astype(dtype)
+    out = np.full(shape[-1], 7, dtype)
+    function, arguments = small_call(op_node("BiasAddGrad", value), (value,), (out,))
+    function(*arguments)
+    tolerance = 0 if dtype == "int32" else len(value) * np.finfo(dtype).eps * np.abs(value).sum()
+    np.testing.assert_allclose(out, value.reshape(-1, shape[-1]).sum(0), rtol=0, atol=tolerance)
 
 
 def test_products_of_what_is_not_finite():

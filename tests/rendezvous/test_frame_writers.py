@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import queue
 import socket
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -13,7 +15,7 @@ from flowrt.errors import UnavailableError
 from flowrt.rendezvous.byte_stream import MAX_PIECES, PlainStream
 from flowrt.rendezvous.frame_stream import MESSAGE_BYTES, FrameStream
 from flowrt.rendezvous.frame_writer import FrameWriter, Outgoing
-from flowrt.rendezvous.framing import FrameDecoder, Kind, allocate_aligned
+from flowrt.rendezvous.framing import Frame, FrameDecoder, Kind, allocate_aligned, encode
 from tests.contracts.check_transport import SOON_S, random_bytes, wait_until
 
 
@@ -161,59 +163,179 @@ def test_many_threads_keep_frames_whole(wire: Wire) -> None:
 # --- a stream of messages
 
 
+class Line:
+    """Carries nothing: a test says what is written and what comes."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+        self.reads = 0
+        self.is_finished = False
+        self.cancelled = threading.Event()
+
+    def write(self, message: bytes) -> None:
+        self.messages.append(message)
+
+    def finish(self) -> None:
+        self.is_finished = True
+
+    def read(self) -> None:
+        self.reads += 1
+
+    def cancel(self) -> None:
+        self.cancelled.set()
+
+    def join(self, timeout_s: float) -> None:
+        assert self.cancelled.wait(timeout_s)
+
+
 @pytest.fixture
-def stream() -> FrameStream:
-    return FrameStream("a peer", allocate_aligned)
+def line() -> Line:
+    return Line()
 
 
-def test_frames_that_wait_share_a_message(stream: FrameStream) -> None:
+@pytest.fixture
+def stream(line: Line) -> FrameStream:
+    stream = FrameStream("a peer", allocate_aligned)
+    stream.attach(line)
+    return stream
+
+
+def headers(message: bytes) -> list[bytes]:
+    return [frame.header for frame in FrameDecoder().feed(message)]
+
+
+def test_a_frame_that_finds_nobody_writing_is_written_at_once(line: Line, stream: FrameStream) -> None:
+    stream.send(Kind.DATA, b"first")
+    assert headers(line.messages[0]) == [b"first"]
+
+
+def test_frames_that_wait_share_a_message(line: Line, stream: FrameStream) -> None:
     for i in range(100):
         stream.send(Kind.DATA, b"%d" % i)
-    stream.finish()
-    (message,) = stream.messages()
-    assert [frame.header for frame in FrameDecoder().feed(message)] == [b"%d" % i for i in range(100)]
+    assert len(line.messages) == 1
+    stream.written()
+    stream.written()
+    assert [headers(message) for message in line.messages] == [[b"0"], [b"%d" % i for i in range(1, 100)]]
 
 
-def test_large_frames_are_cut(stream: FrameStream) -> None:
-    array = random_bytes(2 * MESSAGE_BYTES + 5)
-    stream.send(Kind.DATA, b"x", [array])
-    stream.finish()
-    messages = list(stream.messages())
-    assert [len(message) // MESSAGE_BYTES for message in messages] == [1, 1, 0]
+def test_each_frame_of_a_handshake_is_a_message(line: Line, stream: FrameStream) -> None:
+    """Who reads it takes one, and leaves what follows to the connection that it is about."""
+    for kind in (Kind.DATA, Kind.HANDSHAKE, Kind.DATA, Kind.DATA):
+        stream.send(kind, b"x")
+    for _ in range(3):
+        stream.written()
+    assert [len(headers(message)) for message in line.messages] == [1, 1, 2]
+
+
+def test_large_frames_are_cut(line: Line, stream: FrameStream) -> None:
+    stream.send(Kind.DATA, b"x", [random_bytes(2 * MESSAGE_BYTES + 5)])
+    for _ in range(3):
+        stream.written()
+    assert [len(message) // MESSAGE_BYTES for message in line.messages] == [1, 1, 0]
 
 
 def test_sent_is_told_when_the_message_was_taken(stream: FrameStream) -> None:
     told: list[str] = []
     stream.send(Kind.DATA, b"x", [random_bytes(10)], lambda: told.append("first"))
     stream.send(Kind.DATA, b"x", [random_bytes(2 * MESSAGE_BYTES)], lambda: told.append("second"))
-    stream.finish()
-    messages = stream.messages()
-    next(messages), next(messages)
     assert not told
-    assert len(list(messages)) == 1
+    stream.written()
+    assert told == ["first"]
+    for _ in range(3):
+        stream.written()
     assert told == ["first", "second"]
+
+
+def test_a_direction_is_finished_behind_what_is_queued(line: Line, stream: FrameStream) -> None:
+    stream.send(Kind.DATA, b"first")
+    stream.send(Kind.DATA, b"second")
+    stream.finish()
+    stream.finish()
+    stream.written()
+    assert not line.is_finished
+    stream.written()
+    assert line.is_finished
+    stream.send(Kind.DATA, b"late")
+    assert len(line.messages) == 2
 
 
 def test_the_end_of_the_stream_tells_all(stream: FrameStream) -> None:
     told: list[str] = []
     stream.on_end(lambda: told.append("end"))
+    stream.send(Kind.DATA, b"x", [random_bytes(10)], lambda: told.append("written"))
     stream.send(Kind.DATA, b"x", [random_bytes(10)], lambda: told.append("queued"))
     stream.end()
     stream.end()
     stream.send(Kind.DATA, b"x", [random_bytes(10)], lambda: told.append("late"))
     stream.on_end(lambda: told.append("late end"))
-    assert told == ["queued", "end", "late", "late end"]
+    assert told == ["written", "queued", "end", "late", "late end"]
 
 
-def test_a_deadline_ends_the_stream(stream: FrameStream) -> None:
-    cancelled = threading.Event()
+def test_many_threads_keep_the_order_of_each(line: Line, stream: FrameStream) -> None:
+    def send(name: int) -> None:
+        for i in range(300):
+            stream.send(Kind.DATA, b"%d %d" % (name, i))
 
-    def messages() -> Iterator[bytes]:
-        assert cancelled.wait(SOON_S)
-        raise UnavailableError("cancelled")
-        yield b""
+    threads = [threading.Thread(target=send, args=(name,)) for name in range(3)]
+    for thread in threads:
+        thread.start()
+    taken = 0
+    end = time.monotonic() + SOON_S
+    while any(thread.is_alive() for thread in threads) or taken < len(line.messages):
+        assert time.monotonic() < end
+        if taken < len(line.messages):
+            taken += 1
+            stream.written()
+    came = [header.split() for message in line.messages for header in headers(message)]
+    for name in range(3):
+        assert [int(i) for who, i in came if int(who) == name] == list(range(300))
 
-    stream.attach(messages(), cancelled.set)
+
+def test_frames_come_when_they_are_asked_for_and_then_by_themselves(line: Line, stream: FrameStream) -> None:
+    came: list[object] = []
+    stream.received(encode(Kind.HANDSHAKE, b"hello")[0])
+    frame = stream.receive()
+    assert frame is not None
+    assert frame.header == b"hello"
+    stream.start(lambda frame: came.append(frame.header), came.append)
+    assert line.reads == 2
+    stream.received(b"".join(encode(Kind.DATA, b"%d" % i)[0] for i in range(3)))
+    assert line.reads == 3
+    stream.end_reading(None)
+    stream.end_reading(UnavailableError("late"))
+    assert came == [b"0", b"1", b"2", None]
+
+
+def test_an_error_of_who_reads_is_the_end(line: Line, stream: FrameStream) -> None:
+    came: list[object] = []
+
+    def fail(frame: Frame) -> None:
+        raise RuntimeError("of the receiver")
+
+    stream.start(fail, came.append)
+    for _ in range(2):
+        stream.received(encode(Kind.DATA, b"x")[0])
+    (error,) = came
+    assert isinstance(error, RuntimeError)
+
+
+def test_an_end_before_the_start_is_told_then(stream: FrameStream) -> None:
+    error = UnavailableError("it died")
+    stream.end_reading(error)
+    for _ in range(2):
+        with pytest.raises(UnavailableError, match="it died"):
+            stream.receive()
+    told: queue.SimpleQueue[Exception | None] = queue.SimpleQueue()
+    stream.start(lambda frame: None, told.put)
+    assert told.get(timeout=SOON_S) is error
+
+
+def test_a_deadline_ends_the_stream(line: Line, stream: FrameStream) -> None:
+    def end() -> None:
+        assert line.cancelled.wait(SOON_S)
+        stream.end_reading(UnavailableError("cancelled"))
+
+    threading.Thread(target=end, daemon=True).start()
     with pytest.raises(UnavailableError, match=r"a peer: expected an answer within 0.01 s"):
         with stream.deadline(0.01):
             stream.receive()

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.cli.main import main
+from flowrt.device import host_jit
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.html import page, write_html
 from flowrt.viz.op_facts import OpFacts
@@ -102,6 +103,7 @@ def test_a_loop_has_its_functions_in_it(tmp_path):
     assert kinds.count("function") >= 4
 
 
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 def test_what_runs_an_operation_and_how_long(tmp_path, monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "background")
     graph, x, loss, train = network()

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrt.device import host_jit
 from flowrt.viz.export import export
 from flowrt.viz.html import page as html_page
 from flowrt.viz.html import write_html
@@ -216,6 +217,7 @@ def test_a_tensor_is_followed_near_and_far(page):
     assert "layer_1/out" in page.evaluate(followed)
 
 
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 def test_colours_follow_the_mode_and_the_legend_tells_them(page):
     tab(page, "placed")
     page.evaluate(f"flowrtPage.goTo({item(MATMUL)})")

@@ -205,10 +205,10 @@ class Strategy:
         self, dataset_fn: Callable[[InputContext], Any], options: InputOptions | None = None
     ) -> DistributedDataset:
         """The elements of ``dataset_fn(InputContext)``, which is called once a worker: batches of a replica's
-        size, dealt out to the replicas in turn. ``options`` are accepted: the function does the sharding.
+        size, dealt out to the replicas in turn. The function does the sharding, whatever ``options`` say.
         """
         self._extended.check_cross_replica("distribute_datasets_from_function")
-        return distribute_datasets_from_function(self._extended, dataset_fn)
+        return distribute_datasets_from_function(self._extended, dataset_fn, options or InputOptions())
 
     experimental_distribute_datasets_from_function = distribute_datasets_from_function
 

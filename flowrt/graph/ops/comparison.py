@@ -226,10 +226,14 @@ def _select_shape(s: ShapeContext) -> Sequence[Shape]:
     return [merge(shape, condition)]
 
 
-def _select(xp: Any, condition: Any, t: Any, e: Any) -> Any:
+def _select(xp: Any, condition: Any, t: Any, e: Any, out: Any = None) -> Any:
     if condition.ndim == 1 and t.ndim > 1:
         condition = condition.reshape((-1,) + (1,) * (t.ndim - 1))
-    return xp.where(condition, t, e)
+    if out is None:
+        return xp.where(condition, t, e)
+    xp.copyto(out, e)
+    xp.copyto(out, t, where=condition)
+    return out
 
 
 def _select_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:

@@ -108,7 +108,7 @@ tensor_list_stack = define_op(
 
 
 def _from_tensor(xp: Any, tensor: Any, element_shape: Any, element_dtype: DType) -> TensorList:
-    return TensorList(ListSpec(element_dtype, as_element_shape(element_shape)), _copied_rows(xp, tensor))
+    return TensorList.of_rows(ListSpec(element_dtype, as_element_shape(element_shape)), xp.array(tensor))
 
 
 def _from_tensor_vjp(op: Operation, dy: Tensor) -> list[Any]:

@@ -1,13 +1,14 @@
 """Extension: passes over the new part of a subgraph only, when the rest went through them before.
 
-A request often has all nodes of an earlier one and a few more: a training step with its summaries. What is
-more is then optimised by itself, as a subgraph whose feeds are the tensors that it reads of the earlier one,
-and joined to what the passes made of that.
+A request often has most nodes of an earlier one, and a few more: a training step with its summaries, or the
+accuracy of the model that is trained. What is more is then optimised by itself, as a subgraph whose feeds are
+the tensors that it reads of the earlier one, and joined to what the passes made of that; what nobody needs any
+more is pruned. Only the names of the rest are looked at.
 
 Rules of this file:
 
-  1. The earlier request's nodes are all in the later one, the same objects, under the same feeds. So they all
-     run in it, and nothing that the passes decided about them is undone.
+  1. Nodes that both requests have are the same objects, under the same feeds. If the later one lacks some of
+     the earlier one's, none of these has an effect that is still waited for.
   2. What is more is pure and waits for nobody: it stands in no order with the earlier request's effects.
   3. A node that an optimisation took away is one of those that are more, under its old name.
   4. Whose outputs may have other numbers now, because it owns functions, is not read from outside.
@@ -46,7 +47,8 @@ class Recent:
 
     def optimise(self, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph:
         """``passes(subgraph)``, or what computes the same and took them less."""
-        found = (extend(earlier, subgraph, passes) for earlier in reversed(self._last))
+        nearest = sorted(self._last, key=lambda earlier: -_count_common(earlier.before, subgraph))
+        found = (extend(earlier, subgraph, passes) for earlier in nearest)
         extended = next((after for after in found if after is not None), None)
         after = passes(subgraph) if extended is None else extended
         self._last.append(Optimised(subgraph, after))
@@ -54,10 +56,12 @@ class Recent:
 
 
 def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph | None:
-    """What ``passes`` make of ``subgraph``, given that ``earlier`` is a part of it; None if it is not, or if
-    one of the rules above is broken.
+    """What ``passes`` make of ``subgraph``, given ``earlier``. None if that is neither a part of it nor has half
+    of it, or if one of the rules above is broken.
     """
-    if not _is_part(earlier.before, subgraph):
+    common = _count_common(earlier.before, subgraph)
+    is_whole = common == len(earlier.before)
+    if not (is_whole or 2 * common >= len(subgraph)) or not _agree(earlier.before, subgraph):
         return None
     addition = _Addition(earlier, subgraph)
     if not addition.collect():
@@ -66,18 +70,30 @@ def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], 
     known = earlier.after.nodes
     if any(node is not known.get(node.name, node) for node in changed):
         return None  # two nodes that passes made have one name
-    targets = tuple(dict.fromkeys([*subgraph.targets, *earlier.after.targets]))
-    return prune(Subgraph({**known, **changed.nodes}, subgraph.feeds, changed.fetches, targets))
+    targets = tuple(dict.fromkeys([*subgraph.targets, *(earlier.after.targets if is_whole else ())]))
+    joined = prune(Subgraph({**known, **changed.nodes}, subgraph.feeds, changed.fetches, targets))
+    return joined if is_whole or _has_only_effects_of(joined, subgraph) else None
 
 
-def _is_part(part: Subgraph, whole: Subgraph) -> bool:
-    """Rule 1. Feeds are made anew for each request."""
-    if part.feeds != whole.feeds:
+def _count_common(one: Subgraph, other: Subgraph) -> int:
+    """How many names both have."""
+    return len(one.nodes.keys() & other.nodes.keys())
+
+
+def _agree(earlier: Subgraph, later: Subgraph) -> bool:
+    """Rule 1, its first half. Feeds are made anew for each request."""
+    if earlier.feeds != later.feeds:
         return False
-    if any(part.nodes[name].outputs != whole.nodes[name].outputs for name in part.feeds):
+    if any(earlier.nodes[name].outputs != later.nodes[name].outputs for name in earlier.feeds):
         return False
-    feeds = frozenset(part.feeds)
-    return all(whole.nodes.get(name) is node for name, node in part.nodes.items() if name not in feeds)
+    feeds, nodes = frozenset(earlier.feeds), earlier.nodes
+    return all(nodes.get(name, node) is node for name, node in later.nodes.items() if name not in feeds)
+
+
+def _has_only_effects_of(joined: Subgraph, later: Subgraph) -> bool:
+    """Rule 1, its second half. A target that the passes took apart is none."""
+    names = [node.name for node in joined if node.op.effect is not Effect.PURE]
+    return all(name in later.nodes for name in names) and all(name in joined.nodes for name in later.targets)
 
 
 class _Addition:

@@ -5,6 +5,7 @@
     _Loop             While, whose first variable is the predicate of the next iteration
     a large constant  Placeholder: its value is not in the file, and a run asks for it
     _Send, _Recv      as in TensorFlow's own partitions
+    OneShotIterator   IteratorV2: what it reads is in the script
 
 So what is exported is opened by TensorFlow, by Netron and by flowrt, at whatever stage of the compile it was.
 """
@@ -73,6 +74,11 @@ def _receive(node: Node) -> Node:
     return node.replace(attrs={key: value for key, value in node.attrs.items() if key != "shape"})
 
 
+def _iterator(node: Node) -> Node:
+    attrs = {key: value for key, value in node.attrs.items() if key != "token"}
+    return node.replace(op=op_def("IteratorV2"), attrs=attrs)
+
+
 def _branches(node: Node) -> Node:
     attrs = dict(node.attrs)
     branches, index = attrs.pop("branches"), attrs.pop("Tindex")
@@ -119,4 +125,5 @@ _FORMS = {
     "_Recv": _receive,
     "_Case": _branches,
     "_Loop": _loop,
+    "OneShotIterator": _iterator,
 }

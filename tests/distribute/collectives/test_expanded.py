@@ -1,5 +1,5 @@
-"""Collectives of one session with a device a rank, by the contract: every algorithm, and native ones, for which
-nobody has to join a group.
+"""Collectives of one session with a device a rank, by the contract: every algorithm, and native ones, for
+which nobody has to join a group.
 """
 
 from __future__ import annotations

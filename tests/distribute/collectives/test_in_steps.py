@@ -5,6 +5,7 @@ schedule of the devices' programs, and between the tasks of a cluster.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ import pytest
 import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from flowrt.graph.passes.partition import partition, task_of
 from flowrt.graph.shapes import num_elements
@@ -58,7 +59,8 @@ def test_any_order_of_the_programs_gives_the_same(seed: int) -> None:
     check(lambda p, c: perform(p, c, "ring", seed=seed), 3, calls[:1])
 
 
-def test_in_a_loop() -> None:
+@pytest.mark.parametrize("lowering", ["ring", "native"])
+def test_in_a_loop(lowering: str) -> None:
     """Three ranks average what they have, and add their numbers, five times."""
     with tf.Graph():
         start = []
@@ -71,7 +73,7 @@ def test_in_a_loop() -> None:
             for rank, value in enumerate(values):
                 with tf.device(device(rank)):
                     placed.append(tf.add(value, float(rank)))
-            return [i + 1, *collectives.all_reduce(placed, "mean", lowering="ring")]
+            return [i + 1, *collectives.all_reduce(placed, "mean", lowering=lowering)]
 
         results = tf.while_loop(lambda i, *_: i < 5, body, [0, *start])
         gradients = tf.gradients(results[1], start)
@@ -99,6 +101,43 @@ def test_values_of_different_sizes() -> None:
     for lowering in ("ring", "hypercube"):
         check(lambda p, c: perform(p, c, lowering), 3, [CollectiveCall("AllGather", values)])  # noqa: B023
     check(perform, 3, [CollectiveCall("Gather", values, {"root": 1})])
+
+
+def test_native_ranks_on_one_device_and_in_steps_at_once() -> None:
+    """Each of several threads has its own value: steps do not meet."""
+    with tf.Graph():
+        value = tf.placeholder(tf.float64, [1000])
+        values = []
+        for rank in range(5):
+            with tf.device(device(rank // 2)):
+                values.append(value * float(rank))
+        total, *_ = collectives.all_reduce(values, lowering="native")
+        parts = collectives.reduce_scatter(collectives.all_reduce(values, "max"), lowering="native")
+        with session(3) as s, ThreadPoolExecutor(4) as pool:
+
+            def run(number: int) -> bool:
+                for _ in range(10):
+                    found = s.run([total, *parts], {value: np.full(1000, float(number))})
+                    if not all(np.all(f == (20 if i else 10) * number) for i, f in enumerate(found)):
+                        return False
+                return True
+
+            assert all(pool.map(run, range(4), timeout=60))
+
+
+def test_a_rank_of_a_step_that_fails_leaves_nobody_waiting() -> None:
+    def fail() -> Any:
+        raise ValueError("on purpose")
+
+    with tf.Graph():
+        values = []
+        for rank in range(3):
+            with tf.device(device(rank)):
+                given = tf.py_func(fail, [], tf.float32) if rank == 1 else tf.ones([2])
+                values.append(tf.reshape(given, [2]))
+        results = collectives.all_reduce(values, lowering="native")
+        with session(3) as s, pytest.raises(tf.errors.OpError, match="on purpose"):
+            s.run(results)
 
 
 def test_a_barrier_orders_what_is_behind_it() -> None:
@@ -188,6 +227,34 @@ def test_between_the_devices_of_two_tasks(target: str, lowering: str) -> None:
     for rank in range(4):
         np.testing.assert_array_equal(found[rank], expected(4, call)[rank])
         np.testing.assert_array_equal(everything[rank], np.concatenate(expected(4, call)))
+
+
+def test_native_between_tasks_is_refused(target: str) -> None:
+    with tf.Graph():
+        values = []
+        for rank in range(4):
+            with tf.device(device(rank, 2)):
+                values.append(tf.identity(tf.Variable(tf.zeros([2])).initialized_value()))
+        results = collectives.all_reduce(values, lowering="native")
+        with tf.Session(target) as s, pytest.raises(FailedPreconditionError, match="ranks in several tasks"):
+            s.run(results)
+
+
+def test_gradients_between_tasks(target: str) -> None:
+    """Of a product at a rank of one task, scattered to all ranks and gathered in the other task."""
+    with tf.Graph():
+        values = []
+        for rank in range(4):
+            with tf.device(device(rank, 2)):
+                values.append(tf.identity(tf.Variable(np.full(3, rank + 1.0)).initialized_value()))
+        total = collectives.reduce(values, "prod", root=2)
+        spread = collectives.scatter(total, [device(rank, 2) for rank in range(4)], root=2)
+        joined = collectives.gather(spread, root=1)
+        gradients = tf.gradients(joined * [1.0, 2.0, 3.0], values)
+        with tf.Session(target) as s:
+            found = s.run(gradients)
+    for rank in range(4):
+        np.testing.assert_allclose(found[rank], np.array([1.0, 2, 3]) * 24 / (rank + 1))
 
 
 def test_what_crosses_between_tasks() -> None:

@@ -1,4 +1,4 @@
-"""Virtual CPU devices, and a session that has four of them."""
+"""Virtual CPU devices, and a session that has them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from typing import Any
 
 import flowrt as tf
 
-CPUS = tuple(f"/cpu:{i}" for i in range(4))
+CPUS = tuple(f"/cpu:{i}" for i in range(5))
 
 
 def mirrored(count: int, **options: Any) -> Any:

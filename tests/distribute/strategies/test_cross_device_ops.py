@@ -23,7 +23,9 @@ OPS: dict[str, Callable[[], Any]] = {
     "auto": D.AllReduceCrossDeviceOps,
     "ring, a tensor each": lambda: D.AllReduceCrossDeviceOps("ring", num_packs=0),
     "tree, two packs": lambda: D.AllReduceCrossDeviceOps("tree", num_packs=2),
+    "halving and doubling": lambda: D.AllReduceCrossDeviceOps("halving_doubling"),
     "hierarchical": D.HierarchicalCopyAllReduce,
+    "native": D.NcclAllReduce,
 }
 EVERY = pytest.mark.parametrize("name", OPS)
 RNG = np.random.default_rng(9)
@@ -104,6 +106,53 @@ def test_a_strategy_trains_with_any_of_them(name: str) -> None:
         assert [x.item() for x in sess.run(list(v.copies))] == pytest.approx([0.0] * 3, abs=1e-6)
         for found in sess.run(list(w.copies)):
             np.testing.assert_allclose(found, 0.5, atol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16"])
+@pytest.mark.parametrize("name", OPS)
+def test_copies_stay_equal_bit_for_bit(name: str, dtype: str) -> None:
+    """Of a net whose gradients, norms and schedules are rounded everywhere, after steps of two optimizers."""
+    count, size = 3, 37
+    strategy = mirrored(count, cross_device_ops=OPS[name]())
+    rows = RNG.standard_normal((count, 5, size)).astype(dtype)
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+        w = tf.get_variable("w", [size, 3], dtype, tf.random_normal_initializer(stddev=0.3))
+        scale = tf.get_variable("scale", [size], dtype, tf.ones_initializer())
+        bias = tf.get_variable("bias", [3], dtype, tf.zeros_initializer(), constraint=tf.nn.relu)
+        rate = tf.cast(tf.train.exponential_decay(0.1, step, 2, 0.9), dtype)
+        first = tf.train.MomentumOptimizer(rate, 0.9, use_nesterov=True)
+        second = (
+            tf.train.LARSOptimizer(0.1) if dtype == "float32" else tf.train.GradientDescentOptimizer(0.01)
+        )
+
+    def fn() -> Any:
+        x = tf.constant(rows)[tf.distribute.get_replica_context().replica_id_in_sync_group]
+        loss = tf.reduce_mean(tf.nn.softmax(tf.tanh(x * scale @ w + bias)) ** 2) + 0.001 * tf.nn.l2_loss(w)
+        return first.minimize(loss, global_step=step), second.minimize(loss)
+
+    train = strategy.group(strategy.run(fn))
+    with session() as sess:
+        sess.run(tf.global_variables_initializer())
+        for _ in range(4):
+            sess.run(train)
+        for variable in (w, scale, bias):
+            copies = [found.tobytes() for found in sess.run(list(variable.copies))]
+            assert copies == copies[:1] * count
+
+
+def test_a_users_own_says_how_one_value_is_reduced() -> None:
+    class Doubling(D.CrossDeviceOps):
+        def reduce_implementation(
+            self, reduce_op: Any, per_replica_value: Any, destinations: Any, options: Any
+        ) -> Any:
+            total = 2.0 * sum(per_replica_value.values)
+            return self.broadcast(total, destinations)
+
+    strategy = mirrored(2, cross_device_ops=Doubling())
+    total = strategy.run(lambda: D.get_replica_context().all_reduce("SUM", tf.ones([2])))
+    with session() as sess:
+        assert [found.tolist() for found in sess.run(list(total.values))] == [[4.0, 4.0]] * 2
 
 
 @given(st.lists(st.tuples(st.integers(0, 50), st.booleans())), st.integers(0, 4))

@@ -4,18 +4,22 @@ hang.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
+from flowrt.data.auto_shard import AutoShardPolicy
 from flowrt.data.node import ElementIterator
+from flowrt.distribute.collectives import JoinedGroup
 from flowrt.distribute.strategies.input import InputContext
 from flowrt.distribute.strategies.replica_batches import DealBatches, SplitBatch, UntilAllEnd, share_of
 from tests.distribute.strategies.cpus import central, mirrored, session
+from tests.distribute.strategies.workers_of_one_process import Worker, at_once, joined_workers
 
 D = tf.distribute
 Dataset = tf.data.Dataset
@@ -77,15 +81,15 @@ def test_the_mean_of_a_partial_batch_divides_by_its_six_records() -> None:
 
 
 @pytest.mark.parametrize("make", [mirrored, central])
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-@pytest.mark.parametrize("records", [0, 1, 11, 12, 25])
+@pytest.mark.parametrize("replicas", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("records", [0, 1, 59, 60, 125])
 def test_every_record_comes_once_an_epoch(make, replicas: int, records: int) -> None:
     strategy = make(replicas)
-    iterator = strategy.make_dataset_iterator(Dataset.range(records).batch(12))
+    iterator = strategy.make_dataset_iterator(Dataset.range(records).batch(60))
     steps = epoch(strategy, iterator)
-    assert len(steps) == -(-records // 12)
+    assert len(steps) == -(-records // 60)
     assert [record for step in steps for part in step for record in part] == list(range(records))
-    assert all(len(part) <= 12 // replicas for step in steps for part in step)
+    assert all(len(part) <= 60 // replicas for step in steps for part in step)
 
 
 @given(st.integers(0, 40), st.integers(1, 8), st.integers(1, 4), st.integers(1, 3))
@@ -172,6 +176,50 @@ def test_the_function_of_a_worker_is_told_how_many_there_are() -> None:
     assert epoch(strategy, iterator) == [[[0, 1], [2, 3], [4, 5]], [[6], [], []]]
     with pytest.raises(tf.errors.InvalidArgumentError, match=r"3 replicas divide; got 7. Use 9"):
         InputContext(1, 0, 3).get_per_replica_batch_size(7)
+
+
+# --- workers
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.integers(0, 7), min_size=1, max_size=5), st.integers(1, 3))
+def test_workers_with_any_numbers_of_records_end_together(counts: list[int], size: int) -> None:
+    def work(joined: JoinedGroup) -> list[list[Any]]:
+        (rank,) = joined.group.ranks
+        first = sum(counts[:rank])
+        with tf.Graph().as_default():
+            strategy = Worker(joined.group)
+            distributed = strategy.distribute_datasets_from_function(
+                lambda _: Dataset.range(first, first + counts[rank]).batch(size)
+            )
+            return epoch(strategy, distributed.make_initializable_iterator())
+
+    with joined_workers(len(counts)) as joined:
+        found = at_once(work, joined)
+    assert [x for steps in found for step in steps for part in step for x in part] == list(range(sum(counts)))
+    assert {len(steps) for steps in found} == {-(-max(counts) // size)}
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4, 5])
+@pytest.mark.parametrize("by", [AutoShardPolicy.FILE, AutoShardPolicy.DATA])
+def test_workers_divide_files_or_records_and_each_comes_once(workers: int, by, tmp_path: Path) -> None:
+    paths = [tmp_path / f"{i}.txt" for i in range(7)]
+    for i, path in enumerate(paths):
+        path.write_text("".join(f"{i}{line}\n" for line in range(i)))
+
+    def work(joined: JoinedGroup) -> list[list[Any]]:
+        with tf.Graph().as_default():
+            strategy = Worker(joined.group)
+            lines = tf.data.TextLineDataset(list(map(str, paths))).shuffle(4).batch(2 * workers)
+            numbers = lines.map(lambda line: tf.strings.to_number(line, tf.int64))
+            distributed = strategy.experimental_distribute_dataset(numbers, D.InputOptions(by))
+            return epoch(strategy, distributed.make_initializable_iterator())
+
+    with joined_workers(workers) as joined:
+        found = at_once(work, joined)
+    everything = sorted(x for steps in found for step in steps for part in step for x in part)
+    assert everything == [10 * i + line for i in range(7) for line in range(i)]
+    assert len({len(steps) for steps in found}) == 1
 
 
 # --- bad input

@@ -1,15 +1,17 @@
 """Gradients travel while the backward pass goes on: the last bucket is all that a step waits for.
 
 Two workers in one process, a thread and a session each. In the backward pass of `LAYERS` layers the kernel
-of each layer does not end before the bucket of the layer behind it has been summed, with a deadline: so a
-step comes to its end only if each bucket is sent off as soon as its gradient is there, and nobody waits for
-it before the end. No time is measured.
+of each layer does not end before the bucket of the layer behind it has been summed, with a deadline, and then
+sleeps: so a step comes to its end only if each bucket is sent off as soon as its gradient is there, and
+nobody waits for it before the end. What is compared are the trace's own times, whose order does not depend on
+how fast anything is.
 """
 
 from __future__ import annotations
 
 import itertools
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, final
@@ -28,38 +30,38 @@ LAYERS, WORKERS, WIDTH = 5, 2, 4
 
 @final
 class Sums:
-    """How many buckets each worker's communicator has summed."""
+    """When each worker's communicator began and ended to sum a bucket, in microseconds of the trace."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
-        self._counts = [0] * WORKERS
+        self.spans: list[list[tuple[float, float]]] = [[] for _ in range(WORKERS)]
 
     def watch(self, joined: JoinedGroup) -> None:
         (member,), (rank,) = joined.members, joined.group.ranks
         all_reduce = member.communicator._all_reduce
 
         def counted(*arguments: Any) -> None:
+            begin = time.time_ns() / 1000
             all_reduce(*arguments)
             with self._changed:
-                self._counts[rank] += 1
+                self.spans[rank].append((begin, time.time_ns() / 1000))
                 self._changed.notify_all()
 
         member.communicator._all_reduce = counted
 
     def wait_for(self, rank: int, count: int) -> None:
         with self._changed:
-            if not self._changed.wait_for(lambda: self._counts[rank] >= count, SOON_S / 2):
+            if not self._changed.wait_for(lambda: len(self.spans[rank]) >= count, SOON_S / 2):
                 raise tf.errors.DeadlineExceededError(f"bucket {count} was not sent off before the end")
 
 
 @contextmanager
 def backward_op(sums: Sums) -> Iterator[Any]:
-    """``op(x, rank=, count=, seconds=)``: ``x``, once ``count`` buckets have been summed. ``seconds`` is what
-    the schedule takes it for.
-    """
+    """``op(x, rank=, count=, seconds=)``: ``x``, so long after ``count`` buckets have been summed."""
 
     def kernel(xp: Any, x: Any, rank: int, count: int, seconds: float) -> Any:
         sums.wait_for(rank, count)
+        time.sleep(seconds)
         return x + 0
 
     op = define_op(
@@ -129,15 +131,29 @@ def test_only_the_last_bucket_is_waited_for(streams: int) -> None:
             sums.watch(each)
         found = at_once(work, joined)
     np.testing.assert_array_equal(found, np.full_like(found, 1 - 0.125 * (1.0 + 2.0)))
-    for each in metadata:
+    for each, spans in zip(metadata, sums.spans, strict=True):
         check_trace(each, streams)
+        check_exposed(each, spans[-LAYERS:])
+
+
+def check_exposed(metadata: Any, spans: list[tuple[float, float]]) -> None:
+    """Of the communication only that of the last bucket is left when the last kernel ends."""
+    kernels = [node for node in slices_of(metadata) if " = BackwardForTest(" in node.timeline_label]
+    computed = max(node.all_start_micros + node.all_end_rel_micros for node in kernels)
+    exposed = [max(0.0, end - max(begin, computed)) for begin, end in spans]
+    assert exposed[:-1] == [0.0] * (LAYERS - 1)
+    assert sum(exposed) <= spans[-1][1] - spans[-1][0]
+
+
+def slices_of(metadata: Any) -> list[Any]:
+    return [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
 
 
 def check_trace(metadata: Any, streams: int) -> None:
     """All but the last bucket leave before the last kernel, no stream computes behind a wait, and the first
     bucket's update does not wait for the last.
     """
-    slices = [node for device in metadata.step_stats.dev_stats for node in device.node_stats]
+    slices = slices_of(metadata)
     kernels, starts, waits = (
         sorted([s for s in slices if f" = {op}(" in s.timeline_label], key=lambda s: s.all_start_micros)
         for op in ("BackwardForTest", "_GroupStart", "_GroupWait")

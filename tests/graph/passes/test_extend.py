@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.executor import compile_step
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes import optimise
 from flowrt.graph.passes.extend import MAX_REMEMBERED, Optimised, Recent, extend
@@ -69,6 +70,35 @@ def test_another_fetch_of_the_same_nodes_visits_none_of_them():
     assert passes.seen == [3, 2]  # the two fetches, each as a feed
 
 
+def test_a_part_of_an_earlier_request_is_not_visited_but_for_what_is_more():
+    x = tf.placeholder(tf.float32, [4, 3])
+    weights = tf.Variable(np.ones((3, 2), np.float32))
+    y = tf.tanh(tf.matmul(x, weights))
+    loss = tf.reduce_mean(tf.square(y))
+    train = tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    recent, passes = Recent(), Passes()
+    recent.optimise(subgraph_of([loss], [train], [x]), passes)
+    whole = subgraph_of([loss, tf.argmax(y, 1)], [], [x])
+    after = recent.optimise(whole, passes)
+    verify_subgraph(after)
+    assert passes.seen[1:] == [4]  # the loss and y as feeds, the axis, the labels
+    assert after.targets == ()
+    assert not any("ApplyGradientDescent" in node.op.name for node in after)
+    assert len(after) <= len(whole)
+
+
+def test_of_several_earlier_requests_the_nearest_is_extended():
+    x = tf.placeholder(tf.float32, [3])
+    y = tf.tanh(x)
+    for _ in range(20):
+        y = tf.sin(y) * x
+    recent, passes = Recent(), Passes()
+    recent.optimise(subgraph_of([y], [], [x]), passes)
+    recent.optimise(subgraph_of([tf.get_default_graph().get_tensor_by_name("Tanh:0")], [], [x]), passes)
+    recent.optimise(subgraph_of([y, tf.exp(y)], [], [x]), passes)
+    assert passes.seen[1:] == [1, 2]
+
+
 def test_the_last_few_requests_are_remembered():
     x = tf.placeholder(tf.float32, [3])
     tensors = [tf.tanh(tf.exp(x + float(i))) for i in range(MAX_REMEMBERED + 1)]
@@ -101,6 +131,24 @@ def test_random_graphs_give_the_same_bits_whether_extended_or_not():
             assert outcome(after, made.feeds, made.initial) == outcome(
                 prepare(whole), made.feeds, made.initial
             ), seed
+    assert count > GRAPHS // 10
+
+
+def test_random_graphs_give_the_same_bits_from_another_part_of_an_earlier_request():
+    count = 0
+    for seed in range(GRAPHS):
+        made = RandomGraph(seed)
+        with made.graph:
+            tensors = [made.graph.operations[n].outputs[i] for n, i in made.subgraph.fetches]
+            targets = [made.graph.operations[n] for n in made.subgraph.targets]
+            earlier = subgraph_of(tensors, targets, made.fed)
+            later = subgraph_of([*tensors[1::2], made.binary()], targets[1:], made.fed)
+        after = extended(earlier, later)
+        if after is not None:
+            count += 1
+            verify_subgraph(after)
+            found = outcome(after, made.feeds, made.initial)
+            assert found == outcome(prepare(later), made.feeds, made.initial), seed
     assert count > GRAPHS // 10
 
 
@@ -189,6 +237,28 @@ def test_outputs_of_a_loop_may_have_other_numbers_and_are_not_read_from_outside(
 
 
 # --- a session
+
+
+def test_a_session_sends_only_what_is_new_through_the_passes(monkeypatch):
+    seen = []
+
+    def noted(subgraph: Subgraph, **options: Any) -> Subgraph:
+        seen.append(len(subgraph))
+        return optimise(subgraph, **options)
+
+    monkeypatch.setattr(compile_step, "optimise", noted)
+    x = tf.placeholder(tf.float32, [4])
+    lanes = [x * float(i) for i in range(2, 12)]
+    for i in range(1000):
+        lanes[i % 10] = tf.add(lanes[i % 10], lanes[(7 * i + 1) % 10]) * 0.5
+    total, feed = tf.add_n(lanes), {x: np.float32([1, 2, 3, 4])}
+    with tf.Session() as session:
+        value = session.run(total, feed)
+        assert seen.pop() > 2000
+        np.testing.assert_array_equal(session.run([total * 2.0, total], feed), [value * 2, value])
+        session.run(lanes[3:5], feed)
+        np.testing.assert_array_equal(session.run(total + lanes[7], feed), value + session.run(lanes[7], feed))
+    assert max(seen) <= 4, seen
 
 
 def test_a_session_gives_the_same_with_more_fetches():
