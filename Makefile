@@ -18,7 +18,7 @@ find_python = for name in $(1); do \
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help demo test test-nightly lint types check bench docs protos clean
+.PHONY: help demo test test-nightly lint types check bench bench-scaling docs protos clean
 
 help:  ## print this list
 	@sed -n 's/^\([a-z-]*\):[^#]*## *\(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) \
@@ -42,6 +42,9 @@ types: $(READY)  ## mypy, strict
 	@$(PY) -m mypy
 
 check: lint types test  ## lint, types and test: what CI runs
+
+bench-scaling: $(READY)  ## write to runs/bench how building, compiling and running grow, up to 1,000,000 operations
+	@$(PY) -m benchmarks.scaling
 
 bench: $(READY)  ## write the benchmark table to runs/bench; PEERS=environment compares with the frameworks there
 	@$(PY) -m benchmarks $(if $(PEERS),--peers $(PEERS),--only-ours)

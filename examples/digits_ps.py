@@ -1,20 +1,25 @@
 """Digits with parameter servers: ``flowrt-run --standalone --nproc 3 examples/digits_ps.py --mode sync``.
 
-Every task is a worker, and keeps its share of the variables for all; a cluster with a job "ps" keeps them
-there. Of each batch every worker has its rows. ``--mode`` says how far the workers may be apart:
+Every task is a worker, and keeps its share of the variables for all; a cluster with a job "ps", whose tasks
+are ``flowrt-worker --job ps --task N``, keeps them there. Of each batch every worker has its rows.
+``--replicas 2``: each server's variables are also on the next one, which takes its place when it is lost.
+``--mode`` says how far the workers may be apart:
 
     sync          an update is the mean of all workers' gradients: the weights of one process, to rounding
     async         each gradient is an update
     ssp=2         the same, but nobody is more than 2 steps ahead of the slowest
     backup=1      an update is the mean of all gradients but the last one
 
-The first worker prints the accuracy, how old the gradients were, and in sync mode what one process gives.
+The first worker prints the accuracy, the steps that each has made, how old gradients were when they were used
+(0 updates, 1, ...), and in sync mode how far the weights are from one process's.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import os
+import time
 
 import numpy as np
 from digits import Digits, load
@@ -24,6 +29,8 @@ from flowrt.distribute.resolvers import resolve
 
 ROWS = 16  # of each worker in a step
 WAIT_S = 120.0
+QUIET_S = 10.0
+"""A worker that makes no step for so long is not waited for at the end."""
 
 
 class Network:
@@ -69,14 +76,14 @@ def train_alone(digits: Digits, steps: int, workers: int) -> list[np.ndarray]:
         return list(session.run(tf.trainable_variables()))
 
 
-def main(mode: str, steps: int) -> None:
+def main(mode: str, steps: int, replicas: int) -> None:
     cluster, digits = resolve(os.environ), load()
     server = tf.train.Server(cluster.spec, cluster.job, cluster.task)
     name, _, number = mode.partition("=")
     strategy = tf.distribute.experimental.ParameterServerStrategy(
-        mode=(name, int(number)) if number else name
+        mode=(name, int(number)) if number else name, replicas=replicas
     )
-    worker, workers = cluster.task, len(cluster.spec)
+    worker, workers = cluster.task, cluster.spec.num_tasks(cluster.job)
     with strategy.scope():
         network = Network()
         global_step = tf.train.get_or_create_global_step()
@@ -85,24 +92,43 @@ def main(mode: str, steps: int) -> None:
     ages = tf.add_n([first(8, counts) for counts in strategy.staleness_histogram()])
     correct = tf.equal(tf.argmax(network.logits(), 1), network.labels)
     accuracy, weights = tf.reduce_mean(tf.to_float(correct)), tf.trainable_variables()
-    barrier = Barrier(f"/job:{cluster.job}/task:0", workers, worker == 0)
+    statuses = strategy.shard_status()
     with strategy.training_session(server.target, worker == 0, max_wait_secs=WAIT_S) as session:
         for step in range(steps):
             rows = rows_of(digits, step, workers)[worker * ROWS : (worker + 1) * ROWS]
             session.run(train, feed(network, digits, rows))
-    with tf.Session(server.target, config=strategy.update_config_proto(tf.ConfigProto())) as session:
-        barrier.wait(session)
         if worker == 0:
+            made = steps_of_all(session, statuses, steps)
             test = {network.images: digits.test_images.reshape(-1, 64), network.labels: digits.test_labels}
             reached, updates, histogram, trained = session.run([accuracy, global_step, ages, weights], test)
-            print(f"{mode}: {updates} updates, test accuracy {reached:.4f}", flush=True)
-            print(f"gradients that were 0, 1, ... updates old: {histogram.tolist()}", flush=True)
-            if mode == "sync":
-                alone = train_alone(digits, steps, workers)
-                apart = max(float(np.abs(a - b).max()) for a, b in zip(trained, alone, strict=True))
-                print(f"weights differ from one process's by {apart:.1e}", flush=True)
-        barrier.wait(session)
-    server.drain(5.0)
+    if worker == 0:
+        print(f"{mode}: {updates} updates, test accuracy {reached:.4f}", flush=True)
+        print(f"steps of the workers: {made}", flush=True)
+        print(f"gradients that were 0, 1, ... updates old: {histogram.tolist()}", flush=True)
+        if mode == "sync":
+            alone = train_alone(digits, steps, workers)
+            apart = max(float(np.abs(a - b).max()) for a, b in zip(trained, alone, strict=True))
+            print(f"weights differ from one process's by {apart:.1e}", flush=True)
+    elif "ps" not in cluster.spec.jobs:
+        stay_until_the_first_ends(server, f"/job:{cluster.job}/task:0")  # it reads variables that are here
+
+
+def stay_until_the_first_ends(server: tf.train.Server, first_task: str) -> None:
+    """Waits for what that task never gives."""
+    with tf.Graph().as_default(), tf.device(first_task):
+        never = tf.FIFOQueue(1, tf.int32).dequeue()
+        with contextlib.suppress(tf.errors.UnavailableError), tf.Session(server.target) as session:
+            session.run(never, options=tf.RunOptions(timeout_in_ms=int(1000 * WAIT_S)))
+
+
+def steps_of_all(session: tf.train.MonitoredSession, statuses: list[tf.Tensor], steps: int) -> list[int]:
+    """How many steps each worker has made: ``steps``, unless for `QUIET_S` nobody has made one more."""
+    made, changed = [0], time.monotonic()
+    while min(made) < steps and time.monotonic() < changed + QUIET_S:
+        before, made = made, np.min([status[6:] for status in session.run(statuses)], axis=0).tolist()
+        changed = changed if made == before else time.monotonic()
+        time.sleep(0.05)
+    return made
 
 
 def first(count: int, numbers: tf.Tensor) -> tf.Tensor:
@@ -110,31 +136,10 @@ def first(count: int, numbers: tf.Tensor) -> tf.Tensor:
     return tf.pad(numbers[:count], [[0, tf.maximum(count - tf.size(numbers), 0)]])
 
 
-class Barrier:
-    """All workers wait for all, at the first task: it takes a token of each, and gives one back.
-
-    Who waits is in a step of the first task until then, which that one ends before it ends itself.
-    """
-
-    def __init__(self, first_task: str, workers: int, is_first: bool) -> None:
-        with tf.device(first_task):
-            arrived = tf.FIFOQueue(workers, tf.int32, shapes=[[]], shared_name="arrived")
-            released = tf.FIFOQueue(workers, tf.int32, shapes=[[]], shared_name="released")
-        arrive = arrived.enqueue(0)
-        with tf.control_dependencies([arrive]):
-            if is_first:
-                all_here = arrived.dequeue_many(workers)
-                self._wait = released.enqueue_many(all_here[1:])
-            else:
-                self._wait = released.dequeue()
-
-    def wait(self, session: tf.Session) -> None:
-        session.run(self._wait)
-
-
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", default="sync")
     parser.add_argument("--steps", type=int, default=60)
+    parser.add_argument("--replicas", type=int, default=1)
     arguments = parser.parse_args()
-    main(arguments.mode, arguments.steps)
+    main(arguments.mode, arguments.steps, arguments.replicas)

@@ -40,8 +40,8 @@ def _total(name: str, shape: Sequence[int] = ()) -> Variable:
 
 
 def _aggregated(of_counted: Callable[..., Tensor], totals: Sequence[Variable], collections: Any) -> Tensor:
-    """``of_counted`` of the values of ``totals``, added to ``collections``: on several replicas one tensor, of
-    what all of them have counted.
+    """``of_counted`` of the values of ``totals``, added to ``collections``: on several replicas one tensor,
+    of what all of them have counted.
     """
 
     def value_of_all(_: Any, *variables: Variable) -> Tensor:

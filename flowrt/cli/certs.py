@@ -8,11 +8,13 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowrt.distribute.certificates import Task, init_certificates
+from flowrt.distribute.certificates import Tasks, init_certificates
 
 HELP = "make certificates for the tasks of a cluster"
 
-_TASK = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([0-9]{1,9})(?:=(.+))?")
+_TASK = re.compile(r"([A-Za-z][A-Za-z0-9_]*):([0-9]{1,9})(?:-([0-9]{1,9}))?(?:=(.+))?")
+MAX_TASKS = 1000
+"""Of one certificate: each is a name in it, which every connection sends."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -20,8 +22,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     init = actions.add_parser("init", help="an authority, where there is none yet, and a certificate a task")
     init.add_argument("--dir", type=Path, default=Path("certs"), help="where they go (default: certs)")
     init.add_argument(
-        "--task", type=_task, action="append", default=[], metavar="JOB:N[=HOST,...]", dest="tasks",
-        help="a task and the hosts at which others reach it (default: this one and the loopback); repeatable",
+        "--task", type=_task, action="append", default=[], metavar="JOB:N[-M][=HOST,...]",
+        dest="tasks",
+        help="a task, or all from N to M with one certificate, and the hosts at which others reach them"
+        " (default: this one and the loopback); repeatable",
     )  # fmt: skip
 
 
@@ -30,17 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
     for path in made:
         print(path)
     print(
-        "Give each task its own .pem and .key as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY, and "
+        "Give each task the .pem and .key with its name as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY, and "
         f"{arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. Who has ca.key can make more: keep it away from tasks."
     )
     return 0
 
 
-def _task(text: str) -> tuple[Task, Sequence[str]]:
-    """``worker:0`` or ``worker:0=a.example,10.0.0.1``, for argparse."""
+def _task(text: str) -> tuple[Tasks, Sequence[str]]:
+    """``worker:0`` or ``worker:0-3=a.example,10.0.0.1``, for argparse."""
     match = _TASK.fullmatch(text)
     if match is None:
-        raise argparse.ArgumentTypeError(f"expected JOB:N or JOB:N=HOST,...; got {text!r}")
-    job, index, hosts = match.groups()
+        raise argparse.ArgumentTypeError(f"expected JOB:N, JOB:N-M or JOB:N=HOST,...; got {text!r}")
+    job, first, last, hosts = match.groups()
+    tasks = Tasks(job, int(first), int(last or first))
+    if not 0 <= tasks.last - tasks.first < MAX_TASKS:
+        raise argparse.ArgumentTypeError(f"expected 1 to {MAX_TASKS} tasks; got {text!r}")
     known = hosts.split(",") if hosts else ["localhost", "127.0.0.1", "::1", socket.gethostname()]
-    return Task(job, int(index)), known
+    return tasks, known

@@ -6,9 +6,9 @@ it. Without it, with another version, or with ``FLOWRT_ONEDNN=0``, everything is
 Its threads are those of OpenMP (libgomp), as many as `flowrt.device.host_pool.num_threads` says. How they
 wait for work decides how all else runs (2 cores): where they spin without end, a NumPy product between two
 convolutions takes 4.0 ms instead of 1.4; where they sleep at once, to wake them takes as long as a small
-product. So they spin for 0.1 ms, unless the user's environment says otherwise. OpenBLAS's threads spin for 25
-ms after a product, and a convolution behind it takes 6.8 ms instead of 3.2: this is why products of matrices
-go to oneDNN too.
+product. So they spin for 0.1 ms, unless the user's environment says otherwise. OpenBLAS's threads, left
+alone (`flowrt.device.host_blas`), spin for 25 ms after a product, and a convolution behind it takes 6.8 ms
+instead of 3.2: this is why products of matrices go to oneDNN too.
 
 The names here are the library's: a primitive is a computation that was prepared, a descriptor says what of.
 """

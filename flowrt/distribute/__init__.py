@@ -5,7 +5,7 @@ connect to it and a *worker* for the masters of all tasks. The way of
 ``Session("grpc://host:port").run(...)``:
 
     session      extract: what the fetches need                                cluster_runtime.py
-       | MakeCallable once, then RunStep
+       | ExtendSession by what is new, MakeCallable once, then RunStep
     master       place on the devices of all tasks, cut by task                master.py, part.py
        | RegisterGraph once, then RunGraph: one small message a task and step
     worker       cut by device, bind, run                                      worker.py, part.py, steps.py
@@ -16,7 +16,11 @@ Modules, from pure to thread-safe:
 
     cluster_spec, resolvers/  which tasks there are, and which of them this is
     messages                  `Message`: a body of cluster.proto with its tensors; message <-> frame
+    session_graph, sent_constants   what a master has of a session's graph, a task of its constants
+    events                    what the state machines are told, and what they decide
     worker, master            the state machines, ``handle(event) -> actions``: no thread, clock or socket
+    response_cache            what was asked on a connection: done once, however often it comes
+    waits                     how long tasks wait for each other
     part                      `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
     containers                the variables that the sessions of a task share, and what is each one's own
     steps                     the steps that run here; tensors for others and from others
@@ -29,7 +33,8 @@ Modules, from pure to thread-safe:
 
 What always holds:
 
- - A step is sent once. What fails is never sent again, so an update is made once or not at all.
+ - A step is done once: a request that comes twice is known by its number and has the first one's answer.
+   What fails is never tried again, so an update is made once or not at all.
  - All survivors of a step that failed raise the same error: the root cause, with the task where it began.
  - A task that was started again has another incarnation, which is part of every key: what is meant for the
    life before is refused.

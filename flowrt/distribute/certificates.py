@@ -1,8 +1,9 @@
 """Certificates for the tasks of a cluster: a private authority, and who a certificate says its owner is.
 
-A task's certificate names it by the URI ``flowrt://worker/0`` among its alternative names, beside the hosts
-at which it is reached, so whoever has it can be that task and no other. They are made with the command
-``openssl``; the keys (P-256) never leave the directory.
+A certificate names its task by the URI ``flowrt://worker/0`` among its alternative names, beside the hosts at
+which it is reached, so whoever has it can be that task and no other; or several tasks, where one launcher
+starts them with the same files. They are made with the command ``openssl``; the keys (P-256) never leave the
+directory.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import final
 
 from flowrt.device.spec import parse_device
+from flowrt.distribute.cluster_spec import shortened
 from flowrt.errors import (
     AlreadyExistsError,
     InternalError,
@@ -45,24 +47,50 @@ class Task:
         return f"{self.job}:{self.index}"
 
 
+@final
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Those of a certificate: ``first`` to ``last`` of ``job``."""
+
+    job: str
+    first: int
+    last: int
+
+    def __str__(self) -> str:
+        return f"{self.job}:{self._indices}"
+
+    @property
+    def stem(self) -> str:
+        """Of the names of its files."""
+        return f"{self.job}_{self._indices}"
+
+    @property
+    def uris(self) -> list[str]:
+        return [f"URI:flowrt://{self.job}/{index}" for index in range(self.first, self.last + 1)]
+
+    @property
+    def _indices(self) -> str:
+        return f"{self.first}-{self.last}" if self.last > self.first else f"{self.first}"
+
+
 # --- making them
 
 
-def init_certificates(folder: Path, tasks: Mapping[Task, Sequence[str]]) -> list[Path]:
+def init_certificates(folder: Path, tasks: Mapping[Tasks, Sequence[str]]) -> list[Path]:
     """Make ``ca.pem`` and ``ca.key`` in ``folder`` unless they are there, and ``JOB_INDEX.pem`` and ``.key``
     for each of ``tasks``, which are mapped to the host names and addresses that reach them. The new files.
 
-    Keys have mode 0600. Before anything is made, raises `AlreadyExistsError` for a task that has a
+    Keys have mode 0600. Before anything is made, raises `AlreadyExistsError` for tasks that have a
     certificate, `InvalidArgumentError` for a host that cannot be one, and `NotFoundError` where there is no
     ``openssl``.
     """
-    names = {task: _alternative_names(task, hosts) for task, hosts in tasks.items()}
+    names = {each: ",".join([*each.uris, *map(_alternative_name, hosts)]) for each, hosts in tasks.items()}
     if shutil.which("openssl") is None:
         raise NotFoundError(
             "certs init: expected the command openssl; got none on the PATH. Install OpenSSL 3"
         )
     for task in tasks:
-        if (taken := folder / f"{_stem(task)}.pem").exists():
+        if (taken := folder / f"{task.stem}.pem").exists():
             raise AlreadyExistsError(f"certs init: expected no certificate of {task}; got {taken}")
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     made = [] if (folder / "ca.pem").exists() else _make_authority(folder)
@@ -79,8 +107,8 @@ def _make_authority(folder: Path) -> list[Path]:
     return [folder / "ca.pem", folder / "ca.key"]
 
 
-def _make_certificate(folder: Path, task: Task, names: str) -> list[Path]:
-    stem = _stem(task)
+def _make_certificate(folder: Path, task: Tasks, names: str) -> list[Path]:
+    stem = task.stem
     _openssl(
         folder, "req", "-x509", *_NEW_KEY, "-CA", "ca.pem", "-CAkey", "ca.key", "-days", str(DAYS),
         "-keyout", f"{stem}.key", "-out", f"{stem}.pem", "-subj", f"/CN={task}",
@@ -90,16 +118,8 @@ def _make_certificate(folder: Path, task: Task, names: str) -> list[Path]:
     return [folder / f"{stem}.pem", folder / f"{stem}.key"]
 
 
-def _stem(task: Task) -> str:
-    return f"{task.job}_{task.index}"
-
-
-def _alternative_names(task: Task, hosts: Sequence[str]) -> str:
-    """As openssl's ``subjectAltName`` has them."""
-    return ",".join([f"URI:flowrt://{task.job}/{task.index}", *map(_alternative_name, hosts)])
-
-
 def _alternative_name(host: str) -> str:
+    """As openssl's ``subjectAltName`` has it."""
     try:
         return f"IP:{ip_address(host.strip('[]'))}"
     except ValueError:
@@ -121,10 +141,9 @@ def _openssl(folder: Path, *arguments: str) -> None:
 # --- reading them
 
 
-def task_of_certificate(names: Iterable[str]) -> Task | None:
-    """The task that a certificate with the alternative ``names`` is for; None for no task's."""
-    found = {Task(match[1], int(match[2])) for name in names if (match := _URI.fullmatch(name))}
-    return found.pop() if len(found) == 1 else None
+def tasks_of_certificate(names: Iterable[str]) -> list[Task]:
+    """The tasks that a certificate with the alternative ``names`` is for."""
+    return [Task(match[1], int(match[2])) for name in names if (match := _URI.fullmatch(name))]
 
 
 def check_claim(names: Sequence[str], task: str) -> None:
@@ -135,7 +154,7 @@ def check_claim(names: Sequence[str], task: str) -> None:
     if not names or not task:
         return
     spec = parse_device(task)
-    shown = task_of_certificate(names)
-    if shown is None or (shown.job, shown.index) != (spec.job, spec.task):
-        got = "none of a task" if shown is None else f"that of {shown}"
+    shown = tasks_of_certificate(names)
+    if Task(spec.job or "", spec.task or 0) not in shown:
+        got = f"that of {shortened(', '.join(map(str, shown)))}" if shown else "none of a task"
         raise PermissionDeniedError(f"{task}: expected its own certificate; got {got}")

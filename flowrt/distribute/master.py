@@ -14,7 +14,7 @@ or in one error, the root cause: the first that is not the consequence of anothe
 and waited for, so that when the client hears of it no part of the step is running any more.
 
 Rules of this file:
-  1. A step is sent once. What fails is never sent again: its updates may have been made.
+  1. A step is asked for once. What fails is never tried again: its updates may have been made.
   2. Every request of a client has one answer.
   3. What a client began ends with the client.
   4. A graph is extended from the version that the client knows; of two extensions at once one is refused.

@@ -14,7 +14,7 @@ from flowrt.device.loops import DTYPES
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.copies import compiled_form
-from flowrt.executor.indexed_rows import ReadRows, SetRows
+from flowrt.executor.indexed_rows import AddedRows, ReadRows, SetRows
 from flowrt.executor.list_rows import PushedRows, RowList, TakenRows
 from flowrt.executor.open_lists import OpenList
 from flowrt.executor.pace import Pace
@@ -59,6 +59,7 @@ ROW_LISTS: Mapping[str, tuple[Callable[[OpenList, Device], RowList], Callable[[N
     "TensorListPopBack": (TakenRows, lambda node: (node.name, 1)),
     "TensorListGetItem": (ReadRows, lambda node: (node.name, 0)),
     "TensorListSetItem": (SetRows, lambda node: node.inputs[2]),
+    "TensorListAddAt": (AddedRows, lambda node: node.inputs[2]),
 }
 """By the operation that reads or changes a list: how, and which tensor is an element."""
 

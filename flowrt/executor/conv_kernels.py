@@ -131,8 +131,8 @@ def _padded(x: Array, axes: Sequence[Axis]) -> Array:
 
 
 def _packed(filter: Array, width: int) -> Array:
-    """``filter`` in tiles of ``width`` filters, the numbers of each side by side: read in order they come from
-    the second cache as fast as they are used. [16, 14, 14, 256] by 3x3x256x256 takes half the time so.
+    """``filter`` in tiles of ``width`` filters, the numbers of each side by side: read in order, they come
+    from the second cache as fast as they are used. [16, 14, 14, 256] by 3x3x256x256 takes half the time so.
     """
     tiles = filter.reshape(*filter.shape[:3], -1, width).transpose(3, 0, 1, 2, 4)
     packed = FILTERS.array(tiles.shape, np.float32)

@@ -92,10 +92,19 @@ def _is_new(resource: Tensor) -> bool:
     return resource.op.op_def.effect is Effect.WRITE
 
 
+_ELEMENTS = frozenset({Tensor, Operation, str})
+"""Types that stand for themselves: the usual ones, which nothing else needs to be asked of."""
+
+
 def structure_key(fetches: Any) -> Any:
     """A hashable stand-in for a fetch structure: equal for equal structures of the same elements."""
-    if isinstance(fetches, Mapping):
-        return (type(fetches), *[(k, structure_key(v)) for k, v in fetches.items()])
-    if isinstance(fetches, (list, tuple)):
-        return (type(fetches), *[structure_key(f) for f in fetches])
+    kind = type(fetches)
+    if kind in _ELEMENTS:
+        return fetches
+    if kind is list or kind is tuple:
+        return (kind, *map(structure_key, fetches))
+    if kind is dict or isinstance(fetches, Mapping):
+        return (kind, *[(k, structure_key(v)) for k, v in fetches.items()])
+    if isinstance(fetches, (list, tuple)):  # a namedtuple
+        return (kind, *map(structure_key, fetches))
     return fetches

@@ -1,8 +1,9 @@
-"""Lists of a loop that is machine code, whose elements it reads, or sets, by number: rows of one array.
+"""Lists of a loop that is machine code, whose elements it reads, or writes, by number: rows of one array.
 
-What a loop unstacks, it reads; what it stacks in the end, it sets. So do loops over time steps with
-`TensorArray`s. The list is opened in front of the loop, and closed behind it; an element that is not there,
-or is set twice where that is forbidden, is refused when the iterations of a call are over.
+What was unstacked a loop reads, what is stacked in the end it sets, and a gradient adds to what was read: so
+do loops over time steps with `TensorArray`s. The list is opened in front of the loop, and closed behind it; an
+element that is not there, or is set twice where that is forbidden, is refused when the iterations of a call
+are over.
 """
 
 from __future__ import annotations
@@ -14,18 +15,19 @@ from typing import Any, final
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.device.call_sequence import Table
-from flowrt.device.host_call import LoopCall
+from flowrt.device.call_sequence import Call, Table, call_of, in_sequence
 from flowrt.device.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
+from flowrt.device.loops import LoopBuilder
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.list_rows import Array, RowList, is_elsewhere, rows_of
-from flowrt.executor.loop_layout import compiled
+from flowrt.executor.loop_layout import call_on, compiled, layout_of, strides_in
 from flowrt.executor.open_lists import OpenList, changed_by
 from flowrt.executor.small_calls import NS_PER_BYTE, NS_PER_ROW, run_checked
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.ops.tensor_lists import check_unset
+from flowrt.graph.passes.group import Level
 from flowrt.graph.tensor_list import TensorList
 
 
@@ -42,7 +44,7 @@ def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
             continue
         if position < carried:
             node = changed_by(body, position, readers)
-            if node is not None and node.op.name == "TensorListSetItem" and not node.attrs[_GROWS]:
+            if node is not None and _is_written(body, node):
                 found[node.name] = OpenList(node, slot)
             continue
         for reader in [body.nodes[name] for name in readers[parameter]]:
@@ -51,7 +53,11 @@ def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
     return found
 
 
-_GROWS = "resize_if_index_out_of_bounds"
+def _is_written(body: Subgraph, node: Node) -> bool:
+    """Whether ``node`` writes one element of a list whose length stays."""
+    if node.op.name == "TensorListAddAt":
+        return body.spec(node.inputs[1]).shape == ()
+    return node.op.name == "TensorListSetItem" and not node.attrs["resize_if_index_out_of_bounds"]
 
 
 class IndexedRows(RowList):
@@ -69,25 +75,17 @@ class IndexedRows(RowList):
     def end(self) -> None:
         """Nor does their number change."""
 
-    def _emit(
-        self,
-        strand: Strand,
-        make: Callable[[str], str],
-        operands: Sequence[Operand],
-        row: Array,
-        *more: int,
-    ) -> None:
-        """Emit the copy of a row; `open` sets where the rows are, and how many."""
-        if any(operand.slot is not None for operand in operands[1:]):
-            strand.emit(self._opened.node, is_elsewhere)
-            return
-        index = operands[1].value
+    def _copy(self, make: Callable[[str], str], index: Array, row: Array, *more: int) -> Call:
+        """The copy of a row; `open` sets where the rows are, and how many."""
         words = [0, index.ctypes.data, row.ctypes.data, 0, row.nbytes, 0, 0, *more]
         table = Table.of(words, NS_PER_ROW + NS_PER_BYTE * row.nbytes, index, row)
         self._words = table.words
-        call: LoopCall = compiled(make(index.dtype.name)).call_holding_gil
+        return call_of(compiled(make(index.dtype.name)), table, 0, 1)
+
+    def _emit(self, strand: Strand, operands: Sequence[Operand], *calls: Call) -> None:
+        """Emit ``calls``, behind which is looked at what was refused."""
         text = f"{operands[0].text}[{operands[1].text}]"
-        strand.emit_line(self._opened.node, run_checked, (call, (table, 0, 1), self._check), operands, text)
+        strand.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
 
     def _check(self) -> None:
         if self._words[REFUSED]:
@@ -107,9 +105,11 @@ class ReadRows(IndexedRows):
         node, spec = self._opened.node, self._opened.node.outputs[0]
         handle, index = [tensors[ref] for ref in node.inputs[:2]]
         self._like = np.empty(static_shape(spec), spec.dtype.np)
-        text = f"{handle.text}[{index.text}]"
-        tensors.place(node, 0, Operand(self._like, None, text))
-        self._emit(strand, gather, [handle, index], self._like)
+        tensors.place(node, 0, Operand(self._like, None, f"{handle.text}[{index.text}]"))
+        if index.slot is not None:
+            strand.emit(node, is_elsewhere)
+            return
+        self._emit(strand, [handle, index], self._copy(gather, index.value, self._like))
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot
@@ -131,16 +131,22 @@ class ReadRows(IndexedRows):
         self._value.get(number)
 
 
-@final
-class SetRows(IndexedRows):
-    """A list whose elements are set."""
+class WrittenRows(IndexedRows):
+    """A list of which elements are written."""
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
         node = self._opened.node
-        handle, index, item = [tensors[ref] for ref in node.inputs]
+        handle, index, item = operands = [tensors[ref] for ref in node.inputs]
         tensors.place(node, 0, handle)
+        if index.slot is not None or item.slot is not None:
+            strand.emit(node, is_elsewhere)
+            return
         self._like = item.value
-        self._emit(strand, scatter, [handle, index, item], item.value, 0, int(node.attrs["_write_once"]))
+        self._emit(strand, operands, *self._writing(index.value))
+
+    @abstractmethod
+    def _writing(self, index: Array) -> Sequence[Call]:
+        """The calls that write the element at ``index``."""
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot
@@ -148,11 +154,16 @@ class SetRows(IndexedRows):
         def open() -> None:
             value = self._value = registers[slot]
             self._rows = self._device.empty((value.length, *self._like.shape), self._like.dtype)
-            self._flags = np.array([element is not None for element in value.kept()], np.uint8)
+            elements = value.kept()
+            self._flags = np.array([element is not None for element in elements], np.uint8)
+            self._fill(elements)
             self._words[0], self._words[3] = self._rows.ctypes.data, value.length
             self._words[NUMBER + 1] = self._flags.ctypes.data
 
         return open
+
+    def _fill(self, elements: Sequence[Any]) -> None:
+        """Of ``elements``, set the rows that are read."""
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot
@@ -175,3 +186,34 @@ class SetRows(IndexedRows):
     def _refuse(self, number: int) -> None:
         self._value.get(number)
         check_unset(self._changed(), number)
+
+
+@final
+class SetRows(WrittenRows):
+    """A list whose elements are set."""
+
+    def _writing(self, index: Array) -> Sequence[Call]:
+        is_once = int(self._opened.node.attrs["_write_once"])
+        return [self._copy(scatter, index, self._like, 0, is_once)]
+
+
+@final
+class AddedRows(WrittenRows):
+    """A list to whose elements is added: what is not set counts as zeros."""
+
+    def _writing(self, index: Array) -> Sequence[Call]:
+        total = np.empty_like(self._like, order="C")
+        read = self._copy(gather, index, total)
+        self._read_words = self._words
+        builder = LoopBuilder()
+        one, other = [builder.load(builder.operand(self._like.dtype.name)) for _ in range(2)]
+        builder.put(one + other, builder.operand(self._like.dtype.name))
+        arrays = (total, self._like, total)
+        strides = [strides_in(array, Level.ELEMENT, total.shape) for array in arrays]
+        add = call_on(layout_of(builder.build(), total.shape, strides), arrays)
+        return [read, add, self._copy(scatter, index, total, 0, 0)]
+
+    def _fill(self, elements: Sequence[Any]) -> None:
+        for row, element in zip(self._rows, elements, strict=True):
+            row[...] = 0 if element is None else element
+        self._read_words[0], self._read_words[3] = self._rows.ctypes.data, len(self._rows)

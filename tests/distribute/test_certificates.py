@@ -14,7 +14,13 @@ from pathlib import Path
 import pytest
 
 from flowrt.cli.main import main
-from flowrt.distribute.certificates import Task, check_claim, init_certificates, task_of_certificate
+from flowrt.distribute.certificates import (
+    Task,
+    Tasks,
+    check_claim,
+    init_certificates,
+    tasks_of_certificate,
+)
 from flowrt.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -45,7 +51,7 @@ def security_of(folder: Path, task: str, authority: Path | None = None) -> Secur
 @pytest.fixture(scope="module")
 def certs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("certs")
-    init_certificates(folder, {Task("worker", 0): HOSTS, Task("worker", 1): HOSTS})
+    init_certificates(folder, {Tasks("worker", 0, 0): HOSTS, Tasks("worker", 1, 1): HOSTS})
     return folder
 
 
@@ -82,14 +88,14 @@ def names_seen(server: Security, client: Security, kind: str) -> tuple[str, ...]
 @pytest.mark.parametrize("kind", ["grpc", "tcp", "unix"])
 def test_a_listener_sees_the_task_of_who_dials_it(certs: Path, kind: str) -> None:
     names = names_seen(security_of(certs, "worker_0"), security_of(certs, "worker_1"), kind)
-    assert task_of_certificate(names) == Task("worker", 1)
+    assert tasks_of_certificate(names) == [Task("worker", 1)]
     assert set(names) >= {"flowrt://worker/1", "localhost", "127.0.0.1"}
-    assert task_of_certificate(names_seen(Security(), Security(), kind)) is None
+    assert tasks_of_certificate(names_seen(Security(), Security(), kind)) == []
 
 
 @needs_openssl
 def test_another_authority_and_an_expired_certificate_are_refused(certs: Path, tmp_path: Path) -> None:
-    init_certificates(tmp_path, {Task("worker", 1): HOSTS})
+    init_certificates(tmp_path, {Tasks("worker", 1, 1): HOSTS})
     other = security_of(tmp_path, "worker_1", certs)
     expired = expired_certificate(certs, tmp_path)
     ours = security_of(certs, "worker_0")
@@ -110,39 +116,40 @@ def test_files_are_their_owners_and_are_never_made_again(certs: Path) -> None:
         assert stat.S_IMODE(path.stat().st_mode) == 0o600
     before = {path: path.read_bytes() for path in certs.iterdir()}
     with pytest.raises(AlreadyExistsError, match=r"worker:1; got .*worker_1.pem"):
-        init_certificates(certs, {Task("worker", 2): HOSTS, Task("worker", 1): HOSTS})
+        init_certificates(certs, {Tasks("worker", 2, 2): HOSTS, Tasks("worker", 1, 1): HOSTS})
     assert {path: path.read_bytes() for path in certs.iterdir()} == before
 
 
 def test_a_host_that_cannot_be_one_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises((InvalidArgumentError, NotFoundError), match=r"host|openssl"):
-        init_certificates(tmp_path / "c", {Task("worker", 0): ["a,URI:flowrt://worker/1"]})
+        init_certificates(tmp_path / "c", {Tasks("worker", 0, 0): ["a,URI:flowrt://worker/1"]})
     assert not (tmp_path / "c").exists()
 
 
 def test_without_openssl_the_error_says_so(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("PATH", os.devnull)
     with pytest.raises(NotFoundError, match="expected the command openssl"):
-        init_certificates(tmp_path, {Task("worker", 0): HOSTS})
+        init_certificates(tmp_path, {Tasks("worker", 0, 0): HOSTS})
 
 
 @pytest.mark.parametrize(
-    ("names", "task"),
+    ("names", "tasks"),
     [
-        (["flowrt://worker/12", "localhost"], Task("worker", 12)),
-        (["localhost"], None),
-        (["flowrt://worker/1", "flowrt://worker/2"], None),
-        (["flowrt://worker/1/"], None),
-        (["http://worker/1"], None),
+        (["flowrt://worker/12", "localhost"], [Task("worker", 12)]),
+        (["localhost"], []),
+        (["flowrt://worker/1", "flowrt://ps/2"], [Task("worker", 1), Task("ps", 2)]),
+        (["flowrt://worker/1/"], []),
+        (["http://worker/1"], []),
     ],
 )
-def test_the_task_of_a_certificate(names: list[str], task: Task | None) -> None:
-    assert task_of_certificate(names) == task
+def test_the_tasks_of_a_certificate(names: list[str], tasks: list[Task]) -> None:
+    assert tasks_of_certificate(names) == tasks
 
 
 def test_a_task_is_held_to_its_certificate() -> None:
     task = "/job:worker/replica:0/task:1"
     check_claim(["flowrt://worker/1", "localhost"], task)
+    check_claim(["flowrt://worker/0", "flowrt://worker/1"], task)  # of all that one launcher starts
     check_claim([], task)  # no certificate: the token has to do
     check_claim(["flowrt://worker/0"], "")  # a session's process is no task
     for names, got in ((["flowrt://worker/0"], "that of worker:0"), (["localhost"], "none of a task")):
@@ -157,5 +164,16 @@ def test_the_command_makes_what_tasks_load(tmp_path: Path, capsys: pytest.Captur
     assert str(folder / "ps_0.pem") in capsys.readouterr().out.splitlines()
     assert security_of(folder, "ps_0").is_mutual
     assert main(["certs", "init", "--dir", str(folder), "--task", "ps:0"]) == 1
-    with pytest.raises(SystemExit):
-        main(["certs", "init", "--task", "ps"])
+    for wrong in ("ps", "ps:3-1", "ps:0-1000"):
+        with pytest.raises(SystemExit):
+            main(["certs", "init", "--task", wrong])
+
+
+@needs_openssl
+def test_one_certificate_may_be_that_of_several_tasks(tmp_path: Path) -> None:
+    folder = tmp_path / "c"
+    assert main(["certs", "init", "--dir", str(folder), "--task", "worker:2-4=127.0.0.1"]) == 0
+    security = security_of(folder, "worker_2-4")
+    assert tasks_of_certificate(names_seen(security, security, "tcp")) == [
+        Task("worker", i) for i in (2, 3, 4)
+    ]

@@ -1,16 +1,24 @@
-"""examples/launch, as text: what the templates set is what the resolvers ask for."""
+"""examples/launch: what the templates set is what the resolvers ask for; Kubernetes' own schemas take the
+job; the batch scripts run, with an ``srun`` that starts all tasks on this host.
+"""
 
 from __future__ import annotations
 
+import os
 import re
 import shlex
+import shutil
 import subprocess
+import sys
 from pathlib import Path
 
+import kubernetes_validate
 import pytest
+import yaml
 
 from flowrt.cli import run, worker
-from flowrt.distribute.resolvers import resolve
+from flowrt.distribute.resolvers import VARIABLES, resolve
+from tests.distribute.processes import SOON_S
 
 LAUNCH = Path(__file__).resolve().parents[2] / "examples" / "launch"
 SCRIPTS = sorted(LAUNCH.glob("*.sbatch"))
@@ -76,10 +84,103 @@ def test_the_command_of_the_pods() -> None:
     assert run.new_run_parser().parse_args(words).nnodes == 2
 
 
-def test_yaml_has_no_tabs_and_even_indents() -> None:
-    for line in (LAUNCH / "kubernetes_job.yaml").read_text().splitlines():
-        assert "\t" not in line
-        assert (len(line) - len(line.lstrip(" "))) % 2 == 0
+def test_kubernetes_takes_the_job() -> None:
+    """By the schemas of its API: no field is misspelt, and each has a value of its type."""
+    documents = list(yaml.safe_load_all((LAUNCH / "kubernetes_job.yaml").read_text()))
+    assert [document["kind"] for document in documents] == ["Service", "Job"]
+    for document in documents:
+        kubernetes_validate.validate(document, kubernetes_validate.latest_version(), strict=True)
+    documents[1]["spec"]["completionsMode"] = "Indexed"
+    with pytest.raises(kubernetes_validate.ValidationError):
+        kubernetes_validate.validate(documents[1], kubernetes_validate.latest_version(), strict=True)
+
+
+SRUN = """#!/bin/bash
+# Each task of two hosts, which are addresses of this one.
+while [[ $1 == --* ]]; do shift; done
+export SLURM_STEP_NODELIST='127.0.0.[1-2]' SLURM_STEP_TASKS_PER_NODE="$EACH(x2)" SLURM_STEP_ID=$$
+for ((rank = 0; rank < 2 * EACH; rank++)); do
+    SLURM_PROCID=$rank SLURM_LOCALID=$((rank % EACH)) "$@" &
+    started+=($!)
+done
+for task in "${started[@]}"; do wait "$task" || status=$?; done
+exit "${status:-0}"
+"""
+
+ON_THE_LAST = """
+    with tf.device(f"/job:worker/task:{last}"):
+        total = tf.reduce_sum(tf.random_uniform([10]) * 0.0 + 1.0)
+    with tf.Session(target) as session:
+        print("total", session.run(total), "on", last)
+"""
+
+AS_WORKER = (
+    """
+import os
+import flowrt as tf
+from flowrt.distribute.resolvers import VARIABLES, resolve
+from tests.distribute.processes import SOON_S
+cluster = resolve(os.environ)
+server, last = tf.train.Server(cluster.spec, cluster.job, cluster.task), len(cluster.spec) - 1
+target = server.target
+if cluster.task == 0:
+"""
+    + ON_THE_LAST
+    + """
+else:
+    server.join()
+server.stop()
+"""
+)
+
+AS_DRIVER = (
+    """
+import sys
+import flowrt as tf
+target, last = sys.argv[2], 3
+if True:
+"""
+    + ON_THE_LAST
+)
+
+
+def command(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    (folder / name).chmod(0o755)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
+@pytest.mark.parametrize(
+    "name, each, program", [("slurm_run", 1, AS_WORKER), ("slurm_workers", 2, AS_DRIVER)]
+)
+def test_a_batch_script_runs(tmp_path: Path, name: str, each: int, program: str) -> None:
+    """As it is: the check, the workers with token and certificates, the program."""
+    commands, home = tmp_path / "bin", tmp_path / ".flowrt"
+    commands.mkdir()
+    command(commands, "srun", SRUN)
+    command(commands, "hostname", "#!/bin/bash\necho 127.0.0.1\n")
+    (tmp_path / "train.py").write_text(program)
+    (made,) = re.findall(r"--task (worker:0-\d)=", (LAUNCH / f"{name}.sbatch").read_text())
+    inherited = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+    path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environ = inherited | {
+        "HOME": str(tmp_path), "PATH": path, "EACH": str(each),
+        "SLURM_JOB_ID": str(os.getpid()), "SLURM_CPUS_PER_TASK": "1",
+    }  # fmt: skip
+    for words in (
+        ["token", "new"],
+        ["certs", "init", "--dir", str(home), "--task", f"{made}=127.0.0.1,127.0.0.2"],
+    ):
+        subprocess.run(["flowrt", *words], env=environ, check=True, timeout=SOON_S, capture_output=True)
+    done = subprocess.run(
+        ["bash", str(LAUNCH / f"{name}.sbatch")],
+        env=environ, cwd=tmp_path, capture_output=True, text=True, timeout=10 * SOON_S, check=False,
+    )  # fmt: skip
+    said = done.stdout + done.stderr
+    assert done.returncode == 0, said
+    assert f"total 10.0 on {made[-1]}" in said
+    assert "from Slurm" in said
 
 
 def field(text: str, name: str) -> str:

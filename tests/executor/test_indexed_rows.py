@@ -78,6 +78,36 @@ def test_elements_are_read_and_set_by_number(reads, sets, limit):
     assert_equal(compiled, plain)
 
 
+def summing(places, n=4):
+    """What is added to elements of a list, of which one is set already."""
+    x, limit = tf.placeholder(tf.float32, [6, 2, 3]), tf.placeholder(tf.int32, [])
+    target = lists.tensor_list_reserve([2, 3], n, element_dtype=tf.float32)
+    target = lists.tensor_list_set_item(target, 1, tf.ones([2, 3]))
+    indices = tf.constant(places, tf.int32)
+
+    def body(t, target):
+        return t + 1, lists.add_at(target, tf.gather(indices, t), tf.gather(x, t), element_dtype=tf.float32)
+
+    _, target = tf.while_loop(lambda t, _: t < limit, body, [tf.constant(0), target])
+    stack = stacked_lists.tensor_list_stack(target, [2, 3], element_dtype=tf.float32)
+    return [stack, tf.gradients(stack, x)[0]], {"x": x, "limit": limit}
+
+
+@settings(max_examples=10, deadline=None)
+@given(st.lists(st.integers(0, 3), min_size=6, max_size=6), st.integers(0, 6))
+def test_elements_are_added_to(places, limit):
+    plain, compiled, whole = in_modes(lambda: summing(places), {"x": X, "limit": limit})
+    assert whole[0]
+    assert_equal(compiled, plain)
+
+
+def test_an_element_to_add_to_has_to_be_there():
+    plain, compiled, whole = in_modes(lambda: summing([0, 4, 9, 1, 1, 1]), {"x": X, "limit": 6})
+    assert whole[0]
+    assert isinstance(compiled, tf.errors.InvalidArgumentError)
+    assert str(compiled) == str(plain)
+
+
 @pytest.mark.parametrize(
     ("reads", "sets"),
     [
@@ -108,7 +138,8 @@ def recurrent():
 
 def test_a_recurrent_network_over_time():
     feeds = {"x": np.random.default_rng(1).normal(size=(4, 9, 5)), "lengths": np.array([9, 0, 3, 7])}
-    plain, compiled, _ = in_modes(recurrent, feeds)
+    plain, compiled, whole = in_modes(recurrent, feeds)
+    assert whole == [True, True]
     for one, other in zip(compiled, plain, strict=True):
         assert np.abs(one - other).max() <= TOLERANCE * np.abs(other).max(initial=1)
 

@@ -1,4 +1,4 @@
-"""Files that are damaged anywhere, or no files of ours at all: a picture, or one line and status 2, and no file."""
+"""Files that are damaged anywhere, or none of ours at all: a picture, or one line, status 2 and no file."""
 
 from pathlib import Path
 

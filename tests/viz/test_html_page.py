@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+import flowrt as tf
 from flowrt.device import host_jit
 from flowrt.viz.export import export
 from flowrt.viz.html import page as html_page
@@ -337,6 +338,42 @@ def test_boxes_do_not_overlap_when_all_is_open(page):
             return found;
         })()""")
         assert overlapping == []
+
+
+def test_boxes_stand_inside_of_their_groups(browser, tmp_path):
+    shown = browser.open(Path(export(spread_loop(), tmp_path / "loop.html")))
+    for number in range(shown.evaluate("flowrtPage.graph.stages.length")):
+        shown.evaluate(f"flowrtPage.showStage({number})")
+        shown.click_on("#open-all")
+        outside = shown.evaluate("""(() => {
+            const {tree} = flowrtPage.stage;
+            const {boxes, order} = flowrtPage.picture;
+            const isInside = (box, group) =>
+                box.x >= group.x && box.x + box.width <= group.x + group.width &&
+                box.y >= group.y && box.y + box.height <= group.y + group.height;
+            return order.filter((box) => boxes.has(tree.parent[box.item]))
+                .filter((box) => !isInside(box, boxes.get(tree.parent[box.item])))
+                .map((box) => tree.names[box.item]);
+        })()""")
+        assert outside == []
+    shown.close()
+
+
+def spread_loop():
+    """A loop on two devices, behind a product: on the second a wide box stands below narrow ones."""
+    graph = tf.Graph()
+    with graph.as_default():
+        with tf.device("/cpu:0"):
+            x = tf.placeholder("float32", [16, 64], name="x")
+            w = tf.get_variable("w", [64, 32])
+        with tf.device("/cpu:1"):
+            h = tf.nn.relu(tf.matmul(x, w), name="hidden")
+            with tf.name_scope("loop"):
+                h = tf.while_loop(lambda i, a: i < 3, lambda i, a: (i + 1, tf.tanh(a)), [0, h])[1]
+        with tf.device("/cpu:0"):
+            loss = tf.reduce_mean(tf.square(h), name="loss")
+            tf.train.GradientDescentOptimizer(0.1).minimize(loss)
+    return graph
 
 
 def luminance(colour):

@@ -2,8 +2,8 @@
 
 A request often has most nodes of an earlier one, and a few more: a training step with its summaries, or the
 accuracy of the model that is trained. What is more is then optimised by itself, as a subgraph whose feeds are
-the tensors that it reads of the earlier one, and joined to what the passes made of that; what nobody needs any
-more is pruned. Only the names of the rest are looked at.
+the tensors that it reads of the earlier one, and joined to what the passes made of that; what nobody needs
+now is pruned.
 
 Rules of this file:
 
@@ -56,8 +56,8 @@ class Recent:
 
 
 def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph | None:
-    """What ``passes`` make of ``subgraph``, given ``earlier``. None if that is neither a part of it nor has half
-    of it, or if one of the rules above is broken.
+    """What ``passes`` make of ``subgraph``, given ``earlier``. None if that is neither a part of it nor has
+    half of it, or if one of the rules above is broken.
     """
     common = _count_common(earlier.before, subgraph)
     is_whole = common == len(earlier.before)

@@ -234,7 +234,7 @@ METRICS: dict[str, Callable[[Any, Any], Any]] = {
     "recall": lambda labels, found: tf.metrics.recall(labels, tf.round(found)),
     "true_positives": lambda labels, found: tf.metrics.true_positives(labels, tf.round(found)),
     "mean_iou": lambda labels, found: tf.metrics.mean_iou(labels, tf.round(found), 2),
-    "auc": lambda labels, found: tf.metrics.auc(labels, found),
+    "auc": tf.metrics.auc,
 }
 
 
