@@ -162,10 +162,7 @@ def lstm_while_train(tf: Any) -> Outcome:
         weights, bias = map(tf.Variable, inputs.lstm_parameters())
 
         def cell(t: Any, c: Any, h: Any, total: Any) -> Any:
-            gates = tf.matmul(tf.concat([tf.gather(xs, t), h], 1), weights) + bias
-            i, j, f, o = tf.split(gates, 4, 1)
-            c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
-            h = tf.tanh(c) * tf.sigmoid(o)
+            c, h = _lstm(tf, tf.gather(xs, t), c, h, weights, bias)
             return t + 1, c, h, total + tf.reduce_sum(h)
 
         zero = tf.zeros([inputs.BATCH, inputs.CELLS])
@@ -174,6 +171,34 @@ def lstm_while_train(tf: Any) -> Outcome:
         feed = {xs: floats(inputs.TIME, inputs.BATCH, inputs.CELLS)}
         step = _training_step(tf, graph, tf.train.GradientDescentOptimizer(1e-4), total, feed)
     return timed(step, "step")
+
+
+def lstm_tensor_array(tf: Any) -> Outcome:
+    """The same over `TensorArray`s, as ``dynamic_rnn`` does: inputs unstacked, outputs stacked."""
+    graph = tf.Graph()
+    with graph.as_default():
+        xs = tf.placeholder(tf.float32, [inputs.TIME, inputs.BATCH, inputs.CELLS])
+        weights, bias = map(tf.Variable, inputs.lstm_parameters())
+        sequence = tf.TensorArray(tf.float32, inputs.TIME).unstack(xs)
+
+        def cell(t: Any, c: Any, h: Any, outputs: Any) -> Any:
+            c, h = _lstm(tf, sequence.read(t), c, h, weights, bias)
+            return t + 1, c, h, outputs.write(t, h)
+
+        zero = tf.zeros([inputs.BATCH, inputs.CELLS])
+        start = [tf.constant(0), zero, zero, tf.TensorArray(tf.float32, inputs.TIME)]
+        *_, outputs = tf.while_loop(lambda t, *_: t < inputs.TIME, cell, start)
+        total = tf.reduce_sum(outputs.stack())
+        feed = {xs: floats(inputs.TIME, inputs.BATCH, inputs.CELLS)}
+        step = _training_step(tf, graph, tf.train.GradientDescentOptimizer(1e-4), total, feed)
+    return timed(step, "step")
+
+
+def _lstm(tf: Any, x: Any, c: Any, h: Any, weights: Any, bias: Any) -> tuple[Any, Any]:
+    """The next ``c`` and ``h``."""
+    i, j, f, o = tf.split(tf.matmul(tf.concat([x, h], 1), weights) + bias, 4, 1)
+    c = c * tf.sigmoid(f + 1.0) + tf.sigmoid(i) * tf.tanh(j)
+    return c, tf.tanh(c) * tf.sigmoid(o)
 
 
 def gpt_adam(tf: Any) -> Outcome:
@@ -255,6 +280,7 @@ CASES: dict[str, Callable[[Any], Outcome]] = {
         mlp_adam,
         lenet_sgd,
         lstm_while_train,
+        lstm_tensor_array,
         gpt_adam,
         gelu_sum_16m,
         matmul_2048,

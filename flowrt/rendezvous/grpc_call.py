@@ -39,21 +39,11 @@ class Status(NamedTuple):
 DIED = Status("UNAVAILABLE", "it ended without a goodbye: the process or its network died")
 
 
-_SETTINGS = {
-    # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
-    "GRPC_VERBOSITY": "NONE",
-    # A call's thread asks the sockets itself: with the event engine two others wake up for each message, and
-    # one way takes 35 us instead of 17. A version that does not know these names passes over them.
-    "GRPC_EXPERIMENTS": "-event_engine_client,-event_engine_listener",
-}
-"""What the core reads from the environment, where that does not say otherwise."""
-
-
 @functools.cache
 def load_grpc() -> Any:
     """The package, imported by the first who asks: it takes 0.1 s."""
-    for name, value in _SETTINGS.items():
-        os.environ.setdefault(name, value)
+    # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     import grpc
 
     _keep_freed_memory()

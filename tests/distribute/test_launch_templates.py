@@ -118,8 +118,7 @@ AS_WORKER = (
     """
 import os
 import flowrt as tf
-from flowrt.distribute.resolvers import VARIABLES, resolve
-from tests.distribute.processes import SOON_S
+from flowrt.distribute.resolvers import resolve
 cluster = resolve(os.environ)
 server, last = tf.train.Server(cluster.spec, cluster.job, cluster.task), len(cluster.spec) - 1
 target = server.target

@@ -90,7 +90,7 @@ def summing(places, n=4):
 
     _, target = tf.while_loop(lambda t, _: t < limit, body, [tf.constant(0), target])
     stack = stacked_lists.tensor_list_stack(target, [2, 3], element_dtype=tf.float32)
-    return [stack, tf.gradients(stack, x)[0]], {"x": x, "limit": limit}
+    return [stack, tf.convert_to_tensor(tf.gradients(stack, x)[0])], {"x": x, "limit": limit}
 
 
 @settings(max_examples=10, deadline=None)

@@ -46,7 +46,7 @@ of TensorFlow's time so, and 1.10 where its relus and their gradients are NumPy'
 """
 
 SUMS = frozenset({"sum", "mean"})
-"""Reductions to which threads bring parts. NumPy takes three times as long for the sum of a million floats."""
+"""Reductions to which threads bring parts: for the sum of 4 million floats NumPy takes thrice as long."""
 
 FUSED_DTYPES = frozenset({dtypes.bool_, dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64})
 
