@@ -47,6 +47,7 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("mlp_adam", "step"): (_tf(0.85), _jax(1.0)),
     ("lenet_sgd", "step"): (_tf(lenet_limit()),),
     ("lstm_while_train", "step"): (_tf(0.65), _jax(0.8)),
+    ("lstm_tensor_array", "step"): (_tf(0.65),),
     ("gpt_adam", "first_step"): (_tf(1.0),),
     ("gpt_adam", "step"): (Bar(1.0, ("torch", "torch_compile")),),
     ("gelu_sum_16m", "run"): (_jax(0.8),),

@@ -97,7 +97,9 @@ def encode(request_id: int, message: Message, is_answer: bool = False, settled: 
     """``settled``: requests of this end whose answers have come. Raises `UnimplementedError` for a tensor, or
     a graph, that cannot leave its process.
     """
-    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer, settled=settled)
+    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer)
+    if settled:
+        envelope.settled.extend(settled)
     body, tensors, graph, known = message
     kind = _BODY_OF[type(body)]
     if graph is not None:

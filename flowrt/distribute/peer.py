@@ -55,6 +55,9 @@ peer.
 MAX_REPEATED = 64 << 10
 """Bytes of a request that is kept to be repeated. Larger feeds, constants and graphs are sent once."""
 
+SETTLED_AT_ONCE = 64
+"""Answers that have come and of which the other end is told by one message: to tell of each takes 2 us."""
+
 
 class Owner(Protocol):
     """What the peers of one task, or of one client, have in common. Called in reader threads."""
@@ -122,6 +125,7 @@ class Peer:
         self._waiting: dict[int, _Asked] = {}
         self._settled: list[int] = []
         """Requests whose answers have come, until the other end is told."""
+        self._settles_now = False
         self._error: OpError | None = None
         self._is_known = False
         self._cache = ResponseCache()
@@ -149,7 +153,7 @@ class Peer:
             error = self._error
             if error is None:
                 self._waiting.update(asked)
-                settled, self._settled = self._settled, []
+                settled = self._take_settled()
         if error is not None:
             for done in dones.values():
                 done(None, error)
@@ -172,6 +176,7 @@ class Peer:
         """
         headers: dict[bytes, None] = {}
         with self._lock:
+            self._settles_now = True
             for asked in self._waiting.values():
                 if asked.age & (asked.age - 1) == 0 < asked.age and asked.header is not None:
                     headers[asked.header] = None
@@ -292,18 +297,25 @@ class Peer:
 
     # ---
 
+    def _take_settled(self) -> Sequence[int]:
+        """What the next request tells of answers that have come: nothing, most of the time."""
+        if not self._settles_now and len(self._settled) < SETTLED_AT_ONCE:
+            return ()
+        settled, self._settled, self._settles_now = self._settled, [], False
+        return settled
+
     def _is_repeated(self, first: int, message: Message) -> bool:
         """Whether a request has come before. Its answers are sent again, if there are any."""
+        numbers = range(first, first + num_answers(message))
         with self._lock:
-            known = {
-                number: self._cache.begin(number) for number in range(first, first + num_answers(message))
-            }
-        for number, what in known.items():
-            if what is not None:
-                self._answer_again(number, what)
-        return known[first] is not None
+            known = [self._cache.begin(number) for number in numbers]
+        if known[0] is None:
+            return False
+        for number, what in zip(numbers, known, strict=True):
+            self._answer_again(number, what)
+        return True
 
-    def _answer_again(self, number: int, known: Known) -> None:
+    def _answer_again(self, number: int, known: Known | None) -> None:
         if isinstance(known, Frame):
             with suppress(OpError):  # the reader sees the loss
                 self.connection.send(*known)

@@ -49,7 +49,7 @@ Known: TypeAlias = State | Frame
 class ResponseCache:
     def __init__(self) -> None:
         self._running: set[int] = set()
-        self._kept: OrderedDict[int, Frame] = OrderedDict()
+        self._kept: dict[int, Frame] = {}
         self._bytes = 0
         self._over: OrderedDict[int, State] = OrderedDict()
 
@@ -68,7 +68,9 @@ class ResponseCache:
         if number not in self._running or size > MAX_KEPT:
             return False
         self._running.remove(number)
-        self._kept[number] = Frame(frame.header, [part.copy() for part in frame.payload])
+        if frame.payload:
+            frame = Frame(frame.header, [part.copy() for part in frame.payload])
+        self._kept[number] = frame
         self._bytes += size
         while self._bytes > MAX_BYTES:
             self._drop(next(iter(self._kept)), State.DROPPED)
@@ -106,4 +108,5 @@ class ResponseCache:
 
 
 def _size(frame: Frame) -> int:
-    return len(frame.header) + sum(part.nbytes for part in frame.payload)
+    size = len(frame.header)
+    return size + sum([part.nbytes for part in frame.payload]) if frame.payload else size

@@ -19,7 +19,7 @@ The way of a step, in the order of the modules:
     bind_streams, bind_transfer, keys         waits between streams; feeds, sends and receives; their keys
     bind_control, open_lists, bind_fetches    loops and branches, lists open in them; what is given out
     iterated_program, compiled_body, pace     loops that are machine code; how long they go without a pause
-    small_calls, list_rows    what stands in them beside elementwise loops: products, gathers; lists
+    small_calls, list_rows, indexed_rows      what stands in them beside elementwise loops
     loop_factors, relocation  how their weights lie; addresses that are another in each step
     arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive

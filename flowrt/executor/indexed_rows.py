@@ -1,9 +1,9 @@
 """Lists of a loop that is machine code, whose elements it reads, or writes, by number: rows of one array.
 
 What was unstacked a loop reads, what is stacked in the end it sets, and a gradient adds to what was read: so
-do loops over time steps with `TensorArray`s. The list is opened in front of the loop, and closed behind it; an
-element that is not there, or is set twice where that is forbidden, is refused when the iterations of a call
-are over.
+do loops over time steps with `TensorArray`s. The list is opened in front of the loop, and closed behind it;
+an element that is not there, or is set twice where that is forbidden, is refused when the iterations of a
+call are over.
 """
 
 from __future__ import annotations
@@ -214,6 +214,6 @@ class AddedRows(WrittenRows):
         return [read, add, self._copy(scatter, index, total, 0, 0)]
 
     def _fill(self, elements: Sequence[Any]) -> None:
-        for row, element in zip(self._rows, elements, strict=True):
-            row[...] = 0 if element is None else element
+        for i, element in enumerate(elements):
+            self._rows[i] = 0 if element is None else element
         self._read_words[0], self._read_words[3] = self._rows.ctypes.data, len(self._rows)

@@ -77,7 +77,7 @@ class RemoteTable(Generic[W]):
         return self._counted(actions) if actions else actions
 
     def recv(self, key: Any, waiter: W) -> Sequence[Any]:
-        return self._table.recv(key, waiter) or self.ask((key,))
+        return self._table.recv(key, waiter) or (() if key in self._asked else self.ask((key,)))
 
     def ask(self, keys: Iterable[str]) -> Sequence[Any]:
         """Request what of ``keys`` other tasks make, all of one task at once, and each key once."""

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from flowrt.dtypes import DType
-from flowrt.errors import InvalidArgumentError, NotFoundError, OpError
+from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from flowrt.graph.attr_values import FunctionName, attr_kind, decode_attr, kind_of_message
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph_def import OUTPUT_SHAPES
@@ -24,7 +24,7 @@ from flowrt.graph.op_def import Argument, Attr, Effect, OpDef, nearest, op_def
 from flowrt.graph.ops.script import no_op
 from flowrt.graph.ops.transfer import recv_op, send_op
 from flowrt.graph.output_names import output_names
-from flowrt.graph.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING, find_op
+from flowrt.graph.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING, MAX_NODES, find_op
 from flowrt.graph.shapes import Shape
 from flowrt.graph.tensor_proto import decode_type
 from flowrt.viz.foreign_specs import UNKNOWN, with_specs
@@ -38,13 +38,27 @@ FunctionDef = Any
 def read_foreign(graph_def: GraphDef) -> Subgraph:
     """The nodes of ``graph_def``, whatever their ops are; in its order where it has a cycle.
 
-    Raises `InvalidArgumentError` for names that are not all different, and for inputs that are no nodes.
+    Raises `InvalidArgumentError` for names that are not all different, and for inputs that are no nodes;
+    `ResourceExhaustedError` for more than `MAX_NODES`.
     """
     reader = _Reader(graph_def)
     nodes = _check_edges({node.name: node for node in reader.read(graph_def.node, _global_ref, {})})
     with suppress(InvalidArgumentError):  # one part of several: its ends are drawn
         nodes = join_parts(nodes)
+    if (count := _num_nodes(Subgraph(nodes), {})) > MAX_NODES:
+        raise ResourceExhaustedError(
+            f"GraphDef: expected at most {MAX_NODES} nodes, those of a function for each of its owners;"
+            f" got {count}"
+        )
     return with_specs(Subgraph(nodes))
+
+
+def _num_nodes(graph: Subgraph, known: dict[Subgraph, int]) -> int:
+    """With those of functions as often as they are owned."""
+    if graph not in known:
+        inner = [function for node in graph for function in owned_subgraphs(node.attrs)]
+        known[graph] = len(graph) + sum([_num_nodes(function, known) for function in inner])
+    return known[graph]
 
 
 def needed(graph: Subgraph, fetches: Iterable[Any]) -> Subgraph:
@@ -143,7 +157,8 @@ class _Reader:
             raise InvalidArgumentError(f"{op.name}: expected the attributes {', '.join(PAIR)}")
         if owned_subgraphs(attrs):
             op = replace(op, effect=Effect.NESTED)
-            attrs |= {OUTPUT_SHAPES: attrs.get("output_shapes", ()), **attrs, "output_shapes": ()}
+            if "output_shapes" in attrs:  # written by the outputs
+                attrs = {OUTPUT_SHAPES: attrs["output_shapes"], **attrs, "output_shapes": ()}
         return replace(op, attrs={**op.attrs, **kinds}) if kinds else op, attrs
 
     def _attribute(self, key: str, message: Any) -> tuple[str, Any]:

@@ -245,6 +245,8 @@ def _foreign(path: str, message: GraphDef, fetches: Any, reason: OpError) -> For
         graph = read_foreign(message)
     except InvalidArgumentError:
         raise type(reason)(f"{path}: {reason.message}") from None
+    except ResourceExhaustedError as error:
+        raise type(error)(f"{path}: {error.message}") from None
     if fetches is not None:
         graph = needed(graph, [fetches] if isinstance(fetches, str) else fetches)
     return Foreign(f"{Path(path).name}, as it is written", graph, reason.message)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowrt.distribute.messages import PROTOCOL, Message, encode
-from flowrt.distribute.peer import MAX_REPEATED, Peer, dial
+from flowrt.distribute.peer import MAX_REPEATED, SETTLED_AT_ONCE, Peer, dial
 from flowrt.distribute.response_cache import MAX_KEPT
 from flowrt.errors import (
     AbortedError,
@@ -21,6 +21,7 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel import Connection
 from tests.distribute.simulated_network import End, Network
 
 HERE, THERE = "/job:a/replica:0/task:0", "/job:a/replica:0/task:1"
@@ -54,7 +55,14 @@ class Pair:
         self.network = Network()
         self.caller, self.called = Owner(HERE), Owner(THERE, protocol)
         listening = self.network.transport("there")
-        listening.listen("there", lambda connection: connection.start(Peer(connection, self.called)))
+        self.answering: Any = None
+        """The other end's peer."""
+
+        def accept(connection: Connection) -> None:
+            self.answering = Peer(connection, self.called)
+            connection.start(self.answering)
+
+        listening.listen("there", accept)
         self.peer = dial(self.network.transport("here"), "there", self.caller, 1.0)
         self.settled: list[Any] = []
 
@@ -211,10 +219,21 @@ def test_answers_are_kept_until_the_next_request_settles_them(pair: Pair) -> Non
     pair.deliver()
     cache = pair.called.requests[0][0]._cache
     assert cache._bytes > 500
+    pair.peer.repeat()  # it is time to say so
     pair.ask(Message(pb.Heartbeat()))
     pair.deliver()
     assert cache._bytes == 0
     cache.check()
+
+
+def test_many_answers_are_settled_at_once(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        pair.called, "asked", lambda peer, number, message: peer.answer(number, message, None)
+    )
+    for step in range(3 * SETTLED_AT_ONCE):
+        pair.ask(Message(pb.RunGraph(step=step)))
+        pair.deliver()
+    assert len(pair.answering._cache._kept) <= SETTLED_AT_ONCE + 1
 
 
 def test_a_loss_ends_all_that_was_asked_in_the_same_root_cause(pair: Pair) -> None:

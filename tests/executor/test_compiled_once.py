@@ -94,7 +94,8 @@ print("compiled", len(compiled))
 
 
 def begin(folder, script=SCRIPT):
-    environment = {**os.environ, "FLOWRT_JIT": "eager", "FLOWRT_CACHE_DIR": str(folder)}
+    kept = {key: value for key, value in os.environ.items() if key != "FLOWRT_LOG"}
+    environment = {**kept, "FLOWRT_JIT": "eager", "FLOWRT_CACHE_DIR": str(folder)}
     return subprocess.Popen(
         [sys.executable, "-c", script],
         env=environment,

@@ -101,6 +101,24 @@ def test_elements_are_added_to(places, limit):
     assert_equal(compiled, plain)
 
 
+def squares():
+    """Of numbers, which are elements without dimensions, and their gradient."""
+    x = tf.placeholder(tf.float64, [4])
+    source = tf.TensorArray(tf.float64, 4, element_shape=[]).unstack(x)
+    target = tf.TensorArray(tf.float64, 4, element_shape=[])
+    body = lambda t, a: (t + 1, a.write(3 - t, source.read(t) ** 2))  # noqa: E731
+    _, target = tf.while_loop(lambda t, _: t < 4, body, [tf.constant(0), target])
+    stack = target.stack()
+    return [stack, tf.gradients(stack * [1.0, 10, 100, 1000], x)[0]], {"x": x}
+
+
+def test_elements_that_are_numbers():
+    _, (stack, gradient), whole = in_modes(squares, {"x": [1, 2, 3, 4]})
+    assert whole == [True, True]
+    assert stack.tolist() == [16, 9, 4, 1]
+    assert gradient.tolist() == [2000, 400, 60, 8]
+
+
 def test_an_element_to_add_to_has_to_be_there():
     plain, compiled, whole = in_modes(lambda: summing([0, 4, 9, 1, 1, 1]), {"x": X, "limit": 6})
     assert whole[0]

@@ -202,9 +202,8 @@ def test_value_and_gradient(program: Program, shape: Any) -> None:
         with tf.Session(graph=graph) as session:
             value, gradient = session.run([y, dx], {x: X})
         assert not isinstance(dx, Tensor) or dx.shape.is_compatible_with([4, 2])
-        expected = value_of(y, {x: X}), value_of(dx, {x: X})
-        for found, by_kernels in zip((value, gradient), expected, strict=True):
-            np.testing.assert_array_max_ulp(found, by_kernels, 2)  # a compiled loop rounds a * b + c once
+        for found, tensor in ((value, y), (gradient, dx)):  # a compiled loop rounds a * b + c once
+            np.testing.assert_array_max_ulp(found, value_of(tensor, {x: X}), 2)
     np.testing.assert_allclose(value, PROGRAMS[program](X), rtol=1e-12)
     numeric = slope(lambda at: float(np.sum(PROGRAMS[program](at) * weights)), direction)
     np.testing.assert_allclose(np.sum(gradient * direction), numeric, rtol=1e-6, atol=1e-8)

@@ -1,6 +1,7 @@
 """GraphDefs with ops that flowrt has not are drawn, in all formats; `explain` says what has no kernel."""
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -160,6 +161,21 @@ def test_a_function_that_calls_itself_is_drawn_once():
     view = view_of({"": read_foreign(parsed(text))})
     assert set(view.nodes) == {"a", "a:f/b"}
     assert view.nodes["a:f/b"].attrs["f"] == "f"
+
+
+def test_functions_that_double_each_other_end_in_a_limit(tmp_path, capsys):
+    calls = "".join(
+        f"""function {{ signature {{ name: "f{i}" }}
+        node_def {{ name: "a" op: "F" attr {{ key: "f" value {{ func {{ name: "f{i + 1}" }} }} }} }}
+        node_def {{ name: "b" op: "F" attr {{ key: "f" value {{ func {{ name: "f{i + 1}" }} }} }} }} }}"""
+        for i in range(35)
+    )
+    node = 'node { name: "a" op: "F" attr { key: "f" value { func { name: "f0" } } } }'
+    (tmp_path / "bomb.pbtxt").write_text(f"{node} library {{ {calls} }}")
+    assert main(["export", str(tmp_path / "bomb.pbtxt"), "--out", str(tmp_path / "x.dot")]) == 2
+    assert re.match(
+        r"flowrt export: \S+bomb.pbtxt: GraphDef: expected at most 1000000 nodes", capsys.readouterr().err
+    )
 
 
 def test_a_graph_that_flowrt_has_is_compiled_and_not_only_drawn(tmp_path):

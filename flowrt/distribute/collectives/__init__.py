@@ -6,6 +6,7 @@
        |-- expanded            slices, sums and copies on the ranks' devices; between two devices of one graph
        |                       the step's sends and receives, to another graph `_GroupSend` and `_GroupRecv`
        '-- native              a start and a wait a rank; between them the rank's `Communicator` does it
+                               (of a whole group in one process the step itself: nobody has to `join`)
     run                        as any step
 
 The functions here build graph. ``values`` has one tensor a rank of this graph, each on its rank's own device;

@@ -62,6 +62,7 @@ from flowrt.graph.ops import (  # noqa: F401
     special_functions,
     spectral,
     stacked_lists,
+    staged_iterators,
     state,
     statistics,
     strings,

@@ -9,7 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrt.distribute.collectives import JoinedGroup
 from tests.distribute.strategies.cpus import CPUS
+from tests.distribute.strategies.workers_of_one_process import Worker, at_once, joined_workers
 
 EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 STEPS = 30
@@ -37,3 +39,17 @@ def test_the_weights_are_those_of_one_process(script, expected, strategy: str, r
     for found, value in zip(weights, expected, strict=True):
         assert found.dtype == np.float64
         np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_the_weights_of_every_worker_are_those_of_one_process(script, expected, workers: int) -> None:
+    digits = script.load()
+
+    def work(joined: JoinedGroup) -> Any:
+        return script.train(lambda: Worker(joined.group), digits, STEPS)[0]
+
+    with joined_workers(workers) as joined:
+        of_workers = at_once(work, joined)
+    for weights in of_workers:
+        for found, value in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)

@@ -28,10 +28,13 @@ def session() -> tf.Session:
     return tf.Session(config=config(gpus=1, virtual_devices=[PARTS]))
 
 
-def copied_to(sess: tf.Session) -> list[int]:
-    """How many copies to each GPU were begun."""
+ROW_BYTES = 400
+
+
+def rows_copied_to(sess: tf.Session) -> list[int]:
+    """How many rows of `batches` were begun to be copied to each GPU; numbers beside them are no row."""
     gpus = [device for device in sess.devices if device.device_type == "GPU"]
-    return [device.transfer.stats.transfers_to_device for device in gpus]
+    return [device.transfer.stats.bytes_to_device // ROW_BYTES for device in gpus]
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -42,7 +45,10 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def batches(rows: int, size: int) -> Any:
-    return tf.data.Dataset.from_tensor_slices(np.arange(rows, dtype=np.float32)).batch(size)
+    """Of rows of 100 numbers, the first of which is the row's."""
+    values = np.zeros((rows, ROW_BYTES // 4), np.float32)
+    values[:, 0] = np.arange(rows)
+    return tf.data.Dataset.from_tensor_slices(values).batch(size)
 
 
 def elements_of(sess: tf.Session, tensors: Any) -> list[list[list[float]]]:
@@ -71,7 +77,7 @@ def with_a_look_inside(parts: Any, look: Callable[[], None]) -> Any:
 
 @pytest.mark.parametrize("how", ["prefetch_to_device", "copy_to_device and prefetch", "mirrored"])
 def test_the_next_batch_is_on_its_way_before_a_step_ends(how: str) -> None:
-    dataset, steps, counts = batches(24, 4), 0, list[list[int]]()
+    dataset, steps, looks = batches(24, 4), 0, list[int]()
     if how == "mirrored":
         iterator = D.MirroredStrategy(GPUS).make_dataset_iterator(dataset)
         parts = list(iterator.get_next().values)
@@ -84,16 +90,18 @@ def test_the_next_batch_is_on_its_way_before_a_step_ends(how: str) -> None:
         iterator = dataset.apply(ahead).prefetch(1).make_initializable_iterator()
         parts = [iterator.get_next()]
 
+    rows = 4 // len(parts)
+
     def look() -> None:
-        wait_for(lambda: all(count >= steps + 2 for count in copied_to(sess)[: len(parts)]))
-        counts.append(copied_to(sess))
+        wait_for(lambda: all(count >= rows * (steps + 2) for count in rows_copied_to(sess)[: len(parts)]))
+        looks.append(steps)
 
     total = with_a_look_inside(parts, look)
     with session() as sess:
         sess.run(iterator.initializer)
         for steps in range(5):
             assert sess.run(total) == sum(range(4 * steps, 4 * steps + 4))
-    assert len(counts) == 5
+    assert looks == list(range(5))
 
 
 def test_without_a_prefetch_a_batch_is_copied_by_its_own_step() -> None:
@@ -104,7 +112,7 @@ def test_without_a_prefetch_a_batch_is_copied_by_its_own_step() -> None:
         sess.run(iterator.initializer)
         for step in range(3):
             sess.run(total)
-            assert copied_to(sess)[0] == step + 1
+            assert rows_copied_to(sess)[0] == 4 * (step + 1)
 
 
 def test_parts_are_copied_by_their_step_when_that_is_asked_for() -> None:
@@ -129,13 +137,14 @@ def test_every_record_comes_once_and_an_iterator_begins_again(rows: int, replica
         for _ in range(2):
             sess.run(iterator.initializer)
             found = elements_of(sess, parts)
-            assert [x for step in found for part in step for x in part] == list(range(rows))
+            assert [row[0] for step in found for part in step for row in part] == list(range(rows))
             assert len(found) == -(-rows // 4)
         sess.run(iterator.initializer)
         if rows:
             sess.run(list(parts))
             sess.run(iterator.initializer)  # in the midst of an epoch
-        assert [x for step in elements_of(sess, parts) for part in step for x in part] == list(range(rows))
+        found = elements_of(sess, parts)
+        assert [row[0] for step in found for part in step for row in part] == list(range(rows))
 
 
 def test_sessions_have_elements_of_their_own() -> None:
@@ -145,7 +154,7 @@ def test_sessions_have_elements_of_their_own() -> None:
     with session() as one, session() as other:
         first = one.run(parts)
         assert np.array_equal(first, other.run(parts))
-        assert np.array_equal(np.concatenate(one.run(parts)), [4, 5, 6, 7])
+        assert np.concatenate(one.run(parts))[:, 0].tolist() == [4, 5, 6, 7]
 
 
 def test_steps_that_fail_leave_the_replicas_together() -> None:
@@ -157,11 +166,11 @@ def test_steps_that_fail_leave_the_replicas_together() -> None:
         second = tf.identity(second)
     with session() as sess:
         sess.run(iterator.initializer)
-        assert np.concatenate(sess.run([first, second], {fails: False})).tolist() == [0, 1, 2, 3]
+        assert np.concatenate(sess.run([first, second], {fails: False}))[:, 0].tolist() == [0, 1, 2, 3]
         with pytest.raises(tf.errors.InvalidArgumentError, match="as asked"):
             sess.run([first, second], {fails: True})
         sess.run(first, {fails: False})  # one replica's part alone
-        assert np.concatenate(sess.run([first, second], {fails: False})).tolist() == [12, 13, 14, 15]
+        assert np.concatenate(sess.run([first, second], {fails: False}))[:, 0].tolist() == [12, 13, 14, 15]
 
 
 def test_a_step_ends_at_its_deadline_and_the_next_gets_the_element() -> None:
@@ -200,10 +209,10 @@ def test_steps_that_are_launched_as_one_take_new_elements_all_the_same() -> None
     dataset = batches(64, 4).apply(tf.data.experimental.prefetch_to_device("/gpu:0"))
     element = dataset.make_one_shot_iterator().get_next()
     with tf.device("/gpu:0"):
-        total = tf.get_variable("total", initializer=np.zeros(4, np.float32))
+        total = tf.get_variable("total", initializer=np.zeros([4, ROW_BYTES // 4], np.float32))
         add = total.assign_add(element * 2.0).op
     with session() as sess:
         sess.run(tf.global_variables_initializer())
         for _ in range(16):
             sess.run(add)
-        assert sess.run(total).tolist() == (2 * np.arange(64).reshape(16, 4).sum(0)).tolist()
+        assert sess.run(total)[:, 0].tolist() == (2 * np.arange(64).reshape(16, 4).sum(0)).tolist()

@@ -118,6 +118,29 @@ def trained(make_optimizer: Callable[[], Any], split: tuple[int, ...], steps: in
     return run
 
 
+@pytest.mark.parametrize("compression", ["float16", "bfloat16"])
+def test_compressed_gradients_come_back_in_their_own_dtype(compression: str) -> None:
+    """Of a whole number, which both have: and the variable's update is its own, of more digits."""
+
+    def work(joined: JoinedGroup) -> Any:
+        with tf.Graph().as_default():
+            strategy = Worker(joined.group, compression=compression)
+            with strategy.scope():
+                w = tf.get_variable("w", [2], initializer=tf.constant_initializer(1 / 3))
+                optimizer = tf.train.GradientDescentOptimizer(1.0)
+            strategy_step = strategy.group(strategy.run(lambda: optimizer.minimize(3.0 * tf.reduce_sum(w))))
+            sent = [op for op in tf.get_default_graph().get_operations() if op.type == "AllReduce"]
+            assert [op.inputs[0].dtype.name for op in sent] == [compression]
+            with tf.Session() as session:
+                session.run(tf.global_variables_initializer())
+                session.run(strategy_step)
+                return session.run(w)
+
+    with joined_workers(2) as joined:
+        for found in at_once(work, joined):
+            np.testing.assert_array_equal(found, np.full(2, np.float32(1 / 3) - np.float32(6)))
+
+
 @pytest.mark.parametrize("split", SPLITS)
 def test_the_weighted_mean_of_uneven_shares_is_the_full_gradient(split: tuple[int, ...]) -> None:
     train = trained(lambda: tf.train.GradientDescentOptimizer(0.5), split, 3)

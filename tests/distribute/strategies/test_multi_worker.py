@@ -168,6 +168,13 @@ def test_workers_with_different_scripts_are_told_apart(tmp_path: Path) -> None:
         assert "other.py" in message
 
 
+def test_workers_with_different_versions_are_told_apart() -> None:
+    for kind, message in answers("version", 2):
+        assert kind == "InvalidArgumentError"
+        assert f"flowrt {tf.__version__}, " in message
+        assert "flowrt 0.0.0, " in message
+
+
 def test_only_workers_may_have_the_strategy() -> None:
     spec = tf.train.ClusterSpec({"worker": ["a:1"], "ps": ["b:1"]})
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="ps", task_id=0)

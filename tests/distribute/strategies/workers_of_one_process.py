@@ -22,9 +22,13 @@ class Worker(Strategy):
     """The worker that has the only rank of ``group``, with a replica on each of ``devices``."""
 
     def __init__(
-        self, group: Group, devices: Sequence[str] = ("/device:CPU:0",), bucket_bytes: int = 0
+        self,
+        group: Group,
+        devices: Sequence[str] = ("/device:CPU:0",),
+        bucket_bytes: int = 0,
+        compression: str | None = None,
     ) -> None:
-        options = CommunicationOptions(bytes_per_pack=bucket_bytes)
+        options = CommunicationOptions(bytes_per_pack=bucket_bytes, compression=compression)
         super().__init__(MultiWorkerExtended(self, group, tuple(devices), options))
 
 
