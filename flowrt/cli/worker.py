@@ -25,6 +25,7 @@ from flowrt.distribute.drain import drain
 from flowrt.distribute.exit_codes import AUTH_REFUSED, INTERRUPTED, NOT_FORMED, OK, PEER_LOST, exit_code
 from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.server import Server
+from flowrt.distribute.waits import drain_s
 from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -43,8 +44,6 @@ DESCRIPTION = (
     "Be one task of a cluster. The cluster and the task come from the first of: these options, FLOWRT_CLUSTER"
     " and FLOWRT_TASK, TF_CONFIG, torchrun, Slurm, Open MPI, an indexed job of Kubernetes."
 )
-DRAIN_S = 5.0
-"""How long running steps may take when the worker is told to end."""
 
 
 class Reason(NamedTuple):
@@ -171,6 +170,7 @@ def _probe(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
 
 def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     """Serve until there is a reason to end, then let the running steps end. A second signal ends at once."""
+    patience_s = drain_s()
     reasons: queue.SimpleQueue[Reason] = queue.SimpleQueue()  # its `put` may be called in a signal's handler
     server = Server(
         cluster.spec,
@@ -193,7 +193,7 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     reason, status = _first(reasons)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_DFL)
-    is_idle = server.drain(DRAIN_S)
+    is_idle = server.drain(patience_s)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
     return status
 

@@ -3,11 +3,12 @@
     void flowrt_loop(ptr table, i64 begin, i64 end)
 
 `gather` copies a matrix's rows to results, `scatter` values to a matrix's rows. The table of both: the
-addresses of the matrix, the numbers, and the results or values; how many rows the matrix has, and the bytes of
-one; a word that is set where a number is refused, and the first such number. That of `scatter` goes on with
-the address of a byte a row, which is set to `WRITTEN`, and a word: 1 if a row is refused whose byte is not 0.
+addresses of the matrix, the numbers, and the results or values; how many rows the matrix has, and the bytes
+of one; a word that is set where a number is refused, and the first such number. That of `scatter` goes on
+with the address of a byte a row, which is set to `WRITTEN`, and a word: 1 if a row is refused whose byte is
+not 0.
 
-``begin`` and ``end`` count numbers. Rows are copied as bytes, so there is a text for each type of number only.
+``begin`` and ``end`` count numbers. Rows are copied as bytes: there is a text for each type of number only.
 """
 
 from __future__ import annotations

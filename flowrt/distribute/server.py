@@ -42,7 +42,7 @@ from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
 from flowrt.distribute.steps import Steps, as_op_error
 from flowrt.distribute.threads import Threads
-from flowrt.distribute.waits import job_grace_s
+from flowrt.distribute.waits import drain_s, job_grace_s
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
@@ -54,7 +54,6 @@ from flowrt.rendezvous.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
-DRAIN_S = 5.0
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
 """Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
 
@@ -138,7 +137,7 @@ class Server:
         """Who has had sessions here and is still there."""
         self._job_end: tuple[float, str, bool] | None = None
         """When the job has ended, if nobody begins a session before; and what is said of it."""
-        self._is_joined, self._job_grace_s = False, job_grace_s()
+        self._is_joined, self._job_grace_s, self._drain_s = False, job_grace_s(), drain_s()
         self.on_job_end: Callable[[str, bool], object] = self._end_with_job
         """Called when the last master that had sessions here is gone, with its name, and whether it went in
         the midst of one: it was killed, or cut off.
@@ -243,7 +242,7 @@ class Server:
             self._drain_beside()
 
     def _drain_beside(self) -> None:
-        threading.Thread(target=self.drain, args=(DRAIN_S,), name=f"flowrt {self.task} drains").start()
+        threading.Thread(target=self.drain, args=(self._drain_s,), name=f"flowrt {self.task} drains").start()
 
     # --- what the links tell
 

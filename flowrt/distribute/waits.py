@@ -6,6 +6,7 @@
 | FLOWRT_HEARTBEAT | 2 | between two questions whether a task is alive |
 | FLOWRT_LOST_AFTER | 10 | a peer that has said nothing for so long is gone |
 | FLOWRT_JOB_GRACE | 10 | a worker waits for the next session of a program that is no task |
+| FLOWRT_DRAIN | 5 | running steps may go on in a worker that is told to end |
 
 All are read when a server or a session is made. Raises `InvalidArgumentError` for what is no time.
 """
@@ -21,7 +22,7 @@ from typing import NamedTuple
 
 from flowrt.errors import InvalidArgumentError
 
-CONNECT_S, HEARTBEAT_S, LOST_S, JOB_GRACE_S = 60.0, 2.0, 10.0, 10.0
+CONNECT_S, HEARTBEAT_S, LOST_S, JOB_GRACE_S, DRAIN_S = 60.0, 2.0, 10.0, 10.0, 5.0
 
 DIAL_S = 5.0
 """For one attempt. A task that was there before is dialled once: what it knew of a session has gone with it,
@@ -54,6 +55,10 @@ def liveness() -> Liveness:
 
 def job_grace_s() -> float:
     return _seconds("FLOWRT_JOB_GRACE", JOB_GRACE_S)
+
+
+def drain_s() -> float:
+    return _seconds("FLOWRT_DRAIN", DRAIN_S)
 
 
 def connect_timeout_s() -> float:

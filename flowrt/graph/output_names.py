@@ -25,20 +25,28 @@ _OPS_BY_OUTPUTS = {
         """,
     "activations": "Elu LeakyRelu Relu Relu6 Selu Softplus Softsign",
     "backprops": "EluGrad LeakyReluGrad Relu6Grad ReluGrad SeluGrad SoftplusGrad SoftsignGrad",
+    "average": "ResourceAccumulatorTakeGradient",
     "band": "MatrixBandPart",
     "bins": "Bincount",
-    "components": "IteratorGetNext",
+    "components": "IteratorGetNext QueueDequeueManyV2 QueueDequeueUpToV2 QueueDequeueV2",
     "dense": "SparseToDense",
     "diagonal": "DiagPart MatrixDiagPart",
     "e v": "SelfAdjointEigV2",
-    "handle": "EmptyTensorList GetSessionHandleV2 IteratorV2 OneShotIterator TensorListReserve",
+    "handle": """
+        Barrier EmptyTensorList FIFOQueueV2 GetSessionHandleV2 IteratorV2 OneShotIterator PaddingFIFOQueueV2
+        PriorityQueueV2 RandomShuffleQueueV2 ResourceConditionalAccumulator SparseConditionalAccumulator
+        TensorListReserve
+        """,
     "index": "Where",
+    "indices values shape": "SparseAccumulatorTakeGradient",
+    "is_closed": "QueueIsClosedV2",
     "is_initialized": "VarIsInitializedOp",
     "item": "TensorListGetItem",
     "length": "TensorListLength",
     "logsoftmax": "LogSoftmax",
     "loss backprop": "SoftmaxCrossEntropyWithLogits SparseSoftmaxCrossEntropyWithLogits",
     "merged": "DynamicStitch",
+    "num_accumulated": "ResourceAccumulatorNumAccumulated",
     "out": "Complex CumulativeLogsumexp Cumprod Cumsum HistogramFixedWidth",
     "out idx": "ListDiff",
     "output_handle": """
@@ -55,6 +63,7 @@ _OPS_BY_OUTPUTS = {
     "resource": "VarHandleOp",
     "s u v": "Svd",
     "sign log_abs_determinant": "LogMatrixDeterminant",
+    "size": "QueueSizeV2",
     "softmax": "Softmax",
     "sum": "AddN TensorListAdd",
     "summary": "HistogramSummary ImageSummary MergeSummary ScalarSummary TensorSummaryV2",

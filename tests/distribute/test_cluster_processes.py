@@ -43,9 +43,10 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 @pytest.mark.parametrize("by", ["SIGTERM", "--drain"])
 def test_who_is_told_to_end_lets_the_running_step_end(
-    by: str, pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str]
+    by: str, pool: ThreadPoolExecutor, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The step waits for the test, which lets it go when the worker drains."""
+    monkeypatch.setenv("FLOWRT_DRAIN", str(SOON_S))
     entered, may_go = threading.Event(), threading.Event()
 
     def gate(x: np.ndarray) -> np.ndarray:

@@ -5,18 +5,26 @@ from __future__ import annotations
 import pytest
 
 from flowrt.distribute import waits
-from flowrt.distribute.waits import Liveness, connect_timeout_s, connecting_within, job_grace_s, liveness
+from flowrt.distribute.waits import (
+    Liveness,
+    connect_timeout_s,
+    connecting_within,
+    drain_s,
+    job_grace_s,
+    liveness,
+)
 from flowrt.errors import InvalidArgumentError
 
 
 @pytest.fixture(autouse=True)
 def nothing_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("CONNECT_TIMEOUT", "HEARTBEAT", "LOST_AFTER", "JOB_GRACE"):
+    for name in ("CONNECT_TIMEOUT", "HEARTBEAT", "LOST_AFTER", "JOB_GRACE", "DRAIN"):
         monkeypatch.delenv(f"FLOWRT_{name}", raising=False)
 
 
 def test_nobody_need_say_anything() -> None:
-    assert (liveness(), connect_timeout_s(), job_grace_s()) == (Liveness(2.0, 10.0), 60.0, 10.0)
+    assert (liveness(), connect_timeout_s()) == (Liveness(2.0, 10.0), 60.0)
+    assert (job_grace_s(), drain_s()) == (10.0, 5.0)
 
 
 def test_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
