@@ -158,10 +158,8 @@ def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeyp
                 for number in range(3):
                     step(number)
                     assert other.stdout.readline()
-            with pytest.raises(
-                tf.errors.DeadlineExceededError,
-                match=r"lost worker 1 \(at clock \d+\): task .*task:1 was lost",
-            ):
+            lost = r"lost worker 1 \(at clock \d+\): task .*task:1 was lost"
+            with pytest.raises(tf.errors.DeadlineExceededError, match=lost):  # noqa: PT012
                 for number in range(3, 100):
                     step(number)
 
