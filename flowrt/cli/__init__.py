@@ -1,1 +1,3 @@
-"""The command ``flowrt``: `devices`, `env` and `selftest`, one module each; `main` reads the command line."""
+"""The commands ``flowrt`` (a module for each of its own; `main` reads the command line), ``flowrt-run`` and
+``flowrt-worker``.
+"""

@@ -22,7 +22,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fetch", action="append", metavar="TENSOR", help="the step that computes it; may be repeated"
     )
-    parser.set_defaults(script_arguments=[])
     parser.epilog = "What stands behind -- are the script's own arguments."
 
 

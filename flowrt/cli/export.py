@@ -9,7 +9,7 @@ from flowrt.cli.options import not_negative, positive
 from flowrt.errors import OpError
 from flowrt.viz.export import RADIUS, check_export, export
 from flowrt.viz.formats.table import FORMATS
-from flowrt.viz.script import main_question, questions_of_script
+from flowrt.viz.script import main_question, only, questions_of_script
 from flowrt.viz.sources import VIEWS
 
 HELP = "write a graph for a viewer: as built, as placed, or cut by device"
@@ -33,7 +33,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--radius", type=not_negative, default=RADIUS, metavar="N",
         help=f"how many edges around --focus (default: {RADIUS})",
     )  # fmt: skip
-    parser.set_defaults(script_arguments=[])
     parser.epilog = "What stands behind -- are the script's own arguments."
 
 
@@ -49,9 +48,12 @@ def run(arguments: argparse.Namespace) -> int:
 def _export(arguments: argparse.Namespace) -> str:
     source = arguments.source
     if source.endswith(".py"):  # a mistake in the other arguments is said before the script runs
-        check_export(arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus)
+        check_export(
+            source, arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus
+        )
         asked = questions_of_script(source, arguments.script_arguments)
         source = main_question(asked, arguments.fetch or ())
+        source = only(source, arguments.fetch) if arguments.fetch else source
     return export(
         source,
         arguments.out,

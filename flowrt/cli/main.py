@@ -47,7 +47,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"expected a command of {known}; got {words[0]!r}.{nearest(words[0], COMMANDS)}")
     words, behind = _split(words)
     arguments = parser.parse_args(words)
-    if behind and not hasattr(arguments, "script_arguments"):
+    if behind and not getattr(arguments, "source", "").endswith(".py"):
         parser.error(f"{arguments.command}: expected nothing behind --; got {' '.join(behind)}")
     arguments.script_arguments = behind
     try:

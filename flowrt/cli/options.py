@@ -30,15 +30,19 @@ def spellings(option: str) -> tuple[str, ...]:
 
 def positive(text: str) -> int:
     """A whole number of at least 1, for argparse."""
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 1; got {text}")
-    return number
+    return _at_least(1, text)
 
 
 def not_negative(text: str) -> int:
     """A whole number of at least 0, for argparse."""
-    number = int(text)
-    if number < 0:
-        raise argparse.ArgumentTypeError(f"expected a number of at least 0; got {text}")
+    return _at_least(0, text)
+
+
+def _at_least(least: int, text: str) -> int:
+    try:
+        number = int(text)
+    except ValueError:
+        number = least - 1
+    if number < least:
+        raise argparse.ArgumentTypeError(f"expected a number of at least {least}; got {text}")
     return number

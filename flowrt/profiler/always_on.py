@@ -45,9 +45,15 @@ def write_recent_steps(path: Path) -> None:
     if not steps:
         return
     path.parent.mkdir(parents=True, exist_ok=True)
+    if path.exists() and not path.is_file():
+        raise OSError(f"expected a file; got {'a directory' if path.is_dir() else 'a device, or a pipe'}")
+    path = path.resolve()  # a link stays one
     partial = path.with_name(f"{path.name}.{os.getpid()}")
-    partial.write_text(Timeline(steps).generate_chrome_trace_format(), encoding="utf-8")
-    partial.replace(path)
+    try:
+        partial.write_text(Timeline(steps).generate_chrome_trace_format(), encoding="utf-8")
+        partial.replace(path)
+    finally:
+        partial.unlink(missing_ok=True)
 
 
 def start(setting: str) -> None:

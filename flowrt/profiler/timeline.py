@@ -20,6 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias, final
 
+from flowrt.errors import DTypeError
 from flowrt.profiler.live_bytes import live_bytes
 from flowrt.profiler.steps import Edge, Operation, Step, Transfer, device_in_task, read_step, task_of
 from flowrt.version import VERSION
@@ -49,11 +50,15 @@ class Placed(NamedTuple):
 @final
 class Timeline:
     """``step_stats``: of a `RunMetadata` that a run with ``trace_level=FULL_TRACE`` has filled, or several
-    such, of one run after the other. ``graph`` is accepted for TensorFlow's sake.
+    such, of one run after the other. ``graph`` is accepted for TensorFlow's sake. Raises `DTypeError` for
+    anything else.
     """
 
     def __init__(self, step_stats: Any, graph: Any = None) -> None:
         several = step_stats if isinstance(step_stats, Sequence) else [step_stats]
+        for each in several:
+            if not hasattr(each, "dev_stats"):
+                raise DTypeError(f"Timeline: expected the step_stats of a RunMetadata; got {each!r:.60}")
         self._steps = [step for step in map(read_step, several) if step.operations]
 
     def generate_chrome_trace_format(self, show_dataflow: bool = True, show_memory: bool = False) -> str:

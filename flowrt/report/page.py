@@ -8,8 +8,8 @@ from pathlib import Path
 from flowrt.report.markup import Markup, element, joined
 from flowrt.report.read_run import Run, read_run
 from flowrt.report.sections import SECTIONS
-from flowrt.train.durable_files import replace_file, typed_os_errors
 from flowrt.version import VERSION
+from flowrt.viz.target import check_target, write_target
 
 
 def make_page(run: Run) -> str:
@@ -33,9 +33,9 @@ def write_report(directory: Path, target: Path) -> Path:
     Raises `NotFoundError` for a directory that is none or has nothing to show, and the
     `OpError` of a place that cannot be written.
     """
-    page = make_page(read_run(directory))
-    with typed_os_errors(f"{target}: cannot write it"):
-        replace_file(str(target), page.encode("utf-8", "replace"))  # names of files may be no text
+    run = read_run(directory)
+    check_target(target)
+    write_target(target, make_page(run).encode("utf-8", "replace"))  # names of files may be no text
     return target
 
 

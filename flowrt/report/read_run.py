@@ -95,7 +95,7 @@ def _read_events(run: Run, path: Path) -> None:
             count += 1
             _take(run, name, event)
     except OpError as error:
-        run.notes.append(f"{_inside(run, error.message)} Shown are the {count} events before.")
+        run.notes.append(f"{_inside(run, error.message).rstrip('.')}. Shown are the {count} events before.")
     if count:
         run.files.append(path)
     elif not path.stat().st_size:

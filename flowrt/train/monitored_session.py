@@ -12,7 +12,8 @@ Rules of this file:
   2. Two bounds: the first session has to be there within ``FLOWRT_CONNECT_TIMEOUT``, or the job never began:
      `UnavailableError`. Later, tasks may be away for as long as ``max_wait_secs``: `DeadlineExceededError`
      when no run has succeeded for so long. Both name who is missing.
-  3. Any other error is the loop's.
+  3. Any other error is the loop's. So is the loss of a worker where each has a graph of its own: no session
+     of this process brings back the group that it was in.
 """
 
 from __future__ import annotations
@@ -60,7 +61,7 @@ class _MonitoredSession:
     around each run, in this order. Threads that hooks have started get ``stop_grace_period_secs`` to end.
     """
 
-    _recovers: bool
+    _may_recover: bool
 
     def __init__(
         self,
@@ -73,6 +74,7 @@ class _MonitoredSession:
         self._hooks, self._grace_s = check_hooks(hooks), stop_grace_period_secs
         self._max_wait_s = max_wait_secs
         self._graph = get_default_graph()
+        self._recovers = self._may_recover and strategy_of_workers() is None
         self._was_finalized = self._graph.finalized
         self._current: HookedSession | None = None
         self._is_closed = self._was_lost = False
@@ -236,14 +238,14 @@ class MonitoredSession(_MonitoredSession):
     """
 
     StepContext = StepContext
-    _recovers = True
+    _may_recover = True
 
 
 @final
 class SingularMonitoredSession(_MonitoredSession):
     """A session with hooks that is not made anew; `raw_session` gives the `Session`."""
 
-    _recovers = False
+    _may_recover = False
 
     def __init__(
         self,

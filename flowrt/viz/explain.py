@@ -75,7 +75,7 @@ def explain(
     Raises as `Session.run` where the step does not compile, and as `flowrt.viz.sources.source_of`.
     """
     if isinstance(what, str) and what.startswith(WORKER):
-        return _of_worker(what)
+        return _of_worker(what, fetches)
     if isinstance(what, Question):
         asked = what
     else:
@@ -92,8 +92,8 @@ def _title(asked: Question) -> str:
     return title_of(asked) + (f"; fed: {some(fed)}" if fed else "")
 
 
-def _of_worker(target: str) -> Explanation:
-    task = ask_worker(target)
+def _of_worker(target: str, fetches: Any) -> Explanation:
+    task = ask_worker(target, fetches)
     operations = [
         _placed(node, node.name, "the master placed it there") for part in task.parts for node in part
     ]

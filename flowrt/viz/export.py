@@ -12,7 +12,6 @@ from flowrt.executor.collector import paused_collector
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.graph.op_def import nearest
-from flowrt.train.durable_files import replace_file, typed_os_errors
 from flowrt.viz.focus import focus as in_focus
 from flowrt.viz.fold import fold, levels, with_series
 from flowrt.viz.formats.picture import Picture
@@ -20,6 +19,7 @@ from flowrt.viz.formats.table import FORMATS, Format
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.question import Question
 from flowrt.viz.sources import VIEWS, Source, source_of
+from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 LEGIBLE_BOXES = 80
@@ -48,24 +48,23 @@ def export(
     ``radius`` edges are all that is drawn. The file at ``path`` is replaced when all is well, and only then.
 
     Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
-    that a format has no use for, `ResourceExhaustedError` where the graph is too large for it, and as
-    `Session.run`.
+    that a format has no use for and a ``path`` that is no file's, or that of ``what``,
+    `ResourceExhaustedError` where the graph is too large for it, and as `Session.run`.
     """
-    chosen = check_export(path, format, view, depth, focus)
+    chosen = check_export(what, path, format, view, depth, focus)
     source = source_of(what, fetches, feed_dict)
-    data = chosen.encode(picture(source, view, chosen, depth, focus, radius))
-    target = os.fspath(path)
-    with typed_os_errors(f"{target}: cannot write it"):
-        replace_file(target, data)
-    return target
+    return write_target(path, chosen.encode(picture(source, view, chosen, depth, focus, radius)))
 
 
 def check_export(
-    path: str | os.PathLike[str], format: str | None, view: str, depth: int | None, focus: str | None
+    what: object,
+    path: str | os.PathLike[str],
+    format: str | None,
+    view: str,
+    depth: int | None,
+    focus: str | None,
 ) -> Format:
-    """The format of an `export` with these arguments. Raises as that, before there is a graph, and
-    `NotFoundError` for a directory that is not there.
-    """
+    """The format of an `export` with these arguments. Raises as that, before there is a graph."""
     name = format or format_for(path)
     chosen = _chosen(name)
     if view not in VIEWS:
@@ -76,10 +75,7 @@ def check_export(
         )
     if not chosen.has_view and (depth is not None or focus is not None):
         raise InvalidArgumentError(f"format {name}: it has every operation; depth and focus are for drawings")
-    if not Path(path).parent.is_dir():
-        raise NotFoundError(
-            f"{os.fspath(path)}: expected a directory {os.fspath(Path(path).parent)!r}; got none"
-        )
+    check_target(path, what)
     return chosen
 
 

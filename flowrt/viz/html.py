@@ -25,13 +25,13 @@ from flowrt.executor.collector import paused_collector
 from flowrt.executor.plan_description import settled
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
-from flowrt.train.durable_files import replace_file, typed_os_errors
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, program_texts
 from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.question import question
 from flowrt.viz.stages import Stage, stages_of
+from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
 NOTES = {
@@ -75,6 +75,7 @@ def write_html(
     instructions, and with the ``run_metadata`` of a traced step its times are measured, not estimated.
     Raises as `Session.run` where the step does not compile, and `FailedPreconditionError` without igraph.
     """
+    check_target(path)
     asked = question(source, fetches, feed_dict)
     stages = stages_of(asked)
     facts = facts_of(stages[-1])
@@ -86,10 +87,7 @@ def write_html(
         facts = facts._replace(seconds=measured_seconds(run_metadata), seconds_are="measured")
     with paused_collector():
         data = page(_data(title, stages, facts))
-    target = os.fspath(path)
-    with typed_os_errors(f"{target}: cannot write it"):
-        replace_file(target, data)
-    return target
+    return write_target(path, data)
 
 
 def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:

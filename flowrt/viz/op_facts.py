@@ -17,6 +17,8 @@ from flowrt.executor.plan import Plan
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.group import Group
+from flowrt.profiler.costs import node_costs
+from flowrt.profiler.steps import read_step
 from flowrt.viz.stages import Stage
 
 
@@ -57,12 +59,13 @@ def _estimated(part: Subgraph, node: Node) -> float:
 
 
 def measured_seconds(run_metadata: Any) -> dict[str, float]:
-    """From a ``RunMetadata`` message; of an operation that ran several times in the step all together."""
+    """From a ``RunMetadata`` message; of an operation that ran several times, or on several devices, all
+    together. A receive has none: what it waited is the time of others.
+    """
     seconds: dict[str, float] = {}
-    for device in run_metadata.step_stats.dev_stats:
-        for entry in device.node_stats:
-            nanos = entry.all_end_rel_nanos or 1000 * entry.all_end_rel_micros
-            seconds[entry.node_name] = seconds.get(entry.node_name, 0.0) + nanos / 1e9
+    for cost in node_costs([read_step(run_metadata.step_stats)]):
+        if cost.micros:
+            seconds[cost.name] = seconds.get(cost.name, 0.0) + cost.micros / 1e6
     return seconds
 
 

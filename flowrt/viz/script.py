@@ -6,7 +6,7 @@ import logging
 import runpy
 import sys
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -39,17 +39,21 @@ def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Questi
 
     with _program([path, *arguments]):
         ON_COMPILE.append(hear)
+        ended_with: object = None
         try:
             runpy.run_path(path, run_name="__main__")
-        except (KeyboardInterrupt, SystemExit):
-            pass  # its own end, or the user has seen enough
+        except KeyboardInterrupt:
+            pass  # the user has seen enough
+        except SystemExit as end:
+            ended_with = end.code
         except Exception as error:  # whatever a script raises
             LOGGER.debug("%s raised", path, exc_info=True)
             raise InvalidArgumentError(f"{_where(path, error)}: {_told(error)}") from None
         finally:
             ON_COMPILE.remove(hear)
     if not heard:
-        raise InvalidArgumentError(f"{path}: expected a script that runs a session; it ran none")
+        why = f" and ended with {_line(ended_with)}" if ended_with else ""
+        raise InvalidArgumentError(f"{path}: expected a script that runs a session; it ran none{why}")
     return heard
 
 
@@ -65,7 +69,12 @@ def _where(path: str, error: Exception) -> str:
 def _told(error: Exception) -> str:
     """``ValueError: what is wrong``, of which the first line."""
     text = error.msg if isinstance(error, SyntaxError) else str(error)
-    return ": ".join(filter(None, (type(error).__name__, text.partition("\n")[0])))
+    return ": ".join(filter(None, (type(error).__name__, _line(text))))
+
+
+def _line(text: object) -> str:
+    """The first of them."""
+    return str(text).partition("\n")[0]
 
 
 @contextmanager
@@ -93,6 +102,16 @@ def main_question(asked: Sequence[Question], fetches: Sequence[str] = ()) -> Que
             f"fetch: expected what a step of the script computes; got {fetches}. It has {known}"
         )
     return max(fitting, key=_weight)
+
+
+def only(asked: Question, fetches: Collection[str]) -> Question:
+    """``asked`` with those of its fetches that ``fetches`` names, and with the feeds that these need."""
+    part = asked._replace(
+        tensors=tuple([t for t in asked.tensors if t.name in fetches or t.op.name in fetches]),
+        targets=tuple([op for op in asked.targets if op.name in fetches]),
+    )
+    ops = _needed(part)
+    return part._replace(feeds={fed: shape for fed, shape in part.feeds.items() if fed.op in ops})
 
 
 def _names(asked: Question) -> Iterator[str]:

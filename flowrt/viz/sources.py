@@ -181,26 +181,31 @@ def source_of(
     """
     if isinstance(what, Question):
         return Step(title_of(what), what)
-    if isinstance(what, BaseSession | Graph):
+    if not isinstance(what, str | os.PathLike):
         return Step("graph", question(what, fetches, feed_dict))
     text = os.fspath(what)
     if text.startswith(WORKER):
-        return _task_at(text)
+        return _task_at(text, fetches)
     found = read_source(text, fetches)
     if isinstance(found, Foreign):
         return found
     return Step(Path(text).name, question(found, fetches, feed_dict))
 
 
-def _task_at(target: str) -> Task:
-    described = ask_worker(target)
+def _task_at(target: str, fetches: Any) -> Task:
+    described = ask_worker(target, fetches)
     return Task(described.name, described.parts)
 
 
-def ask_worker(target: str) -> DescribedTask:
-    """What the worker at ``target`` has compiled. Raises `UnavailableError` where none answers, and
-    `NotFoundError` where it has compiled nothing.
+def ask_worker(target: str, fetches: Any = None) -> DescribedTask:
+    """What the worker at ``target`` has compiled, which is all or nothing: it has parts of steps, and knows
+    no ``fetches``.
+
+    Raises `InvalidArgumentError` for some, `UnavailableError` where no worker answers, and `NotFoundError`
+    where it has compiled nothing.
     """
+    if fetches is not None:
+        raise InvalidArgumentError(f"{target}: expected no fetch: a worker shows all that it has compiled")
     with closing(ClusterRuntime(target, ConfigProto(operation_timeout_in_ms=WORKER_MS))) as link:
         described = read_description(link.ask(Message(pb.DescribeGraphs())))
     if not described.parts:

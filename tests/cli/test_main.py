@@ -59,6 +59,7 @@ def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]
 @pytest.mark.parametrize(
     ("words", "said"),
     [
+        (["export", "g.pb", "--out", "x", "--depth", "a"], "expected a number of at least 1; got a"),
         (["devices", "--jsn"], "unrecognized arguments: --jsn"),
         (["selftest", "--only", "opps"], "got 'opps'. Nearest: ops"),
         (["selftest", "--only", ""], "expected sections of ops"),

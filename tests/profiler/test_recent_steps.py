@@ -137,6 +137,9 @@ def test_what_cannot_be_written_is_one_line(tmp_path: Path) -> None:
     assert ended.returncode == 0
     assert len(ended.stderr.splitlines()) == 1
     assert "file/run.json could not be written" in ended.stderr
+    os.mkfifo(tmp_path / "pipe")
+    assert "pipe could not be written: expected a file" in run("pipe", tmp_path).stderr
+    assert (tmp_path / "pipe").is_fifo()
 
 
 def test_a_number_of_steps_is_positive(tmp_path: Path) -> None:

@@ -185,6 +185,12 @@ def test_the_name_of_tensorflows_module() -> None:
     assert timeline.Timeline is Timeline
 
 
+@pytest.mark.parametrize("wrong", [tf.RunMetadata(), None, [None]])
+def test_what_is_no_step_stats_is_said(wrong: Any) -> None:
+    with pytest.raises(tf.errors.DTypeError, match="expected the step_stats of a RunMetadata; got"):
+        Timeline(wrong)
+
+
 def test_perfettos_trace_processor_agrees(tmp_path: Path) -> None:
     trace_processor = pytest.importorskip(
         "perfetto.trace_processor", reason="Perfetto's package is not installed: the rules are checked by us"

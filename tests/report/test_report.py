@@ -142,6 +142,7 @@ def test_a_damaged_record_is_shown_up_to_there(tmp_path: Path) -> None:
     path.write_bytes(data)
     (note,) = read_run(tmp_path).notes
     assert "damaged record at byte" in note
+    assert re.search(r"got 0x\w+\. Shown are the \d+ events before\.$", note)
 
 
 def test_a_damaged_flight_record_is_a_note(tmp_path: Path) -> None:
@@ -206,6 +207,9 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path, capsys: An
     target.mkdir()
     with pytest.raises(InvalidArgumentError, match=r"report\.html: cannot write it"):
         write_report(tmp_path / "run", target)
+    os.mkfifo(tmp_path / "run" / "pipe")
+    with pytest.raises(InvalidArgumentError, match="expected a file; got a device, or a pipe"):
+        write_report(tmp_path / "run", tmp_path / "run" / "pipe")
     assert main(["report", str(tmp_path / "run"), "-o", str(tmp_path / "none" / "report.html")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert "none/report.html: cannot write it" in line

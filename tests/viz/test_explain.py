@@ -160,6 +160,8 @@ def test_a_session_of_a_cluster_compiles_nothing_to_be_explained():
             explained = explain(session, tf.sin(tf.constant(0.5), name="y"))
             with pytest.raises(NotFoundError, match="has compiled nothing"):
                 explain(server.target)
+            with pytest.raises(InvalidArgumentError, match="expected no fetch"):
+                explain(server.target, "y")
     finally:
         server.stop()
     assert explained.operations
@@ -255,11 +257,16 @@ def test_the_traceback_of_a_script_is_there_for_who_asks(tmp_path, own_graph, ca
 
 
 def test_a_script_that_runs_nothing_is_one_line(tmp_path, own_graph):
-    with pytest.raises(InvalidArgumentError, match="it ran none"):
+    with pytest.raises(InvalidArgumentError, match=r"it ran none$"):
         questions_of_script(str(script(tmp_path, "")))
+    with pytest.raises(InvalidArgumentError, match=r"it ran none and ended with no data: fetch it$"):
+        questions_of_script(str(script(tmp_path, "sys.exit('no data: fetch it\\nfirst')")))
 
 
 def test_only_a_script_has_arguments_of_its_own(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["devices", "--", "more"])
+    assert "expected nothing behind --; got more" in capsys.readouterr().err
+    with pytest.raises(SystemExit, match="2"):
+        main(["explain", "net.pb", "--", "more"])
     assert "expected nothing behind --; got more" in capsys.readouterr().err

@@ -1,6 +1,7 @@
 """`flowrt export` and `export`: all sources, all views; what is wrong is one line, and no file."""
 
 import json
+import os
 import re
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import pytest
 import flowrt as tf
 from flowrt import protos
 from flowrt.cli.main import main
-from flowrt.errors import NotFoundError
+from flowrt.errors import DTypeError, NotFoundError
 from flowrt.viz import FORMATS, explain, export
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.sources import VIEWS, Task
@@ -212,6 +213,55 @@ def test_a_missing_file_and_a_missing_directory_are_one_line(stored, tmp_path, c
     assert "expected a Python file" in complaint(capsys, ["no.py", "--out", tmp_path / "x.dot"], tmp_path)
 
 
+def test_a_place_that_cannot_be_written_is_named_once(stored, capsys):
+    err = complaint(capsys, [stored / "net.pb", "--out", "/proc/x.dot"], stored)
+    assert err == "flowrt export: /proc/x.dot: cannot write it: [Errno 2] No such file or directory\n"
+
+
+def test_what_is_no_file_is_not_replaced(stored, tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe.dot")  # as a device, /dev/stdout for instance: root could replace them
+    err = complaint(capsys, [stored / "net.pb", "--out", tmp_path / "pipe.dot"], tmp_path)
+    assert "pipe.dot: cannot write it: expected a file; got a device, or a pipe" in err
+    assert (tmp_path / "pipe.dot").is_fifo()
+
+
+def test_a_source_is_not_replaced_by_its_export(stored, tmp_path, capsys):
+    whole = (stored / "net.pb").read_bytes()
+    (tmp_path / "net.pb").write_bytes(whole)
+    (tmp_path / "same.pb").symlink_to("net.pb")
+    for name in ("net.pb", "same.pb"):
+        err = complaint(capsys, [tmp_path / "net.pb", "--out", tmp_path / name], tmp_path)
+        assert f"{name}: cannot write it: expected another file than the source" in err
+    assert (tmp_path / "net.pb").read_bytes() == whole
+
+
+def test_what_is_no_source_is_said(tmp_path):
+    with pytest.raises(DTypeError, match="expected a Session or a Graph; got 3"):
+        export(3, tmp_path / "x.dot")
+
+
+def test_a_link_stays_one(stored, tmp_path):
+    (tmp_path / "real.dot").write_text("old")
+    (tmp_path / "link.dot").symlink_to("real.dot")
+    export(stored / "net.pb", tmp_path / "link.dot")
+    assert (tmp_path / "link.dot").is_symlink()
+    assert (tmp_path / "real.dot").read_text().startswith("digraph")
+
+
+def test_of_a_script_only_what_a_fetch_needs_is_drawn(tmp_path):
+    (tmp_path / "script.py").write_text(
+        "import flowrt as tf\n"
+        "x, y = [tf.placeholder('float32', name=name) for name in 'xy']\n"
+        "a, b = tf.sin(x, name='a'), tf.cos(y, name='b')\n"
+        "tf.Session().run([a, b], {x: 1.0, y: 2.0})\n"
+    )
+    for view in VIEWS:
+        words = ["export", str(tmp_path / "script.py"), "--view", view, "--fetch", "a"]
+        with tf.Graph().as_default():
+            assert main([*words, "--out", str(tmp_path / "x.json")]) == 0
+        assert {node["name"] for node in json.loads((tmp_path / "x.json").read_text())["nodes"]} == {"x", "a"}
+
+
 @pytest.mark.parametrize(
     "words",
     [
@@ -219,6 +269,8 @@ def test_a_missing_file_and_a_missing_directory_are_one_line(stored, tmp_path, c
         ["--out", "x.dot", "--view", "nope"],
         ["--out", "x.dot", "--format", "nope"],
         ["--out", "no/x.dot"],
+        ["--out", ".", "--format", "dot"],
+        ["--out", "script.py", "--format", "dot"],
     ],
 )
 def test_a_mistake_is_said_before_the_script_runs(words, tmp_path, capsys, monkeypatch):

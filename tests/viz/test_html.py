@@ -15,12 +15,14 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.cli.main import main
 from flowrt.device import host_jit
+from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.html import page, write_html
-from flowrt.viz.op_facts import OpFacts
+from flowrt.viz.op_facts import OpFacts, measured_seconds
 from flowrt.viz.page_data import PageStage, lifted, page_data
 from flowrt.viz.stages import stages
 from flowrt.viz.view import GraphView, NodeView
+from tests.profiler.made_stats import DEVICES, add
 from tests.viz.graphs import nested, network, two_devices_session
 
 pytest.importorskip("igraph", reason="igraph is not installed: pip install 'flowrt[viz]'")
@@ -126,6 +128,16 @@ def test_what_runs_an_operation_and_how_long(tmp_path, monkeypatch):
     assert any("operands float32" in text for text in code.values())  # a fused group's loop
     members = {strings[name] for name in facts["fused"][0]}
     assert len(members) > 3
+
+
+def test_what_a_receive_waits_is_no_time_of_its_own():
+    metadata = RunMetadata()
+    here, there, *_ = DEVICES
+    add(metadata.step_stats, there, "x = RandomUniform()", 1_000, 9_000)
+    add(metadata.step_stats, here, f"x/_recv = _Recv(x:0 @{there})", 1_000, 9_500)
+    add(metadata.step_stats, here, "y = Sum(x/_recv)", 9_500, 10_000)
+    add(metadata.step_stats, here, "y = Sum(x/_recv)", 10_000, 10_500)
+    assert measured_seconds(metadata) == pytest.approx({"x": 8e-6, "y": 1e-6})
 
 
 @settings(max_examples=100, deadline=None)

@@ -78,7 +78,8 @@ class GroupMember:
     # --- collectives
 
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
-        if edge in self._started:
+        left = self._started.get(edge)
+        if left is not None and left.error is None:  # one with an error is of a step that failed
             raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")
         call = _CALLS[kind]
         self._started[edge] = self._ask(lambda communicator: call(communicator, array, attrs, edge))

@@ -23,6 +23,7 @@ from flowrt.distribute.parameter_server.homes import Home, Seen, find_home
 from flowrt.distribute.strategies.cross_device_ops import placed_on
 from flowrt.distribute.strategies.graph_homes import GraphHomes
 from flowrt.distribute.strategies.parameter_server_step import Shard, TrainingOperation
+from flowrt.distribute.waits import connecting_within
 from flowrt.errors import AbortedError, InvalidArgumentError, OpError, UnavailableError
 from flowrt.executor.config import ConfigProto
 from flowrt.executor.session import Session
@@ -67,7 +68,12 @@ class ParameterServerSessionCreator:
         """Raises as the chief's and the workers' creators, `UnavailableError` when a shard is lost, and
         `InvalidArgumentError` for a variable that replicas do not have.
         """
-        has_state = self._is_replicated and self._move_home()
+        if not self._is_replicated:
+            return self._new_session(has_state=False)
+        with connecting_within(0.0):  # those who answered are there; if not, the next attempt asks again
+            return self._new_session(self._move_home())
+
+    def _new_session(self, has_state: bool) -> Session:
         config = self._strategy.update_config_proto(self._config or ConfigProto())
         if self._is_chief and not has_state:
             creator = ChiefSessionCreator(self._scaffold, self._master, config, self._checkpoint_dir)

@@ -328,6 +328,25 @@ def test_a_step_that_fails_before_its_collective_ends_those_of_the_others() -> N
         assert "no data" in str(error)
 
 
+def test_the_step_after_one_that_failed_says_why() -> None:
+    """Also where that had begun a collective for which it did not wait."""
+
+    def run_twice(part: JoinedGroup) -> list[str]:
+        errors = []
+        with tf.Graph(), tf.Session() as session:
+            totals = [collectives.all_reduce([tf.constant(1.0)], group=part.group)[0] for _ in range(3)]
+            for _ in range(2):
+                with pytest.raises(UnavailableError) as raised:
+                    session.run(totals)
+                errors.append(str(raised.value))
+        return errors
+
+    with parts_of([(0,), (1,)]) as joined:
+        errors, _ = at_once(joined, [run_twice, JoinedGroup.close])
+    for error in errors:
+        assert "rank 1" in error
+
+
 def test_joining_without_the_others() -> None:
     with ReservedPorts(2) as reserved:
         addresses = [f"127.0.0.1:{port}" for port in reserved.ports]

@@ -46,8 +46,9 @@ def trains(strategy):
             return tf.identity(loss)
 
     loss = strategy.reduce("SUM", strategy.run(step), axis=None)
-    with tf.Session() as session:
-        session.run(tf.global_variables_initializer())
+    initializer = tf.global_variables_initializer()
+    with tf.train.MonitoredTrainingSession() if WHAT == "killed_monitored" else tf.Session() as session:
+        session.run(initializer)
         begin = session.run(w).tolist()
         for number in range(10):
             if TASK == 1 and number == 5:
@@ -57,7 +58,7 @@ def trains(strategy):
 
 
 def hurt():
-    if WHAT == "killed":
+    if WHAT in ("killed", "killed_monitored"):
         os.kill(os.getpid(), signal.SIGKILL)
     if WHAT == "stuck":
         time.sleep(600)

@@ -136,8 +136,9 @@ def test_a_worker_that_never_comes_is_named() -> None:
             assert re.search(r"expected all 3 ranks within 6 s; rank 1 \(\S+\) did not come", message)
 
 
-def test_survivors_of_a_killed_worker_name_it() -> None:
-    with workers("killed", 3) as processes:
+@pytest.mark.parametrize("what", ["killed", "killed_monitored"])
+def test_survivors_of_a_killed_worker_name_it(what: str) -> None:
+    with workers(what, 3) as processes:
         for task in (0, 2):
             kind, message = answer_of(processes[task])
             assert (kind, "rank 1" in message) == ("UnavailableError", True), message

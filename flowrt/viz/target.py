@@ -1,0 +1,41 @@
+"""The file that is written: looked at before the work begins, replaced when all is well."""
+
+from __future__ import annotations
+
+import os
+
+from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.train.durable_files import replace_file, typed_os_errors
+
+PathLike = str | os.PathLike[str]
+
+
+def check_target(path: PathLike, source: object = None) -> None:
+    """Raises `NotFoundError` for a directory that is not there, and `InvalidArgumentError` for what is there
+    and must not be replaced: a directory, a device (/dev/stdout), and ``source``, if that is a path.
+    """
+    target = os.fspath(path)
+    wrong = f"{target}: cannot write it: expected"
+    directory = os.path.dirname(target) or "."
+    if not os.path.isdir(directory):
+        raise NotFoundError(f"{wrong} a directory {directory!r}; got none")
+    if not os.path.exists(target):
+        return
+    if not os.path.isfile(target):
+        got = "a directory" if os.path.isdir(target) else "a device, or a pipe"
+        raise InvalidArgumentError(f"{wrong} a file; got {got}")
+    if isinstance(source, str | os.PathLike) and os.path.exists(source) and os.path.samefile(source, target):
+        raise InvalidArgumentError(f"{wrong} another file than the source")
+
+
+def write_target(path: PathLike, data: bytes) -> str:
+    """Make ``data`` the content of the file at ``path``, or of the one that it is a link to; returns the
+    path. Raises the `OpError` of a place that cannot be written; what was there is there still.
+    """
+    target = os.fspath(path)
+    with typed_os_errors(f"{target}: cannot write it"):
+        try:
+            replace_file(os.path.realpath(target), data)
+        except OSError as error:  # which names the file a second time
+            raise OSError(error.errno, error.strerror) from error
+    return target
