@@ -7,11 +7,14 @@ import random
 import subprocess
 import sys
 import threading
+import time
 
 import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.distribute import waits
+from flowrt.distribute.strategies import parameter_server_session
 from flowrt.graph import parameter_shard
 from tests.distribute.parameter_server.cluster import cluster, run_workers
 from tests.distribute.parameter_server.training import batch, build
@@ -77,6 +80,25 @@ def test_training_goes_on_without_a_server_and_gives_the_same_weights(victim, un
         assert_equal(values, undisturbed)
         assert [list(status[VERSION:]) for status in statuses] == [[STEPS, STEPS, 0, 0, STEPS, STEPS]] * 2
         assert [status[GENERATION] for status in statuses] == [2 if i == victim else 1 for i in range(2)]
+
+
+def test_a_server_that_is_lost_when_it_was_asked_is_not_waited_for(undisturbed, monkeypatch):
+    monkeypatch.setattr(waits, "DIAL_S", 1.0)
+    asked, doubtful = parameter_server_session._answers, threading.Semaphore(0)
+
+    def answers(*server):
+        return doubtful.acquire(blocking=False) or asked(*server)
+
+    def kill(made, worker, step):
+        if (worker, step) == (0, STEPS // 2):
+            made.kill(1)
+            doubtful.release(4)  # both workers find both servers there
+
+    monkeypatch.setattr(parameter_server_session, "_answers", answers)
+    began = time.monotonic()
+    for values, _ in train(2, kill, mode="sync"):
+        assert_equal(values, undisturbed)
+    assert time.monotonic() - began < 30.0  # a session waits for a minute
 
 
 @pytest.mark.slow
