@@ -6,7 +6,8 @@ import argparse
 import sys
 
 from flowrt.cli.options import not_negative, positive
-from flowrt.errors import OpError
+from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.viz.export import RADIUS, check_export, export
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.script import main_question, only, questions_of_script
@@ -30,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--depth", type=positive, metavar="N", help="levels of scopes to draw (default: what is legible)")
     add("--focus", metavar="OP", help="only what is around this operation or scope")
     add(
-        "--radius", type=not_negative, default=RADIUS, metavar="N",
+        "--radius", type=not_negative, metavar="N",
         help=f"how many edges around --focus (default: {RADIUS})",
     )  # fmt: skip
     parser.epilog = "What stands behind -- are the script's own arguments."
@@ -46,12 +47,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _export(arguments: argparse.Namespace) -> str:
-    source = arguments.source
+    source, step_stats = arguments.source, []
+    if arguments.radius is None:
+        arguments.radius = RADIUS
+    elif arguments.focus is None:
+        raise InvalidArgumentError("radius: expected --focus OP with it, around which it is")
     if source.endswith(".py"):  # a mistake in the other arguments is said before the script runs
         check_export(
-            source, arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus
-        )
-        asked = questions_of_script(source, arguments.script_arguments)
+            source, arguments.out, arguments.format, arguments.view, arguments.depth, arguments.focus,
+            arguments.radius,
+        )  # fmt: skip
+        with kept_steps():
+            asked = questions_of_script(source, arguments.script_arguments)
+            step_stats = recent_step_stats()
         source = main_question(asked, arguments.fetch or ())
         source = only(source, arguments.fetch) if arguments.fetch else source
     return export(
@@ -63,4 +71,5 @@ def _export(arguments: argparse.Namespace) -> str:
         depth=arguments.depth,
         focus=arguments.focus,
         radius=arguments.radius,
+        step_stats=step_stats,
     )

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from flowrt.errors import OpError
-from flowrt.report import write_report
+from flowrt.report import read_run, write_page
 
 HELP = "write one HTML file of a run: curves, times, traffic, memory, events"
 MISTAKE = 2
@@ -23,7 +23,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     target = arguments.out or arguments.run_dir / "report.html"
     try:
-        print(write_report(arguments.run_dir, target))
+        found = read_run(arguments.run_dir)
+        for note in found.notes:
+            print(f"flowrt report: {' '.join(note.split())}", file=sys.stderr)
+        print(write_page(found, target))
     except OpError as error:
         print(f"flowrt report: {str(error).splitlines()[0]}", file=sys.stderr)
         return MISTAKE

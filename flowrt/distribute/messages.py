@@ -235,7 +235,7 @@ def _encode_strings(meta: Any, array: Array) -> None:
 
 def _decode_tensor(meta: Any, parts: Any) -> Array:
     dtype, shape = decode_type(meta.dtype), tuple(meta.shape)
-    if len(shape) > MAX_RANK or any(dim < 0 for dim in shape):
+    if len(shape) > MAX_RANK or (shape and min(shape) < 0):
         raise InvalidArgumentError(f"tensor: expected a shape of up to {MAX_RANK} dimensions; got {shape}")
     count = math.prod(shape)
     if not count and math.prod(dim or 1 for dim in shape) > sys.maxsize // dtype.np.itemsize:

@@ -73,7 +73,9 @@ class ResponseCache:
         self._kept[number] = frame
         self._bytes += size
         while self._bytes > MAX_BYTES:
-            self._drop(next(iter(self._kept)), State.DROPPED)
+            oldest = next(iter(self._kept))
+            self._bytes -= _size(self._kept.pop(oldest))
+            self._end(oldest, State.DROPPED)
         return True
 
     def sent(self, number: int) -> None:
@@ -85,10 +87,12 @@ class ResponseCache:
     def settle(self, numbers: Iterable[int]) -> None:
         """The asker has the answers of these."""
         for number in numbers:
-            if number in self._kept:
-                self._drop(number, State.SETTLED)
-            elif number in self._over:
+            frame = self._kept.pop(number, None)
+            if frame is not None:
+                self._bytes -= _size(frame)
+            if frame is not None or number in self._over:
                 self._over[number] = State.SETTLED
+        self._forget()
 
     def check(self) -> None:
         """Raise `AssertionError` unless its books are in order."""
@@ -97,13 +101,12 @@ class ResponseCache:
         assert not self._running & (self._kept.keys() | self._over.keys())
         assert not self._kept.keys() & self._over.keys()
 
-    def _drop(self, number: int, state: State) -> None:
-        self._bytes -= _size(self._kept.pop(number))
-        self._end(number, state)
-
     def _end(self, number: int, state: State) -> None:
         self._over[number] = state
-        if len(self._over) > MAX_NUMBERS:
+        self._forget()
+
+    def _forget(self) -> None:
+        while len(self._over) > MAX_NUMBERS:
             self._over.popitem(last=False)
 
 

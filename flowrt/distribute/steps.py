@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from typing import Any, final
 
 from flowrt.device.deadline import deadline
@@ -20,7 +19,7 @@ from flowrt.errors import CancelledError, InternalError, InvalidArgumentError, O
 from flowrt.executor.config import RunOptions
 from flowrt.executor.runner import StepControl
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.remote import RemoteRendezvous, source_task
+from flowrt.rendezvous.remote import RemoteRendezvous
 
 
 @final
@@ -40,7 +39,7 @@ class Steps:
         rendezvous: RemoteRendezvous
 
         def request(task: str, keys: Sequence[str]) -> None:
-            dones = [functools.partial(self._arrived, step, rendezvous, key) for key in keys]
+            dones = [functools.partial(self._arrived, step, rendezvous, task, key) for key in keys]
             for key in keys:
                 self._note(What.ASKED, step, key, task)
             self._links.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
@@ -143,6 +142,7 @@ class Steps:
         self,
         step: int,
         rendezvous: RemoteRendezvous,
+        task: str,
         key: str,
         message: Message | None,
         error: OpError | None,
@@ -151,16 +151,19 @@ class Steps:
             failure = error or InvalidArgumentError(f"{key}: expected one tensor as the answer")
             self.end(EndStep(step, rendezvous, failure))
             return
-        self._note(What.ARRIVED, step, key, source_task(key), message.tensors[0])
-        with suppress(OpError):  # the step has ended meanwhile
+        self._note(What.ARRIVED, step, key, task, message.tensors[0])
+        try:  # noqa: SIM105 (suppress takes 0.5 us)
             rendezvous.arrived(key, message.tensors[0])
+        except OpError:  # the step has ended meanwhile
+            pass
 
     # --- tensors for others
 
     def serve(self, serve: ServeTensors) -> None:
         """Answer with each tensor when it is there."""
+        asker = task_of(serve.peer)
         for i, key in enumerate(serve.keys):
-            self._observer.note(What.REQUESTED, serve.step, key, task_of(serve.peer))
+            self._observer.note(What.REQUESTED, serve.step, key, asker)
             serve.rendezvous.serve(key, functools.partial(self._send, serve, i))
 
     def _send(self, serve: ServeTensors, i: int, value: Any, error: OpError | None) -> None:
@@ -186,8 +189,7 @@ class Steps:
 
     def _note(self, what: What, step: int, key: str, peer: str, value: Any = None) -> None:
         self._observer.note(what, step, key, peer)
-        trace = self._traces.get(step)
-        if trace is not None:
+        if self._traces and (trace := self._traces.get(step)) is not None:
             trace.note(what, key, value)
 
 

@@ -11,6 +11,7 @@ tensors: so it has to be short, and may not wait for anything else.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextvars import Context
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -22,6 +23,10 @@ from flowrt.rendezvous import LocalRendezvous
 
 Ended: TypeAlias = Callable[[Sequence[Any], BaseException | None], object]
 """``ended(values, None)`` or ``ended((), error)``, called once, by the thread that came to the end."""
+
+_QUIET = Context()
+"""What NumPy warns of is no error of a program. A copy of this takes 0.05 us, `numpy.errstate` 0.8."""
+_QUIET.run(np.seterr, all="ignore")
 
 
 @final
@@ -55,7 +60,7 @@ class Relay:
         failure: BaseException | None = error
         if error is None:
             try:
-                if not self._is_over(value):
+                if not _QUIET.copy().run(self._is_over, value):
                     return
                 self._control.check()
                 values = self._finish()
@@ -67,14 +72,13 @@ class Relay:
 
     def _is_over(self, value: Any) -> bool:
         """Give the program ``value`` and run it; False when another thread goes on with it, maybe already."""
-        with np.errstate(all="ignore"):  # it is the thread's own
+        key = resume(self._program, value)
+        while key is not None:
+            self._control.check()
+            value = None
+            if key is not PAUSE:
+                value = self._rendezvous.take_or_wait(key, self._arrived)
+                if value is None:
+                    return False
             key = resume(self._program, value)
-            while key is not None:
-                self._control.check()
-                value = None
-                if key is not PAUSE:
-                    value = self._rendezvous.take_or_wait(key, self._arrived)
-                    if value is None:
-                        return False
-                key = resume(self._program, value)
         return True

@@ -65,6 +65,13 @@ class Role(Enum):
 # --- events
 
 
+class WorkerCame(NamedTuple):
+    """``worker`` has made ``session``, and is about to begin a step: if it is lost before, that is noted."""
+
+    worker: int
+    session: int
+
+
 class StepBegun(NamedTuple):
     """``worker``, with ``clock`` steps behind it, wants to read. Answered with the version. A worker that had
     left, or was lost, is a member again; ``session`` is the one that it has now.
@@ -152,7 +159,7 @@ class Ticked(NamedTuple):
 
 Event: TypeAlias = (
     StepBegun | GradientPushed | UpdateEnded | StateAsked | StateReplicated | StateArrived | PromotionAsked
-    | WorkerLeft | WorkerLost | RequestLeft | Ticked
+    | WorkerCame | WorkerLeft | WorkerLost | RequestLeft | Ticked
 )  # fmt: skip
 
 # --- actions
@@ -198,7 +205,7 @@ class ParameterShard:
         self.clocks = [0] * policy.workers
         self.members = set(range(policy.workers))
         self._sessions: dict[int, int] = {}
-        """Those in which the workers began their last steps."""
+        """Those in which the workers came, or began their last steps."""
         self._lost: dict[int, WorkerLost] = {}
         self.staleness: Counter[int] = Counter()
         """How many versions old the gradients were that made updates."""
@@ -232,10 +239,8 @@ class ParameterShard:
                 return self._install(event)
             case PromotionAsked():
                 return self._promote()
-            case WorkerLeft(worker):
-                return self._leave(worker)
-            case WorkerLost():
-                return self._note_lost(event)
+            case WorkerCame() | WorkerLeft() | WorkerLost():
+                return self._come_or_go(event)
             case RequestLeft(request):
                 self._beginning.pop(request, None)
                 self._asking.pop(request, None)
@@ -264,10 +269,8 @@ class ParameterShard:
 
     def _begin(self, step: StepBegun) -> list[Action]:
         self._serve_as_primary()
-        self._check_worker(step.worker)
+        self._note_session(step.worker, step.session)
         self.members.add(step.worker)
-        self._sessions[step.worker] = step.session
-        self._lost.pop(step.worker, None)
         if self._may_begin(step):
             return [Answer(step.request, self.version)]
         self.waits += 1
@@ -292,7 +295,22 @@ class ParameterShard:
             del self._beginning[step.request]
         return [Answer(step.request, self.version) for step in ready]
 
-    # --- workers that are gone
+    # --- workers that come and go
+
+    def _come_or_go(self, event: WorkerCame | WorkerLeft | WorkerLost) -> list[Action]:
+        match event:
+            case WorkerCame(worker, session):
+                return self._note_session(worker, session)
+            case WorkerLeft(worker):
+                return self._leave(worker)
+            case WorkerLost():
+                return self._note_lost(event)
+
+    def _note_session(self, worker: int, session: int) -> list[Action]:
+        self._check_worker(worker)
+        self._sessions[worker] = session
+        self._lost.pop(worker, None)
+        return []
 
     def _leave(self, worker: int) -> list[Action]:
         self.members.discard(worker)

@@ -30,6 +30,7 @@ from flowrt.graph.parameter_shard import (
     StepBegun,
     Ticked,
     UpdateEnded,
+    WorkerCame,
     WorkerLeft,
     WorkerLost,
     histogram,
@@ -77,6 +78,10 @@ class ShardService:
     def policy(self) -> Policy:
         return self._shard.policy
 
+    def attend(self, worker: int, session: int) -> None:
+        """``worker`` has made ``session``, which is its name for `lose`."""
+        self._tell(WorkerCame(worker, session))
+
     def begin(self, worker: int, clock: int, session: int = 0) -> int:
         """Wait until ``worker`` may begin its step; the version that it reads at least. ``session`` is its
         name for `lose`.
@@ -116,7 +121,7 @@ class ShardService:
         self._tell(WorkerLeft(worker))
 
     def lose(self, worker: int, session: int, why: str) -> None:
-        """The session in which ``worker`` began its last step was lost."""
+        """The session in which ``worker`` came, or began its last step, was lost."""
         self._tell(WorkerLost(worker, session, why, time.monotonic()))
 
     def status(self) -> ShardStatus:

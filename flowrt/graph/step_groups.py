@@ -3,7 +3,9 @@
     rank's start     lays its value down; the last one's computes what all get, by the operation's kernel
     rank's wait      takes its result
 
-A step has its own `StepGroup`, so steps that run at once do not meet.
+A step has its own `StepGroup`, so steps that run at once do not meet. All ranks are parts of one operation,
+and none can be lost without the step: a rank waits for the others, however long their kernels take, until
+they come or the step ends, by its deadline, a cancellation or another kernel's error.
 """
 
 from __future__ import annotations
@@ -15,15 +17,13 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
-from flowrt.errors import DeadlineExceededError, FailedPreconditionError, OpError
+from flowrt.errors import FailedPreconditionError, OpError
 from flowrt.graph.collectives.ends import gets
 from flowrt.graph.op_def import op_def
 from flowrt.graph.step import StepEnd, current_step, wait_until
 
 PREFIX = "step;"
 """Begins the keys of these groups, behind which their size stands: no key of a user's has a semicolon."""
-TIMEOUT_S = 60.0
-"""For how long a rank waits for the others of its step."""
 
 Results = Mapping[int, Any]
 """By rank; a rank that gets nothing is not there."""
@@ -57,16 +57,10 @@ class StepGroup:
             self._changed.notify_all()
 
     def take(self, edge: str, rank: int) -> Any:
-        """What ``rank`` gets. Raises `DeadlineExceededError` if the others do not come, and what ends the
-        step.
-        """
+        """What ``rank`` gets, when all have come. Raises what ends the step."""
         with self._changed:
-            if wait_until(lambda: (edge, rank) in self._results, self._changed.wait, TIMEOUT_S):
-                return self._results.pop((edge, rank))
-            here = sorted(self._given.get(edge, ()))
-        raise DeadlineExceededError(
-            f"{edge}: expected all ranks of the step within {TIMEOUT_S:g} s; only {here} came"
-        )
+            wait_until(lambda: (edge, rank) in self._results, self._changed.wait)
+            return self._results.pop((edge, rank))
 
 
 _lock = threading.Lock()

@@ -12,6 +12,8 @@ from __future__ import annotations
 import atexit
 import logging
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,19 @@ def recent_step_stats() -> list[Any]:
         stats.append(StepStats())
         recorder.fill(stats[-1])
     return stats
+
+
+@contextmanager
+def kept_steps() -> Iterator[None]:
+    """Within, the last `DEFAULT_STEPS` steps are kept, if not more or fewer are already."""
+    if recent_steps() is not None:
+        yield
+        return
+    keep_recent_steps(DEFAULT_STEPS)
+    try:
+        yield
+    finally:
+        keep_recent_steps(0)
 
 
 def write_recent_steps(path: Path) -> None:

@@ -34,7 +34,8 @@ class Outgoing:
 
     def end(self) -> None:
         """It is written, or never will be."""
-        self.close_descriptors()
+        if self.descriptors:
+            self.close_descriptors()
         if self.sent is not None:
             self.sent()
 
@@ -112,11 +113,14 @@ class FrameWriter:
             frame.end()
             return
         if count:
-            frame.close_descriptors()
             frame.buffers = _drop(frame.buffers, count)
         if not frame.buffers:
             frame.end()
-        self._pass_on(frame if frame.buffers else None)
+            self._pass_on(None)
+            return
+        if count:
+            frame.close_descriptors()
+        self._pass_on(frame)
 
     def _pass_on(self, rest: Outgoing | None) -> None:
         """To the thread, if there is more to write."""

@@ -77,21 +77,21 @@ def encode(kind: int, header: bytes, payload: Sequence[Bytes] = ()) -> list[Buff
 
     Raises `InvalidArgumentError` for arrays of another dtype or layout, and beyond a limit.
     """
-    prefix = _encode_prefix(kind, header, [array.nbytes for array in payload])
     if not payload:
-        return [prefix]
+        return [_encode_prefix(kind, header, ())]
+    prefix = _encode_prefix(kind, header, [array.nbytes for array in payload])
     views = [_view(array) for array in payload if array.nbytes]
     if sum(view.nbytes for view in views) <= JOINED:
         return [b"".join([prefix, *views])]
     return [prefix, *views]
 
 
-def _encode_prefix(kind: int, header: bytes, lengths: list[int]) -> bytes:
+def _encode_prefix(kind: int, header: bytes, lengths: Sequence[int]) -> bytes:
     if len(header) > MAX_HEADER:
         raise InvalidArgumentError(
             f"frame: expected a header of at most {MAX_HEADER} bytes; got {len(header)}"
         )
-    if len(lengths) > MAX_ARRAYS or max(lengths, default=0) > MAX_ARRAY:
+    if lengths and (len(lengths) > MAX_ARRAYS or max(lengths) > MAX_ARRAY):
         raise InvalidArgumentError(
             f"frame: expected at most {MAX_ARRAYS} arrays of at most {MAX_ARRAY} bytes; "
             f"got {len(lengths)}, the largest of {max(lengths)} bytes"

@@ -35,17 +35,14 @@ class Lifeline:
         self._lock = threading.Lock()
         self._reason = "closed by this task"
         self._cause: BaseException | None = None
-        self._is_read = self._closed = False
-        self._is_open = True
-
-    @property
-    def wants_frames(self) -> bool:
-        """Whether this task has not closed the connection."""
-        return not self._closed
+        self._is_read = False
+        self._is_open = self.wants_frames = True
+        """``wants_frames``: this task has not closed the connection."""
 
     def check(self) -> None:
         """Raises `UnavailableError` unless open, `FailedPreconditionError` in a forked child."""
-        self._check_process()
+        if os.getpid() != self._pid:
+            raise self._forked()
         if not self._is_open:
             raise self._error()
 
@@ -71,7 +68,7 @@ class Lifeline:
         """This task wants no more. Returns False if it said so before."""
         self._check_process()
         with self._lock:
-            is_first, self._closed, self._is_open = not self._closed, True, False
+            is_first, self.wants_frames, self._is_open = self.wants_frames, False, False
             return is_first
 
     @contextmanager
@@ -106,7 +103,7 @@ class Lifeline:
                 error.with_traceback(None),
             )
         release()
-        if receiver is not None and not self._closed:
+        if receiver is not None and self.wants_frames:
             receiver.on_lost(connection, self._error())
 
     def _error(self) -> UnavailableError:
@@ -117,10 +114,13 @@ class Lifeline:
     def _check_process(self) -> None:
         """Threads do not live through a fork, and locks stay as they were: a child must touch nothing."""
         if os.getpid() != self._pid:
-            raise FailedPreconditionError(
-                f"{self._what}: expected a call in process {self._pid}, which opened it; got one in its "
-                f"forked child {os.getpid()}. Start processes by spawn, or connect after the fork"
-            )
+            raise self._forked()
+
+    def _forked(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"{self._what}: expected a call in process {self._pid}, which opened it; got one in its "
+            f"forked child {os.getpid()}. Start processes by spawn, or connect after the fork"
+        )
 
 
 def join(thread: threading.Thread | None, timeout_s: float) -> None:

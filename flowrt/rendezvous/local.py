@@ -38,7 +38,7 @@ class LocalRendezvous:
     def __init__(self, table: Any = None) -> None:
         """``table``: another than `RendezvousTable`, whose actions `_perform` knows."""
         self._lock = threading.Lock()
-        self._table = RendezvousTable[Done]() if table is None else table
+        self._table: Any = RendezvousTable[Done]() if table is None else table
 
     def send(self, key: Hashable, value: Any) -> None:
         """Hand ``value`` to the oldest receive of ``key``, or keep it for the next one."""

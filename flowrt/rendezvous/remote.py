@@ -74,7 +74,7 @@ class RemoteTable(Generic[W]):
     def send(self, key: Any, value: Any) -> Sequence[Any]:
         """Raises the abort's error, a copy of it."""
         actions = self._table.send(key, value)
-        return self._counted(actions) if actions else actions
+        return (self._count(actions[0]),) if actions else actions
 
     def recv(self, key: Any, waiter: W) -> Sequence[Any]:
         return self._table.recv(key, waiter) or (() if key in self._asked else self.ask((key,)))
@@ -106,16 +106,17 @@ class RemoteTable(Generic[W]):
 
     def serve(self, key: str, waiter: W) -> Sequence[Any]:
         """Another task asks for ``key``."""
-        return self._counted(self._table.recv(key, _Serving(waiter)))
+        actions = self._table.recv(key, _Serving(waiter))
+        return (self._count(actions[0]),) if actions else actions
 
     def delivered(self) -> Sequence[Any]:
         """The bytes of a value have left for another task."""
         self._leaving -= 1
-        return self._drained()
+        return self._drained() if self._end else ()
 
     def arrived(self, key: str, value: Any) -> Sequence[Any]:
         """Another task's answer. One that nobody asked for, or that came before, changes nothing."""
-        if key not in self._asked or self._table.is_aborted:
+        if key not in self._asked:  # after an abort nothing is
             return ()
         self._asked.remove(key)
         return self._table.send(key, value)
@@ -127,7 +128,7 @@ class RemoteTable(Generic[W]):
 
     def abort(self, error: OpError) -> Sequence[Any]:
         self._asked.clear()
-        return [*self._counted(self._table.abort(error)), *self._drained()]
+        return [*map(self._count, self._table.abort(error)), *self._drained()]
 
     @property
     def is_empty(self) -> bool:
@@ -146,14 +147,14 @@ class RemoteTable(Generic[W]):
         if self._leaving < 0:
             raise InternalError(f"rendezvous: expected values to leave once; got {-self._leaving} more")
 
-    def _counted(self, actions: Sequence[Action[W | _Serving[W]]]) -> Sequence[Any]:
-        """``actions`` with the waiters of other tasks as they came; what these are given is leaving."""
-        return [self._count(action) if type(action[0]) is _Serving else action for action in actions]
-
     def _count(self, action: Action[Any]) -> Action[W]:
-        kind, (serving, outcome) = type(action), action
+        """``action`` with the waiter of another task as it came; what that is given is leaving."""
+        waiter = action[0]
+        if type(waiter) is not _Serving:
+            return action
+        kind = type(action)
         self._leaving += kind is Deliver
-        return kind(serving.waiter, outcome)
+        return kind(waiter.waiter, action[1])
 
     def _drained(self) -> Sequence[Any]:
         if not self._end or self._is_over or not self.is_empty:
@@ -179,17 +180,17 @@ class RemoteRendezvous(LocalRendezvous):
 
     def ask(self, keys: Iterable[str]) -> None:
         """Have the values of ``keys`` sent here, those of one task by one request."""
-        self._do("ask", keys)
+        self._do(self._table.ask, keys)
 
     def serve(self, key: str, done: Done) -> None:
         """Have ``done`` called with the value of ``key`` for another task; `delivered` when it has left."""
-        self._do("serve", key, done)
+        self._do(self._table.serve, key, done)
 
     def delivered(self) -> None:
-        self._do("delivered")
+        self._do(self._table.delivered)
 
     def arrived(self, key: str, value: Any) -> None:
-        self._do("arrived", key, value)
+        self._do(self._table.arrived, key, value)
 
     def awaited(self) -> list[str]:
         """What other tasks were asked for and have not sent."""
@@ -200,15 +201,19 @@ class RemoteRendezvous(LocalRendezvous):
     def end(self, drained: Callable[[], object]) -> None:
         """The programs have ended; ``drained`` is called when all that they made for others has left."""
         self._on_drained = drained
-        self._do("end")
+        self._do(self._table.end)
 
-    def _do(self, what: str, *arguments: Any) -> None:
+    def _do(self, decide: Callable[..., Sequence[Any]], *arguments: Any) -> None:
         with self._lock:
-            actions = getattr(self._table, what)(*arguments)
+            actions = decide(*arguments)
         if actions:
             self._perform(actions)
 
     def _perform(self, actions: Sequence[Any]) -> None:
+        if len(actions) == 1 and type(actions[0]) is Deliver:  # nearly always
+            waiter, value = actions[0]
+            waiter(value, None)
+            return
         matched = []
         for action in actions:
             kind = type(action)

@@ -36,9 +36,8 @@ class SocketConnection(Connection):
         self._decoder = FrameDecoder(allocate)
         self._life = Lifeline(f"connection to {self.peer} ({kind})")
         self._shared = SharedFrames(self._poke) if kind == "unix" else None
-        self._writer = FrameWriter(
-            sock, self.peer, self._control, lambda error: self._life.lose(str(error), error)
-        )
+        control = _no_control if self._shared is None else self._shared.control
+        self._writer = FrameWriter(sock, self.peer, control, lambda error: self._life.lose(str(error), error))
         self._reader: threading.Thread | None = None
         stream.on_end(sock.end_reading)
 
@@ -137,8 +136,9 @@ class SocketConnection(Connection):
 
     # --- shared memory
 
-    def _control(self) -> Outgoing | None:
-        return None if self._shared is None else self._shared.control()
-
     def _poke(self) -> None:
         self._writer.poke()
+
+
+def _no_control() -> None:
+    """Without shared memory there is nothing to say of it."""

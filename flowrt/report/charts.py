@@ -42,8 +42,16 @@ class Frame(NamedTuple):
     y: Scale
 
 
-def curves(lines: Mapping[str, Sequence[Point]], width: float = 340, height: float = 190) -> Markup:
-    """The points of each name by step. What is no finite number is left out, and the line has a gap."""
+def curves(
+    lines: Mapping[str, Sequence[Point]],
+    width: float = 340,
+    height: float = 190,
+    name_y: Callable[[float], str] = number,
+    ticks_y: Callable[..., list[float]] = ticks,
+) -> Markup:
+    """The points of each name by step. What is no finite number is left out, and the line has a gap.
+    ``name_y`` writes a value, ``ticks_y`` says at which there is a line.
+    """
     finite = {name: [p for p in points if math.isfinite(p.value)] for name, points in lines.items()}
     every = [point for points in finite.values() for point in points]
     if not every:
@@ -53,11 +61,13 @@ def curves(lines: Mapping[str, Sequence[Point]], width: float = 340, height: flo
         _curve(frame, points, f"c{i % NUM_COLOURS}") for i, points in enumerate(lines.values()) if points
     ]
     shown = [
-        {"name": name, "points": [[_px(frame.x(p.step)), _px(frame.y(p.value)), p.step, number(p.value)]
+        {"name": name, "points": [[_px(frame.x(p.step)), _px(frame.y(p.value)), p.step, name_y(p.value)]
                                   for p in thinned(points)]}
         for name, points in finite.items()
     ]  # fmt: skip
-    return _svg(frame.width, frame.height, _axes(frame, number, number), drawn, points=json.dumps(shown))
+    return _svg(
+        frame.width, frame.height, _axes(frame, number, name_y, ticks_y), drawn, points=json.dumps(shown)
+    )
 
 
 def areas(

@@ -33,7 +33,11 @@ def write_report(directory: Path, target: Path) -> Path:
     Raises `NotFoundError` for a directory that is none or has nothing to show, and the
     `OpError` of a place that cannot be written.
     """
-    run = read_run(directory)
+    return write_page(read_run(directory), target)
+
+
+def write_page(run: Run, target: Path) -> Path:
+    """Write the report of ``run`` to ``target``, as `write_report`."""
     check_target(target)
     write_target(target, make_page(run).encode("utf-8", "replace"))  # names of files may be no text
     return target

@@ -6,7 +6,9 @@ directory that has nothing to show at all is an error.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import re
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -16,6 +18,7 @@ from google.protobuf.message import DecodeError
 from flowrt.distribute.flight_recorder import SUFFIX, Record, read_record
 from flowrt.errors import NotFoundError, OpError
 from flowrt.graph.tensor_proto import decode_tensor
+from flowrt.profiler.live_bytes import live_bytes
 from flowrt.profiler.steps import Step, read_step
 from flowrt.protos.event_pb2 import Event
 from flowrt.protos.step_stats_pb2 import RunMetadata
@@ -23,6 +26,11 @@ from flowrt.summary.event_file import read_events
 
 MAX_TRACES = 50
 """Traced steps that are looked at, the last ones: each may have 100,000 operations."""
+
+
+HEAD_BYTES = 4096
+TIMELINE = re.compile(rb'\s*(\{\s*("[^"]*"\s*:\s*"[^"]*"\s*,\s*)*"traceEvents"\s*:|\[\s*\{\s*"ph")')
+"""How a Chrome trace begins: an object with its events, or these alone."""
 
 
 class Point(NamedTuple):
@@ -48,6 +56,10 @@ class Run:
     curves: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
     """Of each scalar's tag, by the folder of the event file: points by step."""
     traces: list[Trace] = field(default_factory=list)
+    peaks: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
+    """Of each device, by the folder of the event file: the most bytes of results that were alive at once in
+    each traced step, also in those that are not looked at.
+    """
     records: list[Record] = field(default_factory=list)
     trace_files: list[Path] = field(default_factory=list)
     """For Perfetto."""
@@ -66,13 +78,13 @@ def read_run(directory: Path) -> Run:
         what = "a file" if directory.exists() else "nothing"
         raise NotFoundError(f"{directory}: expected the directory of a run; got {what}")
     run = Run(directory)
-    for path in sorted(directory.rglob("*"), key=lambda path: (len(path.parts), path)):
+    for path in sorted(_files_below(run), key=lambda path: (len(path.parts), path)):
         if "tfevents" in path.name and path.is_file():
             _read_events(run, path)
         elif path.name.endswith(SUFFIX):
             _read_record(run, path)
-        elif path.name.endswith(".trace.json") or path.match("timeline-*.json"):
-            run.trace_files.append(path)
+        elif path.suffix == ".json" and path.is_file():
+            _look_at_json(run, path)
     if not (run.files or run.trace_files):
         raise NotFoundError(
             f"{directory}: expected event files, flight records or traces; got none"
@@ -83,6 +95,28 @@ def read_run(directory: Path) -> Run:
         run.notes.append(f"{dropped} traced steps are not shown: only the last {MAX_TRACES} are looked at")
         del run.traces[:dropped]
     return run
+
+
+def _files_below(run: Run) -> Iterator[Path]:
+    """All files in the run's directory and its folders; of a folder that cannot be read there is a note."""
+
+    def note(error: OSError) -> None:
+        run.notes.append(f"{_inside(run, error.filename)}: cannot read it: {error.strerror or error}.")
+
+    for folder, _, names in os.walk(run.directory, onerror=note):
+        yield from (Path(folder, name) for name in names)
+
+
+def _look_at_json(run: Run, path: Path) -> None:
+    """A timeline is told by how it begins, whatever its name: ``FLOWRT_TRACE=run.json`` gives it any."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError as error:
+        run.notes.append(f"{path.relative_to(run.directory)}: cannot read it: {error.strerror or error}.")
+        return
+    if TIMELINE.match(head):
+        run.trace_files.append(path)
 
 
 def _read_events(run: Run, path: Path) -> None:
@@ -139,6 +173,14 @@ def _take_trace(run: Run, name: str, event: Event) -> None:
     step = read_step(metadata.step_stats)
     if step.operations:
         run.traces.append(Trace(tagged.tag, step))
+        _take_peaks(run, name, event, step)
+
+
+def _take_peaks(run: Run, name: str, event: Event, step: Step) -> None:
+    for device, samples in live_bytes(step).items():
+        peak = max(nbytes for _, nbytes in samples)
+        points = run.peaks.setdefault(device, {}).setdefault(name, [])
+        _append(points, Point(event.step, event.wall_time, float(peak)))
 
 
 def _read_record(run: Run, path: Path) -> None:

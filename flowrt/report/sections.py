@@ -15,8 +15,8 @@ from flowrt.profiler.steps import Operation, Step
 from flowrt.report import charts
 from flowrt.report.charts import Bar, Mark
 from flowrt.report.markup import Child, Markup, element, joined
-from flowrt.report.read_run import Run
-from flowrt.report.scale import duration, number, share, size
+from flowrt.report.read_run import Point, Run
+from flowrt.report.scale import byte_ticks, duration, number, share, size
 from flowrt.report.step_times import (
     ACTIVITIES,
     Traffic,
@@ -135,7 +135,7 @@ def sent(run: Run) -> Markup:
 
 
 def memory(run: Run) -> Markup:
-    """Live tensors during the last traced step, and the pool's peak."""
+    """Live tensors: the most of each traced step, and those during the last; and the pool's peak."""
     if not run.traces:
         return _missing("Memory", "no traced steps", TRACES_BY)
     step = run.traces[-1].step
@@ -149,6 +149,7 @@ def memory(run: Run) -> Markup:
     for op in step.operations:
         if op.pool_bytes:
             pools[short_device(op.device)] = max(pools[short_device(op.device)], op.pool_bytes)
+    over_run = _peaks(run)
     peaks = [
         f"{name} {size(max(value for _, value in pairs))}"
         + (f" (its pool, with variables and plans: {size(pools[name])})" if name in pools else "")
@@ -156,9 +157,17 @@ def memory(run: Run) -> Markup:
     ]
     return _section(
         "Memory",
-        element("p", f"Results of operations that are alive during the step; at most {', '.join(peaks)}."),
+        element(
+            "p",
+            f"Results of operations that are alive during {run.traces[-1].tag}, the last;"
+            f" at most {', '.join(peaks)}.",
+        ),
         charts.areas(lines),
         _legend(list(lines)),
+        element("h3", "Over the run"),
+        element("p", "The most bytes of results that were alive at once, of each traced step."),
+        charts.curves(over_run, width=1040, name_y=size, ticks_y=byte_ticks),
+        _legend(list(over_run)),
     )
 
 
@@ -206,6 +215,16 @@ SECTIONS = (header, notes, curves, step_times, slowest_ops, sent, memory, cluste
 
 def _steps(run: Run) -> list[Step]:
     return [trace.step for trace in run.traces]
+
+
+def _peaks(run: Run) -> dict[str, list[Point]]:
+    """By device, and by folder if there are several."""
+    folders = {folder for each in run.peaks.values() for folder in each}
+    return {
+        short_device(device) + (f", {folder}" if len(folders) > 1 else ""): points
+        for device, each in sorted(run.peaks.items())
+        for folder, points in each.items()
+    }
 
 
 def _by_interest(tag: str) -> tuple[bool, str]:

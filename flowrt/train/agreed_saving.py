@@ -1,4 +1,4 @@
-"""Checkpoints where workers have graphs of their own: the first one writes, all read what is saved.
+"""Checkpoints and summaries where workers have graphs of their own: the first one writes, all read.
 
 A variable that each replica of all workers has written for itself (synchronization ON_READ) has one value
 only when all of them are asked. So the first worker's hook tells the others in every run whether it is going
@@ -6,14 +6,18 @@ to save after it:
 
     first worker   CheckpointSaverHook   due, by its steps or its clock   --agreed-->   reads, writes
     the others     SavePartnerHook                                        --agreed-->   read
+
+A summary of what all workers compute together (`Strategy.reduce`) is fetched by all of them, in the runs in
+which the first one's clock says so: each has a `SummarySaverHook`, and those of the others write nothing.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, final
 
 from flowrt.dtypes import int32
-from flowrt.graph.graph import get_default_graph
+from flowrt.graph.graph import Operation, get_default_graph
 from flowrt.graph.ops.constant import placeholder
 from flowrt.train.basic_session_run_hooks import required_global_step
 from flowrt.train.coordinator import Coordinator
@@ -24,7 +28,7 @@ from flowrt.train.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
-from flowrt.variables import global_variables
+from flowrt.variables import GraphKeys, global_variables
 
 
 def strategy_of_workers() -> Any:
@@ -38,12 +42,38 @@ def strategy_of_workers() -> Any:
     return None
 
 
+def needs_all_workers(fetches: Sequence[Any]) -> bool:
+    """Whether to run ``fetches`` takes ranks of a group that are not in the default graph."""
+    graph = get_default_graph()
+    ahead = [graph.as_graph_element(fetch) for fetch in fetches]
+    ahead = [each if isinstance(each, Operation) else each.op for each in ahead]
+    seen = set(ahead)
+    while ahead:
+        op = ahead.pop()
+        attrs = op.node.attrs
+        if "group_size" in attrs and len(attrs["ranks"]) < attrs["group_size"]:
+            return True
+        new = {*(tensor.op for tensor in op.inputs), *op.control_inputs} - seen
+        seen |= new
+        ahead += new
+    return False
+
+
+def summaries_of(scaffold: Scaffold) -> list[Any]:
+    """What the summary operation of ``scaffold`` runs, or is going to be made of."""
+    if scaffold.summary_op is not None:
+        given = scaffold.summary_op
+        return list(given) if isinstance(given, list | tuple) else [given]
+    graph = get_default_graph()
+    return graph.get_collection(GraphKeys.SUMMARY_OP) or graph.get_collection(GraphKeys.SUMMARIES)
+
+
 @final
 class SaveAgreement:
     """Of a run: ``due`` is what the first worker feeds, ``agreed`` what all fetch."""
 
-    def __init__(self, strategy: Any) -> None:
-        with get_default_graph().name_scope("save_agreement"):
+    def __init__(self, strategy: Any, name: str) -> None:
+        with get_default_graph().name_scope(name):
             self._due = placeholder(int32, [])
             self._agreed = strategy.extended.broadcast_to(self._due, strategy.extended.worker_devices[0])
 
@@ -52,11 +82,23 @@ class SaveAgreement:
         """None where nobody else has to be asked for the variables' values."""
         strategy = strategy_of_workers()
         is_shared = any(variable.shared_value is not None for variable in global_variables())
-        return SaveAgreement(strategy) if strategy is not None and is_shared else None
+        return SaveAgreement(strategy, "save_agreement") if strategy is not None and is_shared else None
+
+    @staticmethod
+    def of_summaries(summaries: Sequence[Any]) -> SaveAgreement | None:
+        """None where the first worker can compute ``summaries`` alone."""
+        strategy = strategy_of_workers()
+        if strategy is None or not needs_all_workers(summaries):
+            return None
+        return SaveAgreement(strategy, "summary_agreement")
 
     def asked(self, global_step: Any, is_due: bool) -> SessionRunArgs:
         """Of the run: its results are the step before it, and whether all save."""
         return SessionRunArgs([global_step, self._agreed], {self._due: int(is_due)})
+
+    def settled(self, session: Any, is_due: bool) -> bool:
+        """Whether all do it, before the run: all workers ask at once, and wait for the first one's word."""
+        return bool(session.run(self._agreed, {self._due: int(is_due)}))
 
 
 @final

@@ -256,7 +256,12 @@ def _batches(
     shapes: Any,
     threads: int = 1,
 ) -> Any:
-    """Batches of the elements ``sources``, each of which ``threads`` threads give to the queue."""
+    """Batches of the elements ``sources``, each of which ``threads`` threads give to the queue. Raises
+    `InvalidArgumentError` for a queue without room.
+    """
+    if what.capacity <= what.reserve:
+        least = f"more than min_after_dequeue={what.reserve}" if what.reserve else "1 or more"
+        raise InvalidArgumentError(f"{what.name}: expected a capacity of {least}; got {what.capacity}")
     with get_default_graph().name_scope(what.name):
         elements = [[convert_to_tensor(tensor) for tensor in _components(source)] for source in sources]
         types = _common_types(elements)

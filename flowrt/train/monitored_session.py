@@ -38,7 +38,7 @@ from flowrt.errors import (
 from flowrt.executor.config import ConfigProto, RunOptions
 from flowrt.executor.session import Session
 from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.train.agreed_saving import SavePartnerHook, strategy_of_workers
+from flowrt.train.agreed_saving import SavePartnerHook, needs_all_workers, strategy_of_workers, summaries_of
 from flowrt.train.coordinator import GRACE_S
 from flowrt.train.hooked_session import HookedSession, StepContext
 from flowrt.train.recording_hooks import CheckpointSaverHook, StepCounterHook, SummarySaverHook
@@ -300,12 +300,13 @@ def MonitoredTrainingSession(
         worker = WorkerSessionCreator(scaffold, master, config, max_wait_secs)
         return MonitoredSession(worker, own_hooks, stop_grace_period_secs, max_wait_secs=max_wait_secs)
     chief = ChiefSessionCreator(scaffold, master, config, checkpoint_dir)
+    summaries = _interval(save_summaries_steps, save_summaries_secs, (100, None))
+    summary_dir = summary_dir or checkpoint_dir
     if strategy is not None and not strategy.extended.should_checkpoint:
-        all_hooks: list[SessionRunHook] = [SavePartnerHook(scaffold)] if saves else []
+        all_hooks = _partner_hooks(scaffold, bool(summary_dir), summaries, saves)
     else:
         all_hooks = check_hooks(chief_only_hooks)
-        summaries = _interval(save_summaries_steps, save_summaries_secs, (100, None))
-        all_hooks += _summary_hooks(scaffold, summary_dir or checkpoint_dir, summaries, log_step_count_steps)
+        all_hooks += _summary_hooks(scaffold, summary_dir, summaries, log_step_count_steps)
         if saves:
             all_hooks.append(CheckpointSaverHook(checkpoint_dir or "", secs, steps, scaffold=scaffold))
     all_hooks += own_hooks
@@ -321,6 +322,18 @@ def _summary_hooks(
         found.append(StepCounterHook(log_steps, output_dir=directory))
     if directory and any(interval):
         found.append(SummarySaverHook(*interval, directory, scaffold=scaffold))
+    return found
+
+
+def _partner_hooks(
+    scaffold: Scaffold, writes_summaries: bool, interval: tuple[Any, Any], saves: bool
+) -> list[SessionRunHook]:
+    """Those of a worker that writes nothing, but has to take part where the first one does."""
+    found: list[SessionRunHook] = []
+    if writes_summaries and any(interval) and needs_all_workers(summaries_of(scaffold)):
+        found.append(SummarySaverHook(*interval, scaffold=scaffold))
+    if saves:
+        found.append(SavePartnerHook(scaffold))
     return found
 
 

@@ -10,7 +10,7 @@ from typing import Any, final
 from flowrt.errors import InvalidArgumentError
 from flowrt.protos.event_pb2 import SessionLog, Summary
 from flowrt.summary.writer import FileWriter, FileWriterCache
-from flowrt.train.agreed_saving import SaveAgreement
+from flowrt.train.agreed_saving import SaveAgreement, summaries_of
 from flowrt.train.basic_session_run_hooks import SecondOrStepTimer, required_global_step
 from flowrt.train.coordinator import Coordinator
 from flowrt.train.graph_files import write_graph
@@ -206,9 +206,13 @@ class SummarySaverHook(SessionRunHook):
         if self._writer is None and self._directory:
             self._writer = FileWriterCache.get(self._directory)
         self._next_step = None
+        summaries = self._summaries() if self._scaffold is None else summaries_of(self._scaffold)
+        self._agreement = SaveAgreement.of_summaries(summaries)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         self._is_due = self._next_step is None or self._timer.should_trigger_for_step(self._next_step)
+        if self._agreement is not None:
+            self._is_due = self._agreement.settled(run_context.session, self._is_due)
         return SessionRunArgs({"step": self._step, "summaries": self._summaries() if self._is_due else []})
 
     def after_run(self, run_context: SessionRunContext, run_values: SessionRunValues) -> None:

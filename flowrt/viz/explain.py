@@ -9,18 +9,14 @@ asked, else of a session like it that is made for this and runs nothing.
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing
 from typing import Any, NamedTuple
 
 from flowrt.cli.table import aligned
 from flowrt.device.spec import DeviceSpec
-from flowrt.errors import FailedPreconditionError
 from flowrt.executor.compile_step import compile_step
-from flowrt.executor.config import ConfigProto
-from flowrt.executor.plan_description import DevicePlan, describe_plan, settled
-from flowrt.executor.session import BaseSession, Session
+from flowrt.executor.plan_description import DevicePlan, describe_plan
+from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.passes.placement_reasons import placement_reasons
@@ -29,13 +25,9 @@ from flowrt.graph.shapes import format_shape
 from flowrt.graph.text import labelled_functions
 from flowrt.viz.formats.wording import size_text
 from flowrt.viz.from_parts import line_of
+from flowrt.viz.plans import read_plan
 from flowrt.viz.question import Question, question, some, title_of
 from flowrt.viz.sources import WORKER, Foreign, ask_worker, on_its_devices, read_source
-
-THIS_PROCESS = ("localhost", 0, 0)
-"""Job, replica and task of the devices of a session without a cluster."""
-
-OF_TASKS = "the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one"
 
 
 class Placed(NamedTuple):
@@ -84,7 +76,8 @@ def explain(
             return _of_foreign(found)
         asked = question(found, fetches, feed_dict)
     step, operations = _title(asked), tuple(_placements(asked))
-    return Explanation(step, operations, *_plans(what, asked))
+    plans, unplanned = read_plan(asked, describe_plan, what if isinstance(what, BaseSession) else None)
+    return Explanation(step, operations, plans or (), unplanned)
 
 
 def _title(asked: Question) -> str:
@@ -156,31 +149,6 @@ def _explained(
 
 def _placed(node: Node, name: str, why: str) -> Placed:
     return Placed(name, node.op.name, node.device, why, line_of(node))
-
-
-# --- plans
-
-
-def _plans(what: object, asked: Question) -> tuple[tuple[DevicePlan, ...], str]:
-    """What was compiled, and why there is nothing in this process."""
-    if isinstance(what, BaseSession):
-        return _plans_of(what, asked)
-    kinds = [device.device_type or "" for device in asked.setting.devices]
-    if {(device.job, device.replica, device.task) for device in asked.setting.devices} != {THIS_PROCESS}:
-        return (), OF_TASKS
-    if set(kinds) - {"CPU", "NULL"}:
-        return (), "it asks for devices that are planned where they are"
-    config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
-    with closing(Session(graph=asked.graph, config=config)) as session:
-        try:
-            return _plans_of(session, asked)
-        except FailedPreconditionError as error:  # datasets and Python functions are not in a file
-            return (), error.message
-
-
-def _plans_of(session: BaseSession, asked: Question) -> tuple[tuple[DevicePlan, ...], str]:
-    plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
-    return ((), OF_TASKS) if plan is None else (describe_plan(settled(plan)), "")
 
 
 # --- text

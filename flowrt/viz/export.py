@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from flowrt.errors import InvalidArgumentError, NotFoundError, ResourceExhaustedError
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
 from flowrt.executor.collector import paused_collector
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
@@ -40,20 +40,27 @@ def export(
     depth: int | None = None,
     focus: str | None = None,
     radius: int = RADIUS,
+    step_stats: Sequence[Any] = (),
 ) -> str:
     """Write ``what`` (see `flowrt.viz.sources.source_of`) to ``path``; returns the path.
 
     ``format`` is one of `FORMATS`, if None the one whose suffix ``path`` has; ``view`` one of `VIEWS`.
     ``depth`` says how many levels of scopes are drawn, ``focus`` the operation or scope whose surroundings of
-    ``radius`` edges are all that is drawn. The file at ``path`` is replaced when all is well, and only then.
+    ``radius`` edges are all that is drawn. Of ``step_stats``, the ``StepStats`` of traced steps
+    (``RunMetadata.step_stats``, `flowrt.profiler.recent_step_stats`), the HTML page has the times of the last
+    that is this step; without one times are estimated. The file at ``path`` is replaced when all is well, and
+    only then.
 
     Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
-    that a format has no use for and a ``path`` that is no file's, or that of ``what``,
-    `ResourceExhaustedError` where the graph is too large for it, and as `Session.run`.
+    that a format has no use for, a ``depth`` below 1, a ``radius`` below 0, and a ``path`` that is no file's,
+    or that of ``what``, `DTypeError` where one of the two is no whole number, `ResourceExhaustedError` where
+    the graph is too large for it, `UnavailableError` and `FailedPreconditionError` without the program or
+    library that a format needs, and as `Session.run`.
     """
-    chosen = check_export(what, path, format, view, depth, focus)
+    chosen = check_export(what, path, format, view, depth, focus, radius)
     source = source_of(what, fetches, feed_dict)
-    return write_target(path, chosen.encode(picture(source, view, chosen, depth, focus, radius)))
+    drawn = picture(source, view, chosen, depth, focus, radius)
+    return write_target(path, chosen.encode(drawn._replace(step_stats=step_stats)))
 
 
 def check_export(
@@ -63,6 +70,7 @@ def check_export(
     view: str,
     depth: int | None,
     focus: str | None,
+    radius: int,
 ) -> Format:
     """The format of an `export` with these arguments. Raises as that, before there is a graph."""
     name = format or format_for(path)
@@ -75,8 +83,19 @@ def check_export(
         )
     if not chosen.has_view and (depth is not None or focus is not None):
         raise InvalidArgumentError(f"format {name}: it has every operation; depth and focus are for drawings")
+    if depth is not None:
+        _check_least("depth", depth, 1)
+    _check_least("radius", radius, 0)
     check_target(path, what)
+    chosen.check()
     return chosen
+
+
+def _check_least(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise DTypeError(f"{name}: expected a whole number; got {value!r}")
+    if value < least:
+        raise InvalidArgumentError(f"{name}: expected a number of at least {least}; got {value}")
 
 
 def format_for(path: str | os.PathLike[str]) -> str:
@@ -119,7 +138,7 @@ def picture(
             " A smaller depth, or a focus, makes it smaller"
         )
     title = f"{source.title}, {view}" if format.has_view else source.title
-    return Picture(title, view, parts, drawn, source.stages)
+    return Picture(title, view, parts, drawn, source.stages, source.code)
 
 
 def _folded(view: GraphView, depth: int | None) -> GraphView:

@@ -22,15 +22,15 @@ from string import Template
 from typing import Any
 
 from flowrt.executor.collector import paused_collector
-from flowrt.executor.plan_description import settled
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
-from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, program_texts
+from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
 from flowrt.viz.question import question
-from flowrt.viz.stages import Stage, stages_of
+from flowrt.viz.sources import Step
+from flowrt.viz.stages import Stage
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
 
@@ -56,8 +56,15 @@ NOTES = {
 def encode_html(picture: Picture) -> bytes:
     """The page of all of ``picture``'s stages. Raises `FailedPreconditionError` without igraph."""
     stages = picture.stages()
+    code, unplanned = picture.code()
+    facts = facts_of(stages[-1])
+    in_groups = {name: code[group] for name, group in facts.fused.items() if group in code}
+    facts = facts._replace(code={**in_groups, **code}, unplanned=unplanned)
+    traced = step_like(picture.step_stats, stages)
+    if traced is not None:
+        facts = facts._replace(seconds=measured_seconds(traced), seconds_are="measured")
     with paused_collector():  # of 20,000 operations a sixth of the time
-        return page(_data(picture.title, stages, facts_of(stages[-1]), picture.view_name))
+        return page(_data(picture.title, stages, facts, picture.view_name))
 
 
 def write_html(
@@ -71,23 +78,19 @@ def write_html(
     """Write the page of a step to ``path``; returns the path. For ``fetches`` and ``feed_dict`` see
     `flowrt.viz.question.question`.
 
-    Beside what ``flowrt export`` writes, the page of a session of this process has every operation's
-    instructions, and with the ``run_metadata`` of a traced step its times are measured, not estimated.
-    Raises as `Session.run` where the step does not compile, and `FailedPreconditionError` without igraph.
+    It is what `flowrt.viz.export` writes, with a title of one's own. With the ``run_metadata`` of a traced
+    step its times are measured, not estimated. Raises as `Session.run` where the step does not compile, and
+    `FailedPreconditionError` without igraph.
     """
     check_target(path)
-    asked = question(source, fetches, feed_dict)
-    stages = stages_of(asked)
-    facts = facts_of(stages[-1])
-    if isinstance(source, BaseSession):
-        plan = source.plan_of([*asked.tensors, *asked.targets], asked.feeds)
-        if plan is not None:
-            facts = facts._replace(code={**facts.code, **program_texts(settled(plan))})
-    if run_metadata is not None:
-        facts = facts._replace(seconds=measured_seconds(run_metadata), seconds_are="measured")
-    with paused_collector():
-        data = page(_data(title, stages, facts))
-    return write_target(path, data)
+    step = Step(
+        title, question(source, fetches, feed_dict), source if isinstance(source, BaseSession) else None
+    )
+    steps = [] if run_metadata is None else [run_metadata.step_stats]
+    nothing = GraphView({}, (), {})
+    return write_target(
+        path, encode_html(Picture(title, "logical", {}, nothing, step.stages, step.code, steps))
+    )
 
 
 def _data(title: str, stages: Sequence[Stage], facts: OpFacts, view_name: str = "logical") -> dict[str, Any]:

@@ -1,15 +1,15 @@
 """What is known of operations beside the graph: how long they take, what was compiled for them, what they are
 fused in.
 
-    the last stage       -> estimated seconds, the scalar programs of fused groups
-    RunMetadata          -> measured seconds
+    the last stage       -> estimated seconds, groups
+    StepStats            -> measured seconds
     a plan of a session  -> each operation's instructions, with where its operands are
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.executor.cost import CALL_SECONDS, node_seconds
 from flowrt.executor.fused_program import fused_program
@@ -21,16 +21,21 @@ from flowrt.profiler.costs import node_costs
 from flowrt.profiler.steps import read_step
 from flowrt.viz.stages import Stage
 
+Code: TypeAlias = Mapping[str, Sequence[str]]
+"""By the name of an operation the texts that run it: lines of programs, and of a group its loop."""
+
 
 class OpFacts(NamedTuple):
-    """By the name of the operation: seconds a step, the text of the program that runs it, and the operation
-    that stands for the group in which it is fused.
+    """By the name of the operation: seconds a step, the texts that run it, and the operation that stands for
+    the group in which it is fused.
     """
 
     seconds: Mapping[str, float] = {}
     seconds_are: str = ""
     """Where they come from: "estimated", "measured"."""
-    code: Mapping[str, str] = {}
+    code: Mapping[str, Sequence[str]] = {}
+    unplanned: str = ""
+    """Why there is no code."""
     fused: Mapping[str, str] = {}
 
 
@@ -43,7 +48,7 @@ def facts_of(last: Stage) -> OpFacts:
         if not _costs_nothing(node)
     }
     fused = {**last.fused, **{name: name for name in last.fused.values()}}
-    return OpFacts(seconds, "estimated", _loops(list(last.parts.values())), fused)
+    return OpFacts(seconds, "estimated", fused=fused)
 
 
 PRODUCTS_FASTER = 10
@@ -58,18 +63,46 @@ def _estimated(part: Subgraph, node: Node) -> float:
     return CALL_SECONDS + (seconds - CALL_SECONDS) / PRODUCTS_FASTER if node.op.cost is not None else seconds
 
 
-def measured_seconds(run_metadata: Any) -> dict[str, float]:
-    """From a ``RunMetadata`` message; of an operation that ran several times, or on several devices, all
+ALIKE = 0.5
+"""Of the operations of two steps the share that both have, from which on they are taken for the same one."""
+
+
+def step_like(steps: Sequence[Any], stages: Sequence[Stage]) -> Any:
+    """Of the ``StepStats`` of ``steps`` the last that traces the step of ``stages``, with its groups of
+    operations or before they were compiled; None where there is none.
+
+    Steps are told from each other by their operations: by the Jaccard index of these.
+    """
+    expected = [
+        {
+            node.name
+            for part in _all_parts([*stage.parts.values()])
+            for node in part
+            if not _costs_nothing(node)
+        }
+        for stage in stages[-2:]
+    ]
+    best, least = None, ALIKE
+    for step in steps:
+        traced = {entry.node_name for device in step.dev_stats for entry in device.node_stats}
+        alike = max(len(traced & names) / max(1, len(traced | names)) for names in expected)
+        if alike >= least:
+            best, least = step, alike
+    return best
+
+
+def measured_seconds(step_stats: Any) -> dict[str, float]:
+    """From a ``StepStats`` message; of an operation that ran several times, or on several devices, all
     together. A receive has none: what it waited is the time of others.
     """
     seconds: dict[str, float] = {}
-    for cost in node_costs([read_step(run_metadata.step_stats)]):
+    for cost in node_costs([read_step(step_stats)]):
         if cost.micros:
             seconds[cost.name] = seconds.get(cost.name, 0.0) + cost.micros / 1e6
     return seconds
 
 
-def program_texts(plan: Plan) -> dict[str, str]:
+def program_texts(plan: Plan) -> Code:
     """By operation the lines of ``plan``'s programs that run it; a fused group's are followed by its loop."""
     texts: dict[str, list[str]] = {}
     for program in plan.programs:
@@ -78,7 +111,7 @@ def program_texts(plan: Plan) -> dict[str, str]:
             texts.setdefault(line.node.name, []).append(text.strip())
     for name, loop in _loops([part.subgraph for part in plan.partitions.values()]).items():
         texts.setdefault(name, []).append(loop)
-    return {name: "\n".join(lines) for name, lines in texts.items()}
+    return texts
 
 
 def _loops(parts: Sequence[Subgraph]) -> dict[str, str]:
@@ -102,4 +135,4 @@ def _all_parts(parts: Sequence[Subgraph]) -> Iterator[Subgraph]:
 
 def _costs_nothing(node: Node) -> bool:
     """Whether nothing runs for it: it is there already, or a view of what is."""
-    return node.op.name in ("Const", "_Feed") or node.op.effect is Effect.HANDLE or node.op.alias
+    return node.op.name in ("Const", "_Feed", "NoOp") or node.op.effect is Effect.HANDLE or node.op.alias

@@ -95,7 +95,8 @@ class _Encoder:
             "facts": {
                 "seconds": self._by_name(facts.seconds),
                 "secondsAre": facts.seconds_are,
-                "code": self._by_name({k: self.strings.row(v) for k, v in facts.code.items()}),
+                "code": self._by_name({k: [*map(self.strings.row, v)] for k, v in facts.code.items()}),
+                "unplanned": facts.unplanned,
                 "fused": self._by_name({k: self.strings.row(v) for k, v in facts.fused.items()}),
             },
             "attrs": [[self.strings.row(text) for pair in attrs for text in pair] for attrs in self._attrs],

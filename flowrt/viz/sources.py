@@ -36,6 +36,8 @@ from flowrt.summary.event_file import read_events
 from flowrt.train.durable_files import typed_os_errors
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
+from flowrt.viz.op_facts import Code, program_texts
+from flowrt.viz.plans import read_plan
 from flowrt.viz.question import Question, devices_asked_for, question, title_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
@@ -54,7 +56,9 @@ GraphDef = Any  # the message of flowrt.protos.graph_pb2
 
 
 class Source(Protocol):
-    """``title`` says what it is, ``parts(view)`` gives one of `VIEWS`, ``stages()`` those of its compile."""
+    """``title`` says what it is, ``parts(view)`` gives one of `VIEWS`, ``stages()`` those of its compile,
+    ``code()`` for each operation that runs the texts that run it, and why there are none.
+    """
 
     title: str
 
@@ -62,13 +66,15 @@ class Source(Protocol):
 
     def stages(self) -> Sequence[Stage]: ...
 
+    def code(self) -> tuple[Code, str]: ...
+
 
 @final
 class Step:
     """The step of a session, or of a graph that nobody runs yet."""
 
-    def __init__(self, title: str, asked: Question) -> None:
-        self.title, self._asked = title, asked
+    def __init__(self, title: str, asked: Question, session: BaseSession | None = None) -> None:
+        self.title, self._asked, self._session = title, asked, session
 
     def parts(self, view: str) -> Parts:
         """Raises as `Session.run` where it does not compile."""
@@ -82,6 +88,16 @@ class Step:
 
     def stages(self) -> Sequence[Stage]:
         return stages_of(self._asked)
+
+    def code(self) -> tuple[Code, str]:
+        """Of a plan that is made for this, where the session has none yet. What cannot be planned here, for
+        want of memory for instance, can be drawn all the same.
+        """
+        try:
+            found, why = read_plan(self._asked, program_texts, self._session)
+        except OpError as error:
+            return {}, error.message
+        return found or {}, why
 
 
 def _placed(asked: Question) -> Subgraph:
@@ -112,6 +128,9 @@ class Task:
             Stage("partitioned", "partitioned", self.parts("partitioned"), nothing),
         ]
 
+    def code(self) -> tuple[Code, str]:
+        return {}, "flowrt explain asks the worker for its programs"
+
 
 @final
 class Foreign:
@@ -131,6 +150,9 @@ class Foreign:
         nothing = Change((), (), ())
         phases = zip(("built", "placed", "partitioned"), VIEWS, strict=True)
         return [Stage(phase, phase, self.parts(view), nothing) for phase, view in phases]
+
+    def code(self) -> tuple[Code, str]:
+        return {}, self.reason
 
 
 def on_its_devices(graph: Subgraph) -> Subgraph:
@@ -182,7 +204,8 @@ def source_of(
     if isinstance(what, Question):
         return Step(title_of(what), what)
     if not isinstance(what, str | os.PathLike):
-        return Step("graph", question(what, fetches, feed_dict))
+        session = what if isinstance(what, BaseSession) else None
+        return Step("graph", question(what, fetches, feed_dict), session)
     text = os.fspath(what)
     if text.startswith(WORKER):
         return _task_at(text, fetches)

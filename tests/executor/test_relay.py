@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -53,6 +54,17 @@ class Step:
 
 def keys_of(count: int) -> list[str]:
     return [f"k{i}" for i in range(count)]
+
+
+def test_what_numpy_would_warn_of_is_no_error_in_it_and_stays_one_outside() -> None:
+    step = Step(keys_of(2), work=lambda value: np.log(np.zeros(1)))
+    with np.errstate(all="raise"):
+        step.rendezvous.send("k0", 1)
+        step.relay.start()
+        step.rendezvous.send("k1", 2)
+        assert step.ends == [([3], None)]
+        with pytest.raises(FloatingPointError):
+            np.log(np.zeros(1))
 
 
 @settings(deadline=None)

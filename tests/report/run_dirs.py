@@ -68,5 +68,5 @@ def write_whole_run(directory: Path) -> Path:
     with FileWriter(directory / "odd") as writer:
         for step, value in enumerate([1.0, math.nan, 2.0, math.inf]):
             writer.add_summary(scalar("odd", value), step)
-    (directory / "timeline-7.json").write_text("{}")
+    (directory / "timeline-7.json").write_text('{"traceEvents": []}')
     return directory

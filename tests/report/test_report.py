@@ -14,11 +14,13 @@ import pytest
 
 from flowrt.cli.main import main
 from flowrt.errors import InvalidArgumentError
+from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.report import write_report
 from flowrt.report.page import make_page
-from flowrt.report.read_run import read_run
+from flowrt.report.read_run import MAX_TRACES, read_run
 from flowrt.report.step_times import activities, traffic
 from flowrt.summary import FileWriter
+from tests.profiler.made_stats import BASE, DEVICES, add
 from tests.report.run_dirs import (
     STEPS,
     scalar,
@@ -214,3 +216,64 @@ def test_a_page_that_cannot_be_written_leaves_nothing(tmp_path: Path, capsys: An
     (line,) = capsys.readouterr().err.splitlines()
     assert "none/report.html: cannot write it" in line
     assert {path.name for path in tmp_path.iterdir()} == {"run", "report.html"}
+
+
+def write_memory(directory: Path, steps: dict[int, int]) -> None:
+    """By step the bytes of its one result."""
+    with FileWriter(directory) as writer:
+        for step, nbytes in steps.items():
+            made = RunMetadata()
+            add(made.step_stats, DEVICES[0], "a = MatMul()", BASE, BASE + 4000, nbytes=nbytes)
+            writer.add_run_metadata(made, f"step_{step}", step)
+
+
+def test_memory_is_told_over_the_run_and_of_the_last_step(tmp_path: Path) -> None:
+    steps = {step: 1024 * (step + 1) for step in range(MAX_TRACES + 5)}
+    write_memory(tmp_path, steps)
+    run = read_run(tmp_path)
+    ((device, peaks),) = run.peaks.items()
+    assert device == DEVICES[0]
+    assert {point.step: point.value for point in peaks[tmp_path.name]} == steps
+    assert len(run.traces) == MAX_TRACES
+    page = make_page(run)
+    assert "Over the run" in page
+    assert "1 KiB" in page  # of the first step, which is no longer looked at otherwise
+    write_memory(tmp_path / "eval", {3: 2048})
+    found = read_run(tmp_path).peaks[device]
+    assert [len(points) for points in found.values()] == [len(steps), 1]
+    assert "worker:0 CPU:0, eval" in make_page(read_run(tmp_path))
+
+
+def test_what_cannot_be_read_is_told_on_the_terminal(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
+    path = write_curves(tmp_path, "loss", steps=20)
+    path.write_bytes(path.read_bytes()[:-3])
+    (tmp_path / "locked").mkdir()
+    real = os.scandir
+
+    def scan(folder: Any) -> Any:
+        if Path(folder).name == "locked":
+            raise PermissionError(13, "Permission denied", str(folder))
+        return real(folder)
+
+    monkeypatch.setattr(os, "scandir", scan)
+    assert main(["report", str(tmp_path)]) == 0
+    first, second = capsys.readouterr().err.splitlines()
+    assert first == "flowrt report: locked: cannot read it: Permission denied."
+    assert re.match(rf"flowrt report: {path.name}: incomplete record at byte", second)
+    assert "locked: cannot read it" in (tmp_path / "report.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "is_one"),
+    [
+        ("run.json", '{"traceEvents": [], "displayTimeUnit": "ns"}', True),
+        ("run.json", '{"displayTimeUnit": "ns",\n "traceEvents": []}', True),
+        ("run.json", '[{"ph": "M"}]', True),
+        ("config.json", '{"learning_rate": 0.1}', False),
+        ("metrics.json", '{"text": "\\"traceEvents\\":"}', False),
+    ],
+)
+def test_a_timeline_is_known_by_its_content(tmp_path: Path, name: str, text: str, is_one: bool) -> None:
+    write_curves(tmp_path, "loss", steps=2)
+    (tmp_path / name).write_text(text)
+    assert [path.name for path in read_run(tmp_path).trace_files] == [name] * is_one

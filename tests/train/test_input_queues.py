@@ -96,6 +96,8 @@ def test_what_is_no_input_is_refused():
         (lambda: tf.train.batch([tf.placeholder(tf.float32)], 2), "fully defined shapes"),
         (lambda: tf.train.batch([tf.constant(1)], 2, enqueue_many=True), "expected rows with enqueue_many"),
         (lambda: tf.train.batch([1, 2], 2, shapes=[[]]), "a shape for each of 2 tensors"),
+        (lambda: tf.train.batch([1], 2, capacity=0), "batch: expected a capacity of 1 or more; got 0"),
+        (lambda: tf.train.shuffle_batch([1], 2, 4, 4), "more than min_after_dequeue=4; got 4"),
         (lambda: tf.train.batch_join([[1], [1.0]], 2), r"equal dtypes; got \(int32\), \(float32\)"),
     ]:
         with pytest.raises(tf.errors.InvalidArgumentError, match=message):

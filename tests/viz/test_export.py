@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -352,3 +353,41 @@ def test_the_graphs_of_a_worker_keep_what_they_send():
     assert {node.group.partition("/")[0] for node in sends} == {"graph_0", "graph_1"}
     tensors = [edge.tensor for edge in shown.edges if edge.kind is EdgeKind.TRANSFER]
     assert len(tensors) == len(set(tensors))
+
+
+# --- mistakes that are told first
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"depth": 0}, tf.errors.InvalidArgumentError, "depth: expected a number of at least 1; got 0"),
+        ({"depth": "x"}, tf.errors.DTypeError, "depth: expected a whole number; got 'x'"),
+        ({"radius": -1}, tf.errors.InvalidArgumentError, "radius: expected a number of at least 0; got -1"),
+        ({"radius": True}, tf.errors.DTypeError, "radius: expected a whole number; got True"),
+    ],
+)
+def test_a_wrong_number_is_a_typed_error(tmp_path, options, error, text):
+    with tf.Graph().as_default() as graph:
+        tf.constant(1.0, name="a")
+    with pytest.raises(error, match=re.escape(text)):
+        tf.viz.export(graph, tmp_path / "a.dot", focus="a", **options)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_radius_without_a_focus_is_a_mistake(tmp_path, capsys):
+    assert main(["export", str(tmp_path / "a.pb"), "--out", str(tmp_path / "a.dot"), "--radius", "2"]) == 2
+    assert "radius: expected --focus OP with it" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "missing"), [("a.svg", "Graphviz's program 'dot'"), ("a.html", "pip install 'flowrt[viz]'")]
+)
+def test_what_is_not_installed_is_told_before_the_script_runs(tmp_path, capsys, monkeypatch, name, missing):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setitem(sys.modules, "igraph", None)
+    script = tmp_path / "train.py"
+    script.write_text("open(__file__ + '.ran', 'w').close()")
+    assert main(["export", str(script), "--out", str(tmp_path / name)]) == 2
+    assert missing in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["train.py"]

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.cli.main import main
 from flowrt.device import host_jit
+from flowrt.executor.recent_steps import recent_steps
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.html import page, write_html
@@ -123,7 +124,10 @@ def test_what_runs_an_operation_and_how_long(tmp_path, monkeypatch):
     names, seconds = facts["seconds"]
     assert "layer_0/MatMul" in [strings[name] for name in names]
     assert all(second > 0 for second in seconds)
-    code = {strings[name]: strings[text] for name, text in zip(*facts["code"], strict=True)}
+    code = {
+        strings[name]: "\n".join(strings[row] for row in rows)
+        for name, rows in zip(*facts["code"], strict=True)
+    }
     assert re.search(r"= MatMul\(.*# layer_0/MatMul", code["layer_0/MatMul"])
     assert any("operands float32" in text for text in code.values())  # a fused group's loop
     members = {strings[name] for name in facts["fused"][0]}
@@ -137,7 +141,7 @@ def test_what_a_receive_waits_is_no_time_of_its_own():
     add(metadata.step_stats, here, f"x/_recv = _Recv(x:0 @{there})", 1_000, 9_500)
     add(metadata.step_stats, here, "y = Sum(x/_recv)", 9_500, 10_000)
     add(metadata.step_stats, here, "y = Sum(x/_recv)", 10_000, 10_500)
-    assert measured_seconds(metadata) == pytest.approx({"x": 8e-6, "y": 1e-6})
+    assert measured_seconds(metadata.step_stats) == pytest.approx({"x": 8e-6, "y": 1e-6})
 
 
 @settings(max_examples=100, deadline=None)
@@ -250,3 +254,80 @@ def test_an_unwritable_place_is_an_error_with_its_name(tmp_path):
     graph, result = nested()
     with pytest.raises(tf.errors.NotFoundError, match="no_such_folder"):
         write_html(graph, tmp_path / "no_such_folder" / "x.html", result)
+
+
+# --- of a script
+
+SCRIPT = """
+import numpy as np
+import flowrt as tf
+
+x = tf.placeholder(tf.float32, [8, 16], name="x")
+hidden = tf.nn.relu(tf.layers.dense(x, 16, name="hidden") * 2.0 + 1.0)
+loss = tf.reduce_mean(tf.square(hidden), name="loss")
+train = tf.train.AdamOptimizer(0.01).minimize(loss)
+with tf.Session() as session:
+    session.run(tf.global_variables_initializer())
+    for _ in range(3):
+        session.run([train, loss], {x: np.ones([8, 16], np.float32)})
+    session.run(hidden, {x: np.ones([8, 16], np.float32)})
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "train.py"
+    path.write_text(SCRIPT)
+    with tf.Graph().as_default():
+        yield path
+
+
+def facts_in(path):
+    """({operation: its code}, the facts) of the page at ``path``."""
+    data = decoded(path.read_text())
+    strings, facts = data["strings"], data["facts"]
+    code = zip(*facts["code"], strict=True)
+    named = {strings[name]: "\n".join(strings[row] for row in rows) for name, rows in code}
+    return named, {strings[name] for name in facts["seconds"][0]}, facts
+
+
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+def test_the_page_of_a_script_has_the_code_of_all_that_runs(script, capsys, monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    path = script.with_suffix(".html")
+    assert main(["export", str(script), "--out", str(path)]) == 0
+    code, timed, facts = facts_in(path)
+    assert facts["unplanned"] == ""
+    assert timed - set(code) == set()
+    assert re.search(r"= MatMul\(.*# hidden/MatMul .*train.py:6", code["hidden/MatMul"])
+    assert facts["fused"][0]
+    assert any("operands float32" in text for text in code.values())
+    capsys.readouterr()
+    with tf.Graph().as_default():
+        assert main(["explain", str(script)]) == 0
+    explained = capsys.readouterr().out
+    assert code["hidden/MatMul"].splitlines()[0] in explained
+
+
+def test_a_script_that_ran_is_shown_with_the_times_of_its_step(script):
+    path = script.with_suffix(".html")
+    assert main(["export", str(script), "--out", str(path)]) == 0
+    _, timed, facts = facts_in(path)
+    assert facts["secondsAre"] == "measured"
+    assert any(name.startswith("gradients/") for name in timed)  # of the training step, not of the last one
+    assert recent_steps() is None  # no more steps are kept than before
+
+
+def test_times_of_another_step_are_not_shown(tmp_path):
+    graph, *_, train = network()
+    other = RunMetadata()
+    add(other.step_stats, DEVICES[0], "something = Else()", 1_000, 9_000)
+    tf.viz.export(graph, tmp_path / "a.html", fetches=train, step_stats=[other.step_stats])
+    assert facts_in(tmp_path / "a.html")[2]["secondsAre"] == "estimated"
+
+
+def test_of_a_cluster_the_page_says_where_the_programs_are(tmp_path):
+    with tf.Graph().as_default() as graph, tf.device("/job:worker/task:1"):
+        y = tf.constant(1.0) + tf.placeholder(tf.float32, [])
+    tf.viz.export(graph, tmp_path / "a.html", fetches=y)
+    assert "flowrt explain grpc://" in facts_in(tmp_path / "a.html")[2]["unplanned"]

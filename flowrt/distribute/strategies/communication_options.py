@@ -29,7 +29,7 @@ class CommunicationImplementation(Enum):
 @dataclass(frozen=True, slots=True)
 class CommunicationOptions:
     """``bytes_per_pack`` caps a bucket of gradients, 0: `BYTES_PER_PACK`; ``timeout_seconds`` is for how long
-    a worker waits for another that lives, None: as `join` has it.
+    a worker waits for another that has not come or lives, None: ``FLOWRT_CONNECT_TIMEOUT`` (60).
 
     ``compression`` is the dtype in which floating gradients travel and are summed ("float16", "bfloat16"),
     None: their own. Raises `InvalidArgumentError`.

@@ -32,6 +32,14 @@ if TYPE_CHECKING:
     from flowrt.distribute.strategies.strategy import Strategy
 
 
+def one_for_all(value: Any) -> InvalidArgumentError:
+    """Of a ``value`` that is to be summed, but is not one a replica."""
+    return InvalidArgumentError(
+        f"strategy.reduce: expected a value a replica to sum; got one for all: {value!r}. Is it reduced "
+        "already? If not, multiply it by strategy.num_replicas_in_sync"
+    )
+
+
 class StrategyExtended(ABC):
     """The devices, variables, reductions and updates of ``strategy``.
 
@@ -194,10 +202,7 @@ class StrategyExtended(ABC):
         is_one_tensor = hasattr(value, "graph")
         is_zero = not is_one_tensor and not np.any(value)
         if op is ReduceOp.SUM and count > 1 and not is_zero:
-            raise InvalidArgumentError(
-                f"strategy.reduce: expected a value a replica to sum; got one for all: {value!r}. Is it "
-                "reduced already? If not, multiply it by strategy.num_replicas_in_sync"
-            )
+            raise one_for_all(value)
         return PerReplica([value if is_one_tensor else convert_to_tensor(value)] * count)
 
     def gather_to(self, value: Any, destinations: Any, axis: int, options: Any = None) -> Any:

@@ -24,7 +24,6 @@ import numpy as np
 
 from flowrt.distribute import collectives
 from flowrt.distribute.collectives.group import Group, JoinedGroup, join
-from flowrt.distribute.collectives.membership import TIMEOUT_S
 from flowrt.distribute.resolvers import ResolvedCluster, resolve
 from flowrt.distribute.strategies.communication_options import CommunicationOptions
 from flowrt.distribute.strategies.cross_device_ops import placed_on
@@ -33,6 +32,7 @@ from flowrt.distribute.strategies.input import InputContext
 from flowrt.distribute.strategies.mirrored import MirroredExtended, default_devices
 from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribute.strategies.variables import distributed_variable
+from flowrt.distribute.waits import connect_timeout_s
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor
@@ -153,7 +153,7 @@ def _workers(cluster: ResolvedCluster) -> tuple[list[str], int]:
 
 
 def _join(group: Group, addresses: list[str], options: CommunicationOptions) -> JoinedGroup:
-    timeout_s = TIMEOUT_S if options.timeout_seconds is None else options.timeout_seconds
+    timeout_s = connect_timeout_s() if options.timeout_seconds is None else options.timeout_seconds
     if len(addresses) == 1:
         return join(group, kind="local", timeout_s=timeout_s)
     return join(group, addresses, options.implementation.value, timeout_s)

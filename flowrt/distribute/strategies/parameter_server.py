@@ -120,7 +120,7 @@ class ParameterServerStrategy(Strategy):
         Raises `FailedPreconditionError` before there is a training operation.
         """
         graph = get_default_graph()
-        worker = WorkerHook(self._parameters.training_operations(graph), self.leave())
+        worker = WorkerHook(self._parameters.training_operations(graph), self.attend(), self.leave())
         creator = ParameterServerSessionCreator(
             self, graph, master, is_chief, scaffold, config, checkpoint_dir, max_wait_secs
         )
@@ -138,11 +138,21 @@ class ParameterServerStrategy(Strategy):
         """
         return self._of_shards(ops.shard_status_op)
 
+    def attend(self) -> Operation:
+        """An operation to run when a worker has a session: should it be killed before its first step, others
+        wait for it as briefly as later.
+        """
+        return self._told(ops.attend_op)
+
     def leave(self) -> Operation:
         """An operation to run at a worker's end: nobody waits for it any more."""
+        return self._told(ops.leave_op)
+
+    def _told(self, op: Callable[..., Any]) -> Operation:
+        """``op`` of this worker to each server."""
         worker = self._parameters.servers.worker
-        left: Operation = group(*self._of_shards(partial(ops.leave_op, worker=worker)))
-        return left
+        told: Operation = group(*self._of_shards(partial(op, worker=worker)))
+        return told
 
     def _of_shards(self, op: Callable[[Tensor], Any]) -> list[Any]:
         made = []

@@ -111,17 +111,19 @@ class ParameterServerSessionCreator:
 @final
 class WorkerHook(SessionRunHook):
     """Knows how many steps have ended as far as the loop has heard. A run that fails may have ended its step
-    all the same: the next session begins with what the loop knows, and the servers know the rest. At the
-    loop's end it runs ``leave``, so that nobody waits for this worker.
+    all the same: the next session begins with what the loop knows, and the servers know the rest. It runs
+    ``attend`` in each new session, so that the servers notice when that is lost, and ``leave`` at the loop's
+    end, so that nobody waits for this worker.
     """
 
-    def __init__(self, trained: Sequence[TrainingOperation], leave: Operation) -> None:
-        self._trained, self._leave = trained, leave
+    def __init__(self, trained: Sequence[TrainingOperation], attend: Operation, leave: Operation) -> None:
+        self._trained, self._attend, self._leave = trained, attend, leave
         self._known: Sequence[Any] | None = None
 
     def after_create_session(self, session: Session, coord: Any) -> None:
         if self._known is not None:
             session.assign_variables({t.clock: n for t, n in zip(self._trained, self._known, strict=True)})
+        session.run(self._attend)
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
         return SessionRunArgs([trained.ended for trained in self._trained])

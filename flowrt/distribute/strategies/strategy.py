@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 from flowrt.data.dataset import Dataset
 from flowrt.distribute.strategies.cross_device_ops import placed_on
-from flowrt.distribute.strategies.extended import StrategyExtended
+from flowrt.distribute.strategies.extended import StrategyExtended, one_for_all
 from flowrt.distribute.strategies.input import (
     DistributedDataset,
     DistributedIterator,
@@ -25,6 +25,7 @@ from flowrt.distribute.strategies.input import (
     distribute_datasets_from_function,
 )
 from flowrt.distribute.strategies.reduce_op import ReduceOp, as_reduce_op
+from flowrt.distribute.strategies.reduced_values import ReducedValues
 from flowrt.distribute.strategies.steps import run_steps
 from flowrt.distribute.strategies.values import DistributedValues, PerReplica, regroup, select
 from flowrt.distribution_context import DistributionContext, distribution_context, entered_context
@@ -44,7 +45,7 @@ class Strategy:
     """Runs a function on several replicas that share variables. See the module."""
 
     def __init__(self, extended: StrategyExtended) -> None:
-        self._extended = extended
+        self._extended, self._reduced = extended, ReducedValues()
 
     @property
     def extended(self) -> Any:
@@ -112,7 +113,9 @@ class Strategy:
         if not isinstance(args, tuple | list):
             raise DTypeError(f"strategy.run: expected args to be a tuple, as args=(x,); got {args!r}")
         with self._opened("run"):
-            return self._extended.call_for_each_replica(fn, args, kwargs)
+            results = self._extended.call_for_each_replica(fn, args, kwargs)
+        self._reduced.note_of_replicas(results)
+        return results
 
     experimental_run_v2 = run
 
@@ -128,11 +131,16 @@ class Strategy:
         op = as_reduce_op(reduce_op)
         with self._opened("reduce"):
             if axis is None:
-                return map_structure(partial(self._reduce_leaf, op), value)
-            of_all = self._sum_along if op is ReduceOp.SUM else self._mean_along
-            return map_structure(partial(of_all, axis), value)
+                reduced = map_structure(partial(self._reduce_leaf, op), value)
+            else:
+                of_all = self._sum_along if op is ReduceOp.SUM else self._mean_along
+                reduced = map_structure(partial(of_all, axis), value)
+        self._reduced.note_reduced(reduced)
+        return reduced
 
     def _reduce_leaf(self, op: ReduceOp, value: Any) -> Tensor:
+        if op is ReduceOp.SUM and self.num_replicas_in_sync > 1 and self._reduced.is_for_all(value):
+            raise one_for_all(value)
         reduced: Tensor = self._extended.reduce_to(op, value, self._extended.worker_devices[0])
         return reduced
 

@@ -83,13 +83,17 @@ parameter_shard_op = define_op(
 
 @final
 class Attendance:
-    """That a session makes steps with a shard, which hears of it when the session is lost."""
+    """That a session makes steps with a shard, or is about to: it hears of it when the session is lost."""
 
     _serial = itertools.count(1)
 
     def __init__(self) -> None:
         self._session = next(self._serial)
         self._at: tuple[ShardService, int] | None = None
+
+    def come(self, shard: ShardService, worker: int) -> None:
+        self._at = shard, worker
+        shard.attend(worker, self._session)
 
     def begin(self, shard: ShardService, worker: int, clock: int) -> int:
         self._at = shard, worker
@@ -101,6 +105,20 @@ class Attendance:
             shard, worker = self._at
             shard.lose(worker, self._session, error.message)
 
+
+attend_op = define_op(
+    "ParameterShardAttend",
+    "shard: resource ->",
+    attrs={"worker": attr_int()},
+    shape=lambda s: [],
+    kernel=lambda xp, shard, worker, state: state.come(shard, worker),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effect=Effect.WRITE,
+    state=lambda node: Attendance(),
+    doc="Says that a worker has a session: if that is lost before the first step, nobody waits for it long.",
+)
 
 begin_step_op = define_op(
     "ParameterShardBegin",

@@ -15,18 +15,24 @@ MAX_S = 120
 """Seconds that a drawing may take."""
 
 
-def encode_svg(picture: Picture) -> bytes:
-    """``picture.view`` as an SVG file.
-
-    Raises `UnavailableError` where Graphviz is not installed, `DeadlineExceededError` where it takes more
-    than `MAX_S`.
-    """
+def find_dot() -> str:
+    """The path of Graphviz's program. Raises `UnavailableError` where it is not installed."""
     program = shutil.which(DOT)
     if program is None:
         raise UnavailableError(
             "svg: expected Graphviz's program 'dot' on PATH; got none. Debian and Ubuntu have it in the"
             " package graphviz; the formats html and dot do without"
         )
+    return program
+
+
+def encode_svg(picture: Picture) -> bytes:
+    """``picture.view`` as an SVG file.
+
+    Raises `UnavailableError` where Graphviz is not installed, `DeadlineExceededError` where it takes more
+    than `MAX_S`.
+    """
+    program = find_dot()
     try:
         drawn = subprocess.run(
             [program, "-Tsvg"], input=encode_dot(picture), capture_output=True, timeout=MAX_S, check=False

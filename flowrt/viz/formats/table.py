@@ -12,25 +12,30 @@ from flowrt.viz.formats.json import encode_json
 from flowrt.viz.formats.mermaid import encode_mermaid
 from flowrt.viz.formats.model_explorer import encode_model_explorer
 from flowrt.viz.formats.picture import Picture
-from flowrt.viz.formats.svg import encode_svg
+from flowrt.viz.formats.svg import encode_svg, find_dot
 from flowrt.viz.html import encode_html
+from flowrt.viz.layout import load_igraph
 
 
 class Format(NamedTuple):
     """``suffix`` of its files. Of one that is drawn, ``max_boxes`` is what its viewer can take (else 0);
-    ``has_view``: it writes the view, which may be folded or cut down, and not the graph itself.
+    ``has_view``: it writes the view, which may be folded or cut down, and not the graph itself. ``check``
+    raises where what it needs is not installed.
     """
 
     suffix: str
     encode: Callable[[Picture], bytes]
     max_boxes: int = 0
     has_view: bool = True
+    check: Callable[[], object] = lambda: None
 
 
 FORMATS: Mapping[str, Format] = {
-    "html": Format(".html", encode_html, has_view=False),
+    "html": Format(".html", encode_html, has_view=False, check=load_igraph),
     "dot": Format(".dot", encode_dot, 100_000),
-    "svg": Format(".svg", encode_svg, 1_500),  # dot takes 20 s for as many, and four times that for twice
+    "svg": Format(
+        ".svg", encode_svg, 1_500, check=find_dot
+    ),  # dot takes 20 s for as many, and four times that for twice
     "mermaid": Format(".mmd", encode_mermaid, 400),  # Mermaid refuses more than 500 edges
     "json": Format(".json", encode_json),
     "graphdef": Format(".pb", encode_pb, has_view=False),

@@ -119,7 +119,7 @@ export class Details {
         this.#readersNote(item),
       ];
     const seconds = stage.graph.seconds.get(name);
-    const code = stage.graph.code.get(name);
+    const code = stage.graph.code(name);
     return [
       this.#head(item, stage.op(item), mark),
       facts([

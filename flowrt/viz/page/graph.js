@@ -21,7 +21,8 @@ export class Graph {
     this.edgeKinds = data.edgeKinds;
     this.secondsAre = data.facts.secondsAre;
     this.seconds = byName(data.facts.seconds, data.strings);
-    this.code = byName(data.facts.code, data.strings, data.strings);
+    this.codeRows = byName(data.facts.code, data.strings);
+    this.unplanned = data.facts.unplanned;
     this.fused = byName(data.facts.fused, data.strings, data.strings);
     this.trees = data.trees.map((tree) => new Tree(tree, data));
     this.stages = [];
@@ -32,6 +33,12 @@ export class Graph {
       latest.set(tree, made);
       this.stages.push(made);
     }
+  }
+
+  /** What runs the operation; where nothing of the step was planned, why. */
+  code(name) {
+    const rows = this.codeRows.get(name);
+    return rows ? rows.map((row) => this.strings[row]).join("\n") : this.unplanned;
   }
 }
 

@@ -4,8 +4,11 @@ schedule of the devices' programs, and between the tasks of a cluster.
 
 from __future__ import annotations
 
+import itertools
+import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,9 +18,11 @@ import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.graph import step as steps
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from flowrt.graph.passes.partition import partition, task_of
 from flowrt.graph.shapes import num_elements
+from flowrt.graph.step_groups import StepGroup
 from tests.contracts.check_collectives import CollectiveCall, arrays, check, expected
 from tests.distribute.collectives.expanded import build, device, perform, placed, placeholders
 
@@ -227,6 +232,35 @@ def test_between_the_devices_of_two_tasks(target: str, lowering: str) -> None:
     for rank in range(4):
         np.testing.assert_array_equal(found[rank], expected(4, call)[rank])
         np.testing.assert_array_equal(everything[rank], np.concatenate(expected(4, call)))
+
+
+def test_a_rank_is_waited_for_as_long_as_its_step_lasts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A minute passes at each look at the clock."""
+    clock = SimpleNamespace(monotonic=itertools.count(0.0, 60.0).__next__)
+    monkeypatch.setattr(steps, "time", clock)
+    group, looked = StepGroup(), threading.Event()
+
+    class Step:
+        checks = 0
+
+        def check(self) -> None:
+            self.checks += 1
+            if self.checks == 3:
+                looked.set()
+
+        def remaining_s(self) -> None:
+            return None
+
+    def take() -> Any:
+        with steps.step_scope(Step()):
+            return group.take("edge", 0)
+
+    group.give("edge", 0, 2, 1.0, lambda values: {0: sum(values)})
+    with ThreadPoolExecutor(1) as pool:
+        taken = pool.submit(take)
+        assert looked.wait(30)
+        group.give("edge", 1, 2, 2.0, lambda values: {0: sum(values)})
+        assert taken.result(30) == 3.0
 
 
 def test_native_between_tasks_is_refused(target: str) -> None:

@@ -1,7 +1,7 @@
-"""``python -m tests.distribute.parameter_server.endless_worker CLUSTER WORKER MODE``: trains until it is
-killed.
+"""``python -m tests.distribute.parameter_server.endless_worker CLUSTER WORKER MODE [STEPS]``: trains until it
+is killed, or makes STEPS steps and then none.
 
-Prints a line a step.
+Prints a line when it has a session, and one a step.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from itertools import count
+from threading import Event
 from typing import Any
 
 import flowrt as tf
@@ -16,17 +17,19 @@ from flowrt.distribute.cluster_resolver import SimpleClusterResolver
 from tests.distribute.parameter_server.training import batch, build
 
 
-def main(cluster: str, worker: int, mode: Any) -> None:
+def main(cluster: str, worker: int, mode: Any, steps: int | None) -> None:
     spec = tf.train.ClusterSpec(json.loads(cluster))
     server = tf.train.Server(spec, "worker", worker)
     resolver = SimpleClusterResolver(spec, task_type="worker", task_id=worker)
     strategy = tf.distribute.experimental.ParameterServerStrategy(resolver, mode=mode, timeout_s=10.0)
     model = build(strategy, lambda: tf.train.AdamOptimizer(0.05))
     with strategy.training_session(server.target) as session:
-        for step in count():
+        print("session", flush=True)
+        for step in count() if steps is None else range(steps):
             session.run(model.train, {model.inputs: batch(worker, step)})
             print(step, flush=True)
+        Event().wait()
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]))
+    main(sys.argv[1], int(sys.argv[2]), json.loads(sys.argv[3]), int(sys.argv[4]) if sys.argv[4:] else None)

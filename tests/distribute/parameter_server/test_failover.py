@@ -153,7 +153,7 @@ def test_the_others_go_on_when_a_worker_is_killed():
         with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
             with endless_worker(made, 1) as other:
-                for _ in range(3):
+                for _ in range(4):
                     assert other.stdout.readline()
             for step in range(5):
                 session.run(model.train, {model.inputs: batch(0, step)})
@@ -177,6 +177,7 @@ def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeyp
                 session.run(model.train, {model.inputs: batch(0, number)})
 
             with endless_worker(made, 1, mode) as other:
+                assert other.stdout.readline()
                 for number in range(3):
                     step(number)
                     assert other.stdout.readline()
@@ -186,13 +187,27 @@ def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeyp
                     step(number)
 
 
-class endless_worker:
-    """A worker's process, which is killed at the end."""
+def test_a_worker_that_is_killed_before_its_first_step_is_named(monkeypatch):
+    monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
+    with cluster(1, 2, own_workers=1) as made:
+        strategy = made.strategy(0, mode="sync")
+        model = build(strategy, adam)
+        with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            with endless_worker(made, 1, "sync", "0") as other:
+                assert other.stdout.readline() == "session\n"
+            lost = r"lost worker 1 \(at clock 0\): task .*task:1 was lost"
+            with pytest.raises(tf.errors.DeadlineExceededError, match=lost):
+                session.run(model.train, {model.inputs: batch(0, 0)})
 
-    def __init__(self, made, worker, mode="async"):
+
+class endless_worker:
+    """A worker's process, which is killed at the end. ``steps``: see its module."""
+
+    def __init__(self, made, worker, mode="async", *steps):
         module = "tests.distribute.parameter_server.endless_worker"
         cluster = json.dumps(made.spec.as_dict())
-        self._command = [sys.executable, "-m", module, cluster, str(worker), json.dumps(mode)]
+        self._command = [sys.executable, "-m", module, cluster, str(worker), json.dumps(mode), *steps]
 
     def __enter__(self):
         self._process = subprocess.Popen(self._command, cwd=ROOT, stdout=subprocess.PIPE, text=True)

@@ -36,6 +36,7 @@ from flowrt.graph.parameter_shard import (
     StepBegun,
     Ticked,
     UpdateEnded,
+    WorkerCame,
     WorkerLeft,
     WorkerLost,
     histogram,
@@ -163,6 +164,16 @@ def in_session(policy, session=7):
 def errors_of(actions):
     assert all(isinstance(action.error, DeadlineExceededError) for action in actions)
     return {action.request: action.error.message for action in actions}
+
+
+def test_a_worker_that_is_lost_before_its_first_step_is_named():
+    shard = ParameterShard("s", Policy(2, 2))
+    assert shard.handle(WorkerCame(1, 8)) == []
+    assert shard.role is Role.NEW
+    shard.handle(StepBegun(1, 0, 0, 7))
+    push(shard, 2, 0, 0, 0, "a")
+    shard.handle(WorkerLost(1, 8, "no goodbye", 10.0))
+    assert "lost worker 1 (at clock 0): no goodbye" in errors_of(shard.handle(Ticked(99.0)))[2]
 
 
 def test_those_who_need_a_lost_worker_are_told_its_name():

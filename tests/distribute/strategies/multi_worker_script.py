@@ -193,12 +193,38 @@ def monitors(strategy):
     return begun, saved
 
 
+def summarizes(strategy):
+    """Seven steps of a loop that writes a summary of a sum over all replicas to CHECKPOINTS, where only the
+    first worker's clock, as INTERVAL has it, says when. The last sum.
+    """
+    with strategy.scope():
+        step = tf.train.get_or_create_global_step()
+        weight = tf.get_variable("weight", [], initializer=tf.zeros_initializer())
+        optimizer = tf.train.GradientDescentOptimizer(1.0)
+
+    def fn():
+        with tf.control_dependencies([optimizer.minimize(-weight, global_step=step)]):
+            return weight.read_value()
+
+    total = strategy.reduce("SUM", strategy.run(fn))
+    tf.summary.scalar("total", total)
+    hooks = [tf.train.StopAtStepHook(last_step=7)]
+    interval = json.loads(os.environ["INTERVAL"]) if TASK == 0 else {"save_summaries_steps": 1000}
+    with tf.train.MonitoredTrainingSession(
+        checkpoint_dir=os.environ["CHECKPOINTS"], hooks=hooks, log_step_count_steps=0, **interval
+    ) as session:
+        while not session.should_stop():
+            last = session.run(total)
+    return float(last)
+
+
 DOES = {
     "assigned": assigns_a_sum,
     "uneven": reads_unevenly,
     "sparse": looks_up,
     "saves": saves,
     "monitors": monitors,
+    "summarizes": summarizes,
 }
 
 if WHAT == "absent" and TASK == 1:

@@ -151,6 +151,35 @@ def test_one_number_for_all_replicas_has_a_mean_and_zeros_a_sum() -> None:
         assert sess.run([*found, one]) == [3.0, 0.0, 0, 3.0]
 
 
+def test_what_is_reduced_already_has_no_sum_where_a_worker_has_one_device() -> None:
+    strategy = Worker(Group("two workers", 2, (0,)))
+    w = made(strategy)
+    loss = strategy.run(lambda: w * 2.0)
+    total = strategy.reduce("SUM", loss)
+    for value in (total, total / 8.0, strategy.reduce("MEAN", loss), w, 3.0, [total, loss]):
+        with pytest.raises(tf.errors.InvalidArgumentError, match="Is it reduced already"):
+            strategy.reduce("SUM", value)
+
+
+def test_what_a_workers_only_replica_made_has_a_sum() -> None:
+    """Also of what was reduced before, as where devices are several."""
+    strategy = Worker(Group("two workers", 2, (0,)))
+    w = made(strategy)
+    total = strategy.reduce("SUM", strategy.run(lambda: w * 2.0))
+    mean = strategy.reduce("MEAN", total)
+    own = strategy.run(
+        lambda value: {"of all": value * 3.0, "own": w + value, "one": tf.constant(1.0)}, [total]
+    )
+    assert set(strategy.reduce("SUM", own)) == set(own)
+    for value in (
+        numbered(strategy, [1.0, 2.0]),
+        tf.random_uniform([]) * mean,
+        tf.placeholder(tf.float32),
+        0,
+    ):
+        assert strategy.reduce("SUM", value).graph is tf.get_default_graph()
+
+
 # --- what was called, with what
 
 

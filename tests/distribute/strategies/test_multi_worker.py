@@ -125,6 +125,24 @@ def test_a_monitored_loop_saves_what_all_workers_have_and_goes_on(
         begun = last_step
 
 
+@pytest.mark.parametrize(
+    ("interval", "steps"),
+    [({"save_summaries_steps": 3}, [1, 4, 7]), ({"save_summaries_secs": 1e-9}, [1, 2, 3, 4, 5, 6, 7])],
+)
+def test_a_summary_of_a_sum_over_all_workers_is_written_by_the_first(
+    interval: dict[str, Any], steps: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each step adds 2 to the weight of each of two workers."""
+    monkeypatch.setenv("CHECKPOINTS", str(tmp_path))
+    monkeypatch.setenv("INTERVAL", json.dumps(interval))
+    assert answers("summarizes", 2) == [28.0, 28.0]
+    events = [event for path in tmp_path.glob("events*") for event in tf.train.summary_iterator(str(path))]
+    written = {
+        e.step: value.simple_value for e in events for value in e.summary.value if value.tag == "total"
+    }
+    assert written == {step: 4.0 * step for step in steps}
+
+
 # --- what goes wrong
 
 
@@ -134,6 +152,15 @@ def test_a_worker_that_never_comes_is_named() -> None:
             kind, message = answer_of(processes[task])
             assert kind == "DeadlineExceededError"
             assert re.search(r"expected all 3 ranks within 6 s; rank 1 \(\S+\) did not come", message)
+
+
+def test_workers_are_waited_for_as_long_as_the_environment_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "0.3")
+    with ReservedPorts(2) as reserved:
+        spec = tf.train.ClusterSpec({"worker": [f"127.0.0.1:{port}" for port in reserved.ports]})
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(spec, task_type="worker", task_id=0)
+        with pytest.raises(tf.errors.DeadlineExceededError, match=r"within 0\.3 s; rank 1 \(\S+\) did not"):
+            tf.distribute.MultiWorkerMirroredStrategy(resolver)
 
 
 @pytest.mark.parametrize("what", ["killed", "killed_monitored"])

@@ -95,6 +95,15 @@ def test_what_a_step_reads_around_its_function_is_new_in_every_step(name: str) -
     np.testing.assert_allclose(found, weights, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("mode", ["off", "eager"])
+def test_steps_of_a_loop_are_bitwise_single_steps_where_nothing_is_compiled_meanwhile(
+    mode: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_JIT", mode)
+    expected = scheduled(mirrored(2), 1, 6)[0]
+    np.testing.assert_array_equal(scheduled(mirrored(2), 3, 2)[0], expected)
+
+
 def test_an_operation_runs_all_steps_and_an_end_in_the_middle_keeps_those_before_it() -> None:
     strategy = mirrored(2)
     with strategy.scope():

@@ -1,0 +1,53 @@
+"""The plan of a step that is looked at: of the session that is asked, else of one like it, made for this.
+
+    Question -> Session.plan_of -> settled Plan -> read(plan)
+
+A plan is read while its session is open. Nothing runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from contextlib import closing
+from typing import TypeVar
+
+from flowrt.errors import FailedPreconditionError
+from flowrt.executor.config import ConfigProto
+from flowrt.executor.plan import Plan
+from flowrt.executor.plan_description import settled
+from flowrt.executor.session import BaseSession, Session
+from flowrt.viz.question import Question
+
+THIS_PROCESS = ("localhost", 0, 0)
+"""Job, replica and task of the devices of a session without a cluster."""
+
+OF_TASKS = "the tasks of the cluster plan their parts: flowrt explain grpc://host:port asks one"
+
+T = TypeVar("T")
+
+
+def read_plan(
+    asked: Question, read: Callable[[Plan], T], session: BaseSession | None = None
+) -> tuple[T | None, str]:
+    """What ``read`` makes of the plan of ``asked`` in ``session``; None, and why, where the devices are not
+    of this process. Raises as `Session.run` where the step does not compile.
+    """
+    if session is not None:
+        return _read(session, asked, read)
+    kinds = [device.device_type or "" for device in asked.setting.devices]
+    if {(device.job, device.replica, device.task) for device in asked.setting.devices} != {THIS_PROCESS}:
+        return None, OF_TASKS
+    if set(kinds) - {"CPU", "NULL"}:
+        return None, "it asks for devices that are planned where they are"
+    config = ConfigProto(device_count=Counter(kinds), allow_soft_placement=True)
+    with closing(Session(graph=asked.graph, config=config)) as made:
+        try:
+            return _read(made, asked, read)
+        except FailedPreconditionError as error:  # datasets and Python functions are not in a file
+            return None, error.message
+
+
+def _read(session: BaseSession, asked: Question, read: Callable[[Plan], T]) -> tuple[T | None, str]:
+    plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
+    return (None, OF_TASKS) if plan is None else (read(settled(plan)), "")
