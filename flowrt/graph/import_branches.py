@@ -108,6 +108,9 @@ class _Raiser:
 
     def _predicate(self, switch: Node) -> Ref:
         """The predicate of ``switch``, seen through Identity: one branch has several."""
+        if len(switch.inputs) != 2:
+            message = f"expected a value and a predicate; got {len(switch.inputs)} inputs"
+            raise located(switch, InvalidArgumentError(message))
         ref = switch.inputs[1]
         while ref[0] in self._nodes and self._nodes[ref[0]].op.name == "Identity":
             ref = self._nodes[ref[0]].inputs[0]

@@ -57,8 +57,10 @@ class Compiled:
         sums = {o.operand for o in self.program.outputs if o.store in (Store.SUM_ROWS, Store.SUM_ALL)}
         strides = []
         for i, array in enumerate(self.arrays):
-            is_own = i in sums or i in matrices_of(self.program)
-            across, along = (0, array.strides[1] // array.itemsize) if is_own else [
+            if i in matrices_of(self.program):
+                strides.append((0, 1))  # of a row, also where it has one column
+                continue
+            across, along = (0, array.strides[1] // array.itemsize) if i in sums else [
                 0 if size == 1 else stride // array.itemsize
                 for size, stride in zip(array.shape, array.strides, strict=True)
             ]  # fmt: skip

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from flowrt.distribute.cluster_resolver import (
@@ -200,6 +200,7 @@ def test_mistakes(environ: dict[str, str], said: str) -> None:
     assert re.search(said, failure(environ))
 
 
+@example({"FLOWRT_CLUSTER": "\0"})
 @given(
     st.dictionaries(
         st.sampled_from([*VARIABLES, "MASTER_ADDR", "MASTER_PORT", "FLOWRT_PORT"]), st.text(max_size=9)

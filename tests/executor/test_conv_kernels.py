@@ -79,6 +79,14 @@ def convolutions(draw: st.DrawFn) -> tuple[Array, Array, Array, dict[str, Any]]:
     return x, filter, laid_out(draw, rng, y_shape), attrs
 
 
+def test_what_was_padded_behind_a_filter_of_one_tap_has_no_gradient() -> None:
+    rng = np.random.default_rng(0)
+    x, filter, dy = (
+        rng.standard_normal(s, np.float32) for s in ((1, 1, 1, 16), (1, 1, 16, 16), (1, 1, 2, 16))
+    )
+    check_all(x, filter, dy, {**PLAIN, "padding": "EXPLICIT", "explicit_paddings": (0, 0, 0, 0, 0, 1, 0, 0)})
+
+
 @given(convolutions())
 def test_random_convolutions_and_their_gradients(case: tuple[Array, Array, Array, dict[str, Any]]) -> None:
     x, filter, dy, attrs = case

@@ -44,7 +44,7 @@ def read_cluster(source: str, value: str) -> ClusterSpec:
     """The cluster that ``value``, JSON or the name of a file, says. Raises `InvalidArgumentError`."""
     try:
         text = value if value.lstrip().startswith("{") else Path(value).read_text("utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # ValueError: no text, or no name of a file
         raise InvalidArgumentError(
             f"{source}: expected JSON or a file with it; got {shortened(value)!r}: {error}"
         ) from None

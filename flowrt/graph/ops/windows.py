@@ -220,7 +220,7 @@ def patches(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any) -> Iterator[tuple
     images, channels = x.shape[0], x.shape[-1]
     outputs, taps = [a.outputs for a in axes], [a.taps for a in axes]
     everything = slice(0, images), slice(0, outputs[0])
-    if all(a.taps == a.stride == 1 and a.padded == a.length for a in axes):
+    if all(a.taps == a.stride == 1 and a.padded == a.length == a.outputs for a in axes):
         yield everything, xp.ascontiguousarray(x, dtype).reshape(-1, channels)  # 1x1: the input is the matrix
         return
     width = math.prod(taps) * channels
