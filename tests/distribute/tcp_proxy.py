@@ -74,7 +74,11 @@ class TcpProxy:
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self.connections += 1
-        there, back = await asyncio.open_connection(self._target.host, self._target.port)
+        try:
+            there, back = await asyncio.open_connection(self._target.host, self._target.port)
+        except ConnectionRefusedError:  # the worker does not listen yet
+            writer.close()
+            return
         for direction, source, sink in (("there", reader, back), ("back", there, writer)):
             task = asyncio.create_task(self._copy(source, sink, self._flows[direction]))
             self._tasks.add(task)
