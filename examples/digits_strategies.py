@@ -3,7 +3,8 @@ several workers ``flowrt-run --standalone --nproc 2 examples/digits_strategies.p
 
 The strategy is one line; the rest is the same for all. Every strategy, with any number of replicas that
 divides the batch, gives the weights of one process that takes each batch whole. The script trains both, and
-prints how far apart they are: float64 rounding.
+prints how far apart they are: float64 rounding. Of parameter servers' workers there is one here, and several
+in ``digits_ps.py``.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ STRATEGIES: dict[str, Callable[[list[str]], Any]] = {
     "one_device": lambda devices: tf.distribute.OneDeviceStrategy(devices[0]),
     "mirrored": tf.distribute.MirroredStrategy,
     "central_storage": tf.distribute.experimental.CentralStorageStrategy,
+    "parameter_server": lambda devices: tf.distribute.experimental.ParameterServerStrategy(),
     "multi_worker": lambda devices: tf.distribute.MultiWorkerMirroredStrategy(),
 }
 
@@ -61,7 +63,8 @@ def train(make_strategy: Callable[[], Any], digits: Digits, steps: int) -> tuple
         accuracy = tf.reduce_mean(tf.to_float(tf.equal(predicted, digits.test_labels)))
         config = tf.ConfigProto(device_count={"CPU": 4})
         with tf.Session(config=config) as session:
-            session.run([tf.global_variables_initializer(), iterator.initializer])
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+            session.run(iterator.initializer)
             for _ in range(steps):
                 session.run(loss)
             return session.run(tf.trainable_variables()), float(session.run(accuracy))

@@ -68,18 +68,20 @@ def train(workers, servers, steps, optimizer=sgd, rows=INPUTS, pause=lambda work
 
 # --- synchronous
 
+STEPS = 30
+
 
 @pytest.mark.parametrize("optimizer", [sgd, adam])
-@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 2), (3, 2)])
+@pytest.mark.parametrize(("workers", "servers"), [(1, 1), (2, 2), (3, 2), (4, 2)])
 def test_sync_is_training_on_one_machine_with_all_batches(optimizer, workers, servers):
-    values, (statuses, histograms), global_step, _ = train(workers, servers, 6, optimizer, mode="sync")
-    whole = [np.concatenate([batch(worker, step) for worker in range(workers)]) for step in range(6)]
+    values, (statuses, histograms), global_step, _ = train(workers, servers, STEPS, optimizer, mode="sync")
+    whole = [np.concatenate([batch(worker, step) for worker in range(workers)]) for step in range(STEPS)]
     for mine, expected in zip(values, train_alone(optimizer, whole), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
-    assert global_step == 6
+    assert global_step == STEPS
     for status, histogram in zip(statuses, histograms, strict=True):
-        assert list(status[VERSION:]) == [6, 6, 0, 0, *[6] * workers]
-        assert list(histogram) == [6 * workers]
+        assert list(status[VERSION:]) == [STEPS, STEPS, 0, 0, *[STEPS] * workers]
+        assert list(histogram) == [STEPS * workers]
 
 
 def test_a_staleness_of_0_is_sync_to_the_last_bit_however_the_workers_sleep(monkeypatch):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,10 @@ def expected(script: Any) -> list[np.ndarray]:
     return weights
 
 
-@pytest.mark.parametrize("replicas", [1, 2, 3, 4])
-@pytest.mark.parametrize("strategy", ["one_device", "mirrored", "central_storage"])
+ONE_PROCESS = [*product(["one_device", "mirrored", "central_storage"], [1, 2, 3, 4]), ("parameter_server", 1)]
+
+
+@pytest.mark.parametrize(("strategy", "replicas"), ONE_PROCESS)
 def test_the_weights_are_those_of_one_process(script, expected, strategy: str, replicas: int) -> None:
     weights, _ = script.train(
         lambda: script.STRATEGIES[strategy](list(CPUS[:replicas])), script.load(), STEPS
