@@ -44,6 +44,8 @@ def load_grpc() -> Any:
     """The package, imported by the first who asks: it takes 0.1 s."""
     # It would write a line to stderr whenever a peer stops; what goes wrong comes as an error anyway.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+    # A forked child may not use it here. Else gRPC starts threads there again, which end it now and then.
+    os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
     import grpc
 
     _keep_freed_memory()

@@ -33,6 +33,8 @@ LOGGER = logging.getLogger(__name__)
 METHOD = "/flowrt.Transport/Channel"
 MAX_STREAMS = 4096
 """That a listener holds at once; those beyond are refused."""
+TOLD_S = 1.0
+"""What a refusal may take to reach who dialled, before the listener that closes ends every call."""
 PROBE_S = 1.0
 """How long an end that hung up is asked whether it speaks TLS."""
 
@@ -117,7 +119,8 @@ class GrpcListener(Listener):
         self.address = f"{address.rpartition(':')[0]}:{port}"
         self._server.start()
         self._lock = threading.Lock()
-        self._is_closed = False
+        self._is_closed = self._is_destroyed = False
+        self._accepting: set[threading.Thread] = set()
         self._thread = threading.Thread(target=self._serve, name=f"listen {self.address}", daemon=True)
         self._thread.start()
 
@@ -141,6 +144,11 @@ class GrpcListener(Listener):
             was_closed, self._is_closed = self._is_closed, True
             if not was_closed:
                 self._server.shutdown(self._asked, _SHUTDOWN)
+            accepting = list(self._accepting)
+        for thread in accepting:
+            join(thread, TOLD_S)
+        with self._lock:
+            if not self._is_destroyed:
                 self._server.cancel_all_calls()
         join(self._thread, CLOSE_S)
 
@@ -155,6 +163,7 @@ class GrpcListener(Listener):
         self._asked.shutdown()
         with self._lock:  # `close` has done with it
             self._server.destroy()
+            self._is_destroyed = True
 
     def _next_call(self) -> Any:
         """Ask for one; the completion queue that it will have."""
@@ -175,7 +184,11 @@ class GrpcListener(Listener):
             call.refuse(refusal)
             return
         stream.on_end(self._places.release)
-        threading.Thread(target=self._handle, args=(stream, call), name=f"accept {peer}", daemon=True).start()
+        name = f"accept {peer}"
+        thread = threading.Thread(target=self._handle, args=(stream, call), name=name, daemon=True)
+        with self._lock:
+            self._accepting.add(thread)
+            thread.start()
 
     def _refusal(self, event: Any, peer: str) -> Status | None:
         if event.call_details.method != METHOD.encode():
@@ -200,6 +213,10 @@ class GrpcListener(Listener):
             self._accept(stream)
         except Exception as error:  # noqa: BLE001 (told to who dialled)
             call.refuse(Status("FAILED_PRECONDITION", str(error)))
+            call.join(TOLD_S)
+        finally:
+            with self._lock:
+                self._accepting.discard(threading.current_thread())
 
 
 def _why_not_bound(address: str) -> OpError:

@@ -266,7 +266,7 @@ def test_check_compares_versions_clusters_and_tasks(
         (["--task", "1"], "1 from --task"),
         ([], "expected one described by --cluster, FLOWRT_CLUSTER, TF_CONFIG"),
         (["--job", "worker", "--task", "0", "--check"], "expected one described by --cluster"),
-        (["--task", "x"], "argument --task: invalid"),
+        (["--task", "x"], "argument --task: expected a number of at least 0; got x"),
         (["--task", "-1"], "expected a number of at least 0"),
         (["--drain", "a"], "expected host:port"),
         (["--nope"], "unrecognized arguments: --nope"),
