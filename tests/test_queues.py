@@ -227,7 +227,7 @@ def test_a_deadline_ends_a_wait_and_takes_nothing():
     with tf.Session() as session:
         session.run(enqueue)
         with pytest.raises(tf.errors.DeadlineExceededError, match=r"queue '.*' is empty"):
-            session.run(two, options=tf.RunOptions(timeout_in_ms=20))
+            session.run(two, options=tf.RunOptions(timeout_in_ms=500))
         assert session.run(queue.size()) == 1
 
 
@@ -286,7 +286,7 @@ def test_a_random_queue_gives_each_element_once_and_keeps_some_back_until_it_is_
     with filled(queue, *[(i,) for i in range(10)]) as session:
         first = session.run(many).tolist()
         with pytest.raises(tf.errors.DeadlineExceededError, match="is empty"):
-            session.run(many, options=tf.RunOptions(timeout_in_ms=20))
+            session.run(many, options=tf.RunOptions(timeout_in_ms=500))
         assert session.run(size) == 3
         session.run(close)
         last = session.run(rest).tolist()

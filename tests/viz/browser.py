@@ -29,6 +29,9 @@ from typing import Any
 DEADLINE_S = 60.0
 """For any answer: a browser that starts on a busy machine takes some of it."""
 
+STARTS = 3
+"""How often a browser that ends before its first answer is started."""
+
 FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
     "--disable-background-networking", "--disable-component-update", "--disable-sync",
@@ -211,7 +214,25 @@ class Page:
 
 @contextmanager
 def chromium(folder: Path) -> Iterator[Chromium]:
-    """A browser whose profile is in ``folder``; it ends with the block."""
+    """A browser whose profile is in ``folder``; it ends with the block.
+
+    On a busy machine one was seen to end before its first answer: then it is started again.
+    """
+    for attempt in range(1, STARTS + 1):
+        with started(folder / str(attempt)) as browser:
+            try:
+                browser.ask("Browser.getVersion")
+            except (OSError, RuntimeError):
+                if attempt < STARTS:
+                    continue
+                raise
+            yield browser
+            return
+
+
+@contextmanager
+def started(folder: Path) -> Iterator[Chromium]:
+    """One process of the browser. Nothing is known of it but that it was started."""
     path = find_chromium()
     assert path is not None
     command = [path, *FLAGS, f"--user-data-dir={folder}", "about:blank"]
@@ -223,6 +244,7 @@ def chromium(folder: Path) -> Iterator[Chromium]:
         for number, end in zip((3, 4), child_ends, strict=True):
             os.dup2(end, number)
 
+    folder.mkdir(parents=True, exist_ok=True)
     process = subprocess.Popen(
         command,
         pass_fds=(3, 4, *child_ends),

@@ -237,17 +237,18 @@ def test_a_step_with_a_deadline_ends_in_time_and_can_be_made_again():
             model = build(strategy, sgd)
             with shared.session(worker, strategy) as session:
                 feed = {model.inputs: batch(worker, 0)}
+                session.run(model.train, feed)  # compiled: the deadline below is spent on the wait alone
                 together.meet()
                 if worker == 0:
                     with pytest.raises(tf.errors.DeadlineExceededError, match="waits for worker 1"):
-                        session.run(model.train, feed, options=tf.RunOptions(timeout_in_ms=200))
+                        session.run(model.train, feed, options=tf.RunOptions(timeout_in_ms=2000))
                 together.meet()
                 session.run(model.train, feed)
                 together.meet()
                 return session.run(model.variables)
 
         values = run_workers(2, work)[0]
-    whole = [np.concatenate([batch(0, 0), batch(1, 0)])]
+    whole = [np.concatenate([batch(0, 0), batch(1, 0)])] * 2
     for mine, expected in zip(values, train_alone(sgd, whole), strict=True):
         np.testing.assert_allclose(mine, expected, rtol=0, atol=1e-12)
 
