@@ -132,7 +132,7 @@ def slow_chain(seconds, calls, device="/cpu:0"):
 
 def test_a_step_ends_at_its_deadline(open_session):
     counted = tf.Variable(0.0)
-    slow = slow_chain(0.01, 300)
+    slow = slow_chain(0.1, 300)
     with tf.device("/cpu:1"):
         waits = tf.identity(slow) + 1.0
     with open_session() as session:
@@ -141,7 +141,7 @@ def test_a_step_ends_at_its_deadline(open_session):
             start = time.monotonic()
             with pytest.raises(tf.errors.DeadlineExceededError, match="50 ms"):
                 session.run(fetch, options=tf.RunOptions(timeout_in_ms=50))
-            assert time.monotonic() - start < 2
+            assert time.monotonic() - start < 15  # of 30
         assert session.run(counted) == 0.0
 
 
