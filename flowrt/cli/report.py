@@ -6,7 +6,8 @@ import argparse
 import sys
 from pathlib import Path
 
-from flowrt.errors import OpError
+from flowrt.cli.options import spellings
+from flowrt.errors import DataLossError, OpError
 from flowrt.report import read_run, write_page
 
 HELP = "write one HTML file of a run: curves, times, traffic, memory, events"
@@ -18,15 +19,23 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "run_dir", type=Path, metavar="RUN_DIR", help="where event files, --log-dir and traces of the run are"
     )
     parser.add_argument("-o", "--out", type=Path, metavar="FILE", help="default: RUN_DIR/report.html")
+    parser.add_argument(
+        *spellings("--skip-damaged"), action="store_true",
+        help="of a damaged file show what is whole, and say where it breaks (default: an error)",
+    )  # fmt: skip
 
 
 def run(arguments: argparse.Namespace) -> int:
     target = arguments.out or arguments.run_dir / "report.html"
     try:
-        found = read_run(arguments.run_dir)
+        found = read_run(arguments.run_dir, arguments.skip_damaged)
         for note in found.notes:
             print(f"flowrt report: {' '.join(note.split())}", file=sys.stderr)
         print(write_page(found, target))
+    except DataLossError as error:
+        hint = "--skip-damaged shows what is whole."
+        print(f"flowrt report: {str(error).splitlines()[0].rstrip('.')}. {hint}", file=sys.stderr)
+        return MISTAKE
     except OpError as error:
         print(f"flowrt report: {str(error).splitlines()[0]}", file=sys.stderr)
         return MISTAKE

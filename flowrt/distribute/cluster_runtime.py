@@ -32,6 +32,7 @@ from flowrt.distribute.server import Server, server_of
 from flowrt.distribute.session_graph import Extension, SentGraph, callable_of
 from flowrt.distribute.waits import connect_timeout_s, liveness
 from flowrt.errors import CancelledError, OpError
+from flowrt.executor.bind_fetches import scalar_or_array
 from flowrt.executor.compile_step import Setting
 from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
 from flowrt.executor.feeds import bring
@@ -342,7 +343,7 @@ class ClusterStep:
         answer = reply.open()
         if recorder is not None:
             recorder.recorded += answer.body.step_stats
-        return list(answer.tensors)
+        return [scalar_or_array(value) for value in answer.tensors]
 
     def let_go(self) -> None:
         """Its memory is the tasks'."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import threading
-from collections.abc import Callable, Collection, Hashable
+from collections.abc import Callable, Collection, Hashable, Mapping
 from typing import Any, final
 
 from flowrt.device.device import Device
@@ -23,9 +23,10 @@ from flowrt.graph.resources import VariableResource
 
 @final
 class Containers:
-    """Any thread may call anything."""
+    """Any thread may call anything. ``missing()``: the tasks that were there and are missed now, and why."""
 
-    def __init__(self) -> None:
+    def __init__(self, missing: Callable[[], Mapping[str, OpError]] = dict) -> None:
+        self._missing = missing
         self._lock = threading.RLock()
         self._shared: dict[tuple[str, Hashable], Any] = {}
         """By container and (device, name)."""
@@ -50,6 +51,14 @@ class Containers:
             _call(gone.values(), "lose", lost)
         _call(gone.values(), "close")
 
+    def lose_task(self, task: str, error: OpError) -> None:
+        """``task`` is missing. That is told to what sessions share and has a method ``lose_task``; what is
+        made later is told then.
+        """
+        with self._lock:
+            shared = list(self._shared.values())
+        _call(shared, "lose_task", task, error)
+
     def clear(self, containers: Collection[str]) -> None:
         """Drop what sessions share in ``containers``, ``""`` the default one; in all if there are none."""
         with self._lock:
@@ -70,7 +79,11 @@ class Containers:
                 return _found(self._own.setdefault(session, {}), (device.name, node.name), device, node)
             name = node.attrs.get("shared_name") or node.name
             key = (node.attrs.get("container", ""), (device.name, name))
+            is_new = key not in self._shared
             resource = _found(self._shared, key, device, node)
+        if is_new:
+            for task, error in self._missing().items():
+                _call([resource], "lose_task", task, error)
         _check(node, resource)
         return resource
 

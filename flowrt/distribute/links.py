@@ -12,6 +12,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Protocol, final
 
 import flowrt.version
@@ -44,6 +45,8 @@ RETRY_S = 0.2
 
 class Handler(Protocol):
     """Whom the links tell. Called in reader threads."""
+
+    def came(self, name: str) -> None: ...
 
     def asked(self, token: str, request_id: int, message: Message) -> None: ...
 
@@ -99,6 +102,19 @@ class Links:
         else:
             self._threads.submit(lambda: self._connect_and_ask(task, message, dones, wait_s))
 
+    def meet(self, task: str, wait_s: float) -> None:
+        """Be a peer of ``task``, on another thread, as soon as it is up."""
+        self._threads.submit(lambda: self._meet(task, time.monotonic() + wait_s))
+
+    def _meet(self, task: str, end: float) -> None:
+        """Apart from `_connect`: whoever wants to ask the task meanwhile has a deadline of his own."""
+        while task not in self._links and time.monotonic() < end:
+            with suppress(OpError):  # what is wrong, whoever asks it will be told
+                self._dial(task, 0.0)
+                return
+            if self._closed.wait(RETRY_S):
+                return
+
     def tell(self, task: str, message: Message) -> None:
         """Send ``task`` what needs no answer; a task that is gone needs not know it."""
         link = self._links.get(task)
@@ -107,6 +123,9 @@ class Links:
 
     def find(self, token: str) -> Peer | None:
         return self._peers.get(token)
+
+    def is_linked(self, task: str) -> bool:
+        return any(peer.name == task for peer in list(self._peers.values()))
 
     def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float) -> None:
         try:
@@ -166,6 +185,8 @@ class Links:
             self._peers[peer.token] = peer
             if hello.task in self._addresses:
                 self._links.setdefault(hello.task, peer)
+        if hello.task in self._addresses:
+            self._handler.came(hello.task)
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:
         """See `flowrt.distribute.peer.Owner`."""

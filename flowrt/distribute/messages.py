@@ -107,7 +107,7 @@ def encode(request_id: int, message: Message, is_answer: bool = False, settled: 
     getattr(envelope, kind).CopyFrom(body)
     payload: list[Array] = []
     for tensor in tensors:
-        part = _encode_tensor(envelope.tensors.add(), np.asarray(tensor))
+        part = _encode_tensor(envelope.tensors.add(), _as_array(tensor))
         if part is not None:
             payload.append(part)
     return Frame(envelope.SerializeToString(), payload)
@@ -205,6 +205,11 @@ def read_graph(message: Message, known: Mapping[str, Node] = _NONE) -> Subgraph:
 
 
 # --- tensors
+
+
+def _as_array(tensor: Any) -> Array:
+    """A scalar string is plain bytes, which NumPy would take for an array without their last zeros."""
+    return np.array(tensor, object) if isinstance(tensor, bytes | str) else np.asarray(tensor)
 
 
 def _encode_tensor(meta: Any, array: Array) -> Array | None:

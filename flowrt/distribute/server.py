@@ -33,16 +33,17 @@ from flowrt.distribute import worker as w
 from flowrt.distribute.bind_policy import check_bind, check_dial
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.containers import Containers
+from flowrt.distribute.departures import Departures
 from flowrt.distribute.describe import describe_parts
 from flowrt.distribute.graph_limits import check_remote_graph
-from flowrt.distribute.links import Links, ignore
+from flowrt.distribute.links import Links, ignore, task_of
 from flowrt.distribute.messages import Message, kind_of, read_graph
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
 from flowrt.distribute.steps import Steps, as_op_error
 from flowrt.distribute.threads import Threads
-from flowrt.distribute.waits import drain_s, job_grace_s
+from flowrt.distribute.waits import connect_timeout_s, drain_s, job_grace_s
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto, RunOptions, device_request
 from flowrt.executor.local_runtime import limit_threads
@@ -66,6 +67,12 @@ _SERVERS: WeakValueDictionary[str, Server] = WeakValueDictionary()
 def server_of(target: str) -> Server | None:
     """The server of this process that ``target`` means."""
     return _SERVERS.get(target)
+
+
+def server_as(cluster: ClusterSpec, task: str) -> Server | None:
+    """The server of this process that is ``task`` of ``cluster``."""
+    found = (server for server in list(_SERVERS.values()) if server.task == task)
+    return next((server for server in found if server.cluster == cluster), None)
 
 
 def task_name(job: str, index: int) -> str:
@@ -118,6 +125,8 @@ class Server:
         self._by_name = {device.name: device for device in self.devices}
         self._transport = with_faults(new_transport(security), kind_of)
         self._threads = Threads(f"flowrt {self.task}")
+        self._departures = Departures()
+        self.came = self._departures.come  # see `flowrt.distribute.links.Handler`
         self._links = Links(
             self.task, self.incarnation, self.cluster, self._addresses, self._transport, self._threads, self
         )
@@ -128,7 +137,7 @@ class Server:
         described = [_described(device, self.incarnation) for device in self.devices]
         version, new_rendezvous = flowrt.version.VERSION, self._steps.new_rendezvous
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
-        self._containers = Containers()
+        self._containers = Containers(self._departures.missing)
         self._serial = itertools.count(1)
         self._own: dict[int, Done] = {}
         """What this task and the sessions of its process ask it, by request."""
@@ -193,6 +202,12 @@ class Server:
     def num_running_steps(self) -> int:
         return self._worker.num_running
 
+    def meet(self, tasks: Collection[str]) -> None:
+        """Let ``tasks`` know this one as soon as they are up: should it die, they notice."""
+        for task in tasks:
+            if task != self.task:
+                self._links.meet(task, connect_timeout_s())
+
     def join(self, timeout_s: float | None = None) -> bool:
         """Block until the server was stopped; False if ``timeout_s`` seconds came first. A task of
         ``flowrt-run`` stops when the last program that had sessions here is gone; while its own program does
@@ -250,6 +265,7 @@ class Server:
         """See `flowrt.distribute.links.Handler`."""
         if type(message.body) in (pb.CreateSession, pb.CreateWorkerSession):
             self._masters.add(token)
+            self._departures.serve(task_of(token))
             self._job_end = None
         self._dispatch(token, request_id, message)
 
@@ -260,6 +276,10 @@ class Server:
             in_midst = self._worker.serves(token) or self._master.serves(token)
         self._to_master(event)
         self._to_worker(event)
+        if name in self._addresses and self._departures.lose(
+            name, error, in_midst, is_last=not self._links.is_linked(name)
+        ):
+            self._containers.lose_task(name, error)
         if token in self._masters:
             self._masters.discard(token)
             is_task = name in self._addresses

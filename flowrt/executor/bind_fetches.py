@@ -35,7 +35,7 @@ def _fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], Any]:
                 return take(value)
 
         return take_locked
-    if take is _copy and type(value) is np.ndarray:
+    if take is copied and type(value) is np.ndarray:
         return functools.partial(np.array, value) if value.ndim else functools.partial(value.__getitem__, ())
     return functools.partial(take, value)
 
@@ -49,11 +49,11 @@ def _taker(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[Any], An
         fetch = device.fetch
         return lambda array: _own(fetch(array))
     if operand.slot is None:
-        return _copy
+        return copied
     is_new = tensors.subgraph.nodes[ref[0]].op.effect in (Effect.PURE, Effect.RANDOM)
     if is_new and is_once and not tensors.is_alias(ref):
-        return _scalar_or_array if ref in tensors.pooled else _own
-    return _copy
+        return scalar_or_array if ref in tensors.pooled else _own
+    return copied
 
 
 def _after(function: Callable[[], None], value: Any) -> Any:
@@ -61,7 +61,7 @@ def _after(function: Callable[[], None], value: Any) -> Any:
     return value
 
 
-def _scalar_or_array(value: Any) -> Any:
+def scalar_or_array(value: Any) -> Any:
     """A new array as the caller gets it: 0-d arrays become scalars."""
     return value[()] if isinstance(value, np.ndarray) and value.ndim == 0 else value
 
@@ -75,6 +75,6 @@ def _own(value: Any) -> Any:
     return value if value.flags.owndata else value.copy()
 
 
-def _copy(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """A fetched value that somebody else still has."""
     return _own(np.array(value)) if isinstance(value, (np.ndarray, np.generic)) else value

@@ -105,12 +105,14 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
     """A function that turns a fed value into an array of ``tensor``'s dtype and of a shape that fits it, or
     into a `GpuFeed`.
 
-    An array of the right dtype is taken as it is, without a copy. The function raises `DTypeError` when the
-    value would lose its kind or precision, `InvalidArgumentError` for a shape that does not fit.
+    An array of the right dtype is taken as it is, without a copy; of strings, which may be `str` or `bytes`,
+    it is converted. The function raises `DTypeError` when the value would lose its kind or precision,
+    `InvalidArgumentError` for a shape that does not fit.
     """
     dtype, shape = tensor.dtype.np, tensor.spec.shape
     exact = shape if is_static(shape) else None
     numbers = (float, int) if tensor.dtype in dtypes.FLOATING else ()
+    is_string = tensor.dtype is dtypes.string
 
     def convert(value: Any) -> Any:
         if type(value) in numbers:
@@ -118,7 +120,7 @@ def converter(tensor: Tensor) -> Callable[[Any], Any]:
                 value = np.array(value, dtype)
             except OverflowError:
                 value = _convert(tensor, value)
-        elif type(value) is not np.ndarray or value.dtype != dtype:
+        elif type(value) is not np.ndarray or value.dtype != dtype or is_string:
             value = _convert(tensor, value)
         elif value.nbytes > MIN_COUNTED:
             value = _aligned(value, "taken")

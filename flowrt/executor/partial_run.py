@@ -11,10 +11,9 @@ import threading
 from collections.abc import Mapping, Sequence
 from typing import Any, final
 
-import numpy as np
-
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
+from flowrt.executor.bind_fetches import copied
 from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import parse_fetches
 from flowrt.graph.graph import Graph, Operation, Tensor
@@ -57,7 +56,7 @@ class PartialRun:
             self._done |= new
             self._pending -= {*parsed.tensors, *parsed.targets}
             self._feeds -= set(given)
-            return parsed.rebuild([np.array(self._known[t])[()] for t in parsed.tensors])
+            return parsed.rebuild([copied(self._known[t]) for t in parsed.tensors])
 
     def _given(self, feed_dict: Mapping[Any, Any]) -> dict[Tensor, Any]:
         tensors = {resolve_feed(self._graph, key): value for key, value in feed_dict.items()}

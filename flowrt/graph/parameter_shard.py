@@ -137,10 +137,12 @@ class WorkerLeft(NamedTuple):
 
 
 class WorkerLost(NamedTuple):
-    """The process that had ``session``, or its network, died: ``why``. ``worker`` may have another one."""
+    """The process that had ``session``, or its network, died: ``why``. ``worker`` may have another one.
+    None: it was there, and died before it had a session.
+    """
 
     worker: int
-    session: int
+    session: int | None
     why: str
     now: float
 
@@ -319,7 +321,7 @@ class ParameterShard:
 
     def _note_lost(self, event: WorkerLost) -> list[Action]:
         if event.worker in self.members and self._sessions.get(event.worker) == event.session:
-            self._lost[event.worker] = event
+            self._lost.setdefault(event.worker, event)
         return []
 
     def _give_up(self, now: float) -> list[Action]:

@@ -65,11 +65,11 @@ class ShardStatus(NamedTuple):
 class ShardService:
     """The shard ``name`` of a session or of a server's sessions. A request that waits longer than
     ``timeout_s`` seconds raises `DeadlineExceededError`, which names the workers that are late; a step that
-    ends leaves its wait.
+    ends leaves its wait. ``tasks``: the workers', in a cluster.
     """
 
-    def __init__(self, name: str, policy: Policy, timeout_s: float) -> None:
-        self._shard, self._timeout_s = ParameterShard(name, policy), timeout_s
+    def __init__(self, name: str, policy: Policy, timeout_s: float, tasks: Sequence[str] = ()) -> None:
+        self._shard, self._timeout_s, self._tasks = ParameterShard(name, policy), timeout_s, tasks
         self._changed = threading.Condition()
         self._requests = itertools.count()
         self._answers: dict[int, Answer] = {}
@@ -123,6 +123,12 @@ class ShardService:
     def lose(self, worker: int, session: int, why: str) -> None:
         """The session in which ``worker`` came, or began its last step, was lost."""
         self._tell(WorkerLost(worker, session, why, time.monotonic()))
+
+    def lose_task(self, task: str, error: OpError) -> None:
+        """``task`` was there and is gone: of a worker that has had a session `lose` tells."""
+        if task in self._tasks:
+            lost = WorkerLost(self._tasks.index(task), None, error.message, time.monotonic())
+            self._tell(lost)
 
     def status(self) -> ShardStatus:
         with self._changed:

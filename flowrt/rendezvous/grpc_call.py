@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.frame_stream import FrameStream
-from flowrt.rendezvous.lifeline import join
+from flowrt.rendezvous.lifeline import DIED, join
 
 KEPT_BYTES = 32 << 20
 """Freed memory that the C library keeps. It gives back 128 KiB by default, and each message then pays a page
@@ -34,9 +34,6 @@ class Status(NamedTuple):
 
     code: str
     details: str
-
-
-DIED = Status("UNAVAILABLE", "it ended without a goodbye: the process or its network died")
 
 
 @functools.cache
@@ -254,7 +251,7 @@ class AcceptedCall(_Call):
     def _why_ended(self, operation: Any) -> Exception | None:
         if not operation.cancelled():
             return None
-        return UnavailableError(f"connection to {self._stream.peer}: {DIED.details}")
+        return UnavailableError(f"connection to {self._stream.peer}: {DIED}")
 
     def _has_finished(self, event: Any) -> bool:
         return bool(event.success)

@@ -21,6 +21,9 @@ from flowrt.rendezvous.channel import Connection, Receiver
 CLOSED = "the peer closed it"
 """The reason where nothing is wrong but that nobody is there any more."""
 
+DIED = "it ended without a goodbye: the process or its network died"
+"""The reason where the peer did not close it."""
+
 CLOSE_S = 1.0
 """Seconds that closing a connection waits for what is queued, and then for a thread."""
 

@@ -24,6 +24,7 @@ from typing import NamedTuple, final
 
 from flowrt.errors import UnavailableError
 from flowrt.rendezvous.framing import Allocate, Buffer, Frame, FrameDecoder, Kind
+from flowrt.rendezvous.lifeline import DIED
 from flowrt.rendezvous.mpi_channel import Arrival, MpiWorld, Transfer
 from flowrt.rendezvous.progress import Progress
 
@@ -72,9 +73,7 @@ class MpiLink:
         self._moved_at = 0.0
         self._over = threading.Event()
         self.is_over = False
-        self.error: Exception | None = UnavailableError(
-            "it ended without a goodbye: the process or its network died"
-        )
+        self.error: Exception | None = UnavailableError(DIED)
         """Why nothing more comes; None: the peer closed it."""
         _progress.add(self)
 

@@ -17,7 +17,7 @@ from flowrt.rendezvous.channel import Bytes, Connection, Receiver
 from flowrt.rendezvous.frame_stream import FrameStream
 from flowrt.rendezvous.frame_writer import FrameWriter, Outgoing
 from flowrt.rendezvous.framing import Allocate, Frame, FrameDecoder, Kind, encode
-from flowrt.rendezvous.lifeline import CLOSE_S, Lifeline, join
+from flowrt.rendezvous.lifeline import CLOSE_S, DIED, Lifeline, join
 from flowrt.rendezvous.shared_frames import SharedFrames
 
 READ_BYTES = 64 << 10
@@ -123,7 +123,7 @@ class SocketConnection(Connection):
 
     def _why_it_ended(self) -> str:
         if self._decoder.is_between_frames:
-            return "it ended without a goodbye: the process or its network died"
+            return DIED
         return "it ended in the middle of a frame: the process or its network died"
 
     def _release(self) -> None:

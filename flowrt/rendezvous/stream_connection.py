@@ -9,7 +9,7 @@ from flowrt.errors import UnavailableError
 from flowrt.rendezvous.channel import Bytes, Connection, Receiver
 from flowrt.rendezvous.frame_stream import FrameStream
 from flowrt.rendezvous.framing import Frame, Kind
-from flowrt.rendezvous.lifeline import Lifeline
+from flowrt.rendezvous.lifeline import CLOSED, DIED, Lifeline
 
 
 @final
@@ -37,6 +37,7 @@ class StreamConnection(Connection):
 
     def close(self) -> None:
         if self._life.close():
+            self._stream.send(Kind.GOODBYE, b"")
             self._stream.close()
 
     def abort(self) -> None:
@@ -44,11 +45,14 @@ class StreamConnection(Connection):
         self._stream.cancel()
 
     def _on_frame(self, frame: Frame) -> None:
-        if frame.kind != Kind.DATA:
+        if frame.kind == Kind.GOODBYE:
+            self._life.lose(CLOSED)
+        elif frame.kind != Kind.DATA:
             raise UnavailableError(f"expected a kind of frame that grpc has; got {frame.kind}")
-        if self._life.wants_frames:
+        elif self._life.wants_frames:
             self._receiver.on_frame(self, frame.header, frame.payload)
 
     def _on_end(self, error: Exception | None) -> None:
-        # It finishes the stream: to a peer that closes, there is no more to come from here.
-        self._life.end(self, self._receiver, self._stream.finish, error)
+        # Who listens cannot tell by gRPC whether the stream was finished or its other end died: that takes a
+        # goodbye. It finishes the stream: to a peer that closes, there is no more to come from here.
+        self._life.end(self, self._receiver, self._stream.finish, error or UnavailableError(DIED))

@@ -27,13 +27,13 @@ def make_page(run: Run) -> str:
     return page
 
 
-def write_report(directory: Path, target: Path) -> Path:
+def write_report(directory: Path, target: Path, skip_damaged: bool = False) -> Path:
     """Write the report of the run in ``directory`` to ``target``, whole or not at all; ``target``.
 
-    Raises `NotFoundError` for a directory that is none or has nothing to show, and the
-    `OpError` of a place that cannot be written.
+    Raises `NotFoundError` for a directory that is none or has nothing to show, `DataLossError` for a damaged
+    file unless ``skip_damaged``, and the `OpError` of a place that cannot be written.
     """
-    return write_page(read_run(directory), target)
+    return write_page(read_run(directory, skip_damaged), target)
 
 
 def write_page(run: Run, target: Path) -> Path:

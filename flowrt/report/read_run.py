@@ -1,7 +1,7 @@
 """What a run has left in its directory: event files, records of tasks, traces.
 
-Rule of this file: a file that is damaged is read as far as it goes, and a note says where it broke. Only a
-directory that has nothing to show at all is an error.
+Rules of this file: a file that is damaged is an error, or is read as far as it goes, and a note says where
+it broke. What may not be opened is a note. A directory that has nothing to show at all is an error.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from typing import Any, NamedTuple
 from google.protobuf.message import DecodeError
 
 from flowrt.distribute.flight_recorder import SUFFIX, Record, read_record
-from flowrt.errors import NotFoundError, OpError
+from flowrt.errors import DataLossError, NotFoundError, OpError
 from flowrt.graph.tensor_proto import decode_tensor
 from flowrt.profiler.live_bytes import live_bytes
 from flowrt.profiler.steps import Step, read_step
-from flowrt.protos.event_pb2 import Event
+from flowrt.protos.event_pb2 import Event, SessionLog
 from flowrt.protos.step_stats_pb2 import RunMetadata
-from flowrt.summary.event_file import read_events
+from flowrt.summary.event_file import WRITE_S, read_events
 
 MAX_TRACES = 50
 """Traced steps that are looked at, the last ones: each may have 100,000 operations."""
@@ -53,11 +53,14 @@ class Run:
     """All that is to be shown."""
 
     directory: Path
+    skip_damaged: bool = False
     curves: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
-    """Of each scalar's tag, by the folder of the event file: points by step."""
+    """Of each scalar's tag, by the folder of the event file: points by step. A file that begins anew, beside
+    another or after it, has a line of its own, ``train (2)``.
+    """
     traces: list[Trace] = field(default_factory=list)
     peaks: dict[str, dict[str, list[Point]]] = field(default_factory=dict)
-    """Of each device, by the folder of the event file: the most bytes of results that were alive at once in
+    """Of each device, by folder as the curves: the most bytes of results that were alive at once in
     each traced step, also in those that are not looked at.
     """
     records: list[Record] = field(default_factory=list)
@@ -72,12 +75,28 @@ class Run:
     """Seconds since the epoch."""
 
 
-def read_run(directory: Path) -> Run:
-    """What there is below ``directory``. Raises `NotFoundError` if that is no directory, or has nothing."""
+@dataclass
+class _Source:
+    """An event file that is read: the name of its ``folder``, and the lines that its points are added to."""
+
+    path: Path
+    folder: str
+    curves: dict[str, list[Point]] = field(default_factory=dict)
+    peaks: dict[str, list[Point]] = field(default_factory=dict)
+    restart: int = 0
+    """The step from which a session goes on, where the file says so."""
+
+
+def read_run(directory: Path, skip_damaged: bool = False) -> Run:
+    """What there is below ``directory``; with ``skip_damaged`` what is whole of it, and notes.
+
+    Raises `NotFoundError` if that is no directory, or has nothing, and `DataLossError`, with file and place,
+    for an event file or a flight record that is damaged.
+    """
     if not directory.is_dir():
         what = "a file" if directory.exists() else "nothing"
         raise NotFoundError(f"{directory}: expected the directory of a run; got {what}")
-    run = Run(directory)
+    run = Run(directory, skip_damaged)
     for path in sorted(_files_below(run), key=lambda path: (len(path.parts), path)):
         if "tfevents" in path.name and path.is_file():
             _read_events(run, path)
@@ -122,36 +141,69 @@ def _look_at_json(run: Run, path: Path) -> None:
 def _read_events(run: Run, path: Path) -> None:
     """One event file, up to where it breaks."""
     is_top = path.parent == run.directory
-    name = run.directory.resolve().name if is_top else str(path.parent.relative_to(run.directory))
+    folder = run.directory.resolve().name if is_top else str(path.parent.relative_to(run.directory))
+    source = _Source(path, folder)
     count = 0
     try:
-        for event in read_events(path):
+        for event in read_events(path, WRITE_S):
             count += 1
-            _take(run, name, event)
+            _take(run, source, event)
+        if not count:
+            raise DataLossError(f"{path}: expected an event file; got one of 0 bytes.")
     except OpError as error:
-        run.notes.append(f"{_inside(run, error.message).rstrip('.')}. Shown are the {count} events before.")
+        shown = f" Shown are the {count} events before." if count else ""
+        _take_damage(run, error, f"{error.message.rstrip('.')}.{shown}")
     if count:
         run.files.append(path)
-    elif not path.stat().st_size:
-        run.notes.append(f"{path.relative_to(run.directory)}: it is empty.")
 
 
-def _take(run: Run, name: str, event: Event) -> None:
+def _take_damage(run: Run, error: OpError, note: str) -> None:
+    """Raises ``error`` where the run has to be whole."""
+    if isinstance(error, DataLossError) and not run.skip_damaged:
+        raise error
+    run.notes.append(_inside(run, note))
+
+
+def _take(run: Run, source: _Source, event: Event) -> None:
     _take_times(run, [event.wall_time])
+    if event.session_log.status == SessionLog.START:
+        source.restart = event.step
     if event.HasField("tagged_run_metadata"):
-        _take_trace(run, name, event)
+        _take_trace(run, source, event)
     for value in event.summary.value:
         number = _scalar(value)
         if number is not None:
-            points = run.curves.setdefault(value.tag, {}).setdefault(name, [])
-            _append(points, Point(event.step, event.wall_time, number))
+            if value.tag not in source.curves:
+                source.curves[value.tag] = _line(run.curves.setdefault(value.tag, {}), source, event.step)
+            _append(source.curves[value.tag], Point(event.step, event.wall_time, number))
+
+
+def _line(lines: dict[str, list[Point]], source: _Source, first: int) -> list[Point]:
+    """Where points of ``source`` from step ``first`` on belong: to the last line of its folder if they go on
+    where that ends, or a session goes on there from a checkpoint; else to a new one. What came behind the
+    checkpoint the first time is forgotten, as in TensorBoard.
+    """
+    count, name = 1, source.folder
+    while (following := f"{source.folder} ({count + 1})") in lines:
+        count, name = count + 1, following
+    points = lines.setdefault(name, [])
+    if source.restart:
+        _cut(points, source.restart)
+    if points and points[-1].step >= first:
+        points = lines[following] = []
+    return points
 
 
 def _append(points: list[Point], point: Point) -> None:
-    """A step that comes again, after a restart, takes the place of all that came behind it the first time."""
-    while points and points[-1].step >= point.step:
-        points.pop()
+    """A step that comes again in one file takes the place of all that came behind it the first time."""
+    _cut(points, point.step)
     points.append(point)
+
+
+def _cut(points: list[Point], step: int) -> None:
+    """Forget the points from ``step`` on."""
+    while points and points[-1].step >= step:
+        points.pop()
 
 
 def _scalar(value: Any) -> float | None:
@@ -163,31 +215,33 @@ def _scalar(value: Any) -> float | None:
     return None
 
 
-def _take_trace(run: Run, name: str, event: Event) -> None:
+def _take_trace(run: Run, source: _Source, event: Event) -> None:
     tagged = event.tagged_run_metadata
     try:
         metadata = RunMetadata.FromString(tagged.run_metadata)
     except DecodeError as error:
-        run.notes.append(f"run metadata {tagged.tag!r} of {name}: {error}.")
+        what = f"{source.path}: {tagged.tag}: expected a RunMetadata message; got {error}"
+        _take_damage(run, DataLossError(what), f"{what}.")
         return
     step = read_step(metadata.step_stats)
     if step.operations:
         run.traces.append(Trace(tagged.tag, step))
-        _take_peaks(run, name, event, step)
+        _take_peaks(run, source, event, step)
 
 
-def _take_peaks(run: Run, name: str, event: Event, step: Step) -> None:
+def _take_peaks(run: Run, source: _Source, event: Event, step: Step) -> None:
     for device, samples in live_bytes(step).items():
         peak = max(nbytes for _, nbytes in samples)
-        points = run.peaks.setdefault(device, {}).setdefault(name, [])
-        _append(points, Point(event.step, event.wall_time, float(peak)))
+        if device not in source.peaks:
+            source.peaks[device] = _line(run.peaks.setdefault(device, {}), source, event.step)
+        _append(source.peaks[device], Point(event.step, event.wall_time, float(peak)))
 
 
 def _read_record(run: Run, path: Path) -> None:
     try:
         run.records.append(read_record(path))
     except OpError as error:
-        run.notes.append(_inside(run, f"{error.message}."))
+        _take_damage(run, error, f"{error.message}.")
     else:
         run.files.append(path)
         _take_times(run, [event.time for event in run.records[-1].events])

@@ -8,7 +8,8 @@ An event file is a TFRecord file of encoded `Event` messages. One record is
     crc      uint32, masked CRC-32C of the payload
 
 Rules: the first event carries the file version; a file is only appended to, and a name is never used twice,
-so that a reader may follow a live file; nothing that `add_event` accepted is lost when the process ends in
+so that a reader may follow a live file; what is flushed are whole records, in one write, of which a reader
+may see a part for a moment; nothing that `add_event` accepted is lost when the process ends in
 order, whether or not anybody called `close`; a reader gives whole records only and names the byte where a
 file is damaged.
 """
@@ -16,6 +17,7 @@ file is damaged.
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import itertools
 import os
@@ -24,7 +26,7 @@ import struct
 import threading
 import time
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from google.protobuf.message import DecodeError
 
@@ -42,6 +44,10 @@ from flowrt.protos.event_pb2 import Event
 from flowrt.summary.crc32c import masked_crc32c
 
 FILE_VERSION = "brain.Event:2"
+WRITE_S = 1.0
+"""Longer than a write goes without a byte more in the file: one of 5 MB takes 5 ms, a full disk queue 200."""
+
+POLL_S = 0.005
 _LENGTH = struct.Struct("<Q")
 _CRC = struct.Struct("<I")
 _HEADER_BYTES = _LENGTH.size + _CRC.size
@@ -73,26 +79,32 @@ def encode_record(payload: bytes) -> bytes:
     return b"".join((length, _CRC.pack(masked_crc32c(length)), payload, _CRC.pack(masked_crc32c(payload))))
 
 
-def decode_records(file: io.BufferedIOBase, name: str, size: int) -> Iterator[tuple[int, bytes]]:
-    """Yield (byte offset, payload) of every record in the first ``size`` bytes of ``file``, from its start.
+def decode_records(
+    file: io.BufferedIOBase, name: str, size: int, reaches: Callable[[int], bool] = lambda end: False
+) -> Iterator[tuple[int, bytes]]:
+    """Yield (byte offset, payload) of every record that begins in the first ``size`` bytes of ``file``, from
+    its start. ``reaches(end)`` says whether the file has grown to ``end`` bytes since it had ``size``.
 
     Raises DataLossError at a record that is damaged or incomplete, after all records before it; the error
-    calls the file ``name``. No more than ``size`` bytes are ever held, whatever a length field says.
+    calls the file ``name``. No more bytes are ever held than there are, whatever a length field says.
     """
     offset = 0
     while offset < size:
-        header = _read(file, name, offset, _HEADER_BYTES, size - offset)
+        header = _read(file, name, offset, _HEADER_BYTES, size - offset, reaches)
         (length,) = _LENGTH.unpack_from(header)
         _check(header[:8], header[8:], name, offset, "length")
-        body = _read(file, name, offset, length + _CRC.size, size - offset - _HEADER_BYTES)
+        left = max(0, size - offset - _HEADER_BYTES)
+        body = _read(file, name, offset, length + _CRC.size, left, reaches)
         payload = body[:length]
         _check(payload, body[length:], name, offset, "payload")
         yield offset, payload
         offset += _HEADER_BYTES + len(body)
 
 
-def _read(file: io.BufferedIOBase, name: str, record: int, wanted: int, left: int) -> bytes:
-    data = file.read(wanted) if wanted <= left else b""
+def _read(
+    file: io.BufferedIOBase, name: str, record: int, wanted: int, left: int, reaches: Callable[[int], bool]
+) -> bytes:
+    data = file.read(wanted) if wanted <= left or reaches(file.tell() + wanted) else b""
     if len(data) < wanted:
         raise DataLossError(
             f"{name}: incomplete record at byte {record}: expected {wanted} bytes; got {min(left, wanted)}. "
@@ -113,8 +125,9 @@ def _check(data: bytes, stored: bytes, name: str, record: int, part: str) -> Non
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
-    """Yield every event of the file as it is now, the one with the file version first.
+def read_events(path: str | os.PathLike[str], patience_s: float = 0.0) -> Iterator[Event]:
+    """Yield every event of the file as it is now, the one with the file version first. For the rest of a last
+    record that somebody is writing it waits until the file has not grown for ``patience_s`` seconds.
 
     Raises NotFoundError when there is no such file, and DataLossError, with the byte offset of the record,
     where the file is damaged or ends within a record: all events before it have been yielded by then. An
@@ -123,10 +136,26 @@ def read_events(path: str | os.PathLike[str]) -> Iterator[Event]:
     name = os.fspath(path)
     try:
         with open(name, "rb") as file:
-            for offset, payload in decode_records(file, name, os.fstat(file.fileno()).st_size):
+            reaches = functools.partial(_reaches, file, patience_s=patience_s)
+            for offset, payload in decode_records(file, name, _size(file), reaches):
                 yield _decode_event(payload, name, offset)
     except OSError as error:
         raise _typed(error, f"cannot read {name}") from error
+
+
+def _reaches(file: io.BufferedReader, end: int, patience_s: float) -> bool:
+    """Whether ``file`` has ``end`` bytes, or grows to them without a pause of ``patience_s`` seconds."""
+    size, since = _size(file), time.monotonic()
+    while size < end and time.monotonic() - since < patience_s:
+        time.sleep(POLL_S)
+        before, size = size, _size(file)
+        if size > before:
+            since = time.monotonic()
+    return size >= end
+
+
+def _size(file: io.BufferedReader) -> int:
+    return os.fstat(file.fileno()).st_size
 
 
 def _decode_event(payload: bytes, name: str, offset: int) -> Event:

@@ -32,7 +32,7 @@ from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.passes.partition import partition
 from flowrt.graph.passes.prune import extract
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.summary.event_file import read_events
+from flowrt.summary.event_file import WRITE_S, read_events
 from flowrt.train.durable_files import typed_os_errors
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
@@ -328,7 +328,7 @@ def _read_event_file(path: str) -> GraphDef:
 
 
 def _graphs_in(path: str) -> Iterator[bytes]:
-    for event in read_events(path):
+    for event in read_events(path, WRITE_S):
         if event.WhichOneof("what") == "graph_def":
             yield event.graph_def
 

@@ -126,6 +126,9 @@ class Task:
         """What a server does on another thread."""
         self.work.append(work)
 
+    def came(self, name: str) -> None:
+        """It may have come before."""
+
     def asked(self, token: str, request_id: int, message: Message) -> None:
         self._dispatch(token, request_id, message)
 

@@ -240,6 +240,21 @@ def test_large_constants_and_feeds_and_strings_travel(target: str) -> None:
     assert texts.tolist() == [b"a", b"bc"]
 
 
+def test_scalars_of_another_task_come_as_those_of_this_process(target: str) -> None:
+    with tf.Graph():
+        text = tf.placeholder(tf.string, [])
+        with tf.device(on(1)):
+            fetched = [tf.constant(7) + 1, tf.strings.join([text, "\0"]), tf.constant([1.0]) * 2]
+            summary = tf.summary.scalar("loss", tf.constant(0.5))
+        with tf.Session(target) as session:
+            number, longer, array = session.run(fetched, {text: "a"}, options())
+            assert isinstance(number, np.int32)
+            assert (number, longer, array.tolist()) == (8, b"a\0", [2.0])
+            handle = session.partial_run_setup(fetched[1], [text])
+            assert session.partial_run(handle, fetched[1], {text: "b"}) == b"b\0"
+            assert isinstance(session.run(summary), bytes)
+
+
 def test_a_failing_kernel_of_another_task_is_one_typed_error_with_the_users_line(target: str) -> None:
     with tf.Graph():
         i = tf.placeholder(tf.int32, [])

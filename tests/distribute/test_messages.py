@@ -109,6 +109,14 @@ def test_strings_arrive_as_bytes(shape: tuple[int, ...], some: list[Any]) -> Non
     assert got.reshape(-1).tolist() == [i if isinstance(i, bytes) else i.encode() for i in items]
 
 
+@given(st.binary(max_size=20) | st.text(st.characters(codec="utf-8"), max_size=20))
+def test_a_scalar_string_arrives_as_an_array(text: Any) -> None:
+    """What a program gives out is plain bytes."""
+    (got,) = there(Message(pb.Done(), [text])).message.tensors
+    assert got.shape == ()
+    assert got[()] == (text if isinstance(text, bytes) else text.encode())
+
+
 def test_a_value_of_python_stays() -> None:
     with pytest.raises(errors.UnimplementedError, match="a value of Python's list"):
         encode(1, Message(pb.Done(), [np.array([[1], [2, 3]], object)]))

@@ -57,6 +57,20 @@ def test_scalars_come_as_numpy_scalars_and_strings_as_bytes(session):
     assert session.run(tf.constant(["a", "b"])).tolist() == [b"a", b"b"]
 
 
+def test_strings_keep_their_last_zeros(session):
+    """A serialized message often ends in them; NumPy's own strings do not."""
+    text, texts = tf.placeholder(tf.string, []), tf.placeholder(tf.string, [2])
+    longer = tf.strings.join([text, b"!\0"])
+    found = session.run(
+        [text, longer, texts, tf.constant(b"a\0"), tf.constant([b"\0", b"b"])],
+        {text: b"x\0", texts: [b"y\0", "z"]},
+    )
+    assert found[:2] == [b"x\0", b"x\0!\0"]
+    assert found[2].tolist() == [b"y\0", b"z"]
+    assert found[3] == b"a\0"
+    assert found[4].tolist() == [b"\0", b"b"]
+
+
 def test_the_same_tensor_may_be_fetched_often(session):
     a = tf.constant([1.0]) + 1
     first, (second, third) = session.run([a, (a, a)])
@@ -139,6 +153,16 @@ def test_feeds_are_converted_to_the_tensors_dtype(session):
     found = session.run([x, n, flag, text], {x: [1, 2], n: np.array([3.0]), flag: True, text: ["a", b"b"]})
     assert [f.dtype for f in found] == [np.float32, np.int32, np.bool_, object]
     assert found[3].tolist() == [b"a", b"b"]
+
+
+def test_an_array_of_objects_may_have_texts(session):
+    texts = tf.placeholder(tf.string, [2])
+    fetched = [tf.identity(texts), tf.strings.join([texts, "."])]
+    same, longer = session.run(fetched, {texts: np.array(["a", b"b"], object)})
+    assert same.tolist() == [b"a", b"b"]
+    assert longer.tolist() == [b"a.", b"b."]
+    with pytest.raises(tf.errors.DTypeError, match="got 1 of int"):
+        session.run(fetched, {texts: np.array(["a", 1], object)})
 
 
 @pytest.mark.parametrize(

@@ -31,6 +31,7 @@ from flowrt.rendezvous import upgrade
 from flowrt.rendezvous.byte_stream import TlsStream
 from flowrt.rendezvous.faulty import FaultyTransport
 from flowrt.rendezvous.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
+from flowrt.rendezvous.lifeline import CLOSED, DIED
 from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.tls import client_context, server_context
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
@@ -184,14 +185,20 @@ def test_the_variable_chooses_where_the_program_does_not(monkeypatch: pytest.Mon
 
 
 @contextmanager
-def peer_process(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
-    command = [sys.executable, str(HERE / "transport_peer.py"), kind]
+def peer_process(*arguments: str) -> Iterator[subprocess.Popen[str]]:
+    command = [sys.executable, str(HERE / "transport_peer.py"), *arguments]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         try:
-            assert process.stdout is not None
-            yield process, process.stdout.readline().strip()
+            yield process
         finally:
             process.kill()
+
+
+@contextmanager
+def listening_process(kind: str) -> Iterator[tuple[subprocess.Popen[str], str]]:
+    with peer_process(kind) as process:
+        assert process.stdout is not None
+        yield process, process.stdout.readline().strip()
 
 
 @every_kind
@@ -199,7 +206,7 @@ def test_a_killed_peer_is_noticed_and_leaves_nothing(kind: str) -> None:
     """Also while it holds shared memory, and while both directions are full."""
     inbox = Inbox()
     array = random_bytes(1 << 20)
-    with peer_process(kind) as (process, address):
+    with listening_process(kind) as (process, address):
         connection = new_transport(kind=kind).connect(address, CONNECT_S)
         connection.start(inbox)
         connection.send(b"x", [array])
@@ -224,12 +231,28 @@ def test_a_killed_peer_is_noticed_and_leaves_nothing(kind: str) -> None:
 
 @every_kind
 def test_the_peer_notices_too(kind: str) -> None:
-    with peer_process(kind) as (process, address):
+    with listening_process(kind) as (process, address):
         connection = new_transport(kind=kind).connect(address, CONNECT_S)
         connection.send(b"x", [random_bytes(1 << 20)])
         connection.abort()
         assert process.stdout is not None
         assert "connection to 127.0.0.1:" in process.stdout.readline()
+
+
+@every_kind
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_who_listens_tells_a_peer_that_died_from_one_that_closed(kind: str, is_killed: bool) -> None:
+    inbox = Inbox()
+    listener = new_transport(kind=kind).listen("127.0.0.1:0", lambda connection: connection.start(inbox))
+    with peer_process(kind, listener.address) as process:
+        assert inbox.wait(1) == [(b"here", [])]
+        if is_killed:
+            process.kill()
+        else:
+            process.communicate()
+        message = inbox.wait_lost().message
+    assert message.endswith(DIED if is_killed else CLOSED)
+    listener.close()
 
 
 def test_a_connection_that_is_cut_in_the_middle_of_a_frame() -> None:

@@ -1,6 +1,6 @@
-"""A process that answers every frame with the same frame: ``transport_peer.py KIND``.
+"""A process that answers every frame with the same frame: ``transport_peer.py KIND [ADDRESS]``.
 
-It prints its address, and ends when its standard input does.
+It listens and prints its address, or dials ``ADDRESS`` and says "here". It ends when its standard input does.
 """
 
 from __future__ import annotations
@@ -19,10 +19,20 @@ class Echo:
         print(error.message, flush=True)
 
 
-if __name__ == "__main__":
-    listener = new_transport(kind=sys.argv[1]).listen(
-        "127.0.0.1:0", lambda connection: connection.start(Echo())
-    )
+def listen(kind: str) -> None:
+    listener = new_transport(kind=kind).listen("127.0.0.1:0", lambda connection: connection.start(Echo()))
     print(listener.address, flush=True)
     sys.stdin.read()
     listener.close()
+
+
+def dial(kind: str, address: str) -> None:
+    connection = new_transport(kind=kind).connect(address, 30.0)
+    connection.start(Echo())
+    connection.send(b"here")
+    sys.stdin.read()
+    connection.close()
+
+
+if __name__ == "__main__":
+    (dial if sys.argv[2:] else listen)(*sys.argv[1:])

@@ -7,6 +7,8 @@ import os
 import re
 import subprocess
 import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +16,14 @@ import pytest
 
 from flowrt.cli.main import main
 from flowrt.errors import InvalidArgumentError
+from flowrt.protos.event_pb2 import Event, SessionLog, TaggedRunMetadata
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.report import write_report
 from flowrt.report.page import make_page
 from flowrt.report.read_run import MAX_TRACES, read_run
 from flowrt.report.step_times import activities, traffic
 from flowrt.summary import FileWriter
+from flowrt.summary.event_file import encode_record
 from tests.profiler.made_stats import BASE, DEVICES, add
 from tests.report.run_dirs import (
     STEPS,
@@ -32,6 +36,17 @@ from tests.report.run_dirs import (
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 120
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: Any) -> Callable[[float], None]:
+    """Sets how long the rest of a record is waited for; not at all, unless it is called."""
+
+    def wait(seconds: float) -> None:
+        monkeypatch.setattr(sys.modules["flowrt.report.read_run"], "WRITE_S", seconds)
+
+    wait(0.0)
+    return wait
 
 
 class Page(html.parser.HTMLParser):
@@ -124,38 +139,106 @@ def test_what_a_run_has_not_is_named(tmp_path: Path) -> None:
     assert "no scalars" in page_of(only_events).sections["Curves"]
 
 
-def test_a_truncated_event_file_is_shown_up_to_where_it_breaks(tmp_path: Path) -> None:
+def test_of_a_truncated_event_file_the_whole_events_can_be_shown(tmp_path: Path) -> None:
     path = write_curves(tmp_path, "loss", steps=20)
     whole = path.read_bytes()
     for size in (len(whole) - 1, len(whole) - 20, len(whole) // 2):
         path.write_bytes(whole[:size])
-        run = read_run(tmp_path)
+        run = read_run(tmp_path, skip_damaged=True)
         ((note,), points) = run.notes, run.curves["loss"][tmp_path.name]
         assert re.match(rf"{path.name}: incomplete record at byte \d+", note)
         assert note.endswith(f"Shown are the {len(points) + 1} events before.")
         assert 0 < len(points) < 20
-        assert note in page_of(tmp_path).sections["Not all could be read"]
+        assert note in Page(make_page(run)).sections["Not all could be read"]
 
 
-def test_a_damaged_record_is_shown_up_to_there(tmp_path: Path) -> None:
+def test_of_a_damaged_event_file_what_is_before_can_be_shown(tmp_path: Path) -> None:
     path = write_curves(tmp_path, "loss", steps=20)
     data = bytearray(path.read_bytes())
     data[len(data) // 2] ^= 0xFF
     path.write_bytes(data)
-    (note,) = read_run(tmp_path).notes
+    (note,) = read_run(tmp_path, skip_damaged=True).notes
     assert "damaged record at byte" in note
     assert re.search(r"got 0x\w+\. Shown are the \d+ events before\.$", note)
 
 
-def test_a_damaged_flight_record_is_a_note(tmp_path: Path) -> None:
+def test_a_damaged_flight_record_can_be_left_out(tmp_path: Path) -> None:
     write_curves(tmp_path, "loss", steps=2)
     write_flight(tmp_path)
     (path,) = tmp_path.glob("*.flight.jsonl")
     path.write_text(path.read_text()[:-20])
-    run = read_run(tmp_path)
+    run = read_run(tmp_path, skip_damaged=True)
     assert not run.records
     assert len(run.notes) == 1
     assert path.name in run.notes[0]
+
+
+def _cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-3])
+
+
+def _flip(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.write_bytes(data)
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+def _bad_metadata(path: Path) -> None:
+    tagged = TaggedRunMetadata(tag="step_1", run_metadata=b"none")
+    with path.open("ab") as file:
+        file.write(encode_record(Event(tagged_run_metadata=tagged).SerializeToString()))
+
+
+@pytest.mark.parametrize(
+    ("name", "damage", "told"),
+    [
+        ("events.*", _cut, r": incomplete record at byte \d+: expected \d+ bytes; got \d+\. "),
+        ("events.*", _flip, r": damaged record at byte \d+: expected \w+ checksum 0x\w+; got 0x\w+\. "),
+        ("events.*", _empty, r": expected an event file; got one of 0 bytes\. "),
+        ("events.*", _bad_metadata, r": step_1: expected a RunMetadata message; got .*\. "),
+        ("*.flight.jsonl", _cut, r", behind 2 events: expected those of a flight recorder; .*\. "),
+    ],
+)
+def test_a_damaged_file_is_one_line_and_no_page(
+    tmp_path: Path, capsys: Any, name: str, damage: Callable[[Path], None], told: str
+) -> None:
+    write_curves(tmp_path, "loss", steps=20)
+    write_flight(tmp_path)
+    (path,) = tmp_path.glob(name)
+    damage(path)
+    before = set(tmp_path.iterdir())
+    assert main(["report", str(tmp_path)]) == 2
+    out, err = capsys.readouterr()
+    line = rf"flowrt report: {re.escape(str(path))}{told}.*--skip-damaged shows what is whole\.\n"
+    assert re.fullmatch(line, err)
+    assert not out
+    assert set(tmp_path.iterdir()) == before
+    assert main(["report", str(tmp_path), "--skip-damaged"]) == 0
+    assert (tmp_path / "report.html").exists()
+
+
+def test_a_run_that_is_being_written_can_be_reported(
+    tmp_path: Path, patience: Callable[[float], None]
+) -> None:
+    path = write_curves(tmp_path, "loss", steps=20)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+
+    def write_the_rest() -> None:
+        with path.open("ab") as file:
+            file.write(whole[-20:])
+
+    writer = threading.Timer(0.1, write_the_rest)
+    patience(DEADLINE_S)
+    writer.start()
+    run = read_run(tmp_path)
+    writer.join()
+    assert not run.notes
+    assert len(run.curves["loss"][tmp_path.name]) == 20
 
 
 def test_steps_of_a_restart_take_the_place_of_those_before(tmp_path: Path) -> None:
@@ -164,6 +247,39 @@ def test_steps_of_a_restart_take_the_place_of_those_before(tmp_path: Path) -> No
             writer.add_summary(scalar("loss", value), step)
     points = read_run(tmp_path).curves["loss"][tmp_path.name]
     assert [(p.step, p.value) for p in points] == [(0, 1.0), (10, 4.0), (15, 5.0)]
+
+
+def test_two_writers_in_one_folder_have_a_line_each(tmp_path: Path) -> None:
+    with FileWriter(tmp_path) as first, FileWriter(tmp_path) as second:
+        for step in range(5):
+            first.add_summary(scalar("loss", 1.0 + step), step)
+            second.add_summary(scalar("loss", 10.0 + step), step)
+            second.add_summary(scalar("accuracy", 0.5), step)
+    name = tmp_path.name
+    run = read_run(tmp_path)
+    assert {line: [point.value for point in points] for line, points in run.curves["loss"].items()} == {
+        name: [1.0, 2.0, 3.0, 4.0, 5.0],
+        f"{name} (2)": [10.0, 11.0, 12.0, 13.0, 14.0],
+    }
+    assert list(run.curves["accuracy"]) == [name]
+    assert f"{name} (2)" in page_of(tmp_path).sections["Curves"]
+
+
+@pytest.mark.parametrize(("checkpoint", "start"), [(10, 11), (20, 21), (40, 41)])
+def test_a_session_that_goes_on_from_a_checkpoint_goes_on_with_the_line(
+    tmp_path: Path, checkpoint: int, start: int
+) -> None:
+    with FileWriter(tmp_path) as writer:
+        for step in range(31):
+            writer.add_summary(scalar("loss", 1.0), step)
+    with FileWriter(tmp_path) as writer:
+        writer.add_session_log(SessionLog(status=SessionLog.START), checkpoint)
+        for step in range(start, start + 5):
+            writer.add_summary(scalar("loss", 2.0), step)
+    ((name, points),) = read_run(tmp_path).curves["loss"].items()
+    assert name == tmp_path.name
+    assert [p.step for p in points if p.value == 1.0] == list(range(min(checkpoint, 31)))
+    assert [p.step for p in points if p.value == 2.0] == list(range(start, start + 5))
 
 
 def test_time_and_traffic_are_means_of_the_traced_steps(tmp_path: Path) -> None:
@@ -199,7 +315,7 @@ def test_bad_input_is_one_line_and_nothing_is_written(tmp_path: Path, what: str,
         (directory / "events.out.tfevents.1").write_bytes(b"")
     assert main(["report", str(directory), "-o", str(target)]) == 2
     (line,) = capsys.readouterr().err.splitlines()
-    assert line.startswith(f"flowrt report: {directory}: expected ")
+    assert re.match(rf"flowrt report: {re.escape(str(directory))}\S*: expected ", line)
     assert not target.exists()
 
 
@@ -246,7 +362,7 @@ def test_memory_is_told_over_the_run_and_of_the_last_step(tmp_path: Path) -> Non
 
 def test_what_cannot_be_read_is_told_on_the_terminal(tmp_path: Path, capsys: Any, monkeypatch: Any) -> None:
     path = write_curves(tmp_path, "loss", steps=20)
-    path.write_bytes(path.read_bytes()[:-3])
+    _cut(path)
     (tmp_path / "locked").mkdir()
     real = os.scandir
 
@@ -256,7 +372,7 @@ def test_what_cannot_be_read_is_told_on_the_terminal(tmp_path: Path, capsys: Any
         return real(folder)
 
     monkeypatch.setattr(os, "scandir", scan)
-    assert main(["report", str(tmp_path)]) == 0
+    assert main(["report", str(tmp_path), "--skip-damaged"]) == 0
     first, second = capsys.readouterr().err.splitlines()
     assert first == "flowrt report: locked: cannot read it: Permission denied."
     assert re.match(rf"flowrt report: {path.name}: incomplete record at byte", second)

@@ -300,6 +300,28 @@ def test_a_file_cut_at_any_byte_ends_after_its_whole_records(
             assert f"incomplete record at byte {offsets[record]}:" in error.message
 
 
+def test_the_rest_of_a_record_that_is_being_written_is_waited_for(
+    small_file: tuple[Path, list[Event], list[int]],
+) -> None:
+    path, events, offsets = small_file
+    whole = path.read_bytes()
+    for size in range(offsets[-2] + 1, len(whole)):
+        path.write_bytes(whole[:size])
+        reading = read_events(path, patience_s=60)
+        read = [next(reading) for _ in events[:-1]]  # it has seen how long the file is by now
+
+        def write_the_rest(size: int = size) -> None:
+            for i in range(size, len(whole)):
+                with path.open("ab") as file:
+                    file.write(whole[i : i + 1])
+
+        writer = threading.Thread(target=write_the_rest)
+        writer.start()
+        read += reading
+        writer.join()
+        assert read == events
+
+
 @given(st.binary(max_size=200))
 def test_any_bytes_end_in_a_typed_error_or_in_nothing(
     tmp_path_factory: pytest.TempPathFactory, data: bytes

@@ -1,5 +1,6 @@
 """Files that are damaged anywhere, or none of ours at all: a picture, or one line, status 2 and no file."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,13 @@ from tests.viz.graphs import nested
 
 NAMES = ("graph.pb", "graph.pbtxt", "events.out.tfevents.1")
 quick = settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+
+
+@pytest.fixture(autouse=True)
+def impatient(monkeypatch):
+    """Nobody is writing: no reader waits for the rest."""
+    for name in ("flowrt.report.read_run", "flowrt.viz.sources"):
+        monkeypatch.setattr(sys.modules[name], "WRITE_S", 0.0)
 
 
 @pytest.fixture(scope="module")
@@ -110,16 +118,18 @@ def run_files(tmp_path_factory):
     return {"events.out.tfevents.1": events.read_bytes(), "run_metadata.pb": metadata.SerializeToString()}
 
 
+@pytest.mark.parametrize("switches", [[], ["--skip-damaged"]])
 @quick
 @given(changes=damages, junk=st.binary(max_size=200))
-def test_a_damaged_run_is_reported_up_to_where_it_breaks(run_files, tmp_path, capsys, changes, junk):
+def test_a_damaged_run(run_files, tmp_path, capsys, switches, changes, junk):
     run = tmp_path / "run"
     run.mkdir(exist_ok=True)
     for name, data in run_files.items():
         (run / name).write_bytes(damaged(data, changes))
     for name in ("timeline-1.json", "worker-0.log", "events.out.tfevents.2", "anything.bin"):
         (run / name).write_bytes(junk)
-    answered(["report", run, "-o", tmp_path / "report.html"], tmp_path, "report.html", capsys)
+    words = ["report", run, "-o", tmp_path / "report.html", *switches]
+    answered(words, tmp_path, "report.html", capsys)
 
 
 def test_a_directory_with_nothing_of_a_run(tmp_path, capsys):

@@ -7,7 +7,7 @@
     does not fit?  --- REFUSED, with the error -------->   raises it; so does rank i
 
 Where a task of this process listens at the address (a `flowrt.distribute.server.Server`), its `GroupDoor` is
-where the others come in; otherwise the rank listens there itself.
+where the others come in; otherwise the rank listens there itself, for all groups that this process has there.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Bytes, Connection, Receiver, Transport
+from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
 
 DIAL_S = 5.0
 """Of one attempt."""
@@ -81,14 +81,55 @@ def _door(mesh: Mesh, transport: Transport) -> GroupDoor:
     with _lock:
         door = _doors.get(address)
     if door is None:
-        door = GroupDoor()
-        mesh.listens(transport.listen(address, door.accept))
+        shared = _SharedListener(address, transport)
+        mesh.listens(shared)
+        door = shared.door
     return door
 
 
 _lock = threading.Lock()
 _doors: dict[str, GroupDoor] = {}
 """Of the tasks of this process, by the addresses that they listen at."""
+_opening = threading.Lock()
+_listening: dict[str, _Listening] = {}
+"""For groups of this process whose addresses no task has."""
+
+
+class _Listening:
+    """One listener and its door, for so many groups."""
+
+    def __init__(self, address: str, transport: Transport) -> None:
+        self.door = GroupDoor()
+        self.listener = transport.listen(address, self.door.accept)
+        self.groups = 0
+
+
+@final
+class _SharedListener(Listener):
+    """One group's part of what listens at ``address``: that ends with the last group. Raises as
+    `Transport.listen`.
+    """
+
+    def __init__(self, address: str, transport: Transport) -> None:
+        self.address = address
+        with _opening:
+            if address not in _listening:
+                _listening[address] = _Listening(address, transport)
+            shared = _listening[address]
+            shared.groups += 1
+        self.door, self._is_closed = shared.door, False
+
+    def close(self) -> None:
+        """See `flowrt.rendezvous.channel.Listener`; the other groups' connections stay."""
+        with _opening:
+            was_closed, self._is_closed = self._is_closed, True
+            if was_closed:
+                return
+            shared = _listening[self.address]
+            shared.groups -= 1
+            if not shared.groups:
+                del _listening[self.address]
+                shared.listener.close()
 
 
 @final

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.distribute import collectives
+from flowrt.distribute.cluster_resolver import SimpleClusterResolver
 from flowrt.distribute.collectives.group import Group, JoinedGroup, join
 from flowrt.distribute.resolvers import ResolvedCluster, resolve
 from flowrt.distribute.strategies.communication_options import CommunicationOptions
@@ -64,7 +65,9 @@ class MultiWorkerMirroredStrategy(Strategy):
         self, cluster_resolver: Any = None, communication_options: CommunicationOptions | None = None
     ) -> None:
         cluster = resolve(os.environ) if cluster_resolver is None else _resolved(cluster_resolver)
-        self._resolver = cluster_resolver
+        self._resolver = cluster_resolver or SimpleClusterResolver(
+            cluster.spec, task_type=cluster.job, task_id=cluster.task
+        )
         addresses, rank = _workers(cluster)
         options = communication_options or CommunicationOptions()
         group = Group(f"workers {next(_numbers)}", len(addresses), (rank,))

@@ -25,6 +25,7 @@ from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.parameter_server.consistency import Mode, as_mode, policy_of
 from flowrt.distribute.parameter_server.placement import ByteBalancer, Part
 from flowrt.distribute.resolvers import ALONE, resolve
+from flowrt.distribute.server import server_as, task_name
 from flowrt.distribute.strategies.cross_device_ops import ReductionToOneDevice, placed_on
 from flowrt.distribute.strategies.extended import StrategyExtended
 from flowrt.distribute.strategies.inline_replica import InlineReplica
@@ -82,8 +83,9 @@ class ParameterServerStrategy(Strategy):
                 "ParameterServerStrategy: expected replicas=1, or 2 with several servers; got"
                 f" {replicas} with {len(place.servers)}"
             )
-        policy = policy_of(self._mode, place.workers, replicas == 2)
-        servers = Servers(place.servers, place.worker, place.worker_device, policy, timeout_s)
+        policy = policy_of(self._mode, len(place.workers), replicas == 2)
+        servers = Servers(place.servers, place.worker, place.worker_device, place.workers, policy, timeout_s)
+        _meet_servers(resolver.cluster_spec(), place)
         self._parameters = ParameterServerExtended(self, servers)
         super().__init__(self._parameters)
 
@@ -139,8 +141,8 @@ class ParameterServerStrategy(Strategy):
         return self._of_shards(ops.shard_status_op)
 
     def attend(self) -> Operation:
-        """An operation to run when a worker has a session: should it be killed before its first step, others
-        wait for it as briefly as later.
+        """An operation to run when a worker has a session: from then on the servers notice when that is
+        lost, and not only when the worker's process is.
         """
         return self._told(ops.attend_op)
 
@@ -285,8 +287,11 @@ class ParameterServerExtended(StrategyExtended):
 
 
 class _Place(NamedTuple):
+    """``servers`` are devices, in ``server_tasks``; ``workers`` tasks, of which ``worker`` is this one."""
+
     servers: list[str]
-    workers: int
+    server_tasks: list[str]
+    workers: list[str]
     worker: int
     worker_device: str
 
@@ -303,7 +308,7 @@ def _place_of(resolver: ClusterResolver) -> _Place:
     """Raises `InvalidArgumentError` for a task that is no worker."""
     spec = resolver.cluster_spec()
     if not spec:
-        return _Place(["/device:CPU:0"], 1, 0, "/device:CPU:0")
+        return _Place(["/device:CPU:0"], [], [""], 0, "/device:CPU:0")
     workers = [(job, index) for job in ("chief", "worker") for index in _indices(spec, job)]
     here = (resolver.task_type, resolver.task_id)
     if here not in workers:
@@ -312,7 +317,20 @@ def _place_of(resolver: ClusterResolver) -> _Place:
             f" {here[0]} {here[1]}. Let a ps task run server.join()"
         )
     servers = [("ps", index) for index in _indices(spec, "ps")] or workers
-    return _Place([_device(*s) for s in servers], len(workers), workers.index(here), _device(*here))
+    return _Place(
+        [_device(*server) for server in servers],
+        [task_name(*server) for server in servers],
+        [task_name(*worker) for worker in workers],
+        workers.index(here),
+        _device(*here),
+    )
+
+
+def _meet_servers(cluster: ClusterSpec, place: _Place) -> None:
+    """Have the servers notice from now on when this worker dies, if it has a `Server` already."""
+    own = server_as(cluster, place.workers[place.worker])
+    if own is not None:
+        own.meet(place.server_tasks)
 
 
 def _indices(spec: ClusterSpec, job: str) -> list[int]:

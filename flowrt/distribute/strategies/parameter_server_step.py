@@ -58,11 +58,12 @@ class Shard:
 
 
 class Servers(NamedTuple):
-    """``devices`` of the parameter servers; ``worker`` is this one's number."""
+    """``devices`` of the parameter servers; ``worker`` is this one's number; ``tasks`` are the workers'."""
 
     devices: Sequence[str]
     worker: int
     worker_device: str
+    tasks: Sequence[str]
     policy: Policy
     timeout_s: float
 
@@ -151,6 +152,7 @@ class StepBuilder:
                     staleness=ops.UNBOUNDED if policy.staleness is None else policy.staleness,
                     is_replicated=policy.is_replicated,
                     timeout_s=self._servers.timeout_s,
+                    tasks=self._servers.tasks,
                     shared_name=f"{name} ({kind})",  # another mode has shards of its own
                     name=f"shard_{server}",
                 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,6 +16,7 @@ from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_int, attr_stri
 from flowrt.graph.ops.filling import broadcast_to
 from flowrt.graph.ops.identities import unchanged
 from flowrt.graph.ops.joining import concat, equal_part, pack
+from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.shaping import reshape, shape
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.shapes import Shape, merge, normalize_axis
@@ -45,13 +47,18 @@ def _refuse_negative(multiples: Any) -> None:
         raise InvalidArgumentError(f"multiples: expected numbers of at least 0; got {list(multiples)}")
 
 
-def _tile(xp: Any, input: Any, multiples: Any) -> Any:
+def _tile(xp: Any, input: Any, multiples: Any, out: Any = None) -> Any:
     _refuse_negative(multiples)
     if len(multiples) != input.ndim:
         raise InvalidArgumentError(
             f"multiples: expected one for each of {input.ndim} dimensions; got {len(multiples)}"
         )
-    return xp.tile(input, multiples)
+    if out is None:
+        return xp.tile(input, multiples)
+    copies = [length for pair in zip(multiples, input.shape, strict=True) for length in pair]
+    once = [length for dim in input.shape for length in (1, dim)]
+    out.reshape(copies)[...] = input.reshape(once)
+    return out
 
 
 def _tile_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -129,7 +136,9 @@ def _reverse_sequence_shape(s: ShapeContext) -> Sequence[Shape]:
     return [dims]
 
 
-def _reverse_sequence(xp: Any, input: Any, seq_lengths: Any, seq_dim: int, batch_dim: int) -> Any:
+def _reverse_sequence(
+    xp: Any, input: Any, seq_lengths: Any, seq_dim: int, batch_dim: int, out: Any = None
+) -> Any:
     rows = xp.moveaxis(input, (batch_dim, seq_dim), (0, 1))
     count, steps = rows.shape[:2]
     if seq_lengths.shape != (count,):
@@ -144,7 +153,8 @@ def _reverse_sequence(xp: Any, input: Any, seq_lengths: Any, seq_dim: int, batch
         )
     position, length = xp.arange(steps), seq_lengths[:, None]
     source = xp.where(position < length, length - 1 - position, position)
-    return xp.moveaxis(rows[xp.arange(count)[:, None], source], (0, 1), (batch_dim, seq_dim))
+    found = xp.moveaxis(rows[xp.arange(count)[:, None], source], (0, 1), (batch_dim, seq_dim))
+    return delivered(xp, found, input.dtype, out)
 
 
 def _reverse_sequence_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -191,10 +201,22 @@ def reverse_sequence(
     return result
 
 
-def _roll(xp: Any, input: Any, shift: Any, axis: Any) -> Any:
-    for one in axis if isinstance(axis, tuple) else (axis,):
-        normalize_axis(one, input.ndim)
-    return xp.roll(input, shift, axis) if axis != () else input.copy()
+def _roll(xp: Any, input: Any, shift: Any, axis: Any, out: Any = None) -> Any:
+    shifts = [0] * input.ndim
+    for distance, one in np.broadcast(shift, axis):
+        shifts[normalize_axis(one, input.ndim)] += distance
+    if out is None:
+        out = xp.empty(input.shape, input.dtype)
+    for parts in itertools.product(*map(_halves, shifts, input.shape)):
+        source, target = zip(*parts, strict=True) if parts else ((), ())
+        out[target] = input[source]
+    return out
+
+
+def _halves(shift: int, dim: int) -> list[tuple[slice, slice]]:
+    """From where to where the two parts of a dimension go."""
+    shift = shift % dim if dim else 0
+    return [(slice(dim - shift), slice(shift, None)), (slice(dim - shift, None), slice(shift))]
 
 
 roll: OpDef = define_op(
@@ -241,22 +263,30 @@ def _image_axes(data_format: Any) -> tuple[int, int, int]:
     return _IMAGE[key]
 
 
-def _space_to_depth(xp: Any, input: Any, block_size: int, data_format: Any) -> Any:
+def _space_to_depth(xp: Any, input: Any, block_size: int, data_format: Any, out: Any = None) -> Any:
     axes = _image_axes(data_format)
     x = xp.moveaxis(input, axes, (1, 2, 3))
     n, h, w, c = x.shape
     b = block_size
     blocks = x.reshape(n, h // b, b, w // b, b, c).transpose(0, 1, 3, 2, 4, 5)
-    return xp.moveaxis(xp.array(blocks, order="C").reshape(n, h // b, w // b, b * b * c), (1, 2, 3), axes)
+    return _from_blocks(xp, blocks, (n, h // b, w // b, b * b * c), axes, out)
 
 
-def _depth_to_space(xp: Any, input: Any, block_size: int, data_format: Any) -> Any:
+def _depth_to_space(xp: Any, input: Any, block_size: int, data_format: Any, out: Any = None) -> Any:
     axes = _image_axes(data_format)
     x = xp.moveaxis(input, axes, (1, 2, 3))
     n, h, w, c = x.shape
     b = block_size
     blocks = x.reshape(n, h, w, b, b, c // (b * b)).transpose(0, 1, 3, 2, 4, 5)
-    return xp.moveaxis(xp.array(blocks, order="C").reshape(n, h * b, w * b, c // (b * b)), (1, 2, 3), axes)
+    return _from_blocks(xp, blocks, (n, h * b, w * b, c // (b * b)), axes, out)
+
+
+def _from_blocks(xp: Any, blocks: Any, shape: Sequence[int], axes: tuple[int, ...], out: Any) -> Any:
+    """``blocks`` as an image of ``shape``, NHWC, whose height, width and depth then go to ``axes``."""
+    if out is None:
+        return xp.moveaxis(xp.array(blocks, order="C").reshape(shape), (1, 2, 3), axes)
+    xp.moveaxis(out, axes, (1, 2, 3)).reshape(blocks.shape)[...] = blocks  # dimensions are cut: a view
+    return out
 
 
 def _block_attrs(op: Operation) -> dict[str, Any]:

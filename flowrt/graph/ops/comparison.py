@@ -142,7 +142,7 @@ approximate_equal_op = define_op(
     types={"T": dtypes.NUMERIC},
     attrs={"tolerance": attr_float(1e-5)},
     shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
-    kernel=lambda xp, x, y, tolerance: xp.abs(x - y) < tolerance,
+    kernel=lambda xp, x, y, tolerance, out=None: xp.less(xp.abs(x - y), tolerance, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
@@ -213,6 +213,31 @@ def logical_xor(x: Any, y: Any, name: str = "LogicalXor") -> Tensor:
 
 
 # --- choice
+
+WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
+"""Integers of as many bytes as an element has."""
+
+MIN_WORDS = 4096
+"""Elements from which `_choose` works on whole words: 100,000 floats chosen by chance take 45 us so, 374 by
+`where`, which branches; 1,000 take 2.0 and 1.4.
+"""
+
+
+def _choose(xp: Any, condition: Any, t: Any, e: Any, out: Any = None) -> Any:
+    """t where the condition holds, else e; ``out`` may be any of them."""
+    if xp is np and condition.size >= MIN_WORDS and t.dtype.kind != "O" and t.dtype.itemsize in WORDS:
+        word = WORDS[t.dtype.itemsize]
+        other = e.view(word)
+        change = np.multiply(t.view(word) ^ other, condition, dtype=word)
+        if out is None:
+            return np.bitwise_xor(other, change).view(t.dtype)
+        np.bitwise_xor(other, change, out.view(word))
+        return out
+    chosen = xp.where(condition, t, e)
+    if out is None:
+        return chosen
+    out[...] = chosen
+    return out
 
 
 def _select_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -289,7 +314,7 @@ select_v2: OpDef = define_op(
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
     shape=broadcast_shape,
-    kernel=lambda xp, condition, t, e: xp.where(condition, t, e),
+    kernel=_choose,
     vjp=_select_v2_vjp,
     jvp=LINEAR,
     samples=lambda rng: (

@@ -241,11 +241,18 @@ def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
     return quotient
 
 
-def _guarded(function: Callable[[Any, Any, Any], Any], zero: int) -> Any:
-    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``."""
+def _guarded(function: Callable[[Any, Any, Any, Any], Any], zero: int) -> Any:
+    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``, which takes ``out``
+    last.
+    """
 
-    def kernel(xp: Any, x: Any, y: Any) -> Any:
-        return xp.where((y if zero else x) == 0, x.dtype.type(0), function(xp, x, y))
+    def kernel(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+        is_zero = (y if zero else x) == 0  # before ``out`` is written, which may be an input
+        value = function(xp, x, y, out)
+        if out is None:
+            return xp.where(is_zero, x.dtype.type(0), value)
+        xp.copyto(out, xp.zeros((), x.dtype), where=is_zero)
+        return out
 
     return kernel
 
@@ -287,7 +294,7 @@ def _mul_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
 
 xlogy = binary_op(
     "Xlogy",
-    _guarded(lambda xp, x, y: x * xp.log(y), 0),
+    _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log(y), out), 0),
     dtypes.FLOATING,
     vjp=_xlogy_vjp,
     jvp=BY_VJP,
@@ -299,7 +306,7 @@ xlogy = binary_op(
 
 xlog1py = binary_op(
     "Xlog1py",
-    _guarded(lambda xp, x, y: x * xp.log1p(y), 0),
+    _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log1p(y), out), 0),
     dtypes.FLOATING,
     vjp=_xlog1py_vjp,
     jvp=BY_VJP,
@@ -311,7 +318,7 @@ xlog1py = binary_op(
 
 xdivy = binary_op(
     "Xdivy",
-    _guarded(lambda xp, x, y: x / y, 0),
+    _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 0),
     dtypes.FLOATING,
     vjp=_xdivy_vjp,
     jvp=BY_VJP,
@@ -323,7 +330,7 @@ xdivy = binary_op(
 
 div_no_nan = binary_op(
     "DivNoNan",
-    _guarded(lambda xp, x, y: x / y, 1),
+    _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 1),
     dtypes.FLOATING,
     vjp=_div_no_nan_vjp,
     jvp=BY_VJP,
@@ -335,7 +342,7 @@ div_no_nan = binary_op(
 
 mul_no_nan = binary_op(
     "MulNoNan",
-    _guarded(lambda xp, x, y: x * y, 1),
+    _guarded(lambda xp, x, y, out: xp.multiply(x, y, out), 1),
     dtypes.FLOATING,
     vjp=_mul_no_nan_vjp,
     jvp=BY_VJP,

@@ -28,6 +28,7 @@ from flowrt.graph.ops.arithmetic import add_v2, conjugated
 from flowrt.graph.ops.filling import fill, unbroadcast
 from flowrt.graph.ops.linalg import product
 from flowrt.graph.ops.matrix_parts import matrix_diag
+from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.slicing import strided_slice
 from flowrt.graph.shapes import Shape, broadcast
@@ -178,21 +179,25 @@ def _simplify(xp: Any, x: Any, labels: Labels, kept: Labels) -> Any:
     return x.sum(axis=alone, dtype=x.dtype) if alone else x
 
 
-def _einsum(xp: Any, inputs: Any, equation: str) -> Any:
-    dtype = inputs[0].dtype
+def _einsum(xp: Any, inputs: Any, equation: str, out: Any = None) -> Any:
+    dtype, target = inputs[0].dtype, out
     if dtype in (dtypes.float16.np, dtypes.bfloat16.np):
-        inputs = [x.astype(np.float32) for x in inputs]
+        inputs, target = [x.astype(np.float32) for x in inputs], None
     plan = _plan(equation, tuple([x.ndim for x in inputs]))
     simple = [_simplify(xp, x, *labels) for x, *labels in zip(inputs, plan.inputs, plan.kept, strict=True)]
     if plan.pair is None:
         result = xp.transpose(simple[0], plan.result)
-        result = result.copy() if result.base is not None else result  # a kernel's result is its own memory
+        if out is None and result.base is not None:
+            result = result.copy()  # a kernel's result is its own memory
     else:
-        result = _contract(xp, simple[0], simple[1], plan.pair)
-    return result if result.dtype == dtype else result.astype(dtype)
+        result = _contract(xp, simple[0], simple[1], plan.pair, target)
+    return delivered(xp, result, dtype, out)
 
 
-def _contract(xp: Any, x: Any, y: Any, pair: _Pair) -> Any:
+def _contract(xp: Any, x: Any, y: Any, pair: _Pair, out: Any) -> Any:
+    """The product of two tensors: ``out`` itself if that is laid out as the product is."""
+    if out is not None and not (pair.result == tuple(range(out.ndim)) and out.flags.c_contiguous):
+        out = None
     x, y = xp.transpose(x, pair.left), xp.transpose(y, pair.right)
     batch, rows, summed, columns = pair.batch, pair.rows, pair.summed, pair.columns
     if x.shape[batch + rows :] != y.shape[batch : batch + summed] or (
@@ -200,16 +205,23 @@ def _contract(xp: Any, x: Any, y: Any, pair: _Pair) -> Any:
     ):
         raise InvalidArgumentError(f"expected one size of each label; got shapes {x.shape}, {y.shape}")
     if rows == summed == columns == 1:
-        return xp.transpose(product(xp, x, y), pair.result)
+        return _arranged(xp, product(xp, x, y, out), pair.result, out)
     row_dims, column_dims = x.shape[batch : batch + rows], y.shape[batch + summed :]
     if not summed:
-        made = x.reshape(x.shape + (1,) * columns) * y.reshape(y.shape[:batch] + (1,) * rows + column_dims)
-        return xp.transpose(made, pair.result)
+        left, right = x.shape + (1,) * columns, y.shape[:batch] + (1,) * rows + column_dims
+        return _arranged(xp, xp.multiply(x.reshape(left), y.reshape(right), out), pair.result, out)
     inner = math.prod(y.shape[batch : batch + summed])
     x = x.reshape((*x.shape[:batch], math.prod(row_dims), inner))
     y = y.reshape((*y.shape[:batch], inner, math.prod(column_dims)))
+    if out is not None:
+        product(xp, x, y, out.reshape((*out.shape[:batch], math.prod(row_dims), math.prod(column_dims))))
+        return out
     made = product(xp, x, y)
     return xp.transpose(made.reshape(made.shape[:batch] + row_dims + column_dims), pair.result)
+
+
+def _arranged(xp: Any, made: Any, order: tuple[int, ...], out: Any) -> Any:
+    return xp.transpose(made, order) if out is None else out
 
 
 # --- the op

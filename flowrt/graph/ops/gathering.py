@@ -38,6 +38,7 @@ from flowrt.graph.ops.generating import range_op
 from flowrt.graph.ops.identities import cast, static_value, target_shape, unchanged
 from flowrt.graph.ops.indexing import check_range, places_of, put_rows, take, take_slices
 from flowrt.graph.ops.joining import concat
+from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.segments import unsorted_segment_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.slicing import getitem
@@ -239,11 +240,15 @@ def _row_shape(dims: Shape, indices: Shape) -> Shape:
     return (*indices[:-1], *dims[indices[-1] :])
 
 
-def _gather_nd(xp: Any, params: Any, indices: Any) -> Any:
+def _gather_nd(xp: Any, params: Any, indices: Any, out: Any = None) -> Any:
     places, width = _places(xp, indices, params.shape)
     count = math.prod(params.shape[: indices.shape[-1]])
-    rows = take(xp, params.reshape(count, width), places)
-    return rows.reshape(indices.shape[:-1] + params.shape[indices.shape[-1] :])
+    table = params.reshape(count, width)
+    if xp is np and out is not None and out.flags.c_contiguous:
+        np.take(table, places, 0, out.reshape(len(places), width), mode="clip")  # in range, as in `_gather`
+        return out
+    rows = take(xp, table, places).reshape(indices.shape[:-1] + params.shape[indices.shape[-1] :])
+    return delivered(xp, rows, params.dtype, out)
 
 
 gather_nd_op: OpDef = define_op(
@@ -326,9 +331,12 @@ def _scatter(xp: Any, ufunc: str | None, target: Any, indices: Any, updates: Any
     return target
 
 
-def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any) -> Any:
-    wide = xp.float32 if updates.dtype.itemsize == 2 and updates.dtype.kind not in "iu" else updates.dtype
-    return _scatter(xp, "add", xp.zeros(shape, wide), indices, updates).astype(updates.dtype, copy=False)
+def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None) -> Any:
+    wide = np.float32 if updates.dtype.itemsize == 2 and updates.dtype.kind not in "iu" else updates.dtype
+    is_direct = out is not None and out.dtype == wide and out.flags.c_contiguous
+    target = out if is_direct else xp.empty(shape, wide)
+    target[...] = 0
+    return delivered(xp, _scatter(xp, "add", target, indices, updates), updates.dtype, out)
 
 
 scatter_nd: OpDef = define_op(
@@ -357,12 +365,11 @@ def _tensor_scatter_shape(s: ShapeContext) -> Sequence[Shape]:
 
 def _tensor_scatter(ufunc: str | None) -> Any:
     def kernel(xp: Any, tensor: Any, indices: Any, updates: Any, out: Any = None) -> Any:
-        target = xp.array(tensor, order="C")
-        result = _scatter(xp, ufunc, target, indices, updates)
-        if out is None:
-            return result
-        out[...] = result
-        return out
+        if out is None or not out.flags.c_contiguous:
+            changed = _scatter(xp, ufunc, xp.array(tensor, order="C"), indices, updates)
+            return delivered(xp, changed, tensor.dtype, out)
+        out[...] = tensor
+        return _scatter(xp, ufunc, out, indices, updates)
 
     return kernel
 

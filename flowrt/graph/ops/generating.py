@@ -141,13 +141,16 @@ def _lin_space_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(count,)]
 
 
-def _lin_space(xp: Any, start: Any, stop: Any, num: int) -> Any:
+def _lin_space(xp: Any, start: Any, stop: Any, num: int, out: Any = None) -> Any:
     wide = xp.float64 if start.dtype == np.float64 else xp.float32
     first, last = start.astype(wide), stop.astype(wide)
     values = first + xp.arange(num, dtype=wide) * ((last - first) / max(num - 1, 1)).astype(wide)
     if num > 1:
         values[-1] = last
-    return values.astype(start.dtype)
+    if out is None:
+        return values.astype(start.dtype)
+    out[...] = values
+    return out
 
 
 def _fractions(op: Operation) -> Tensor:
@@ -230,10 +233,17 @@ def _one_hot_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*dims[:axis], depth, *dims[axis:])]
 
 
-def _one_hot(xp: Any, indices: Any, depth: int, on_value: Any, off_value: Any, axis: int) -> Any:
+def _one_hot(
+    xp: Any, indices: Any, depth: int, on_value: Any, off_value: Any, axis: int, out: Any = None
+) -> Any:
     place = normalize_axis(axis, indices.ndim + 1)
     classes = xp.arange(depth).reshape((-1,) + (1,) * (indices.ndim - place))
-    return xp.where(xp.expand_dims(indices, place) == classes, on_value, off_value)
+    is_on = xp.expand_dims(indices, place) == classes
+    if out is None:
+        return xp.where(is_on, on_value, off_value)
+    out[...] = off_value
+    xp.copyto(out, on_value, where=is_on)
+    return out
 
 
 def _one_hot_samples(rng: np.random.Generator) -> Iterable[Sample]:

@@ -6,6 +6,7 @@ linear.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -20,7 +21,7 @@ from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, 
 from flowrt.graph.ops.arithmetic import minimum
 from flowrt.graph.ops.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
 from flowrt.graph.ops.joining import concat, stack
-from flowrt.graph.ops.reductions import reduce_sum
+from flowrt.graph.ops.reductions import delivered, reduce_sum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
 
 _TYPES = dtypes.NUMERIC | {dtypes.bool_}
@@ -108,6 +109,14 @@ def matrix_diag(diagonal: Any, name: str = "diag") -> Tensor:
     return matrices
 
 
+def _matrix_diag_part(xp: Any, input: Any, out: Any = None) -> Any:
+    diagonal = _diagonal_view(xp, input)
+    if out is None:
+        return xp.array(diagonal)
+    out[...] = diagonal
+    return out
+
+
 def _matrix_diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
     dims = matrix_shape(s.shapes[0])
     return [None if dims is None else (*dims[:-2], _diagonal_length(dims))]
@@ -123,7 +132,7 @@ matrix_diag_part_op: OpDef = define_op(
     "input: T -> T",
     types={"T": _TYPES},
     shape=_matrix_diag_part_shape,
-    kernel=lambda xp, input: xp.array(_diagonal_view(xp, input)),
+    kernel=_matrix_diag_part,
     vjp=_matrix_diag_part_vjp,
     jvp=LINEAR,
     samples=_samples((2, 3, 2), (3, 3), (0, 2), (2, 3)),
@@ -135,6 +144,14 @@ def matrix_diag_part(input: Any, name: str = "diag_part") -> Tensor:
     """The main diagonals ``[..., min(m, n)]`` of matrices ``[..., m, n]``."""
     diagonals: Tensor = matrix_diag_part_op(input, name=name)
     return diagonals
+
+
+def _matrix_set_diag(xp: Any, input: Any, diagonal: Any, out: Any = None) -> Any:
+    if out is None or not out.flags.c_contiguous:
+        made = _write_diagonal(xp, xp.array(input, order="C"), diagonal)
+        return delivered(xp, made, input.dtype, out)
+    out[...] = input
+    return _write_diagonal(xp, out, diagonal)
 
 
 def _matrix_set_diag_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -156,7 +173,7 @@ matrix_set_diag_op = define_op(
     "input: T, diagonal: T -> T",
     types={"T": _TYPES},
     shape=_matrix_set_diag_shape,
-    kernel=lambda xp, input, diagonal: _write_diagonal(xp, xp.array(input, order="C"), diagonal),
+    kernel=_matrix_set_diag,
     vjp=_matrix_set_diag_vjp,
     jvp=LINEAR,
     samples=lambda rng: (
@@ -178,12 +195,16 @@ def matrix_set_diag(input: Any, diagonal: Any, name: str = "set_diag") -> Tensor
 # --- bands
 
 
-def _band_part(xp: Any, input: Any, num_lower: int, num_upper: int) -> Any:
+def _band_part(xp: Any, input: Any, num_lower: int, num_upper: int, out: Any = None) -> Any:
     rows, columns = input.shape[-2:]
     distance = xp.arange(rows)[:, None] - xp.arange(columns)[None, :]
     below = distance <= (rows if num_lower < 0 else num_lower)
     above = -distance <= (columns if num_upper < 0 else num_upper)
-    return xp.where(below & above, input, xp.zeros((), input.dtype))
+    if out is None:
+        return xp.where(below & above, input, xp.zeros((), input.dtype))
+    out[...] = 0
+    xp.copyto(out, input, where=below & above)
+    return out
 
 
 matrix_band_part: OpDef = define_op(
@@ -222,10 +243,16 @@ def _diag_part_shape(s: ShapeContext) -> Sequence[Shape]:
     return [merge(dims[:half], dims[half:])]
 
 
-def _diag_part(xp: Any, input: Any) -> Any:
+def _diag_part(xp: Any, input: Any, out: Any = None) -> Any:
     dims = input.shape[: input.ndim // 2]
-    size = int(np.prod(dims))
-    return xp.array(xp.diagonal(input.reshape(size, size))).reshape(dims)
+    size = math.prod(dims)
+    part = xp.diagonal(input.reshape(size, size)).reshape(dims)
+    return part.copy() if out is None else delivered(xp, part, input.dtype, out)
+
+
+def _diag(xp: Any, diagonal: Any, out: Any = None) -> Any:
+    made = xp.diag(diagonal.reshape(-1)).reshape(diagonal.shape * 2)
+    return delivered(xp, made, diagonal.dtype, out)
 
 
 diag = define_op(
@@ -233,7 +260,7 @@ diag = define_op(
     "diagonal: T -> T",
     types={"T": _TYPES},
     shape=lambda s: [None if s.shapes[0] is None else s.shapes[0] * 2],
-    kernel=lambda xp, diagonal: xp.diag(diagonal.reshape(-1)).reshape(diagonal.shape * 2),
+    kernel=_diag,
     vjp=lambda op, dy: [diag_part_op(dy)],
     jvp=LINEAR,
     samples=_samples((2, 3), (3,), (0,)),

@@ -28,7 +28,7 @@ from flowrt.graph.ops.batch_norm import deliver, second_order
 from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.math import number, rsqrt, square
 from flowrt.graph.ops.padding import pad
-from flowrt.graph.ops.reductions import accumulator, reduce_mean, reduce_sum
+from flowrt.graph.ops.reductions import accumulator, delivered, reduce_mean, reduce_sum
 from flowrt.graph.ops.slicing import strided_slice
 from flowrt.graph.shapes import Shape, merge
 
@@ -159,23 +159,25 @@ def _window_sums(xp: Any, x: Any, radius: int) -> Any:
     return total
 
 
-def _lrn(xp: Any, input: Any, depth_radius: int, bias: float, alpha: float, beta: float) -> Any:
+def _lrn(
+    xp: Any, input: Any, depth_radius: int, bias: float, alpha: float, beta: float, out: Any = None
+) -> Any:
     wide = input.astype(accumulator(input), copy=False)
     number = wide.dtype.type
     norm = _window_sums(xp, xp.square(wide), depth_radius) * number(alpha) + number(bias)
-    return (wide * norm ** number(-beta)).astype(input.dtype, copy=False)
+    return delivered(xp, wide * norm ** number(-beta), input.dtype, out)
 
 
 def _lrn_grad(
     xp: Any, input_grads: Any, input_image: Any, output_image: Any, depth_radius: int, bias: float,
-    alpha: float, beta: float,
+    alpha: float, beta: float, out: Any = None,
 ) -> Any:  # fmt: skip
     dy, x, y = (v.astype(accumulator(v), copy=False) for v in (input_grads, input_image, output_image))
     number = x.dtype.type
     norm = _window_sums(xp, xp.square(x), depth_radius) * number(alpha) + number(bias)
     shared = _window_sums(xp, dy * y / norm, depth_radius)
     dx = dy * norm ** number(-beta) - number(2 * alpha * beta) * x * shared
-    return dx.astype(input_image.dtype, copy=False)
+    return delivered(xp, dx, input_image.dtype, out)
 
 
 def _lrn_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:

@@ -29,6 +29,7 @@ from flowrt.graph.op_def import (
 from flowrt.graph.ops.arithmetic import add
 from flowrt.graph.ops.generating import range_op
 from flowrt.graph.ops.identities import cast
+from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.segments import unsorted_segment_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, size, transpose
 from flowrt.graph.ops.slicing import getitem
@@ -62,13 +63,14 @@ def _descending(x: Any) -> Any:
     return -x if x.dtype.itemsize > 2 else -x.astype(np.float32)  # NumPy's 16-bit sorts are slow
 
 
-def _top_k(xp: Any, input: Any, k: int, index_type: Any) -> Any:
+def _top_k(xp: Any, input: Any, k: int, index_type: Any, out: Any = (None, None)) -> Any:
     if not 0 <= k <= input.shape[-1]:
         raise InvalidArgumentError(
             f"k: expected a number in [0, {input.shape[-1]}], the last dimension; got {k}"
         )
     order = xp.argsort(_descending(input), axis=-1, kind="stable")[..., :k]
-    return xp.take_along_axis(input, order, axis=-1), order.astype(index_type.np)
+    values = delivered(xp, xp.take_along_axis(input, order, axis=-1), input.dtype, out[0])
+    return values, delivered(xp, order, index_type.np, out[1])
 
 
 def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]:

@@ -149,20 +149,24 @@ def _mirror_pad_shape(s: ShapeContext) -> Sequence[Shape]:
     return _padded(1, s)
 
 
-def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any) -> Any:
+def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) -> Any:
     _refuse_negative(paddings)
     _check_mirror(input.shape, paddings, mode)
     edge = _EDGE[_mode(mode)]
+    if out is None:
+        dims = [d + before + after for d, (before, after) in zip(input.shape, paddings, strict=True)]
+        out = xp.empty(dims, input.dtype)
+    core = _core(out.shape, paddings)
+    out[core] = input
     for axis, (before, after) in enumerate(paddings):
-        dim = input.shape[axis]
-        position = xp.arange(-before, dim + after)
-        position = xp.where(position < 0, edge - 1 - position, position)
-        position = xp.where(position >= dim, 2 * dim - 1 - edge - position, position)
-        input = xp.take(input, position, axis=axis)
-    return input if paddings else input.copy()
+        rows = xp.moveaxis(out[(..., *core[axis + 1 :])], axis, 0)  # the later axes' margins come later
+        end = len(rows) - after
+        rows[:before] = rows[before + edge : 2 * before + edge][::-1]
+        rows[end:] = rows[end - edge - after : end - edge][::-1]
+    return out
 
 
-def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any) -> Any:
+def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) -> Any:
     edge = _EDGE[_mode(mode)]
     for axis, (before, after) in enumerate(paddings):
         rows = xp.moveaxis(input, axis, 0)
@@ -171,7 +175,10 @@ def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any) -> Any:
         core[edge : edge + before] += rows[:before][::-1]
         core[len(core) - edge - after : len(core) - edge] += rows[end:][::-1]
         input = xp.moveaxis(core, 0, axis)
-    return input if paddings else input.copy()
+    if out is None:
+        return input if paddings else input.copy()
+    out[...] = input
+    return out
 
 
 mirror_pad: OpDef = define_op(

@@ -55,7 +55,7 @@ def _new_shard(node: Node) -> ShardService:
     attrs = node.attrs
     staleness = None if attrs["staleness"] == UNBOUNDED else attrs["staleness"]
     policy = Policy(attrs["workers"], attrs["quorum"], staleness, attrs["is_replicated"])
-    return ShardService(attrs["shared_name"] or node.name, policy, attrs["timeout_s"])
+    return ShardService(attrs["shared_name"] or node.name, policy, attrs["timeout_s"], attrs["tasks"])
 
 
 parameter_shard_op = define_op(
@@ -67,6 +67,7 @@ parameter_shard_op = define_op(
         "staleness": attr_int(UNBOUNDED),
         "is_replicated": attr_bool(False),
         "timeout_s": attr_float(),
+        "tasks": Attr("list(string)", ()),
         "container": attr_string(""),
         "shared_name": attr_string(""),
     },
@@ -77,7 +78,8 @@ parameter_shard_op = define_op(
     samples=lambda rng: (),
     effect=Effect.HANDLE,
     state=_new_shard,
-    doc="The handle of what a parameter server keeps of the versions of its parameters and of its workers.",
+    doc="The handle of what a parameter server keeps of the versions of its parameters and of its workers,"
+    " whose tasks are tasks.",
 )
 
 

@@ -24,8 +24,8 @@ from flowrt.graph.ops.division import divide, truediv
 from flowrt.graph.ops.filling import ones, ones_like, zeros_like
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.identities import cast
-from flowrt.graph.ops.indexing import check_range
-from flowrt.graph.ops.reductions import accumulator
+from flowrt.graph.ops.indexing import along_rows, check_range
+from flowrt.graph.ops.reductions import accumulator, delivered
 from flowrt.graph.ops.shaping import rank, reshape, shape
 from flowrt.graph.shapes import Shape, format_shape, merge
 
@@ -33,12 +33,15 @@ Limit = Callable[[Any], Any]
 """What a segment without rows gets, by NumPy dtype."""
 
 
-def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit) -> Any:
-    """The rows of ``data`` with equal ids folded; ``[count, width]`` in the accumulator's dtype."""
-    dtype = np.dtype(accumulator(data))
-    width = math.prod(data.shape[ids.ndim :])
-    target = xp.full((count, width), empty(data.dtype), dtype)
-    fold_rows(xp, ufunc, target, ids.reshape(-1), data.reshape(ids.size, width))
+def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit, out: Any = None) -> Any:
+    """The rows of ``data`` with equal ids folded: ``[count, *row]`` in the accumulator's dtype, in ``out`` if
+    that can be.
+    """
+    dtype, row = np.dtype(accumulator(data)), data.shape[ids.ndim :]
+    is_direct = out is not None and out.dtype == dtype and out.flags.c_contiguous
+    target, width = out if is_direct else xp.empty((count, *row), dtype), math.prod(row)
+    target[...] = empty(data.dtype)
+    fold_rows(xp, ufunc, target.reshape(count, width), ids.reshape(-1), data.reshape(ids.size, width))
     return target
 
 
@@ -73,7 +76,7 @@ def _sorted_kernel(ufunc: str, start: Limit) -> Any:
             present = xp.zeros(count, bool)
             present[segment_ids] = True
             result[~present] = 0
-        return result.astype(data.dtype, copy=False).reshape((count, *data.shape[1:]))
+        return result.astype(data.dtype, copy=False)
 
     return kernel
 
@@ -81,9 +84,10 @@ def _sorted_kernel(ufunc: str, start: Limit) -> Any:
 def _segment_mean(xp: Any, data: Any, segment_ids: Any) -> Any:
     count = _check_sorted(segment_ids, len(data))
     total = _folded(xp, "add", data, segment_ids, count, _zero)
-    rows = xp.maximum(xp.bincount(segment_ids, minlength=count), 1).astype(total.dtype)[:, None]
+    sizes = xp.maximum(xp.bincount(segment_ids, minlength=count), 1).astype(total.dtype)
+    rows = along_rows(sizes, total)
     mean = total // rows if data.dtype.kind in "iu" else total / rows
-    return mean.astype(data.dtype, copy=False).reshape((count, *data.shape[1:]))
+    return mean.astype(data.dtype, copy=False)
 
 
 # --- ids in any order, negative ones left out
@@ -102,16 +106,15 @@ def _unsorted_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _unsorted_kernel(ufunc: str, empty: Limit) -> Any:
-    def kernel(xp: Any, data: Any, segment_ids: Any, num_segments: int) -> Any:
-        rest = data.shape[segment_ids.ndim :]
+    def kernel(xp: Any, data: Any, segment_ids: Any, num_segments: int, out: Any = None) -> Any:
         if data.shape[: segment_ids.ndim] != segment_ids.shape:
             wanted, got = format_shape(data.shape), format_shape(segment_ids.shape)
             raise InvalidArgumentError(f"segment_ids: expected a shape that {wanted} begins with; got {got}")
         if xp is np and not (kept := segment_ids >= 0).all():
             data, segment_ids = data[kept], segment_ids[kept]
         check_range(xp, "segment_ids", segment_ids, num_segments)
-        folded = _folded(xp, ufunc, data, segment_ids, num_segments, empty)
-        return folded.astype(data.dtype, copy=False).reshape((num_segments, *rest))
+        folded = _folded(xp, ufunc, data, segment_ids, num_segments, empty, out)
+        return delivered(xp, folded, data.dtype, out)
 
     return kernel
 

@@ -36,6 +36,7 @@ from flowrt.graph.ops.generating import sequence_mask, static_array
 from flowrt.graph.ops.identities import cast, target_shape
 from flowrt.graph.ops.indexing import check_range, places_of, put_rows
 from flowrt.graph.ops.joining import concat, stack
+from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, size, squeeze
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis
@@ -190,10 +191,11 @@ def _dynamic_stitch_shape(s: ShapeContext) -> Sequence[Shape]:
     return [None if rest is None else (rows, *rest)]
 
 
-def _dynamic_stitch(xp: Any, indices: Any, data: Any) -> Any:
+def _dynamic_stitch(xp: Any, indices: Any, data: Any, out: Any = None) -> Any:
     rows = max((int(places.max()) + 1 for places in indices if places.size), default=0)
     rest = data[0].shape[indices[0].ndim :]
-    result = xp.zeros((rows, *rest), data[0].dtype)
+    result = xp.empty((rows, *rest), data[0].dtype) if out is None else out
+    result[...] = 0
     for places, values in zip(indices, data, strict=True):
         check_range(xp, "indices", places, rows)
         put_rows(xp, result, places.reshape(-1), values.reshape((places.size, *rest)))
@@ -246,6 +248,7 @@ def _sparse_to_dense(
     sparse_values: Any,
     default_value: Any,
     validate_indices: bool,
+    out: Any = None,
 ) -> Any:
     rows = _coordinates(sparse_indices)
     if rows.shape[1] != len(output_shape):
@@ -254,9 +257,13 @@ def _sparse_to_dense(
     places = places_of(xp, rows, output_shape)
     if xp is np and validate_indices and (places[1:] <= places[:-1]).any():
         raise InvalidArgumentError("sparse_indices: expected them in ascending order, without repetition")
-    result = xp.full(math.prod(output_shape), default_value, default_value.dtype)
-    put_rows(xp, result, places, sparse_values)
-    return result.reshape(output_shape)
+    if out is None or not out.flags.c_contiguous:
+        made = xp.full(math.prod(output_shape), default_value, default_value.dtype)
+        put_rows(xp, made, places, sparse_values)
+        return delivered(xp, made.reshape(output_shape), default_value.dtype, out)
+    out[...] = default_value
+    put_rows(xp, out.reshape(-1), places, sparse_values)
+    return out
 
 
 def _sparse_to_dense_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:

@@ -377,7 +377,7 @@ conjugate_transpose: OpDef = define_op(
     "x: T, perm: host Tperm -> T",
     types={"T": dtypes.NUMERIC, "Tperm": dtypes.INDEX},
     shape=_transpose_shape,
-    kernel=lambda xp, x, perm: xp.conjugate(xp.transpose(x, perm)),
+    kernel=lambda xp, x, perm, out=None: xp.conjugate(xp.transpose(x, perm), out),
     vjp=lambda op, dy: [conjugate_transpose(dy, _inverse(op.inputs[1])), None],
     jvp=LINEAR,
     samples=_permuted,

@@ -16,6 +16,7 @@ from flowrt.graph.ops.arithmetic import add_v2, multiply
 from flowrt.graph.ops.comparison import broadcast_shape
 from flowrt.graph.ops.filling import unbroadcast
 from flowrt.graph.ops.math import exp, neg, number, square, unary_op, unary_samples
+from flowrt.graph.ops.reductions import delivered
 
 BLOCK = 32768
 """Elements a CPU computes at a time: the temporaries stay in a core's cache, half the time for a million."""
@@ -24,16 +25,17 @@ BLOCK = 32768
 def _blockwise(function: Callable[[Any, Any], Any], narrow: Callable[[Any, Any], Any] | None = None) -> Any:
     """The kernel that computes ``function`` in float64, or ``narrow`` in float32 up to 32 bits."""
 
-    def kernel(xp: Any, x: Any) -> Any:
+    def kernel(xp: Any, x: Any, out: Any = None) -> Any:
         chosen, dtype = (
             (function, np.float64) if narrow is None or x.dtype.itemsize == 8 else (narrow, np.float32)
         )
+        is_flat = out is not None and out.flags.c_contiguous
         flat = x.reshape(-1)
-        result = xp.empty(flat.shape, x.dtype)
+        result = out.reshape(-1) if is_flat else xp.empty(flat.shape, x.dtype)
         block = BLOCK if xp is np else max(1, flat.size)
         for start in range(0, flat.size, block):
             result[start : start + block] = chosen(xp, flat[start : start + block].astype(dtype))
-        return result.reshape(x.shape)
+        return out if is_flat else delivered(xp, result.reshape(x.shape), x.dtype, out)
 
     return kernel
 
@@ -93,10 +95,9 @@ digamma: OpDef = unary_op(
 )
 
 
-def _polygamma(xp: Any, a: Any, x: Any) -> Any:
-    return xp.asarray(special_functions.polygamma(xp, a.astype(np.float64), x.astype(np.float64))).astype(
-        x.dtype
-    )
+def _polygamma(xp: Any, a: Any, x: Any, out: Any = None) -> Any:
+    found = xp.asarray(special_functions.polygamma(xp, a.astype(np.float64), x.astype(np.float64)))
+    return delivered(xp, found, x.dtype, out)
 
 
 def _polygamma_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:

@@ -163,8 +163,11 @@ def _position_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _position(name: str, method: str, doc: str) -> OpDef:
-    def kernel(xp: Any, input: Any, dimension: Any, output_type: DType) -> Any:
-        return getattr(xp, method)(input, dimension).astype(output_type.np)
+    def kernel(xp: Any, input: Any, dimension: Any, output_type: DType, out: Any = None) -> Any:
+        find = getattr(xp, method)
+        if out is not None and output_type is dtypes.int64:
+            return find(input, dimension, out)
+        return delivered(xp, find(input, dimension), output_type.np, out)
 
     return define_op(
         name,

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -345,6 +346,26 @@ def test_the_step_after_one_that_failed_says_why() -> None:
         errors, _ = at_once(joined, [run_twice, JoinedGroup.close])
     for error in errors:
         assert "rank 1" in error
+
+
+def test_groups_that_listen_at_the_same_addresses_end_one_after_the_other() -> None:
+    with ReservedPorts(2) as reserved, ThreadPoolExecutor(2) as pool:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+
+        def form(key: str) -> list[JoinedGroup]:
+            ranks = [Group(key, 2, (rank,)) for rank in range(2)]
+            return list(pool.map(lambda group: join(group, addresses, "grpc", SOON_S), ranks))
+
+        first, second = form("first"), form("second")
+        groups = [second]
+        for part in first:
+            part.close()
+        groups.append(form("third"))
+        for parts in groups:
+            results = at_once(parts, [all_reduce_body(np.ones(4))] * 2)
+            for part in parts:
+                part.close()
+            np.testing.assert_array_equal(results, [[[2.0] * 4]] * 2)
 
 
 def test_joining_without_the_others() -> None:

@@ -52,8 +52,13 @@ def impatient(request: pytest.FixtureRequest) -> Iterator[list[Communicator]]:
 # --- ranks that die
 
 
-@pytest.mark.parametrize("kind", ("shared_memory", "grpc"))
-def test_a_rank_is_killed_in_the_midst_of_an_all_reduce(kind: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "transport"), [("shared_memory", "auto"), ("grpc", "auto"), ("grpc", "grpc")]
+)
+def test_a_rank_is_killed_in_the_midst_of_an_all_reduce(
+    kind: str, transport: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_TRANSPORT", transport)
     with Ranks(3) as ranks:
         before = ranks.all(3, "held")[0]
         assert ranks.form(kind, 3) == [None] * 3

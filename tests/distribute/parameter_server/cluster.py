@@ -29,11 +29,14 @@ LONG_S = 120.0
 
 @dataclass
 class Cluster:
-    """``masters`` are the targets of the workers' sessions, ``processes`` the servers that are processes."""
+    """``masters`` are the targets of the workers' sessions, ``processes`` the servers that are processes,
+    ``servers`` those that are not.
+    """
 
     spec: tf.train.ClusterSpec
     masters: list[str]
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list)
+    servers: list[tf.train.Server] = field(default_factory=list)
 
     def strategy(self, worker: int, **how: Any) -> ParameterServerStrategy:
         resolver = SimpleClusterResolver(self.spec, task_type="worker", task_id=worker)
@@ -70,7 +73,8 @@ def cluster(
             if are_processes:
                 made.start(number)
             else:
-                stack.callback(tf.train.Server(spec, "ps", number).stop)
+                made.servers.append(tf.train.Server(spec, "ps", number))
+                stack.callback(made.servers[-1].stop)
         stack.callback(_reap, made)
         for number in range(workers if own_workers is None else own_workers):
             server = tf.train.Server(spec, "worker", number)

@@ -16,6 +16,7 @@ import flowrt as tf
 from flowrt.distribute import waits
 from flowrt.distribute.strategies import parameter_server_session
 from flowrt.graph import parameter_shard
+from tests.contracts.check_transport import wait_until
 from tests.distribute.parameter_server.cluster import cluster, run_workers
 from tests.distribute.parameter_server.training import batch, build
 from tests.distribute.processes import ROOT, SOON_S
@@ -187,18 +188,39 @@ def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeyp
                     step(number)
 
 
-def test_a_worker_that_is_killed_before_its_first_step_is_named(monkeypatch):
+@pytest.mark.parametrize("stage", ["0", "session", "strategy"])
+def test_a_worker_that_is_killed_before_its_first_step_is_named(stage, monkeypatch):
+    """After a training session was made, or a plain one, or none."""
     monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
     with cluster(1, 2, own_workers=1) as made:
         strategy = made.strategy(0, mode="sync")
         model = build(strategy, adam)
         with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
             session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
-            with endless_worker(made, 1, "sync", "0") as other:
-                assert other.stdout.readline() == "session\n"
-            lost = r"lost worker 1 \(at clock 0\): task .*task:1 was lost"
-            with pytest.raises(tf.errors.DeadlineExceededError, match=lost):
+            check_loss_is_told(made, stage, lambda: session.run(model.train, {model.inputs: batch(0, 0)}))
+
+
+def test_a_worker_that_is_killed_before_there_is_anything_to_wait_for_is_named(monkeypatch):
+    monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
+    with cluster(1, 2, own_workers=1) as made:
+
+        def train():
+            strategy = made.strategy(0, mode="sync")
+            model = build(strategy, adam)
+            with strategy.training_session(made.masters[0], is_chief=True) as session:
                 session.run(model.train, {model.inputs: batch(0, 0)})
+
+        check_loss_is_told(made, "strategy", train)
+
+
+def check_loss_is_told(made, stage, train):
+    """``train()`` names worker 1, which was killed at ``stage`` (see `endless_worker`)."""
+    with endless_worker(made, 1, "sync", stage) as other:
+        assert other.stdout.readline() == ("session\n" if stage == "0" else stage + "\n")
+        wait_until(lambda: made.servers[0]._links.is_linked("/job:worker/replica:0/task:1"), SOON_S)
+    lost = r"lost worker 1 \(at clock 0\): task .*task:1 was lost"
+    with pytest.raises(tf.errors.DeadlineExceededError, match=lost):
+        train()
 
 
 class endless_worker:

@@ -176,6 +176,24 @@ def test_a_worker_that_is_lost_before_its_first_step_is_named():
     assert "lost worker 1 (at clock 0): no goodbye" in errors_of(shard.handle(Ticked(99.0)))[2]
 
 
+def test_a_worker_that_is_lost_before_it_has_a_session_is_named():
+    shard = ParameterShard("s", Policy(2, 2))
+    shard.handle(WorkerLost(1, None, "no goodbye", 10.0))
+    shard.handle(StepBegun(1, 0, 0, 7))
+    push(shard, 2, 0, 0, 0, "a")
+    shard.handle(WorkerLost(1, None, "told twice", 11.0))
+    assert shard.handle(Ticked(10.0 + RETURN_S - 0.1)) == []
+    errors = errors_of(shard.handle(Ticked(10.0 + RETURN_S)))
+    assert "lost worker 1 (at clock 0): no goodbye" in errors[2]
+
+
+def test_that_a_process_is_gone_says_nothing_of_a_worker_that_has_had_a_session():
+    shard = in_session(Policy(2, 2))
+    push(shard, 1, 0, 0, 0, "a")
+    shard.handle(WorkerLost(1, None, "no goodbye", 10.0))
+    assert shard.handle(Ticked(99.0)) == []
+
+
 def test_those_who_need_a_lost_worker_are_told_its_name():
     shard = in_session(Policy(3, 3))
     push(shard, 1, 0, 0, 0, "a")

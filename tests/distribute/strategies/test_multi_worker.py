@@ -225,6 +225,16 @@ def test_one_worker_alone_needs_no_cluster(monkeypatch: pytest.MonkeyPatch) -> N
     assert strategy.num_replicas_in_sync == 1
 
 
+def test_the_cluster_of_the_environment_is_that_of_the_strategys_resolver(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("FLOWRT_CLUSTER", '{"chief": ["127.0.0.1:23456"]}')
+    monkeypatch.setenv("FLOWRT_TASK", "chief:0")
+    resolver = tf.distribute.MultiWorkerMirroredStrategy().cluster_resolver
+    assert (resolver.task_type, resolver.task_id) == ("chief", 0)
+    assert resolver.cluster_spec().as_dict() == {"chief": ["127.0.0.1:23456"]}
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [({"bytes_per_pack": -1}, "bytes_per_pack >= 0"), ({"compression": "int8"}, "'int8'")],

@@ -1,0 +1,49 @@
+"""Which tasks are missed: those that came and did not end well."""
+
+from __future__ import annotations
+
+from flowrt.distribute.departures import Departures
+from flowrt.errors import UnavailableError
+
+TASK, ERROR = "/job:worker/replica:0/task:1", UnavailableError("no goodbye")
+
+
+def lose(departures, in_midst=False, is_last=True):
+    return departures.lose(TASK, ERROR, in_midst, is_last)
+
+
+def test_who_never_had_a_session_is_missed_until_it_is_back():
+    departures = Departures()
+    departures.come(TASK)
+    assert lose(departures)
+    assert departures.missing() == {TASK: ERROR}
+    departures.come(TASK)
+    assert departures.missing() == {}
+
+
+def test_who_closed_its_sessions_is_not_missed():
+    departures = Departures()
+    departures.serve(TASK)
+    assert not lose(departures)
+    assert departures.missing() == {}
+
+
+def test_who_was_cut_off_in_a_session_is_missed():
+    departures = Departures()
+    departures.serve(TASK)
+    assert lose(departures, in_midst=True)
+
+
+def test_of_two_connections_the_last_counts_and_both_are_remembered():
+    departures = Departures()
+    departures.serve(TASK)
+    assert not lose(departures, in_midst=True, is_last=False)
+    assert lose(departures)
+
+
+def test_a_life_that_ended_well_says_nothing_of_the_next():
+    departures = Departures()
+    departures.serve(TASK)
+    assert not lose(departures)
+    departures.come(TASK)
+    assert lose(departures)
