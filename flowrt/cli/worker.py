@@ -229,7 +229,15 @@ def _log_to(path: Path) -> None:
     handler = logging.FileHandler(path, encoding="utf-8")
     handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s: %(message)s"))
     LOGGER.addHandler(handler)
+    LOGGER.addHandler(_console_handler())
     LOGGER.setLevel(min(LOGGER.level or logging.INFO, logging.INFO))
+
+
+def _console_handler() -> logging.Handler:
+    """Warnings go to stderr as they do without a log."""
+    console = logging.StreamHandler()
+    console.setLevel(logging.WARNING)
+    return console
 
 
 def _say(text: str) -> None:

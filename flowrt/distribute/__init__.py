@@ -24,6 +24,7 @@ Modules, from pure to thread-safe:
     part                      `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
     containers                the variables that the sessions of a task share, and what is each one's own
     steps                     the steps that run here; tensors for others and from others
+    coalescing                small tensors for one task as one message
     step_trace, clock         what a traced step did in this task, in the time of who asked for it
     peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
     server                    `Server`: puts them together and does what the state machines decide

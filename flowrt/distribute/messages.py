@@ -37,7 +37,7 @@ from flowrt.graph.tensor_proto import MAX_RANK, decode_type
 from flowrt.graph.text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Of the messages. Tasks of different protocols do not work together."""
 
 MAX_INLINE_BYTES = 4096
@@ -72,7 +72,7 @@ class Frame(NamedTuple):
 
 class Envelope(NamedTuple):
     """A message with its address on a connection; ``error`` of an answer that is one. ``settled``: what the
-    other end has asked and has the answers of.
+    other end has asked and has the answers of. ``also``: more requests that are answered, by a tensor each.
     """
 
     request_id: int
@@ -80,6 +80,7 @@ class Envelope(NamedTuple):
     message: Message | None
     error: OpError | None
     settled: Sequence[int] = ()
+    also: Sequence[int] = ()
 
 
 _BODY_OF = {
@@ -93,17 +94,23 @@ _GRAPH_OF = {"register_graph": "graph", "extend_session": "graph", "make_callabl
 """The field of its graph, by the kind of body."""
 
 
-def encode(request_id: int, message: Message, is_answer: bool = False, settled: Sequence[int] = ()) -> Frame:
-    """``settled``: requests of this end whose answers have come. Raises `UnimplementedError` for a tensor, or
-    a graph, that cannot leave its process.
+def encode(
+    request_id: int,
+    message: Message,
+    is_answer: bool = False,
+    settled: Sequence[int] = (),
+    also: Sequence[int] = (),
+) -> Frame:
+    """``settled``, ``also``: see `Envelope`. Raises `UnimplementedError` for a tensor, or a graph, that
+    cannot leave its process, `ResourceExhaustedError` for a graph that nobody would take.
     """
-    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer)
+    envelope = pb.Envelope(request_id=request_id, is_answer=is_answer, also=also)
     if settled:
         envelope.settled.extend(settled)
     body, tensors, graph, known = message
     kind = _BODY_OF[type(body)]
     if graph is not None:
-        setattr(body, _GRAPH_OF[kind], print_subgraph(graph, known).encode())
+        setattr(body, _GRAPH_OF[kind], _checked_length(print_subgraph(graph, known).encode()))
     getattr(envelope, kind).CopyFrom(body)
     payload: list[Array] = []
     for tensor in tensors:
@@ -131,8 +138,14 @@ def decode(header: bytes, payload: Sequence[Array]) -> Envelope:
     tensors = [_decode_tensor(meta, parts) for meta in envelope.tensors]
     if next(parts, None) is not None:
         raise InvalidArgumentError(f"message {kind}: expected a tensor for each part of the payload")
+    also = envelope.also
+    if also and (not envelope.is_answer or len(tensors) != 1 + len(also)):
+        got = f"{len(tensors)}, in {'an answer' if envelope.is_answer else 'a request'}"
+        raise InvalidArgumentError(
+            f"message {kind}: expected an answer with {1 + len(also)} tensors; got {got}"
+        )
     message = Message(getattr(envelope, kind), tensors)
-    return Envelope(envelope.request_id, envelope.is_answer, message, None, envelope.settled)
+    return Envelope(envelope.request_id, envelope.is_answer, message, None, envelope.settled, also)
 
 
 def num_answers(message: Message) -> int:
@@ -193,15 +206,19 @@ def read_graph(message: Message, known: Mapping[str, Node] = _NONE) -> Subgraph:
     """
     if message.graph is not None:
         return message.graph
-    text: bytes = getattr(message.body, _GRAPH_OF[_BODY_OF[type(message.body)]])
-    if len(text) > MAX_GRAPH_BYTES:
-        raise ResourceExhaustedError(
-            f"graph: expected at most {MAX_GRAPH_BYTES} bytes of text; got {len(text)}"
-        )
+    text = _checked_length(getattr(message.body, _GRAPH_OF[_BODY_OF[type(message.body)]]))
     try:
         return parse_subgraph(text.decode(), known)
     except UnicodeDecodeError as error:
         raise InvalidArgumentError(f"graph: expected a text in UTF-8; got {error}") from None
+
+
+def _checked_length(text: bytes) -> bytes:
+    if len(text) > MAX_GRAPH_BYTES:
+        raise ResourceExhaustedError(
+            f"graph: expected at most {MAX_GRAPH_BYTES} bytes of text; got {len(text)}"
+        )
+    return text
 
 
 # --- tensors

@@ -19,7 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol, TypeAlias, final
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
 
 import flowrt.version
 from flowrt.distribute.messages import (
@@ -33,7 +33,7 @@ from flowrt.distribute.messages import (
     lost,
     num_answers,
 )
-from flowrt.distribute.response_cache import Known, ResponseCache, State
+from flowrt.distribute.response_cache import ResponseCache, State
 from flowrt.errors import (
     AbortedError,
     DeadlineExceededError,
@@ -98,6 +98,14 @@ class Reply:
         if self._message is None:
             raise copy_to_raise(self._error or UnavailableError("no answer"))
         return self._message
+
+
+class TensorAnswer(NamedTuple):
+    """The answer to a request for a tensor; ``sent()`` is called when ``value`` may be changed again."""
+
+    request_id: int
+    value: Any
+    sent: Callable[[], None]
 
 
 class _Asked:
@@ -237,6 +245,18 @@ class Peer:
         if sent is not None and not frame.payload:
             sent()
 
+    def answer_together(self, answers: Sequence[TensorAnswer]) -> None:
+        """Answer requests for tensors, small ones, by one message. Nothing happens when the peer is lost."""
+        ids, values = [each.request_id for each in answers], [each.value for each in answers]
+        frame = encode(ids[0], Message(pb.Done(), values), is_answer=True, also=ids[1:])
+        with self._lock:
+            for request_id in ids:
+                self._cache.answer(request_id, frame, len(ids))
+        with suppress(OpError):  # the reader sees the loss
+            self.connection.send(*frame)
+        for each in answers:
+            each.sent()
+
     def _has_left(self, request_id: int, sent: Callable[[], None] | None) -> None:
         with self._lock:
             self._cache.sent(request_id)
@@ -249,14 +269,18 @@ class Peer:
         """See `flowrt.rendezvous.channel.Receiver`."""
         self.heard_at = time.monotonic()
         try:
-            request_id, is_answer, message, error, settled = decode(header, payload)
+            request_id, is_answer, message, error, settled, also = decode(header, payload)
         except OpError as failure:
             self._refuse(header, failure)
             return
         if settled:
             with self._lock:
                 self._cache.settle(settled)
-        if is_answer:
+        if also:
+            assert message is not None
+            for number, tensor in zip((request_id, *also), message.tensors, strict=True):
+                self._settle(number, Message(message.body, (tensor,)), None)
+        elif is_answer:
             self._settle(request_id, message, error)
         elif message is None:
             raise InvalidArgumentError("message: expected a request; got an error")
@@ -312,15 +336,15 @@ class Peer:
         if known[0] is None:
             return False
         for number, what in zip(numbers, known, strict=True):
-            self._answer_again(number, what)
-        return True
-
-    def _answer_again(self, number: int, known: Known | None) -> None:
-        if isinstance(known, Frame):
+            if what is State.DROPPED:
+                gone = AbortedError(f"request {number} was answered; the answer is not kept")
+                self.answer(number, None, gone)
+        for frame in {
+            id(what): what for what in known if isinstance(what, Frame)
+        }.values():  # one has several
             with suppress(OpError):  # the reader sees the loss
-                self.connection.send(*known)
-        elif known is State.DROPPED:
-            self.answer(number, None, AbortedError(f"request {number} was answered; the answer is not kept"))
+                self.connection.send(*frame)
+        return True
 
     def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
         with self._lock:

@@ -18,7 +18,7 @@ from __future__ import annotations
 import enum
 from collections import OrderedDict
 from collections.abc import Iterable
-from typing import TypeAlias, final
+from typing import NamedTuple, TypeAlias, final
 
 from flowrt.distribute.messages import Frame
 
@@ -45,11 +45,18 @@ class State(enum.Enum):
 Known: TypeAlias = State | Frame
 
 
+class _Kept(NamedTuple):
+    """``size``: this answer's share of the frame's bytes."""
+
+    frame: Frame
+    size: int
+
+
 @final
 class ResponseCache:
     def __init__(self) -> None:
         self._running: set[int] = set()
-        self._kept: dict[int, Frame] = {}
+        self._kept: dict[int, _Kept] = {}
         self._bytes = 0
         self._over: OrderedDict[int, State] = OrderedDict()
 
@@ -57,24 +64,28 @@ class ResponseCache:
         """A request has come. What is known of it, if it is not the first time; else it runs."""
         if number in self._running:
             return State.RUNNING
-        known = self._kept.get(number) or self._over.get(number)
+        if (kept := self._kept.get(number)) is not None:
+            return kept.frame
+        known = self._over.get(number)
         if known is None:
             self._running.add(number)
         return known
 
-    def answer(self, number: int, frame: Frame) -> bool:
-        """A request is answered by ``frame``. Whether that is kept; if not, the request runs until `sent`."""
+    def answer(self, number: int, frame: Frame, num_shared: int = 1) -> bool:
+        """A request is answered by ``frame``, as are ``num_shared`` in all. Whether that is kept; if not, the
+        request runs until `sent`.
+        """
         size = _size(frame)
         if number not in self._running or size > MAX_KEPT:
             return False
         self._running.remove(number)
         if frame.payload:
             frame = Frame(frame.header, [part.copy() for part in frame.payload])
-        self._kept[number] = frame
-        self._bytes += size
+        kept = self._kept[number] = _Kept(frame, size // num_shared)
+        self._bytes += kept.size
         while self._bytes > MAX_BYTES:
             oldest = next(iter(self._kept))
-            self._bytes -= _size(self._kept.pop(oldest))
+            self._bytes -= self._kept.pop(oldest).size
             self._end(oldest, State.DROPPED)
         return True
 
@@ -87,16 +98,16 @@ class ResponseCache:
     def settle(self, numbers: Iterable[int]) -> None:
         """The asker has the answers of these."""
         for number in numbers:
-            frame = self._kept.pop(number, None)
-            if frame is not None:
-                self._bytes -= _size(frame)
-            if frame is not None or number in self._over:
+            kept = self._kept.pop(number, None)
+            if kept is not None:
+                self._bytes -= kept.size
+            if kept is not None or number in self._over:
                 self._over[number] = State.SETTLED
         self._forget()
 
     def check(self) -> None:
         """Raise `AssertionError` unless its books are in order."""
-        assert self._bytes == sum(map(_size, self._kept.values())) <= MAX_BYTES
+        assert self._bytes == sum(kept.size for kept in self._kept.values()) <= MAX_BYTES
         assert len(self._over) <= MAX_NUMBERS
         assert not self._running & (self._kept.keys() | self._over.keys())
         assert not self._kept.keys() & self._over.keys()

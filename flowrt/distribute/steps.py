@@ -8,6 +8,7 @@ from typing import Any, final
 
 from flowrt.device.deadline import deadline
 from flowrt.distribute.clock import offset_of
+from flowrt.distribute.coalescing import CoalescedAnswers
 from flowrt.distribute.events import EndStep, ServeTensors, StartStep, StepEnded
 from flowrt.distribute.flight_recorder import What
 from flowrt.distribute.links import Links, task_of
@@ -32,6 +33,7 @@ class Steps:
         self, task: str, links: Links, ended: Callable[[StepEnded], object], observer: Observer
     ) -> None:
         self._task, self._links, self._ended, self._observer = task, links, ended, observer
+        self._coalesced = CoalescedAnswers()
         self._controls: dict[int, StepControl] = {}
         self._traces: dict[int, StepTrace] = {}
 
@@ -54,6 +56,7 @@ class Steps:
         is traced: at its end it waits, for the clock of who asked for it.
         """
         control = self.begin(start)
+        holds_back = self._coalesced.begin()
 
         def ended(values: Sequence[Any], failure: BaseException | None) -> None:
             if failure is None:
@@ -69,6 +72,9 @@ class Steps:
             start.part.relay(start.feeds, control, start.rendezvous, ended)
         except Exception as failure:  # noqa: BLE001 (it is the step's)
             self.fail(start, control, failure)
+        finally:
+            if holds_back:
+                self._coalesced.end()
 
     def prepare(self, start: StartStep) -> Callable[[], None]:
         """What runs the step. It can be ended from now on."""
@@ -152,19 +158,27 @@ class Steps:
             self.end(EndStep(step, rendezvous, failure))
             return
         self._note(What.ARRIVED, step, key, task, message.tensors[0])
-        try:  # noqa: SIM105 (suppress takes 0.5 us)
+        holds_back = self._coalesced.begin()
+        try:
             rendezvous.arrived(key, message.tensors[0])
         except OpError:  # the step has ended meanwhile
             pass
+        finally:
+            if holds_back:
+                self._coalesced.end()
 
     # --- tensors for others
 
     def serve(self, serve: ServeTensors) -> None:
         """Answer with each tensor when it is there."""
-        asker = task_of(serve.peer)
-        for i, key in enumerate(serve.keys):
-            self._observer.note(What.REQUESTED, serve.step, key, asker)
-            serve.rendezvous.serve(key, functools.partial(self._send, serve, i))
+        asker, holds_back = task_of(serve.peer), self._coalesced.begin()
+        try:
+            for i, key in enumerate(serve.keys):
+                self._observer.note(What.REQUESTED, serve.step, key, asker)
+                serve.rendezvous.serve(key, functools.partial(self._send, serve, i))
+        finally:
+            if holds_back:
+                self._coalesced.end()
 
     def _send(self, serve: ServeTensors, i: int, value: Any, error: OpError | None) -> None:
         peer, delivered = self._links.find(serve.peer), serve.rendezvous.delivered
@@ -180,7 +194,8 @@ class Steps:
         request_id = serve.request_id + i
         try:
             self._note(What.SENT, serve.step, serve.keys[i], peer.name, value)
-            peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
+            if not self._coalesced.add(peer, request_id, value, serve.rendezvous.delivered):
+                peer.answer(request_id, Message(pb.Done(), (value,)), None, serve.rendezvous.delivered)
         except OpError as failure:  # it cannot travel
             self.end(EndStep(serve.step, serve.rendezvous, failure))
             peer.answer(request_id, None, derived(failure, self._task))

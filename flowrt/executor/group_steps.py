@@ -1,16 +1,19 @@
 """Steps with ranks of groups: one that fails ends its groups, so that the other ranks hear of it at once.
 
 What the other ranks wait for would never come; they would only hear of it when their patience is over.
+
+The end of the data is no failure. A rank whose step has come to it waits for the others there: if all come,
+their groups go on, with the next epoch; where one is in a collective instead, all end with the same error.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import TypeAlias
 
-from flowrt.errors import AbortedError, FailedPreconditionError, OpError
-from flowrt.graph.groups import member_of
+from flowrt.errors import AbortedError, FailedPreconditionError, OpError, OutOfRangeError
+from flowrt.graph.groups import Member, member_of
 from flowrt.graph.node import Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.group_transfer import GROUP_OPS
@@ -31,8 +34,22 @@ def ranks_in(subgraph: Subgraph) -> frozenset[Rank]:
 
 
 def end_groups(ranks: Iterable[Rank], error: BaseException) -> None:
-    """The groups of ``ranks`` end with ``error``: their step has failed. Those that were left before stay."""
+    """The groups of ``ranks`` end with ``error``: their step has failed. Those that were left before stay,
+    and at the end of the data those of which all ranks have come to it.
+    """
+    members = list(_joined(ranks))
+    if isinstance(error, OutOfRangeError):
+        waits = [member.meet_at_end() for member in members]  # at once: ranks may have them in any order
+        for wait in waits:
+            with contextlib.suppress(OpError):  # of which the next step hears
+                wait()
+        return
     known = error if isinstance(error, OpError) else AbortedError(f"a rank's step failed: {error!r}")
+    for member in members:
+        member.abort(known)
+
+
+def _joined(ranks: Iterable[Rank]) -> Iterator[Member]:
     for group_key, rank in ranks:
         with contextlib.suppress(FailedPreconditionError):  # not joined, which may be why the step failed
-            member_of(group_key, rank).abort(known)
+            yield member_of(group_key, rank)

@@ -10,7 +10,7 @@ What its ranks do they do in one order, which the lowering of collectives sees t
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, OpError
@@ -38,6 +38,11 @@ class Member(Protocol):
 
     def wait(self, edge: str) -> Any:
         """The rank's result of the collective that was started as ``edge``; None if it gets none."""
+
+    def meet_at_end(self) -> Callable[[], object]:
+        """This rank's step has come to the end of the data: nobody will wait for the collectives that it has
+        started. What is returned waits until all ranks have come there, and raises as `wait`.
+        """
 
     def abort(self, error: OpError) -> None:
         """End the group with ``error``. Any thread may call."""

@@ -100,6 +100,9 @@ class StepMember:
     def receive(self, peer: int, edge: str) -> Any:
         raise FailedPreconditionError(f"{edge}: expected a native collective; ranks of a step have no links")
 
+    def meet_at_end(self) -> Callable[[], object]:
+        return lambda: None  # the group has ended with the step
+
     def abort(self, error: OpError) -> None:
         """Nothing: who waits ends with the step."""
 

@@ -11,10 +11,11 @@ from __future__ import annotations
 import math
 import re
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from flowrt.dtypes import BY_NUMBER
+from flowrt.errors import DTypeError
 
 _LABEL = re.compile(r"(?P<name>.*?) = (?P<op>\S*?(?:\[.*?\])?)\((?P<operands>.*)\)", re.DOTALL)
 _TRANSFER = re.compile(r"\[.*?\] (?P<edge>.*) from (?P<source>\S+) to (?P<target>\S+)", re.DOTALL)
@@ -111,6 +112,17 @@ def task_of(device: str) -> str:
 def device_in_task(device: str) -> str:
     """``CPU:0``."""
     return device.rpartition("device:")[2] or device
+
+
+def several(step_stats: Any, caller: str) -> Sequence[Any]:
+    """One ``StepStats`` message, or a sequence of them, as a sequence. Raises `DTypeError`, in the name of
+    ``caller``, for anything else.
+    """
+    found = step_stats if isinstance(step_stats, Sequence) else [step_stats]
+    for each in found:
+        if not hasattr(each, "dev_stats"):
+            raise DTypeError(f"{caller}: expected the step_stats of a RunMetadata; got {each!r:.60}")
+    return found
 
 
 def read_step(step_stats: Any) -> Step:

@@ -20,9 +20,17 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt.errors import DTypeError
 from flowrt.profiler.live_bytes import live_bytes
-from flowrt.profiler.steps import Edge, Operation, Step, Transfer, device_in_task, read_step, task_of
+from flowrt.profiler.steps import (
+    Edge,
+    Operation,
+    Step,
+    Transfer,
+    device_in_task,
+    read_step,
+    several,
+    task_of,
+)
 from flowrt.version import VERSION
 
 Event: TypeAlias = dict[str, Any]
@@ -55,11 +63,8 @@ class Timeline:
     """
 
     def __init__(self, step_stats: Any, graph: Any = None) -> None:
-        several = step_stats if isinstance(step_stats, Sequence) else [step_stats]
-        for each in several:
-            if not hasattr(each, "dev_stats"):
-                raise DTypeError(f"Timeline: expected the step_stats of a RunMetadata; got {each!r:.60}")
-        self._steps = [step for step in map(read_step, several) if step.operations]
+        messages = several(step_stats, "Timeline")
+        self._steps = [step for step in map(read_step, messages) if step.operations]
 
     def generate_chrome_trace_format(self, show_dataflow: bool = True, show_memory: bool = False) -> str:
         """JSON text. ``show_dataflow``: arrows where a tensor goes from one stream or device to another.

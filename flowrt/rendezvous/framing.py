@@ -26,8 +26,8 @@ from flowrt.rendezvous.channel import Bytes
 
 MAGIC = b"flrt"
 VERSION = 1
-MAX_HEADER = 64 << 20
-"""Bytes; the largest graph that a task takes from another."""
+MAX_HEADER = 65 << 20
+"""Bytes: 64 MiB of the largest graph that a task takes from another, and what is said beside it."""
 MAX_ARRAYS = (1 << 16) - 1
 MAX_ARRAY = 1 << 40
 """Bytes; a length beyond it is a damaged one."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from flowrt.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
 from flowrt.rendezvous.grpc_call import Status
+from flowrt.rendezvous.lifeline import DIED
 
 
 def as_op_error(status: Status, where: str) -> OpError:
@@ -37,6 +38,7 @@ counts.
 """
 
 _REASONS = {
+    "Stream removed": DIED,  # of one that was open
     "Connection refused": "refused",
     "No route to host": "no route",
     "Network is unreachable": "no route",

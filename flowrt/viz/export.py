@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ from flowrt.executor.collector import paused_collector
 from flowrt.executor.session import BaseSession
 from flowrt.graph.graph import Graph
 from flowrt.graph.op_def import nearest
+from flowrt.profiler.steps import several
 from flowrt.viz.focus import focus as in_focus
 from flowrt.viz.fold import fold, levels, with_series
 from flowrt.viz.formats.picture import Picture
@@ -40,27 +41,28 @@ def export(
     depth: int | None = None,
     focus: str | None = None,
     radius: int = RADIUS,
-    step_stats: Sequence[Any] = (),
+    step_stats: Any = (),
 ) -> str:
     """Write ``what`` (see `flowrt.viz.sources.source_of`) to ``path``; returns the path.
 
     ``format`` is one of `FORMATS`, if None the one whose suffix ``path`` has; ``view`` one of `VIEWS`.
     ``depth`` says how many levels of scopes are drawn, ``focus`` the operation or scope whose surroundings of
-    ``radius`` edges are all that is drawn. Of ``step_stats``, the ``StepStats`` of traced steps
-    (``RunMetadata.step_stats``, `flowrt.profiler.recent_step_stats`), the HTML page has the times of the last
-    that is this step; without one times are estimated. The file at ``path`` is replaced when all is well, and
-    only then.
+    ``radius`` edges are all that is drawn. Of ``step_stats``, the ``StepStats`` of a traced step or of
+    several (``RunMetadata.step_stats``, `flowrt.profiler.recent_step_stats`), the HTML page has the times of
+    the last that is this step; without one times are estimated. The file at ``path`` is replaced when all is
+    well, and only then.
 
     Raises `NotFoundError` for an unknown format, view, operation or file, `InvalidArgumentError` for options
     that a format has no use for, a ``depth`` below 1, a ``radius`` below 0, and a ``path`` that is no file's,
-    or that of ``what``, `DTypeError` where one of the two is no whole number, `ResourceExhaustedError` where
-    the graph is too large for it, `UnavailableError` and `FailedPreconditionError` without the program or
-    library that a format needs, and as `Session.run`.
+    or that of ``what``, `DTypeError` where one of the two is no whole number, or for ``step_stats`` that are
+    none, `ResourceExhaustedError` where the graph is too large for it, `UnavailableError` and
+    `FailedPreconditionError` without the program or library that a format needs, and as `Session.run`.
     """
     chosen = check_export(what, path, format, view, depth, focus, radius)
+    messages = several(step_stats, "export")
     source = source_of(what, fetches, feed_dict)
     drawn = picture(source, view, chosen, depth, focus, radius)
-    return write_target(path, chosen.encode(drawn._replace(step_stats=step_stats)))
+    return write_target(path, chosen.encode(drawn._replace(step_stats=messages)))
 
 
 def check_export(

@@ -2,7 +2,7 @@
 
 An implementation is a function ``perform(p, calls)``: it makes p ranks do ``calls`` one after the other, and
 returns for each call what each rank got, None where it gets nothing; and None for a call of a kind that it
-has not. The oracle is NumPy, in `expected`.
+has not. The oracle is NumPy, in `expected`. A second one, ``meet(p)``, makes them call a barrier.
 Values are small whole numbers, for which every order of a reduction gives the same bits.
 """
 
@@ -16,6 +16,8 @@ import pytest
 
 SIZES = (0, 1, 7, 64, 10_007)
 """Elements: none, fewer than ranks, a prime, a power of two, more than fits into small buffers."""
+LARGE_BYTES = 2_200_003
+"""More than the chunk or piece of any medium."""
 DTYPES = (np.float32, np.float64, np.float16, np.int32, np.int64)
 RANKS = (1, 2, 3, 4, 5, 8)
 REDUCTIONS = ("sum", "mean", "prod", "min", "max")
@@ -31,6 +33,11 @@ class CollectiveCall(NamedTuple):
 
 Results: TypeAlias = Sequence[Sequence[Any] | None]
 Perform: TypeAlias = Callable[[int, Sequence[CollectiveCall]], Results]
+Meet: TypeAlias = Callable[[int], Sequence[tuple[float, float]]]
+"""For each rank when it came to the barrier and when it left, by the clock of `time.monotonic`. The last rank
+comes `LATE_S` after it could.
+"""
+LATE_S = 0.01
 
 
 def reduced(values: Sequence[Any], reduction: str) -> Any:
@@ -97,8 +104,25 @@ def arrays(p: int, dtype: Any, *shape: int) -> list[Any]:
     return [array(rng, dtype, *shape) for _ in range(p)]
 
 
+def every_kind(values: Sequence[Any], root: int) -> list[CollectiveCall]:
+    """A call of each kind, all with ``values``."""
+    rooted = {"root": root}
+    return [
+        CollectiveCall("AllReduce", values),
+        CollectiveCall("Reduce", values, rooted),
+        CollectiveCall("Broadcast", values[:1], rooted),
+        CollectiveCall("AllGather", values),
+        CollectiveCall("Gather", values, rooted),
+        CollectiveCall("Scatter", values[:1], rooted),
+        CollectiveCall("ReduceScatter", values),
+        CollectiveCall("AllToAll", values),
+    ]
+
+
 class CheckCollectives:
-    """Subclass, and give ``perform``. ``takes_any_size``: payloads need not be divisible by the ranks."""
+    """Subclass, and give ``perform`` and ``meet``. ``takes_any_size``: payloads need not be divisible by the
+    ranks.
+    """
 
     takes_any_size = True
 
@@ -106,9 +130,13 @@ class CheckCollectives:
     def perform(self) -> Perform:
         raise NotImplementedError
 
-    def sizes(self, p: int) -> list[int]:
-        """Of an axis that is cut."""
-        return [size if self.takes_any_size else size // p * p for size in SIZES]
+    @pytest.fixture
+    def meet(self) -> Meet:
+        raise NotImplementedError
+
+    def cut(self, p: int, size: int) -> int:
+        """``size`` for an axis that is cut: where all parts have to be equal, each is of that size."""
+        return size if self.takes_any_size else size * p
 
     @pytest.mark.parametrize("p", RANKS)
     def test_all_reduce_and_reduce(self, perform: Perform, p: int) -> None:
@@ -125,7 +153,14 @@ class CheckCollectives:
     def test_every_reduction_in_every_dtype_and_size(self, perform: Perform, reduction: str) -> None:
         attrs = {"reduction": reduction}
         check(
-            perform, 3, [CollectiveCall("AllReduce", arrays(3, d, s), attrs) for d in DTYPES for s in SIZES]
+            perform,
+            3,
+            [
+                CollectiveCall(kind, arrays(3, dtype, self.cut(3, size)), attrs)
+                for kind in ("AllReduce", "Reduce", "ReduceScatter")
+                for dtype in DTYPES
+                for size in SIZES
+            ],
         )
 
     @pytest.mark.parametrize("p", RANKS)
@@ -144,27 +179,31 @@ class CheckCollectives:
     def test_scatters_and_all_to_all(self, perform: Perform, p: int) -> None:
         calls = []
         for i, dtype in enumerate(DTYPES):
-            for size in self.sizes(p):
-                values = arrays(p, dtype, size)
+            for size in SIZES:
+                values = arrays(p, dtype, self.cut(p, size))
                 calls.append(CollectiveCall("Scatter", values[:1], {"root": i % p}))
                 calls.append(CollectiveCall("ReduceScatter", values, {"reduction": REDUCTIONS[i]}))
                 calls.append(CollectiveCall("AllToAll", values))
         check(perform, p, calls)
 
+    @pytest.mark.slow
+    @pytest.mark.parametrize("dtype", DTYPES)
+    @pytest.mark.parametrize("p", RANKS)
+    def test_large_values(self, perform: Perform, p: int, dtype: Any) -> None:
+        size = LARGE_BYTES // np.dtype(dtype).itemsize
+        size = size if self.takes_any_size else size // p * p
+        for call in every_kind(arrays(p, dtype, size), p - 1):
+            check(perform, p, [call])
+
+    @pytest.mark.parametrize("p", RANKS)
+    def test_nobody_leaves_a_barrier_before_the_last_has_come(self, meet: Meet, p: int) -> None:
+        spans = meet(p)
+        assert len(spans) == p
+        assert max(came for came, _ in spans) <= min(left for _, left in spans)
+
     @pytest.mark.parametrize("p", (2, 3, 4))
     def test_more_than_one_dimension(self, perform: Perform, p: int) -> None:
-        values = arrays(p, np.float32, 2 * p, 3)
-        calls = [
-            CollectiveCall("AllReduce", values),
-            CollectiveCall("Reduce", values, {"root": p - 1}),
-            CollectiveCall("Broadcast", values[:1], {"root": p - 1}),
-            CollectiveCall("AllGather", values),
-            CollectiveCall("Gather", values),
-            CollectiveCall("Scatter", values[:1]),
-            CollectiveCall("ReduceScatter", values),
-            CollectiveCall("AllToAll", values),
-        ]
-        check(perform, p, calls)
+        check(perform, p, every_kind(arrays(p, np.float32, 2 * p, 3), p - 1))
 
     def test_every_rank_gets_the_same_bits(self, perform: Perform) -> None:
         rng = np.random.default_rng(0)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import flowrt as tf
 from flowrt.cli.main import main
 from flowrt.distribute.certificates import (
     Task,
@@ -21,6 +22,7 @@ from flowrt.distribute.certificates import (
     init_certificates,
     tasks_of_certificate,
 )
+from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -155,6 +157,22 @@ def test_a_task_is_held_to_its_certificate() -> None:
     for names, got in ((["flowrt://worker/0"], "that of worker:0"), (["localhost"], "none of a task")):
         with pytest.raises(PermissionDeniedError, match=f"task:1: expected its own certificate; got {got}"):
             check_claim(names, task)
+
+
+@needs_openssl
+def test_a_task_that_dials_with_anothers_certificate_is_refused(certs: Path) -> None:
+    """Of the right authority, for the right host."""
+    with ReservedPorts(2) as free, tf.Graph(), ExitStack() as opened:
+        spec = {"worker": [f"127.0.0.1:{port}" for port in free.ports]}
+        tasks = []
+        for index in (0, 1):
+            tasks.append(tf.train.Server(spec, "worker", index, security=security_of(certs, "worker_0")))
+            opened.callback(tasks[-1].stop)
+        with tf.device("/job:worker/task:0"):
+            total = tf.placeholder_with_default(1.0, []) + 1.0
+        refused = r"task:1: expected its own certificate; got that of worker:0"
+        with tf.Session(tasks[1].target) as session, pytest.raises(PermissionDeniedError, match=refused):
+            session.run(total)
 
 
 @needs_openssl

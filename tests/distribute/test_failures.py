@@ -26,6 +26,7 @@ from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.messages import Message, encode
 from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.framing import MAX_HEADER
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import open_files, random_bytes, wait_until
 from tests.distribute.processes import SOON_S, Worker, cluster, dial_as_client
@@ -396,6 +397,7 @@ def test_a_long_silence_is_the_same_failure_at_both_ends(
 
 
 def test_a_graph_beyond_the_limit_is_refused_by_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert MAX_HEADER > messages.MAX_GRAPH_BYTES  # else the error would be of frames, which nobody knows
     monkeypatch.setattr(messages, "MAX_GRAPH_BYTES", 1000)
     with cluster(2, 0) as tasks, tf.Graph(), tf.device(on(1)):
         x = y = tf.placeholder_with_default(1.0, [])

@@ -1,5 +1,6 @@
 """examples/launch: what the templates set is what the resolvers ask for; Kubernetes' own schemas take the
-job; the batch scripts run, with an ``srun`` that starts all tasks on this host.
+job; the batch scripts run, with an ``srun`` that starts all tasks on this host, and so do the job's pods, where
+a process may have an ``/etc/hosts`` of its own.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import pytest
 import yaml
 
 from flowrt.cli import run, worker
+from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES, resolve
 from tests.distribute.processes import SOON_S
 
@@ -148,6 +150,12 @@ def command(folder: Path, name: str, text: str) -> None:
     (folder / name).chmod(0o755)
 
 
+def inherited(home: Path) -> dict[str, str]:
+    """What a program started here finds: this environment's commands, and no cluster."""
+    found = {key: value for key, value in os.environ.items() if key not in VARIABLES}
+    return found | {"HOME": str(home), "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+
+
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
 @pytest.mark.parametrize(
@@ -161,12 +169,10 @@ def test_a_batch_script_runs(tmp_path: Path, name: str, each: int, program: str)
     command(commands, "hostname", "#!/bin/bash\necho 127.0.0.1\n")
     (tmp_path / "train.py").write_text(program)
     (made,) = re.findall(r"--task (worker:0-\d)=", (LAUNCH / f"{name}.sbatch").read_text())
-    inherited = {key: value for key, value in os.environ.items() if key not in VARIABLES}
-    path = f"{commands}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environ = inherited | {
-        "HOME": str(tmp_path), "PATH": path, "EACH": str(each),
-        "SLURM_JOB_ID": str(os.getpid()), "SLURM_CPUS_PER_TASK": "1",
+    environ = inherited(tmp_path) | {
+        "EACH": str(each), "SLURM_JOB_ID": str(os.getpid()), "SLURM_CPUS_PER_TASK": "1",
     }  # fmt: skip
+    environ["PATH"] = f"{commands}:{environ['PATH']}"
     for words in (
         ["token", "new"],
         ["certs", "init", "--dir", str(home), "--task", f"{made}=127.0.0.1,127.0.0.2"],
@@ -180,6 +186,62 @@ def test_a_batch_script_runs(tmp_path: Path, name: str, each: int, program: str)
     assert done.returncode == 0, said
     assert f"total 10.0 on {made[-1]}" in said
     assert "from Slurm" in said
+
+
+def may_mount() -> bool:
+    command = ["unshare", "--mount", "mount", "--bind", "/etc/hosts", "/etc/hosts"]
+    return (
+        all(map(shutil.which, ("unshare", "mount"))) and not subprocess.run(command, check=False).returncode
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("openssl"), reason="needs the command openssl")
+def test_the_pods_run(tmp_path: Path) -> None:
+    """The template's command in its environment, on two addresses of this host that have the pods' names."""
+    if not may_mount():
+        pytest.skip("needs the right to mount a file over /etc/hosts")
+    _, job = yaml.safe_load_all((LAUNCH / "kubernetes_job.yaml").read_text())
+    pod = job["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    (secrets,) = container["volumeMounts"]
+    names = [f"{job['metadata']['name']}-{i}.{pod['subdomain']}" for i in range(job["spec"]["completions"])]
+    hosts = "".join(f"127.0.0.{2 + i} {name}\n" for i, name in enumerate(names))
+    (tmp_path / "hosts").write_text(f"127.0.0.1 localhost\n{hosts}")
+    (tmp_path / "train.py").write_text(AS_WORKER)
+    secret = tmp_path / "secret"
+    environ = inherited(tmp_path) | {
+        each["name"]: each["value"].replace(secrets["mountPath"], str(secret)) for each in container["env"]
+    }
+    made = "worker:0-3"
+    for words in (
+        ["token", "new"],
+        ["certs", "init", "--dir", str(secret), "--task", f"{made}={','.join(names)}"],
+    ):
+        subprocess.run(["flowrt", *words], env=environ, check=True, timeout=SOON_S, capture_output=True)
+    (tmp_path / ".flowrt" / "token").rename(secret / "token")
+    for kind in ("pem", "key"):
+        (secret / f"worker_0-3.{kind}").rename(secret / {"pem": "cert.pem", "key": "key.pem"}[kind])
+    with ReservedPorts(1) as free:
+        environ["FLOWRT_PORT"] = str(free.ports[0])
+    mount = [
+        "unshare",
+        "--mount",
+        "sh",
+        "-c",
+        'mount --bind "$0" /etc/hosts && exec "$@"',
+        str(tmp_path / "hosts"),
+    ]
+    pods = [
+        subprocess.Popen(
+            [*mount, *container["command"]], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env=environ | {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": name.partition(".")[0]},
+        )
+        for index, name in enumerate(names)
+    ]  # fmt: skip
+    said = [pod.communicate(timeout=10 * SOON_S)[0] for pod in pods]
+    assert [pod.returncode for pod in pods] == [0, 0], said
+    assert "total 10.0 on 3" in said[0]
 
 
 def field(text: str, name: str) -> str:

@@ -133,7 +133,7 @@ def test_ten_thousand_steps_of_one_process_hold_no_more_than_the_first() -> None
 
 
 def check_sessions(count: int) -> None:
-    """(21) One in ten has a step that fails."""
+    """(21) Every other one has a step that fails. The first overlap, as the steps above."""
     ring = Ring()
     with ring.graph.as_default(), tf.device(on(1)):
         fails = tf.constant([1.0, 2.0])[tf.placeholder_with_default(5, [])]
@@ -144,12 +144,13 @@ def check_sessions(count: int) -> None:
             with tf.Session(tasks.target, graph=ring.graph) as session:
                 session.run(ring.start)
                 session.run(ring.step, options=options())
-                if number % 10 == 0:
+                if number % 2 == 0:
                     with pytest.raises(tf.errors.InvalidArgumentError, match="out of bounds"):
                         session.run(fails, options=options())
 
-        for number in range(5):
-            open_and_close(number)
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            list(pool.map(open_and_close, range(2 * AT_ONCE)))
+        open_and_close(0)
         pids = [os.getpid(), worker.pid]
         before = [held_by(pid) for pid in pids]
         for number in range(count):
@@ -158,7 +159,7 @@ def check_sessions(count: int) -> None:
         gc.collect()
         for pid, old in zip(pids, before, strict=True):
             wait_until(lambda: held_by(pid).files <= old.files, "descriptors are closed", SOON_S)  # noqa: B023
-            assert held_by(pid).threads <= old.threads + 1  # one that waits for work
+            wait_until(lambda: held_by(pid).threads <= old.threads, "threads have ended", SOON_S)  # noqa: B023
 
 
 def test_sessions_leave_nothing() -> None:

@@ -14,6 +14,7 @@ from hypothesis.extra import numpy as hnp
 
 import flowrt as tf
 from flowrt import errors
+from flowrt.distribute import messages
 from flowrt.distribute.messages import (
     MAX_GRAPH_BYTES,
     MAX_INLINE_BYTES,
@@ -31,7 +32,7 @@ from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, Origin, 
 from flowrt.graph.detached import attach_constants, detach_constants
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
-from flowrt.graph.text import print_subgraph
+from flowrt.graph.text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
 TYPES = [np.dtype(kind) for kind in (*"efdbhilBHIL?FD", ml_dtypes.bfloat16)]
@@ -167,6 +168,20 @@ def test_a_graph_may_read_what_the_other_end_has() -> None:
 def test_requests_that_are_settled_are_named() -> None:
     frame = encode(1, Message(pb.Heartbeat()), settled=[3, 1 << 60])
     assert list(decode(*frame).settled) == [3, 1 << 60]
+
+
+def test_an_answer_may_be_to_several_requests() -> None:
+    frame = encode(7, Message(pb.Done(), [np.int32(1), np.int32(2)]), is_answer=True, also=[1 << 60])
+    arrived = decode(*frame)
+    assert (arrived.request_id, list(arrived.also)) == (7, [1 << 60])
+    assert [int(tensor) for tensor in arrived.message.tensors] == [1, 2]
+
+
+@pytest.mark.parametrize("is_answer, count", [(True, 1), (True, 3), (True, 0), (False, 2)])
+def test_each_request_has_one_tensor_of_an_answer(is_answer: bool, count: int) -> None:
+    frame = encode(7, Message(pb.Done(), [np.int32(1)] * count), is_answer=is_answer, also=[8])
+    with pytest.raises(InvalidArgumentError, match=f"expected an answer with 2 tensors; got {count}, in a"):
+        decode(*frame)
 
 
 def test_encoding_leaves_the_body_of_the_caller_alone_but_for_its_graph() -> None:
@@ -309,3 +324,10 @@ def test_a_graph_may_be_only_so_long() -> None:
     body = pb.RegisterGraph(graph=b" " * (MAX_GRAPH_BYTES + 1))
     with pytest.raises(ResourceExhaustedError, match=f"at most {MAX_GRAPH_BYTES} bytes"):
         read_graph(Message(body))
+
+
+def test_a_graph_that_is_too_long_does_not_leave(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(messages, "MAX_GRAPH_BYTES", 10)
+    graph = parse_subgraph("%a_name_of_some_length = NoOp()")
+    with pytest.raises(ResourceExhaustedError, match="at most 10 bytes of text"):
+        encode(1, Message(pb.RegisterGraph(), graph=graph))

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from flowrt.distribute.messages import PROTOCOL, Message, encode
-from flowrt.distribute.peer import MAX_REPEATED, SETTLED_AT_ONCE, Peer, dial
+from flowrt.distribute.peer import MAX_REPEATED, SETTLED_AT_ONCE, Peer, TensorAnswer, dial
 from flowrt.distribute.response_cache import MAX_KEPT
 from flowrt.errors import (
     AbortedError,
@@ -186,6 +186,49 @@ def test_each_answer_of_one_request_is_repeated_for_itself(pair: Pair) -> None:
     peer.answer(first + 2, Message(pb.Done()), None)
     pair.deliver()
     assert got == [0, 1, 2]
+
+
+def test_answers_of_one_message_are_each_its_own(pair: Pair) -> None:
+    """Of four tensors two come together; what is repeated when that was lost is the message, once."""
+    got: list[Any] = []
+    dones = [
+        functools.partial(lambda i, message, error: got.append((i, message.tensors)), i) for i in range(4)
+    ]
+    pair.peer.ask_all(Message(pb.RecvTensor(step=1, keys=["a", "b", "c", "d"])), dones)
+    pair.deliver()
+    ((peer, first, _),) = pair.called.requests
+    sent: list[int] = []
+    together = [TensorAnswer(first + i, np.int32(i), functools.partial(sent.append, i)) for i in (3, 1)]
+    peer.answer_together(together)
+    assert sent == [3, 1]
+    pair.network.lose(pair.here, 0)
+    for _ in range(2):
+        pair.peer.repeat()
+    while pair.here.other.inbox:
+        pair.here.other.take(pair.here.other.inbox.popleft())
+    assert len(pair.here.inbox) == 1
+    pair.deliver()
+    assert got == [(3, (3,)), (1, (1,))]
+    for i in (0, 2):
+        peer.answer(first + i, Message(pb.Done(), [np.int32(i)]), None)
+    pair.deliver()
+    assert [i for i, _ in got] == [3, 1, 0, 2]
+    pair.peer.repeat()
+    pair.ask(Message(pb.Heartbeat()))
+    pair.deliver()
+    assert peer._cache._bytes == 0
+
+
+def test_answers_to_a_peer_that_is_lost_have_left(pair: Pair) -> None:
+    pair.ask(Message(pb.RecvTensor(step=1, keys=["a"])))
+    pair.deliver()
+    ((peer, first, _),) = pair.called.requests
+    peer.close("it has ended")
+    sent: list[int] = []
+    peer.answer_together(
+        [TensorAnswer(first + i, np.int32(i), functools.partial(sent.append, i)) for i in (0, 1)]
+    )
+    assert sent == [0, 1]
 
 
 def test_a_large_request_is_sent_once(pair: Pair) -> None:

@@ -144,7 +144,8 @@ def test_runs_on_one_host_take_different_ports() -> None:
         (flowrt_variables() | torchrun(0), ["1 from FLOWRT_TASK", "0 from torchrun"]),
         (flowrt_variables() | torchrun(1, 3), ["2 workers from FLOWRT_CLUSTER", "3 processes from torchrun"]),
         (torchrun(1, 4) | slurm(1), ["4 workers from torchrun", "2 processes from Slurm"]),
-        (torchrun(1, 2) | slurm(0), ["1 from torchrun", "0 from Slurm"]),
+        (torchrun(1, 2) | slurm(0, "n1", "2"), ["1 from torchrun", "0 from Slurm"]),
+        (torchrun(1, 2) | slurm(1), ["127.0.0.1:7001']} from torchrun", "n2:7000']} from Slurm"]),
     ],
 )
 def test_two_sources_that_disagree_are_both_named(environ: dict[str, str], said: list[str]) -> None:
@@ -162,6 +163,8 @@ def test_a_flag_does_not_hide_a_contradiction() -> None:
 def test_sources_that_agree_are_fine() -> None:
     found = resolve(flowrt_variables() | tf_config(index=1) | torchrun(1), json.dumps(TWO), "worker", 1)
     assert (found.source, found.task) == ("--cluster", 1)
+    on_one_host = torchrun(1, 2, MASTER_ADDR="localhost") | slurm(1, "n1", "2", SLURM_LOCALID="1")
+    assert resolve(on_one_host).source == "torchrun"  # one host by two names
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,18 @@ def test_a_step_that_runs_is_known_however_many_requests_came_after_it() -> None
     cache.check()
 
 
+def test_a_frame_of_several_answers_counts_once() -> None:
+    cache, shared = ResponseCache(), frame(b"x" * 100)
+    for number in range(10):
+        cache.begin(number)
+        assert cache.answer(number, shared, 10)
+        assert cache.begin(number) is shared
+    assert cache._bytes == 100
+    cache.settle(range(10))
+    assert cache._bytes == 0
+    cache.check()
+
+
 class Asked(RuleBasedStateMachine):
     """Against all that was ever said, with room for three answers."""
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from flowrt.cli import worker
 from flowrt.cli.main import main
 from flowrt.distribute.bind_policy import check_bind, check_dial, is_loopback
 from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
@@ -126,6 +127,20 @@ def test_insecure_is_allowed_and_warned_of_each_time(caplog: pytest.LogCaptureFi
     assert caplog.text.count(f"listening at {OUTSIDE} with a token: whoever can reach it") == 2
     assert len(caplog.records) == 2
     assert TOKEN not in caplog.text
+
+
+def test_a_worker_that_logs_to_a_file_warns_on_the_console_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(worker.LOGGER, "handlers", [])
+    arguments = ["--cluster", '{"worker": ["127.0.0.1:2222"]}', "--task", "0", "--bind", "0.0.0.0:0"]
+    arguments += ["--insecure-i-understand", "--check", "--log-dir", str(tmp_path)]
+    assert worker.main(arguments) == 0
+    for handler in worker.LOGGER.handlers:
+        handler.close()
+    said = "listening at 0.0.0.0:0 with neither: whoever can reach it can run programs here"
+    assert said in capsys.readouterr().err
+    assert said in (tmp_path / "worker_0.log").read_text()
 
 
 def test_a_token_does_not_travel_in_the_clear() -> None:

@@ -153,8 +153,6 @@ def test_feeds_that_lie_in_any_way(monkeypatch, dtype, shape):
 # --- random graphs
 
 
-SHAPE = ROWS, COLUMNS = 5, 7
-
 ELEMENTWISE = [
     op
     for op in with_loop(Effect.PURE)
@@ -167,16 +165,20 @@ ELEMENTWISE = [
 
 
 class RandomFloats:
-    """A graph of random operations that loops can compute, on random numbers and `EXTREMES`."""
+    """A graph of random operations that loops can compute, on random numbers and `EXTREMES`, in matrices of
+    ``shape`` that lie in any way, and what broadcasts with them.
+    """
 
-    def __init__(self, seed: int, calls: int = 30) -> None:
+    def __init__(self, seed: int, shape: tuple[int, int] = (5, 7)) -> None:
         self._rng = np.random.default_rng(seed)
         self._dtype = ("float32", "float64")[seed % 2]
+        self._shape = shape
+        self._broadcast: list[tuple[int, ...]] = [(shape[0], 1), (shape[1],), ()]
         self.feeds: dict[Any, Any] = {}
         self.tensors: list[Any] = []
-        for shape in (SHAPE, SHAPE, (ROWS, 1), (COLUMNS,), ()):
-            self._feed(shape)
-        for _ in range(calls):
+        for dims in (shape, shape, *self._broadcast):
+            self._feed(dims)
+        for _ in range(30):
             self.tensors.append(self._choose((*[self._elementwise] * 6, self._along_rows, self._reduced))())
 
     def _feed(self, shape: tuple[int, ...]) -> None:
@@ -184,7 +186,7 @@ class RandomFloats:
         strange = self._rng.choice(EXTREMES[self._dtype], shape)
         value = np.where(self._rng.random(shape) < 0.1, strange, value).astype(self._dtype)
         self.tensors.append(tf.placeholder(self._dtype, shape))
-        self.feeds[self.tensors[-1]] = value
+        self.feeds[self.tensors[-1]] = self._choose([*LAYOUTS.values()])(value) if len(shape) == 2 else value
 
     def _choose(self, items: Sequence[Any]) -> Any:
         return items[int(self._rng.integers(len(items)))]
@@ -195,29 +197,41 @@ class RandomFloats:
 
     def _elementwise(self) -> Any:
         op = self._choose(ELEMENTWISE)
-        inputs = [self._pick(SHAPE), *[self._pick(SHAPE, *self._others(op)) for _ in op.inputs[1:]]]
+        shape = self._shape
+        inputs = [self._pick(shape), *[self._pick(shape, *self._others(op)) for _ in op.inputs[1:]]]
         return op(*[inputs[i] for i in self._rng.permutation(len(inputs))])
 
     def _others(self, op: OpDef) -> Iterator[tuple[int, ...]]:
         """Shapes that broadcast, for an op that lets them."""
         if op.name.endswith("Grad"):
             return
-        yield from ((ROWS, 1), (COLUMNS,), ())
+        yield from self._broadcast
 
     def _along_rows(self) -> Any:
-        return op_def(self._choose(("Softmax", "LogSoftmax")))(self._pick(SHAPE))
+        return op_def(self._choose(("Softmax", "LogSoftmax")))(self._pick(self._shape))
 
     def _reduced(self) -> Any:
         reduce = self._choose((tf.reduce_sum, tf.reduce_mean, tf.reduce_max, tf.reduce_min, tf.reduce_prod))
-        return reduce(self._pick(SHAPE), self._choose((-1, -1, 0)), keepdims=self._choose((True, False)))
+        axis, keep = self._choose((-1, -1, 0)), self._choose((True, False))
+        return reduce(self._pick(self._shape), axis, keepdims=keep)
 
 
 @pytest.mark.parametrize(
     "seed", [*range(4), *[pytest.param(n, marks=pytest.mark.slow) for n in range(4, 80)]]
 )
 def test_random_graphs(monkeypatch, seed):
+    groups = check_random_graph(monkeypatch, RandomFloats(seed))
+    assert sum(map(len, groups)) > 10
+
+
+@pytest.mark.parametrize("seed", range(2))
+@pytest.mark.parametrize("shape", [(0, 7), (5, 0), (0, 0), (1, 1), (1, 7), (5, 1)])
+def test_random_graphs_of_few_elements_or_none(monkeypatch, shape, seed):
+    check_random_graph(monkeypatch, RandomFloats(seed, shape))
+
+
+def check_random_graph(monkeypatch: Any, random: RandomFloats) -> list[list[str]]:
     """Each tensor against its operation's kernel on what the compiled step made of its inputs."""
-    random = RandomFloats(seed)
     results, groups = in_all_modes(monkeypatch, random.tensors, random.feeds)
     made = {t.ref: np.asarray(v) for t, v in zip(random.tensors, results["eager"], strict=True)}
     for tensor, later in zip(random.tensors, results["background"], strict=True):
@@ -228,7 +242,7 @@ def test_random_graphs(monkeypatch, seed):
             with np.errstate(all="ignore"):
                 (plain,) = evaluate_node(node, inputs, None, np)
             assert_close(made[tensor.ref], np.asarray(plain), node, inputs if node.op.name in ADDING else ())
-    assert sum(map(len, groups)) > 10
+    return groups
 
 
 def constant(reader: Any, ref: Any) -> Any:

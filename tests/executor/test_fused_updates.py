@@ -11,11 +11,13 @@ import flowrt as tf
 from flowrt.device import host_jit
 from flowrt.device.call_sequence import in_sequence
 from flowrt.executor import loop_layout, update_kernel
+from flowrt.executor.tiers import RUNS_BEFORE_COMPILING
 from flowrt.executor.update_kernel import LateArray, Updates, update_of
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import op_def
 from flowrt.graph.resources import VariableResource
-from tests.executor.fused_sessions import plans_of
+from tests.executor.fused_sessions import plans_of, wait_for_loops
+from tests.graph.test_loop_rules import EXTREMES
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
@@ -42,9 +44,9 @@ OPTIMIZERS = {
 }
 
 
-def updates_of(session):
-    """How many updates each call of a session's last plan makes."""
-    (program,) = plans_of(session)[-1].programs
+def updates_of(session, plan=-1):
+    """How many updates each call of one of a session's plans makes."""
+    (program,) = plans_of(session)[plan].programs
     calls = [f for segment in program.segments for f, _ in segment.stretch if isinstance(f, Updates)]
     return [len(call._updates) for call in calls]
 
@@ -73,6 +75,67 @@ def test_updates_of_many_variables_are_one_call(monkeypatch, name, parallel_ns):
             results.append(session.run(variables))
     for plain, compiled in zip(*results, strict=True):
         np.testing.assert_allclose(compiled, plain, rtol=1e-5, atol=1e-6)
+
+
+# --- off, eager and background
+
+EXTREME_SHAPES = [(30, 7), (0, 3), (), (200, 100)]
+"""The feed of the last is read where it lies, in Fortran order here."""
+
+GROWTH = 1000
+"""Ftrl adds to a slot the variable times the growth of a root, by 90 at most here, over the rate, 0.1."""
+
+
+def with_extremes(shape, dtype, seed):
+    """No square of theirs overflows: as one sum with what it is added to, it would not, in a loop."""
+    rng, largest = np.random.default_rng(seed), np.finfo(dtype).max
+    strange = [value for value in EXTREMES[dtype] if abs(value) != largest]
+    is_strange = rng.random(shape) < 0.15
+    return np.where(is_strange, rng.choice(strange, shape), rng.normal(size=shape)).astype(dtype)
+
+
+def one_step(optimizer, dtype, mode):
+    """All variables before one step and behind it, which loops compute unless the mode is off."""
+    with tf.Graph().as_default(), tf.Session() as session:
+        shapes = list(enumerate(EXTREME_SHAPES))
+        variables = [tf.Variable(with_extremes(shape, dtype, i)) for i, shape in shapes]
+        gradients = [tf.placeholder(dtype, shape) for shape in EXTREME_SHAPES]
+        step = optimizer.apply_gradients(list(zip(gradients, variables, strict=True)))
+        feeds = {g: with_extremes(g.shape, dtype, 9 + i) for i, g in enumerate(gradients)}
+        feeds[gradients[-1]] = np.asfortranarray(feeds[gradients[-1]])
+        initialize = tf.global_variables_initializer()
+        for _ in range(RUNS_BEFORE_COMPILING):
+            session.run(initialize)
+            session.run(step, feeds)
+        wait_for_loops()
+        session.run(initialize)
+        before = session.run(tf.global_variables())
+        session.run(step, feeds)
+        in_loops = sum(updates_of(session, plan=1))
+        assert in_loops == 0 if mode == "off" else in_loops >= len(EXTREME_SHAPES) - 1  # one is empty
+        return before, session.run(tf.global_variables())
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_updates_of_nan_infinity_and_nothing_in_every_mode(monkeypatch, name, dtype):
+    """Within 4 units in the last place of what is added up."""
+    steps = {}
+    for mode in ("off", "eager", "background"):
+        monkeypatch.setenv("FLOWRT_JIT", mode)
+        before, steps[mode] = one_step(OPTIMIZERS[name](), dtype, mode)
+    variables = {start.shape: start for start in reversed(before)}  # their slots come behind them
+    for start, plain, eager, background in zip(before, *steps.values(), strict=True):
+        assert np.array_equal(eager, background, equal_nan=True)
+        sizes = [plain, eager, start, *([variables[start.shape] * GROWTH] if name == "ftrl" else [])]
+        with np.errstate(all="ignore"):
+            size = np.max(np.nan_to_num(np.abs(sizes), posinf=0), axis=0)
+            is_near = np.abs(plain - eager) <= 4 * np.spacing(size)
+        same = (plain == eager) | (np.isnan(plain) & np.isnan(eager)) | is_near
+        assert same.all(), (start[~same], plain[~same], eager[~same])
+
+
+# --- one after the other
 
 
 def test_an_update_waits_for_what_it_reads(eager):

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.dtypes import bfloat16
@@ -77,12 +77,12 @@ def cases() -> list[Any]:
     ]
 
 
-def called(op: OpDef, sample: Sample, values: list[Any], out: Any) -> None:
-    """The kernel on ``values``, NumPy arrays, into ``out``."""
+def called(op: OpDef, sample: Sample, values: list[Any], out: Any) -> Any:
+    """What the kernel makes of ``values``, NumPy arrays, into ``out`` or, without, its own memory."""
     with Graph(), np.errstate(all="ignore"):
         attrs = build(op, sample)[0].node.attrs
         given = {key: attrs[key] for key in op.kernel_attrs}
-        op.kernel(np, *kernel_arguments(op, values, attrs), out=out, **given)
+        return op.kernel(np, *kernel_arguments(op, values, attrs), out=out, **given)
 
 
 def result_of(op: OpDef, sample: Sample) -> tuple[list[Any], Any]:
@@ -98,14 +98,18 @@ def test_memory_that_lies_apart(op: OpDef, sample: Sample) -> None:
     """Every second element of an array, last dimension first."""
     values, expected = result_of(op, sample)
     wide = np.full([2 * dim for dim in reversed(expected.shape)], 1, expected.dtype)
-    out = wide[(slice(None, None, 2),) * wide.ndim].T
+    out = wide[(..., *(slice(None, None, 2),) * wide.ndim)].T
     called(op, sample, values, out)
-    np.testing.assert_array_equal(out, expected)
+    if expected.dtype.kind in "fc":  # BLAS adds up in another order
+        np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-12)
+    else:
+        np.testing.assert_array_equal(out, expected)
 
 
 @pytest.mark.parametrize(("op", "sample"), [case for case in cases() if case.values[0].elementwise])
 def test_elementwise_kernels_write_over_any_input(op: OpDef, sample: Sample) -> None:
-    values, expected = result_of(op, sample)
+    values = [with_zero(np.asarray(v)) for v in flat_inputs(op, sample)]
+    expected = np.asarray(called(op, sample, values, None))
     for position, value in enumerate(values):
         if (value.shape, value.dtype) == (expected.shape, expected.dtype) and value.ndim:
             copies = [np.array(v) for v in values]
@@ -113,36 +117,48 @@ def test_elementwise_kernels_write_over_any_input(op: OpDef, sample: Sample) -> 
             np.testing.assert_array_equal(copies[position], expected, f"over input {position}")
 
 
+def with_zero(value: Any) -> Any:
+    """``value`` with a 0 among its floats, for those operations that look for one."""
+    value = value.copy()
+    if value.dtype.kind == "f" and value.ndim and value.size:
+        value.reshape(-1)[0] = 0
+    return value
+
+
 # --- choosing by words
 
+SHAPES = st.sampled_from([(2, -1), (-1,), (1,), (2, 1), ()])
+"""Of an operand; -1 stands for the count."""
 
-@pytest.mark.parametrize("count", [3, MIN_WORDS - 1, MIN_WORDS])
+
+@pytest.mark.parametrize("count", [3, MIN_WORDS // 2 - 1, MIN_WORDS])
 @pytest.mark.parametrize(
-    "dtype",
-    [np.bool_, np.int8, np.float16, bfloat16.np, np.int32, np.float32, np.float64, np.complex64, np.complex128],
-)  # fmt: skip
-@given(data=st.data(), seed=st.integers(0, 9))
-def test_choosing_keeps_every_bit(count: int, dtype: Any, data: Any, seed: int) -> None:
-    """NaNs of any payload, operands that broadcast, and a result in its own memory or over an operand."""
+    "dtype", [np.bool_, np.int8, np.float16, bfloat16.np, np.float32, np.float64, np.complex64, np.complex128]
+)
+@settings(max_examples=15)
+@given(shapes=st.tuples(SHAPES, SHAPES), seed=st.integers(0, 9))
+def test_choosing_keeps_every_bit(count: int, dtype: Any, shapes: Any, seed: int) -> None:
+    """NaNs of any payload, operands that broadcast, and a result in its own memory or over any operand."""
     rng, kernel = np.random.default_rng(seed), op_def("SelectV2").kernel
-    shapes = [data.draw(st.sampled_from([(2, count), (count,), (1,), (2, 1), ()])) for _ in range(2)]
     condition = rng.random((2, count)) < 0.5
-    operands = [condition, *[any_bits(rng, shape, np.dtype(dtype)) for shape in shapes]]
+    sizes = [[count if dim == -1 else dim for dim in shape] for shape in shapes]
+    operands = [condition, *[any_bits(rng, size, np.dtype(dtype)) for size in sizes]]
     expected = np.where(*operands)
-    place = data.draw(st.sampled_from([None, "new", 0, 1, 2]))
-    if place is None:
-        found = kernel(np, *operands, out=None)
-    else:
-        over = None if place == "new" else operands[place]
-        fits = over is not None and (over.shape, over.dtype) == (expected.shape, expected.dtype)
-        found = over if fits else np.empty_like(expected)
-        kernel(np, *operands, out=found)
-    assert (found.shape, found.dtype) == (expected.shape, expected.dtype)
-    assert np.ascontiguousarray(found).tobytes() == np.ascontiguousarray(expected).tobytes()
+    assert_same_bits(kernel(np, *operands), expected)
+    for position, operand in enumerate([np.empty_like(expected), *operands]):
+        if (operand.shape, operand.dtype) == (expected.shape, expected.dtype):
+            copies = [operand.copy(), *map(np.copy, operands)]
+            kernel(np, *copies[1:], out=copies[position])
+            assert_same_bits(copies[position], expected)
 
 
-def any_bits(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Any:
+def any_bits(rng: np.random.Generator, shape: list[int], dtype: np.dtype[Any]) -> Any:
     if dtype == np.bool_:
         return rng.random(shape) < 0.5
     words = rng.integers(0, 256, (*shape, dtype.itemsize), np.uint8)
     return np.frombuffer(words.tobytes(), dtype).reshape(shape).copy()
+
+
+def assert_same_bits(found: Any, expected: Any) -> None:
+    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
+    assert found.tobytes() == expected.tobytes()

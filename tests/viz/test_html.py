@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.cli.main import main
 from flowrt.device import host_jit
+from flowrt.errors import DTypeError
 from flowrt.executor.recent_steps import recent_steps
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.viz.from_parts import view_of
@@ -324,6 +325,19 @@ def test_times_of_another_step_are_not_shown(tmp_path):
     add(other.step_stats, DEVICES[0], "something = Else()", 1_000, 9_000)
     tf.viz.export(graph, tmp_path / "a.html", fetches=train, step_stats=[other.step_stats])
     assert facts_in(tmp_path / "a.html")[2]["secondsAre"] == "estimated"
+
+
+def test_step_stats_may_be_of_one_step(tmp_path):
+    with tf.Graph().as_default() as graph:
+        y = tf.reduce_sum(tf.random_uniform([30, 30]))
+    metadata = RunMetadata()
+    with tf.Session(graph=graph) as session:
+        session.run(y, options=tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE), run_metadata=metadata)
+        tf.viz.export(session, tmp_path / "a.html", fetches=y, step_stats=metadata.step_stats)
+        assert facts_in(tmp_path / "a.html")[2]["secondsAre"] == "measured"
+        with pytest.raises(DTypeError, match="export: expected the step_stats of a RunMetadata; got "):
+            tf.viz.export(session, tmp_path / "b.html", fetches=y, step_stats=metadata)
+    assert not (tmp_path / "b.html").exists()
 
 
 def test_of_a_cluster_the_page_says_where_the_programs_are(tmp_path):

@@ -75,6 +75,8 @@ class Communicator(ABC):
     """The name under which it is registered."""
     xp: Any = np
     """The module of its arrays."""
+    uses_links: ClassVar[bool] = False
+    """Whether a call goes over the group's links, where it meets who waits for a message."""
 
     def __init__(self, membership: Membership) -> None:
         self.membership = membership

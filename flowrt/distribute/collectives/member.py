@@ -9,6 +9,7 @@ ends with its step, whatever the thread is waiting for.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping
 from threading import Condition
 from typing import Any, final
@@ -17,7 +18,7 @@ import numpy as np
 
 from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_thread import CommunicatorThread
-from flowrt.distribute.collectives.membership import disagree
+from flowrt.distribute.collectives.membership import END_OF_DATA, disagree
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.errors import FailedPreconditionError, OpError, copy_to_raise
 from flowrt.graph.step import wait_until
@@ -112,6 +113,21 @@ class GroupMember:
         return result.value
 
     # --- the end
+
+    def meet_at_end(self) -> Callable[[], object]:
+        self._started.clear()
+        return functools.partial(self._value, self._ask(self._meet_at_end))
+
+    def _meet_at_end(self, communicator: Communicator) -> None:
+        """Who is not there may be in a collective of the communicator, or wait for a message."""
+        if self._mesh is None or communicator.uses_links:
+            communicator.barrier(END_OF_DATA)
+            return
+        for rank in communicator.membership.others:
+            self._mesh.send(rank, END_OF_DATA.encode())
+        communicator.barrier(END_OF_DATA)
+        for rank in communicator.membership.others:
+            self._mesh.receive(rank, END_OF_DATA)
 
     def abort(self, error: OpError) -> None:
         self.communicator.abort(error)

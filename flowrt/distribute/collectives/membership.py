@@ -11,11 +11,20 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, final
 
-from flowrt.errors import DeadlineExceededError, InvalidArgumentError, OpError, UnavailableError
+from flowrt.errors import (
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+    UnavailableError,
+)
 from flowrt.rendezvous.lifeline import CLOSED
 
 TIMEOUT_S = 60.0
 """For how long a rank waits for another that lives. One that dies is noticed at once."""
+
+END_OF_DATA = ";end of data"
+"""The name of the call which ranks make that have come to the end of their data: no other has a semicolon."""
 
 MAX_TEXT = 240
 """Bytes of a call's text: with its length it has 256 in shared memory."""
@@ -87,9 +96,13 @@ class Call(NamedTuple):
 # --- errors
 
 
-def disagree(membership: Membership, texts: Sequence[tuple[int, bytes]]) -> InvalidArgumentError:
-    """Of ranks that call different collectives: ``texts`` are some ranks with their calls."""
+def disagree(membership: Membership, texts: Sequence[tuple[int, bytes]]) -> OpError:
+    """Of ranks that call different collectives: ``texts`` are some ranks with their calls. Where one has come
+    to the end of its data it is an `OutOfRangeError`, else an `InvalidArgumentError`.
+    """
     calls = "; ".join(f"{membership.name_of(rank)} {text.decode(errors='replace')}" for rank, text in texts)
+    if any(END_OF_DATA.encode() in text for _, text in texts):
+        return OutOfRangeError(f"{membership}: expected data at all ranks, or at none; got {calls}")
     return InvalidArgumentError(
         f"{membership}: expected all ranks to make the same calls in the same order; got {calls}"
     )

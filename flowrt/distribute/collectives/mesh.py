@@ -57,6 +57,7 @@ class Mesh:
         self._error: OpError | None = None
         self._changed = threading.Condition()
         self._connections: dict[int, Connection] = {}
+        self._refused: list[Connection] = []
         self._inboxes: dict[int, queue.SimpleQueue[Item]] = {
             rank: queue.SimpleQueue() for rank in membership.others
         }
@@ -180,7 +181,7 @@ class Mesh:
 
     def _links(self) -> list[Connection]:
         with self._changed:
-            return list(self._connections.values())
+            return [*self._connections.values(), *self._refused]
 
     # --- forming
 
@@ -201,8 +202,12 @@ class Mesh:
             self._changed.notify_all()
             return True
 
-    def refuse(self, error: OpError) -> None:
-        """End the forming of the mesh with ``error``."""
+    def refuse(self, error: OpError, connection: Connection) -> None:
+        """End the forming of the mesh with ``error``, which was sent over ``connection``: it arrives before
+        the listener that accepted it is closed.
+        """
+        with self._changed:
+            self._refused.append(connection)
         self._end(error)
 
     def wait_until_formed(self, end: float) -> None:

@@ -191,7 +191,7 @@ class GroupDoor:
                 )
             _let_in(mesh, link, joining)
         except OpError as error:
-            link.connection.send(REFUSED + encode_status(error, "").SerializeToString())
+            link.connection.send(_refused(error))
 
 
 def is_joining(header: bytes) -> bool:
@@ -243,24 +243,37 @@ class Joining(NamedTuple):
 
 
 def _let_in(mesh: Mesh, link: _Link, joining: Joining) -> None:
-    """Raises what the rank is refused with."""
-    membership, version = mesh.membership, flowrt.version.VERSION
+    """Raises what the rank is refused with, unless that ends the forming for both."""
+    misfit = _misfit(mesh.membership, joining, link.connection.peer)
+    if misfit is not None:
+        link.connection.send(_refused(misfit))
+        mesh.refuse(misfit, link.connection)
+        return
+    link.tie(mesh, joining.rank)
+    if not mesh.add(joining.rank, link.connection, JOINED):
+        link.untie()
+        raise AlreadyExistsError(f"{mesh.membership}: two ranks call themselves {joining.rank}")
+
+
+def _misfit(membership: Membership, joining: Joining, peer: str) -> OpError | None:
+    """What a member of this group, by its key, knows otherwise."""
+    version = flowrt.version.VERSION
     if joining.version != version:
-        raise FailedPreconditionError(
+        return FailedPreconditionError(
             f"{membership}: expected all ranks to have one version of flowrt; rank {membership.rank} has "
             f"{version}; got {joining.version} of rank {joining.rank}"
         )
     if joining.size != membership.size or not membership.rank < joining.rank < membership.size:
-        error = InvalidArgumentError(
+        return InvalidArgumentError(
             f"{membership}: expected all ranks to know one group; rank {membership.rank} knows "
-            f"{membership.size} ranks; got rank {joining.rank} of {joining.size} from {link.connection.peer}"
+            f"{membership.size} ranks; got rank {joining.rank} of {joining.size} from {peer}"
         )
-        mesh.refuse(error)  # a member, but of what?
-        raise error
-    link.tie(mesh, joining.rank)
-    if not mesh.add(joining.rank, link.connection, JOINED):
-        link.untie()
-        raise AlreadyExistsError(f"{membership}: two ranks call themselves {joining.rank}")
+    return None
+
+
+def _refused(error: OpError) -> bytes:
+    status: bytes = encode_status(error, "").SerializeToString()
+    return REFUSED + status
 
 
 def _parse_joining(text: bytes) -> Joining:
@@ -281,13 +294,15 @@ def _parse_joining(text: bytes) -> Joining:
 
 def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
     """Dial ``rank``, which may not be there yet, until it lets this one in."""
+    why = ""
     while True:
         try:
             connection = _dial(mesh, rank, transport, end)
         except (UnavailableError, queue.Empty) as error:
+            if isinstance(error, OpError) and (not why or time.monotonic() < end):
+                why = f": {error.message}"  # not that the last attempt was cut short
             if time.monotonic() + RETRY_S > end:
                 absent = missing(mesh.membership, [rank], "joining")
-                why = f": {error.message}" if isinstance(error, OpError) else ""
                 raise DeadlineExceededError(f"{absent.message}{why}") from error
             time.sleep(RETRY_S)
         else:

@@ -42,7 +42,7 @@ class NcclCommunicator(Communicator):
     ``mesh`` closes with it. Raises `FailedPreconditionError` without CuPy, a GPU or NCCL.
     """
 
-    kind = "nccl"
+    kind, uses_links = "nccl", True
 
     def __init__(self, mesh: Mesh) -> None:
         super().__init__(mesh.membership)

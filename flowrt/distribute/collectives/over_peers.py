@@ -35,7 +35,7 @@ class PeersCommunicator(Communicator):
     default what the environment says. Raises as `links_of`.
     """
 
-    kind = "grpc"
+    kind, uses_links = "grpc", True
 
     def __init__(self, mesh: Mesh, links: Links | None = None) -> None:
         super().__init__(mesh.membership)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar
 
-from flowrt.distribute.cluster_spec import ClusterSpec, shortened
+from flowrt.distribute.cluster_spec import ClusterSpec, parse_address, shortened
 from flowrt.distribute.resolvers import (
     flowrt_variables,
     kubernetes,
@@ -65,7 +65,16 @@ def resolve(
     for launch in launches:
         if launch.size != len(spec):
             raise _conflict("cluster", (source, str(spec)), (launch.source, f"{launch.size} processes"))
+        if said is None and launch.spec is not None and _hosts(launch.spec) != _hosts(spec):
+            raise _conflict("cluster", (source, spec), (launch.source, launch.spec))
     return _own_task(source, spec, declared, launches)
+
+
+def _hosts(spec: ClusterSpec) -> list[int]:
+    """For each task the number of its host. Its name is no evidence: launchers call one host by several."""
+    numbers: dict[str, int] = {}
+    hosts = [parse_address(address).host for _, _, address in spec.tasks()]
+    return [numbers.setdefault(host, len(numbers)) for host in hosts]
 
 
 def _launched_cluster(launches: Sequence[Launch]) -> Said[ClusterSpec] | None:

@@ -248,11 +248,12 @@ class _Expansion:
 
     def _total(self, rank: int) -> Any:
         """How many elements, or rows along the axis, a whole value has: a number if it is known."""
-        value = self._given.get(rank, self.values[0])
-        dims = value.spec.shape if self._call.kind == "AllToAll" else self._call.payload.shape
+        is_own = self._call.kind == "AllToAll"
+        dims = self._given[rank].spec.shape if is_own else self._call.payload.shape
         known = num_elements(dims) if self._is_flat else None if dims is None else dims[self._axis]
         if known is not None:
             return known
+        value = self._given.get(rank, self.values[0])
         return size(value) if self._is_flat else getitem(shape(value), self._axis)
 
     def _offset(self, chunk: int, total: Any) -> Any:

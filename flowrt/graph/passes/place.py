@@ -301,7 +301,9 @@ class _Placer:
         )
         if kind not in MADE_BY_COUNT or is_there or not any(map(task.matches, self._devices)):
             return ""
-        return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) makes it."
+        is_local = any(device.job == LOCAL_JOB for device in self._devices if task.matches(device))
+        whose = "of the session, or of its Server," if is_local else "of the task's Server"
+        return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) {whose} makes it."
 
     def _intersection(self, constraints: Iterable[_Constraint]) -> int:
         mask = self._all

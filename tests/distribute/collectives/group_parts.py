@@ -5,6 +5,7 @@ connections.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
@@ -17,7 +18,7 @@ from flowrt.distribute import collectives
 from flowrt.distribute.collectives import Group, JoinedGroup, join
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import OpError
-from tests.contracts.check_collectives import CollectiveCall, expected
+from tests.contracts.check_collectives import LATE_S, CollectiveCall, expected
 
 SOON_S = 60.0
 _keys = itertools.count()
@@ -75,6 +76,33 @@ def on(devices: Sequence[str], values: Sequence[Any]) -> list[Any]:
         with tf.device(device):
             found.append(tf.Variable(value, name="v").initialized_value())
     return found
+
+
+def meet(p: int, lowering: str) -> list[tuple[float, float]]:
+    """See `tests.contracts.check_collectives.Meet`. Each rank is in a graph of its own: those of one graph
+    begin together.
+    """
+
+    def body(part: JoinedGroup) -> Any:
+        def build(devices: list[str]) -> list[Any]:
+            came = _clock(LATE_S if part.group.ranks == (p - 1,) else 0.0)
+            with tf.control_dependencies([came]):
+                done = collectives.barrier(devices, part.group, lowering)
+            with tf.control_dependencies(done):
+                return [came, _clock(0.0)]
+
+        return tuple(run_graph(part.group, build))
+
+    with parts_of([(rank,) for rank in range(p)]) as joined:
+        return at_once(joined, [body] * p)
+
+
+def _clock(late_s: float) -> Any:
+    def read() -> float:
+        time.sleep(late_s)
+        return time.monotonic()
+
+    return tf.py_func(read, [], tf.float64)
 
 
 def build_call(call: CollectiveCall, group: Group, devices: list[str], lowering: str) -> list[Any]:

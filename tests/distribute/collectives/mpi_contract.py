@@ -1,7 +1,7 @@
 """The contract over MPI itself: run by pytest in every rank under ``mpirun``, see `test_native_mpi.py`.
 
 Every rank runs the same tests, makes its own part of each call, and checks what it gets itself. A group is as
-large as the world, so the tests of other numbers of ranks are skipped.
+large as the world, so the tests of other numbers of ranks are skipped: each number has a world of its own.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from flowrt.distribute.collectives.communicator_registry import open_communicato
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
 from flowrt.rendezvous.mpi_channel import open_world
-from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Perform, expected
-from tests.distribute.collectives.ranks import as_rank
+from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform, expected
+from tests.distribute.collectives.ranks import as_rank, come_and_leave
 
 
 def open_mpi() -> Communicator:
@@ -44,6 +44,16 @@ class TestMpi(CheckCollectives):
 
         return perform
 
+    @pytest.fixture
+    def meet(self, communicator: Communicator) -> Meet:
+        def meet(size: int) -> list[tuple[float, float]]:
+            if size != communicator.size:
+                pytest.skip(f"the world has {communicator.size} ranks")
+            came, left = communicator.all_gather(np.array([come_and_leave(communicator)])).T
+            return list(zip(came, left, strict=True))
+
+        return meet
+
 
 def make(communicator: Communicator, call: CollectiveCall) -> list[Any]:
     """The own result, and in the place of the others' what NumPy says."""
@@ -53,6 +63,10 @@ def make(communicator: Communicator, call: CollectiveCall) -> list[Any]:
     return results
 
 
+needs_others = pytest.mark.skipif(open_world().size == 1, reason="a world of one rank")
+
+
+@needs_others
 def test_ranks_that_disagree_are_shown_both_sides() -> None:
     with open_mpi() as communicator:
         length = 4 + communicator.rank
@@ -68,6 +82,7 @@ def test_an_abort_reaches_a_rank_that_waits() -> None:
             communicator.barrier()
 
 
+@needs_others
 def test_a_rank_that_does_not_come_is_named() -> None:
     with open_mpi() as communicator:
         communicator.barrier()

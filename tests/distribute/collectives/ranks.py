@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,7 @@ from flowrt.distribute.collectives.membership import Membership
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import OpError
 from flowrt.rendezvous.transport import new_transport
-from tests.contracts.check_collectives import CollectiveCall
+from tests.contracts.check_collectives import LATE_S, CollectiveCall
 
 SOON_S = 60.0
 """What should happen at once has happened after this, also on a loaded machine."""
@@ -78,6 +79,15 @@ def held() -> Held:
     maps = Path("/proc/self/maps").read_text("ascii")
     names = sorted(thread.name for thread in threading.enumerate())
     return Held(len(os.listdir("/proc/self/fd")), tuple(names), maps.count("memfd:flowrt"))
+
+
+def come_and_leave(communicator: Communicator) -> tuple[float, float]:
+    """See `tests.contracts.check_collectives.Meet`."""
+    if communicator.rank == communicator.size - 1:
+        time.sleep(LATE_S)
+    came = time.monotonic()
+    communicator.barrier()
+    return came, time.monotonic()
 
 
 # --- threads
@@ -193,6 +203,10 @@ class _Rank:
     def make(self, calls: Sequence[RankCall]) -> list[Any]:
         assert self._communicator is not None
         return [call.make(self._communicator) for call in calls]
+
+    def meet(self) -> tuple[float, float]:
+        assert self._communicator is not None
+        return come_and_leave(self._communicator)
 
     def repeat(self, elements: int) -> None:
         """All-reduces without an end; after the first of them the parent is told."""

@@ -15,14 +15,19 @@ import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from flowrt.graph.collectives.cost import LINKS_VARIABLE
-from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Perform, arrays, check
+from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform, arrays, check
 from tests.distribute.collectives.expanded import perform, placed, placeholders
+from tests.distribute.collectives.group_parts import meet
 
 
 class TestExpanded(CheckCollectives):
     @pytest.fixture(params=sorted({name for found in ALGORITHMS.values() for name in found}))
     def perform(self, request: pytest.FixtureRequest) -> Perform:
         return functools.partial(perform_by, request.param)
+
+    @pytest.fixture(params=sorted(ALGORITHMS["Barrier"]))
+    def meet(self, request: pytest.FixtureRequest) -> Meet:
+        return functools.partial(meet, lowering=request.param)
 
 
 def perform_by(lowering: str, p: int, calls: Sequence[CollectiveCall]) -> list[list[Any] | None]:
@@ -36,6 +41,10 @@ class TestNativeInOneStep(CheckCollectives):
     @pytest.fixture
     def perform(self) -> Perform:
         return functools.partial(perform, lowering="native")
+
+    @pytest.fixture
+    def meet(self) -> Meet:
+        return functools.partial(meet, lowering="native")
 
 
 def test_bfloat16() -> None:

@@ -114,6 +114,26 @@ def test_expanded_collectives(lowering: str) -> None:
         check_calls(joined, calls, lowering)
 
 
+@pytest.mark.parametrize("p", [2, 4, 5])
+def test_expanded_collectives_of_one_rank_a_graph(p: int) -> None:
+    """Ranks in the middle of a tree pass on parts of what they never gave."""
+    roots = {"root": p - 1}
+    calls = [CollectiveCall(kind, arrays(p, np.float32, 2 * p), {}) for kind in ("AllReduce", "AllGather")]
+    calls += [
+        CollectiveCall(kind, arrays(p, np.float32, 2 * p), {}) for kind in ("ReduceScatter", "AllToAll")
+    ]
+    calls += [CollectiveCall(kind, arrays(p, np.float32, 7), roots) for kind in ("Reduce", "Gather")]
+    calls += [CollectiveCall(kind, arrays(1, np.float32, 7), roots) for kind in ("Broadcast", "Scatter")]
+    calls += [CollectiveCall("Scatter", arrays(1, np.float32, 2, 2 * p), {"axis": 1, "root": 0})]
+    lowerings = sorted(
+        {name for call in calls for name in algorithms_for(call.kind, Places(tuple(range(p))))}
+    )
+    with parts_of([(rank,) for rank in range(p)]) as joined:
+        for lowering in lowerings:
+            here = [c for c in calls if lowering in algorithms_for(c.kind, Places(tuple(range(p))))]
+            check_calls(joined, here, lowering)
+
+
 def test_the_calls_have_every_kind() -> None:
     assert {call.kind for call in CALLS} == ALGORITHMS.keys() - {"Barrier"}
 
@@ -296,6 +316,26 @@ def test_a_step_ends_with_its_deadline(lowering: str) -> None:
         (error,) = at_once(joined[:1], [body])
     assert isinstance(error, DeadlineExceededError)
     assert "200 ms" in error.message
+
+
+@pytest.mark.parametrize("lowering", ["native", "ring"])
+@pytest.mark.parametrize("kind", ["grpc", "shared_memory"])
+def test_data_that_ends_at_one_rank_ends_the_steps_of_all(kind: str, lowering: str) -> None:
+    def at_the_end(part: JoinedGroup) -> Any:
+        def build(devices: list[str]) -> list[Any]:
+            value = tf.data.Dataset.from_tensor_slices(np.zeros((0, 4))).make_one_shot_iterator().get_next()
+            return collectives.all_reduce([value], group=part.group, lowering=lowering)
+
+        return run_graph(part.group, build)
+
+    others = all_reduce_body(np.ones(4), lowering=lowering)
+    with parts_of([(0,), (1,), (2,)], kind) as joined:
+        errors = at_once(joined, [others, at_the_end, others])
+        again = at_once(joined, [others] * 3)
+    assert [type(error) for error in errors] == [tf.errors.OutOfRangeError] * 3
+    assert "rank 1" in errors[0].message
+    assert "end of data" in errors[0].message
+    assert all(isinstance(error, OpError) for error in again)  # the group has ended
 
 
 @pytest.mark.parametrize("lowering", ["native", "ring"])

@@ -8,8 +8,15 @@ from typing import Any
 import pytest
 
 from flowrt.distribute.collectives.communicator import Communicator
-from tests.contracts.check_collectives import RANKS, CheckCollectives, CollectiveCall, Perform
-from tests.distribute.collectives.ranks import Ranks, as_rank, by_call, run_threads, thread_group
+from tests.contracts.check_collectives import RANKS, CheckCollectives, CollectiveCall, Meet, Perform
+from tests.distribute.collectives.ranks import (
+    Ranks,
+    as_rank,
+    by_call,
+    come_and_leave,
+    run_threads,
+    thread_group,
+)
 
 
 class TestLocal(CheckCollectives):
@@ -18,6 +25,14 @@ class TestLocal(CheckCollectives):
     @pytest.fixture
     def perform(self) -> Perform:
         return perform_on_threads
+
+    @pytest.fixture
+    def meet(self) -> Meet:
+        def meet(size: int) -> list[tuple[float, float]]:
+            with thread_group("local", size) as communicators:
+                return run_threads(communicators, come_and_leave)
+
+        return meet
 
 
 def perform_on_threads(size: int, calls: Sequence[CollectiveCall]) -> list[list[Any]]:
@@ -47,6 +62,14 @@ class CheckProcesses(CheckCollectives):
             return processes.perform(size, calls)
 
         return perform
+
+    @pytest.fixture
+    def meet(self, processes: Ranks) -> Meet:
+        def meet(size: int) -> list[tuple[float, float]]:
+            assert processes.form(self.kind, size) == [None] * size
+            return processes.all(size, "meet")
+
+        return meet
 
 
 class TestSharedMemory(CheckProcesses):

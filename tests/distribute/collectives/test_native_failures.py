@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -205,10 +206,15 @@ def test_a_rank_of_another_group_disturbs_nobody_and_is_told() -> None:
             membership = Membership(key, rank, 2, addresses, timeout_s)
             return open_communicator("grpc", membership, new_transport())
 
+        def listens() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", reserved.ports[0])) == 0
+
         first = pool.submit(form, "a", 0)
+        wait_until(listens, "rank 0 of group 'a' listens")
         told = r"rank 0 .* did not come: .*expected rank 0 to be joining; got rank 0 of group 'a'"
         with pytest.raises(DeadlineExceededError, match=told):
-            form("b", 1, 0.5)
+            form("b", 1, 3.0)
         with form("a", 1), first.result(60):
             pass
 

@@ -19,9 +19,9 @@ from flowrt.errors import (
     OpError,
 )
 from flowrt.rendezvous.transport import new_transport
-from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Perform
+from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform
 from tests.distribute.collectives.pretend_nccl import Cupy, Nccl
-from tests.distribute.collectives.ranks import as_rank, by_call, run_threads, thread_group
+from tests.distribute.collectives.ranks import as_rank, by_call, come_and_leave, run_threads, thread_group
 
 
 @pytest.fixture(autouse=True)
@@ -55,6 +55,14 @@ class TestNccl(CheckCollectives):
     @pytest.fixture
     def perform(self) -> Perform:
         return perform_on_gpus
+
+    @pytest.fixture
+    def meet(self) -> Meet:
+        def meet(size: int) -> list[tuple[float, float]]:
+            with thread_group("nccl", size) as communicators:
+                return run_threads(communicators, come_and_leave)
+
+        return meet
 
 
 def test_ranks_that_disagree_are_shown_both_sides() -> None:

@@ -222,6 +222,52 @@ def test_workers_divide_files_or_records_and_each_comes_once(workers: int, by, t
     assert len({len(steps) for steps in found}) == 1
 
 
+@pytest.mark.parametrize("workers", [2, 3])
+@pytest.mark.parametrize("by", [AutoShardPolicy.FILE, AutoShardPolicy.DATA, None])
+def test_workers_go_on_together_after_the_end_of_an_epoch(workers: int, by, tmp_path: Path) -> None:
+    """With collectives in the step that the end comes into, before the data is there and after it."""
+    paths = [tmp_path / f"{i}.txt" for i in range(4)]
+    for i, path in enumerate(paths):
+        path.write_text("".join(f"{10 * i + line}\n" for line in range(2 * i + 1)))
+
+    def distributed(strategy: Any) -> Any:
+        if by is None:
+            return strategy.distribute_datasets_from_function(
+                lambda context: Dataset.range(7 * context.input_pipeline_id + 1).batch(2)
+            )
+        lines = tf.data.TextLineDataset(list(map(str, paths))).batch(2 * workers)
+        numbers = lines.map(lambda line: tf.strings.to_number(line, tf.int64))
+        return strategy.experimental_distribute_dataset(numbers, D.InputOptions(by))
+
+    def work(joined: JoinedGroup) -> list[int]:
+        with tf.Graph().as_default():
+            strategy = Worker(joined.group)
+            iterator = distributed(strategy).make_initializable_iterator()
+            total = strategy.reduce(
+                "SUM", strategy.run(tf.reduce_sum, args=(iterator.get_next(),)), axis=None
+            )
+            count = strategy.reduce("SUM", strategy.run(lambda: tf.constant(1)), axis=None)
+            return [in_one_epoch(iterator, total, count) for _ in range(3)]
+
+    def in_one_epoch(iterator: Any, total: Any, count: Any) -> int:
+        with session() as sess:
+            for _ in range(2):
+                sess.run(iterator.initializer)
+                seen = []
+                with pytest.raises(tf.errors.OutOfRangeError):  # noqa: PT012
+                    while True:
+                        seen.append(sess.run([total, count])[0])
+                assert sess.run(count) == workers
+            return sum(seen)
+
+    files, ranges = range(4), range(workers)
+    everything = sum(10 * i + line for i in files for line in range(2 * i + 1))
+    if by is None:
+        everything = sum(sum(range(7 * i + 1)) for i in ranges)
+    with joined_workers(workers) as joined:
+        assert at_once(work, joined) == [[everything] * 3] * workers
+
+
 # --- bad input
 
 

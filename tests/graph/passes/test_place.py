@@ -358,6 +358,13 @@ def test_a_task_of_a_cluster_is_hinted_at_only_where_there_is_no_cluster(x):
     assert "server.target" not in error(y, feeds=[x], on=(PS_0,))
 
 
+def test_devices_of_a_cluster_are_made_by_the_servers_configuration(x):
+    y = on("/cpu:3", lambda: op("Exp", x, name="y"))
+    made = "ConfigProto(device_count={'CPU': 4})"
+    assert f"{made} of the session, or of its Server, makes it." in error(y, feeds=[x], on=(CPU_0,))
+    assert f"{made} of the task's Server makes it." in error(y, feeds=[x], on=(PS_0, PS_1))
+
+
 def test_nobody_is_asked_why_where_there_is_a_device(x):
     def why():
         raise AssertionError
