@@ -185,17 +185,26 @@ def _serve(cluster: ResolvedCluster, arguments: argparse.Namespace) -> int:
     if arguments.exit_with_job:
         server.on_job_end = functools.partial(_end_with_job, reasons)
     server.on_drain = functools.partial(reasons.put, Reason("it was told to drain"))
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda number, _: reasons.put(Reason(f"got {signal.Signals(number).name}")))
+    _end_by_signal(reasons)
     server.start()
     threading.Thread(target=_wait_for_stop, args=(server, reasons), name="flowrt join", daemon=True).start()
     _say(f"{cluster.job} {cluster.task} listens at {server.address}")
     reason, status = _first(reasons)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, signal.SIG_DFL)
     is_idle = server.drain(patience_s)
     _say(f"ended: {reason}" if is_idle else f"ended: {reason}; steps that still ran were cancelled")
     return status
+
+
+def _end_by_signal(reasons: queue.SimpleQueue[Reason]) -> None:
+    """A first SIGTERM or SIGINT is a reason, also where there is one already; a second one ends at once."""
+
+    def come(number: int, _: object) -> None:
+        for each in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(each, signal.SIG_DFL)
+        reasons.put(Reason(f"got {signal.Signals(number).name}"))
+
+    for each in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(each, come)
 
 
 def _first(reasons: queue.SimpleQueue[Reason]) -> Reason:

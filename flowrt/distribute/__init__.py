@@ -25,7 +25,9 @@ Modules, from pure to thread-safe:
     containers                the variables that the sessions of a task share, and what is each one's own
     steps                     the steps that run here; tensors for others and from others
     coalescing                small tensors for one task as one message
+    step_progress             what a step does here, in words for a task that waits for its tensors
     step_trace, clock         what a traced step did in this task, in the time of who asked for it
+    departures                which tasks are missed: they came, and did not end well
     peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
     server                    `Server`: puts them together and does what the state machines decide
     cluster_runtime           what a session of a cluster has in the place of plans

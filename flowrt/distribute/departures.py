@@ -1,31 +1,38 @@
 """`Departures`: the tasks that were here and are gone, unless they had ended well.
 
 Who had sessions and closed them has ended well, and others may take its place whenever they like. Who was cut
-off in the midst of a session, or came and never had one, is missed by those who wait for it.
+off in the midst of a session, or came and never had one, is missed by those who wait for it, for as long as a
+new session waits for tasks that are not up yet: what is older is of another job.
 """
 
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable
 from typing import final
 
+from flowrt.distribute.waits import connect_timeout_s
 from flowrt.errors import OpError
 
 
 @final
 class Departures:
-    """Of the peers of one task. Any thread may call anything."""
+    """Of the peers of one task. Any thread may call anything. ``clock()``: seconds that do not jump."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._missed_s = clock, connect_timeout_s()
         self._lock = threading.Lock()
         self._served: set[str] = set()
         """Had sessions since they came, and all that were lost had been closed."""
-        self._missing: dict[str, OpError] = {}
+        self._missing: dict[str, tuple[OpError, float]] = {}
+        """And since when."""
 
     def missing(self) -> dict[str, OpError]:
         """The tasks that are missed, and what became of them."""
         with self._lock:
-            return dict(self._missing)
+            first = self._clock() - self._missed_s
+            return {task: error for task, (error, since) in self._missing.items() if since >= first}
 
     def come(self, task: str) -> None:
         with self._lock:
@@ -46,5 +53,5 @@ class Departures:
             ended_well = task in self._served
             self._served.discard(task)
             if not ended_well:
-                self._missing[task] = error
+                self._missing[task] = error, self._clock()
             return not ended_well

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import final
 
 from flowrt.distribute.flight_recorder import FlightRecorder, What, write_record
+from flowrt.distribute.messages import Message
 from flowrt.distribute.missing_sender import describe
-from flowrt.distribute.stalls import StallWatch, report_stall
+from flowrt.distribute.stalls import Stall, StallWatch, report_stall
 from flowrt.errors import OpError
 from flowrt.rendezvous.remote import RemoteRendezvous
 
@@ -42,12 +43,19 @@ class Observer:
         except OSError as failure:
             LOGGER.warning("%s: its last events could not be written: %s", self._task, failure)
 
-    def look(self, now: float, steps: Iterable[tuple[int, RemoteRendezvous]]) -> None:
-        """At ``now`` of the monotonic clock ``steps`` run. Logs those that have waited for the same tensors
-        of other tasks for `flowrt.distribute.stalls.STALL_S` seconds.
+    def look(self, now: float, steps: Iterable[tuple[int, RemoteRendezvous]]) -> list[Stall]:
+        """At ``now`` of the monotonic clock ``steps`` run. Logs, and returns, those that have waited for the
+        same tensors of other tasks for `flowrt.distribute.stalls.STALL_S` seconds.
         """
-        for stall in self._watch.observe(now, {step: rendezvous.awaited() for step, rendezvous in steps}):
+        stalls = self._watch.observe(now, {step: rendezvous.awaited() for step, rendezvous in steps})
+        for stall in stalls:
             LOGGER.warning("%s", report_stall(stall, self._task, self._last_heard))
+        return stalls
+
+    def heard_progress(self, step: int, task: str, message: Message | None, error: OpError | None) -> None:
+        """Log what ``task``, for which a step waits, says that it does, or why it says nothing."""
+        does = f"does not say what it does: {error}" if message is None else message.body.text
+        LOGGER.warning("step %x: %s %s", step, task, does)
 
     def _last_heard(self, task: str) -> str | None:
         event = self._recorder.last_of(task)

@@ -339,9 +339,8 @@ class Peer:
             if what is State.DROPPED:
                 gone = AbortedError(f"request {number} was answered; the answer is not kept")
                 self.answer(number, None, gone)
-        for frame in {
-            id(what): what for what in known if isinstance(what, Frame)
-        }.values():  # one has several
+        frames = {id(what): what for what in known if isinstance(what, Frame)}  # one may answer several
+        for frame in frames.values():
             with suppress(OpError):  # the reader sees the loss
                 self.connection.send(*frame)
         return True

@@ -267,7 +267,8 @@ class Server:
             self._masters.add(token)
             self._departures.serve(task_of(token))
             self._job_end = None
-        self._dispatch(token, request_id, message)
+        is_progress = type(message.body) is pb.GetProgress
+        (self._steps.tell_progress if is_progress else self._dispatch)(token, request_id, message)
 
     def lost(self, token: str, name: str, error: OpError) -> None:
         """See `flowrt.distribute.links.Handler`."""
@@ -434,8 +435,7 @@ class Server:
             self._end_job(now)
             with self._lock:
                 running = self._worker.running()
-            self._steps.end_late(running)
-            self._observer.look(now, running)
+            self._steps.watch(now, running)
 
     def _pass_time(self) -> None:
         ticked = ev.Ticked(time.monotonic())

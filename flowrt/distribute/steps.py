@@ -15,12 +15,14 @@ from flowrt.distribute.links import Links, task_of
 from flowrt.distribute.messages import Message, derived
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.peer import Peer
+from flowrt.distribute.stalls import MAX_REPORTED_KEYS
+from flowrt.distribute.step_progress import StepProgress
 from flowrt.distribute.step_trace import StepTrace
 from flowrt.errors import CancelledError, InternalError, InvalidArgumentError, OpError, UnknownError
 from flowrt.executor.config import RunOptions
 from flowrt.executor.runner import StepControl
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.remote import RemoteRendezvous
+from flowrt.rendezvous.remote import RemoteRendezvous, source_task
 
 
 @final
@@ -33,6 +35,7 @@ class Steps:
         self, task: str, links: Links, ended: Callable[[StepEnded], object], observer: Observer
     ) -> None:
         self._task, self._links, self._ended, self._observer = task, links, ended, observer
+        self._progress = StepProgress()
         self._coalesced = CoalescedAnswers()
         self._controls: dict[int, StepControl] = {}
         self._traces: dict[int, StepTrace] = {}
@@ -82,6 +85,7 @@ class Steps:
 
     def _run(self, start: StartStep, control: StepControl) -> None:
         trace = self._traces.get(start.step)
+        self._progress.run_here(start.step)
         try:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
@@ -102,6 +106,7 @@ class Steps:
         self._controls[start.step] = control
         if start.trace_level != RunOptions.NO_TRACE:
             self._traces[start.step] = StepTrace()
+        self._progress.begin(start.step, start.rendezvous)
         self._observer.note(What.STARTED, start.step)
         return control
 
@@ -118,6 +123,7 @@ class Steps:
 
     def _end(self, ended: StepEnded) -> None:
         self._controls.pop(ended.step, None)
+        self._progress.end(ended.step)
         trace = self._traces.pop(ended.step, None)
         if trace is not None:
             ended = ended._replace(step_stats=trace.encode())
@@ -132,6 +138,23 @@ class Steps:
             control.cancel(action.error)
         action.rendezvous.abort(action.error)
         self._observer.aborted(action.step, action.error)
+
+    def watch(self, now: float, running: Sequence[tuple[int, RemoteRendezvous]]) -> None:
+        """`end_late`, and report those of ``running`` that have waited too long at ``now`` of the monotonic
+        clock: then also what the tasks do for which they wait.
+        """
+        self.end_late(running)
+        for stall in self._observer.look(now, running):
+            for task in sorted({source_task(key) for key in stall.keys[:MAX_REPORTED_KEYS]}):
+                heard = functools.partial(self._observer.heard_progress, stall.step, task)
+                self._links.ask(task, Message(pb.GetProgress(step=stall.step)), [heard])
+
+    def tell_progress(self, token: str, request_id: int, message: Message) -> None:
+        """Answer the peer that is known by ``token``: what the step that it asks for does here."""
+        peer = self._links.find(token)
+        if peer is not None:
+            text = self._progress.describe(message.body.step)
+            peer.answer(request_id, Message(pb.Progress(text=text)), None)
 
     def end_late(self, running: Iterable[tuple[int, RemoteRendezvous]]) -> None:
         """End those of ``running`` whose deadline has passed. A step that waits on a thread sees to that

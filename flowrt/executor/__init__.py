@@ -26,6 +26,7 @@ The way of a step, in the order of the modules:
     runner        drives the programs: in turn, a thread a device, or in a seeded order; relay: one program,
                   by whoever brings what it waits for
     step_stats    what a traced step records; stream_times: when devices that work by themselves did it
+    current_operation         what a thread is computing, read from its frames when somebody asks
     recent_steps  the last steps of the process, kept if that is asked for
     tiers         when loops are compiled, and by whom
     collector     Python's garbage collector, paused while a plan is compiled

@@ -8,6 +8,7 @@
     Chrome trace JSON        tables by op, scope, device and line of the script
 
     always_on.py     FLOWRT_TRACE: the last steps are kept, and written when the process ends
+    size_text.py     numbers of bytes, as tables, pictures and pages write them
 
 Reading is pure: nothing here needs a session, or the machine where the trace was made.
 """

@@ -16,6 +16,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.profiler import costs
 from flowrt.profiler.costs import NodeCost, Row
 from flowrt.profiler.profile_options import ProfileOptions, read_options
+from flowrt.profiler.size_text import size_text
 from flowrt.profiler.steps import read_step
 
 VIEWS = ("scope", "graph", "op", "device", "code")
@@ -54,7 +55,7 @@ class Profile:
     def _line(self, row: Row, depth: int) -> list[str]:
         cells = {
             "micros": f"{_time(row.micros / self._steps)} {_share(row.micros, self.root.micros)}",
-            "bytes": _size(row.bytes / self._steps),
+            "bytes": size_text(row.bytes / self._steps),
             "occurrence": f"{row.occurrence / self._steps:.4g}",
             "device": ", ".join(row.devices),
             "op_types": _few(row.ops),
@@ -207,14 +208,6 @@ def _time(micros: float) -> str:
 
 def _share(part: float, whole: float) -> str:
     return f"{part / whole:4.0%}" if whole else "  0%"
-
-
-def _size(nbytes: float) -> str:
-    for unit in ("B", "KiB", "MiB"):
-        if nbytes < 1024:
-            return f"{nbytes:.4g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.4g} GiB"
 
 
 def _few(names: Sequence[str]) -> str:

@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Envelope(_message.Message):
-    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "also", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version")
+    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "also", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "get_progress", "progress", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -19,6 +19,8 @@ class Envelope(_message.Message):
     TASK_STATUS_FIELD_NUMBER: _ClassVar[int]
     READ_CLOCK_FIELD_NUMBER: _ClassVar[int]
     CLOCK_READING_FIELD_NUMBER: _ClassVar[int]
+    GET_PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
     CREATE_WORKER_SESSION_FIELD_NUMBER: _ClassVar[int]
     DELETE_WORKER_SESSION_FIELD_NUMBER: _ClassVar[int]
     REGISTER_GRAPH_FIELD_NUMBER: _ClassVar[int]
@@ -58,6 +60,8 @@ class Envelope(_message.Message):
     task_status: TaskStatus
     read_clock: ReadClock
     clock_reading: ClockReading
+    get_progress: GetProgress
+    progress: Progress
     create_worker_session: CreateWorkerSession
     delete_worker_session: DeleteWorkerSession
     register_graph: RegisterGraph
@@ -85,7 +89,7 @@ class Envelope(_message.Message):
     reset: Reset
     extend_session: ExtendSession
     graph_version: GraphVersion
-    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., also: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ...) -> None: ...
+    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., also: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., get_progress: _Optional[_Union[GetProgress, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "type", "message", "op", "op_type", "source", "task", "is_derived")
@@ -190,6 +194,18 @@ class ClockReading(_message.Message):
     NANOS_FIELD_NUMBER: _ClassVar[int]
     nanos: int
     def __init__(self, nanos: _Optional[int] = ...) -> None: ...
+
+class GetProgress(_message.Message):
+    __slots__ = ("step",)
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    step: int
+    def __init__(self, step: _Optional[int] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("text",)
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    text: str
+    def __init__(self, text: _Optional[str] = ...) -> None: ...
 
 class Done(_message.Message):
     __slots__ = ()

@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from typing import NamedTuple
 
+from flowrt.profiler.size_text import size_text
 from flowrt.report.markup import Markup, element, joined
 from flowrt.report.read_run import Point
-from flowrt.report.scale import Scale, byte_ticks, duration, number, padded, size, ticks
+from flowrt.report.scale import Scale, byte_ticks, duration, number, padded, ticks
 
 NUM_COLOURS = 8
 MAX_POINTS = 400
@@ -77,7 +78,7 @@ def areas(
     every = [pair for pairs in lines.values() for pair in pairs]
     frame = _frame(width, height, [x for x, _ in every], [0.0, *(y for _, y in every)], from_zero=True)
     drawn = [_area(frame, peaks(pairs), f"c{i % NUM_COLOURS}") for i, pairs in enumerate(lines.values())]
-    return _svg(width, height, _axes(frame, duration, size, byte_ticks), drawn)
+    return _svg(width, height, _axes(frame, duration, size_text, byte_ticks), drawn)
 
 
 class Bar(NamedTuple):

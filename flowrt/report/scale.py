@@ -73,15 +73,6 @@ def duration(nanos: float) -> str:
     return f"{nanos:.3g} ns" if nanos else "0"
 
 
-def size(nbytes: float) -> str:
-    """``512 B``, ``1.5 KiB``, ``2 GiB``."""
-    for unit in ("B", "KiB", "MiB"):
-        if abs(nbytes) < 1024:
-            return f"{nbytes:.3g} {unit}" if nbytes < 1000 else f"{nbytes:.4g} {unit}"
-        nbytes /= 1024
-    return f"{nbytes:.4g} GiB"
-
-
 def share(part: float, whole: float) -> str:
     """``12 %``; of nothing, 0."""
     percent = 100 * part / whole if whole else 0.0

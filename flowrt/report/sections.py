@@ -11,12 +11,13 @@ from flowrt.distribute.flight_recorder import Record, What
 from flowrt.distribute.missing_sender import explain, short_name
 from flowrt.profiler.costs import NodeCost, node_costs, short_device
 from flowrt.profiler.live_bytes import live_bytes
+from flowrt.profiler.size_text import size_text
 from flowrt.profiler.steps import Operation, Step
 from flowrt.report import charts
 from flowrt.report.charts import Bar, Mark
 from flowrt.report.markup import Child, Markup, element, joined
 from flowrt.report.read_run import Point, Run
-from flowrt.report.scale import byte_ticks, duration, number, share, size
+from flowrt.report.scale import byte_ticks, duration, number, share
 from flowrt.report.step_times import (
     ACTIVITIES,
     Traffic,
@@ -151,8 +152,8 @@ def memory(run: Run) -> Markup:
             pools[short_device(op.device)] = max(pools[short_device(op.device)], op.pool_bytes)
     over_run = _peaks(run)
     peaks = [
-        f"{name} {size(max(value for _, value in pairs))}"
-        + (f" (its pool, with variables and plans: {size(pools[name])})" if name in pools else "")
+        f"{name} {size_text(max(value for _, value in pairs))}"
+        + (f" (its pool, with variables and plans: {size_text(pools[name])})" if name in pools else "")
         for name, pairs in lines.items()
     ]
     return _section(
@@ -166,7 +167,7 @@ def memory(run: Run) -> Markup:
         _legend(list(lines)),
         element("h3", "Over the run"),
         element("p", "The most bytes of results that were alive at once, of each traced step."),
-        charts.curves(over_run, width=1040, name_y=size, ticks_y=byte_ticks),
+        charts.curves(over_run, width=1040, name_y=size_text, ticks_y=byte_ticks),
         _legend(list(over_run)),
     )
 
@@ -268,7 +269,7 @@ def _cost_row(cost: NodeCost, most: float, whole: float, steps: int) -> list[Mar
         duration(cost.micros * 1e3 / steps),
         share(cost.micros, whole),
         f"{cost.occurrence / steps:.3g}",
-        size(cost.bytes / steps),
+        size_text(cost.bytes / steps),
     ]
     return [
         element("td", cost.name, class_="name", title=cost.name),
@@ -284,7 +285,7 @@ def _heat(traffic: Traffic | None, most: float) -> Markup:
         return element("td", "–", class_="number none")
     level = round(4 * (traffic.nbytes / most) ** 0.5) if most else 0
     tensors = f"{traffic.tensors:.3g} tensor{'' if traffic.tensors == 1 else 's'}"
-    return element("td", size(traffic.nbytes), element("small", tensors), class_=f"number amount{level}")
+    return element("td", size_text(traffic.nbytes), element("small", tensors), class_=f"number amount{level}")
 
 
 def _marks(record: Record) -> list[Mark]:

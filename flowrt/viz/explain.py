@@ -23,7 +23,7 @@ from flowrt.graph.passes.placement_reasons import placement_reasons
 from flowrt.graph.read_graph_def import find_op
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text import labelled_functions
-from flowrt.viz.formats.wording import size_text
+from flowrt.profiler.size_text import size_text
 from flowrt.viz.from_parts import line_of
 from flowrt.viz.plans import read_plan
 from flowrt.viz.question import Question, question, some, title_of

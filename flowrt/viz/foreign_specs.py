@@ -112,12 +112,22 @@ def _inferred(node: Node, inputs: Sequence[TensorSpec], nodes: Mapping[str, Node
     dtypes: Sequence[Any] = ()
     try:
         dtypes = output_dtypes(node.op, node.attrs)
-        return infer_outputs(
+        found = infer_outputs(
             node.op, node.name, node.attrs, inputs, dtypes,
             lambda i: partial_value(nodes.__getitem__, node.inputs[i]), None,
         )  # fmt: skip
     except UNCHECKED:
-        return tuple([TensorSpec(d if isinstance(d, DType) else UNKNOWN, None) for d in dtypes])
+        found = tuple([TensorSpec(dtype, None) for dtype in dtypes])
+    return tuple([_sensible(spec) for spec in found])
+
+
+def _sensible(spec: TensorSpec) -> TensorSpec:
+    """``spec`` without what a damaged attribute put there."""
+    found: tuple[Any, Any] = spec
+    dtype, shape = found
+    sizes = shape if isinstance(shape, tuple) else ("",)
+    is_shape = all(size is None or isinstance(size, int) for size in sizes)
+    return TensorSpec(dtype if isinstance(dtype, DType) else UNKNOWN, sizes if is_shape else None)
 
 
 def _merged(inferred: Shape, told: Shape) -> Shape:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 from pathlib import Path
 
 import pytest
@@ -43,12 +42,6 @@ def test_the_version_is_printed() -> None:
         f"flowrt {sys.modules['flowrt'].__version__}\n",
         "",
     )
-
-
-def test_the_installed_command_is_this_one() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
-    module, _, function = project["scripts"]["flowrt"].partition(":")
-    assert (module, function) == (main.__module__, main.__name__)
 
 
 def test_an_unknown_command_names_the_nearest(capsys: pytest.CaptureFixture[str]) -> None:

@@ -74,6 +74,9 @@ def test_who_is_told_to_end_lets_the_running_step_end(
                 pytest.raises(tf.errors.UnavailableError, match="draining"),
             ):
                 late.list_devices()
+            if by == "--drain":
+                worker.send_signal(signal.SIGTERM)  # the first signal, of a supervisor who ends all tasks
+                assert worker.status().is_draining
             may_go.set()
             assert step.result(SOON_S) == 4.0
             status, errors = worker.end()
@@ -170,19 +173,22 @@ def test_a_restarted_worker_rejoins_and_the_old_session_says_so() -> None:
                 assert new.run(here) == 3.0
 
 
-def test_a_client_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cluster_runtime, "PROTOCOL", cluster_runtime.PROTOCOL + 1)
+@pytest.mark.parametrize("other", [PROTOCOL - 1, PROTOCOL + 1])
+def test_a_client_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch, other: int) -> None:
+    """(18) Before anything else."""
+    monkeypatch.setattr(cluster_runtime, "PROTOCOL", other)
     with cluster(0, 1) as tasks, tf.Graph():
-        both = rf"protocol {PROTOCOL} \(flowrt .*got {PROTOCOL + 1} \(flowrt"
+        both = rf"protocol {PROTOCOL} \(flowrt .*got {other} \(flowrt"
         with pytest.raises(tf.errors.FailedPreconditionError, match=both):
             tf.Session(tasks.target)
 
 
-def test_a_task_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(links, "PROTOCOL", links.PROTOCOL + 1)
+@pytest.mark.parametrize("other", [PROTOCOL - 1, PROTOCOL + 1])
+def test_a_task_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch, other: int) -> None:
+    monkeypatch.setattr(links, "PROTOCOL", other)
     with cluster(1, 1) as tasks, tf.Graph(), tf.Session(tasks.target) as session:
         with pytest.raises(
-            tf.errors.FailedPreconditionError, match=rf"protocol {PROTOCOL} .*got {PROTOCOL + 1} .*task:0"
+            tf.errors.FailedPreconditionError, match=rf"protocol {PROTOCOL} .*got {other} .*task:0"
         ):
             session.run(tf.constant(1.0) + 1.0)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from flowrt.distribute.departures import Departures
+from flowrt.distribute.waits import CONNECT_S
 from flowrt.errors import UnavailableError
 
 TASK, ERROR = "/job:worker/replica:0/task:1", UnavailableError("no goodbye")
@@ -18,6 +19,16 @@ def test_who_never_had_a_session_is_missed_until_it_is_back():
     assert lose(departures)
     assert departures.missing() == {TASK: ERROR}
     departures.come(TASK)
+    assert departures.missing() == {}
+
+
+def test_nobody_is_missed_for_ever():
+    now = [100.0]
+    departures = Departures(lambda: now[0])
+    assert lose(departures)
+    now[0] += CONNECT_S
+    assert departures.missing() == {TASK: ERROR}
+    now[0] += 1.0
     assert departures.missing() == {}
 
 

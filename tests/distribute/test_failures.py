@@ -188,6 +188,29 @@ def test_killed_between_send_and_recv(pool: ThreadPoolExecutor, monkeypatch: pyt
         assert counters.read(tasks.target) == [0, 0]
 
 
+def test_killed_while_its_variables_are_saved(pool: ThreadPoolExecutor, tmp_path: Path) -> None:
+    """It sleeps before, so that the save cannot end."""
+    with cluster(1, 1) as tasks, tf.Graph():
+        counters = Counters(last=1)
+        saver = tf.train.Saver([counters.here, counters.there])
+        with tf.Session(tasks.target) as session:
+            counters.commit(session)
+            whole = saver.save(session, str(tmp_path / "model"), 1)
+            files = sorted(tmp_path.iterdir())
+            session.run(counters.step, options=options())
+            tasks.workers[0].send_signal(signal.SIGSTOP)
+            save = pool.submit(saver.save, session, str(tmp_path / "model"), 2)
+            wait_until(lambda: tasks.servers[0]._master._rounds, "the save has begun", SOON_S)
+            tasks.workers[0].end(signal.SIGKILL)
+            check_lost(lambda: save.result(SOON_S), tasks.workers[0].task)
+        assert tf.train.latest_checkpoint(str(tmp_path)) == whole
+        assert sorted(tmp_path.iterdir()) == files
+        tasks.workers[0].start()
+        with tf.Session(tasks.target) as session:
+            saver.restore(session, whole)
+            assert session.run([counters.here, counters.there]) == [COMMITTED, COMMITTED]
+
+
 def test_killed_while_it_drains(pool: ThreadPoolExecutor) -> None:
     with cluster(1, 1) as tasks, tf.Graph():
         counters = Counters()
@@ -296,7 +319,7 @@ def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.Mo
             assert session.run([counters.here, counters.there]) == [0, 0]
 
 
-@pytest.mark.parametrize("kind", ["tcp", "unix"])
+@pytest.mark.parametrize("kind", ["tcp", "unix", "grpc"])
 def test_a_tensor_that_is_cut_off_is_never_seen(monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     monkeypatch.setenv("FLOWRT_TRANSPORT", kind)
     with cluster(1, 1, environ={"FLOWRT_FAULTS": "RecvTensor:cut_reply=1"}) as tasks, tf.Graph():

@@ -1,6 +1,6 @@
 """examples/launch: what the templates set is what the resolvers ask for; Kubernetes' own schemas take the
-job; the batch scripts run, with an ``srun`` that starts all tasks on this host, and so do the job's pods, where
-a process may have an ``/etc/hosts`` of its own.
+job; the batch scripts run, with an ``srun`` that starts all tasks on this host, and so do the job's pods,
+where a process may have an ``/etc/hosts`` of its own.
 """
 
 from __future__ import annotations
@@ -188,6 +188,9 @@ def test_a_batch_script_runs(tmp_path: Path, name: str, each: int, program: str)
     assert "from Slurm" in said
 
 
+MOUNT = 'mount --bind "$0" /etc/hosts && exec "$@"'
+
+
 def may_mount() -> bool:
     command = ["unshare", "--mount", "mount", "--bind", "/etc/hosts", "/etc/hosts"]
     return (
@@ -213,10 +216,9 @@ def test_the_pods_run(tmp_path: Path) -> None:
     environ = inherited(tmp_path) | {
         each["name"]: each["value"].replace(secrets["mountPath"], str(secret)) for each in container["env"]
     }
-    made = "worker:0-3"
     for words in (
         ["token", "new"],
-        ["certs", "init", "--dir", str(secret), "--task", f"{made}={','.join(names)}"],
+        ["certs", "init", "--dir", str(secret), "--task", f"worker:0-3={','.join(names)}"],
     ):
         subprocess.run(["flowrt", *words], env=environ, check=True, timeout=SOON_S, capture_output=True)
     (tmp_path / ".flowrt" / "token").rename(secret / "token")
@@ -224,22 +226,19 @@ def test_the_pods_run(tmp_path: Path) -> None:
         (secret / f"worker_0-3.{kind}").rename(secret / {"pem": "cert.pem", "key": "key.pem"}[kind])
     with ReservedPorts(1) as free:
         environ["FLOWRT_PORT"] = str(free.ports[0])
-    mount = [
-        "unshare",
-        "--mount",
-        "sh",
-        "-c",
-        'mount --bind "$0" /etc/hosts && exec "$@"',
-        str(tmp_path / "hosts"),
-    ]
     pods = [
         subprocess.Popen(
-            [*mount, *container["command"]], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            ["unshare", "--mount", "sh", "-c", MOUNT, str(tmp_path / "hosts"), *container["command"]],
+            cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env=environ | {"JOB_COMPLETION_INDEX": str(index), "HOSTNAME": name.partition(".")[0]},
         )
         for index, name in enumerate(names)
     ]  # fmt: skip
-    said = [pod.communicate(timeout=10 * SOON_S)[0] for pod in pods]
+    try:
+        said = [pod.communicate(timeout=10 * SOON_S)[0] for pod in pods]
+    finally:
+        for pod in pods:
+            pod.kill()
     assert [pod.returncode for pod in pods] == [0, 0], said
     assert "total 10.0 on 3" in said[0]
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,10 +13,11 @@ import flowrt as tf
 from flowrt.distribute.flight_recorder import What, read_records
 from flowrt.distribute.missing_sender import explain
 from flowrt.distribute.observer import Observer
-from flowrt.distribute.stalls import STALL_S
+from flowrt.distribute.stalls import STALL_S, StallWatch
 from flowrt.rendezvous.key import create_key
 from flowrt.rendezvous.remote import RemoteRendezvous
-from tests.distribute.processes import cluster
+from tests.contracts.check_transport import wait_until
+from tests.distribute.processes import SOON_S, cluster
 
 HERE, THERE = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
 KEY = create_key(f"{THERE}/device:CPU:0", 1, f"{HERE}/device:CPU:0", "loss", 0, 0)
@@ -50,6 +54,33 @@ def test_a_step_that_waits_is_reported_with_the_producers_last_sign(caplog: pyte
     rendezvous.arrived(KEY, 1.0)
     observer.look(100.0 + 10 * STALL_S, [(7, rendezvous)])
     assert len(caplog.messages) == 1
+
+
+def test_a_step_that_waits_is_told_what_its_producer_does(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Task 1 waits for task 0, which is in a user's function; and task 2 for task 1."""
+    may_go = threading.Event()
+
+    def hold(x: Any) -> Any:
+        assert may_go.wait(SOON_S)
+        return x
+
+    with cluster(3, 0) as tasks, tf.Graph(), ThreadPoolExecutor(1) as pool:
+        for server in tasks.servers:
+            monkeypatch.setattr(server._observer, "_watch", StallWatch(after_s=0.1))
+        with tf.device("/job:worker/task:0"):
+            held = tf.py_func(hold, [tf.placeholder_with_default(1.0, [])], tf.float32, name="held")
+        with tf.device("/job:worker/task:1"):
+            passed = tf.identity(held * 2.0, name="passed")
+        with tf.device("/job:worker/task:2"):
+            last = passed + 1.0
+        with tf.Session(tasks.target) as session:
+            step = pool.submit(session.run, last)
+            at, waits = f"{HERE} is at PyFunc 'held' (", f"{THERE} waits for 'held:0' of {HERE}"
+            wait_until(lambda: at in caplog.text and waits in caplog.text, "both are reported", SOON_S)
+            may_go.set()
+            assert step.result(SOON_S) == 3.0
 
 
 def test_a_folder_that_cannot_be_written_is_a_warning(

@@ -9,7 +9,6 @@ import socket
 import subprocess
 import sys
 import time
-import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -381,11 +380,6 @@ def test_mistakes(words: list[str], said: str, capsys: pytest.CaptureFixture[str
         status = ended.code
     assert status == 2
     assert said in capsys.readouterr().err
-
-
-def test_the_installed_command_is_this_one() -> None:
-    scripts = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["scripts"]
-    assert scripts["flowrt-run"] == f"{main.__module__}:{main.__name__}"
 
 
 def test_how_an_end_is_told() -> None:

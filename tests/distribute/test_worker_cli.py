@@ -7,10 +7,8 @@ import signal
 import socket
 import subprocess
 import sys
-import tomllib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -296,10 +294,3 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
 )  # fmt: skip
 def test_the_statuses_of_errors(kind: type[OpError], status: int) -> None:
     assert exit_code(kind("x")) == status
-
-
-def test_the_installed_command_is_this_one() -> None:
-    scripts: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"][
-        "scripts"
-    ]
-    assert scripts["flowrt-worker"] == f"{main.__module__}:{main.__name__}"

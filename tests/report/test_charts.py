@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from flowrt.report.charts import Bar, curves, merged, peaks, smoothed, thinned
 from flowrt.report.markup import Markup, element
 from flowrt.report.read_run import Point
-from flowrt.report.scale import Scale, byte_ticks, duration, number, size, ticks
+from flowrt.report.scale import Scale, byte_ticks, duration, number, ticks
 
 FINITE = st.floats(-1e30, 1e30)
 
@@ -50,11 +50,10 @@ def test_numbers_are_short(value: float, text: str) -> None:
     assert number(value) == text
 
 
-def test_durations_and_sizes_have_units() -> None:
+def test_durations_have_units() -> None:
     assert [duration(ns) for ns in (0, 12, 3400, 5.6e6, 7.8e9, 123e9, 3720e9)] == [
         "0", "12 ns", "3.4 us", "5.6 ms", "7.8 s", "2 min 3 s", "1 h 2 min",
     ]  # fmt: skip
-    assert [size(n) for n in (0, 1023, 1536, 3 << 30)] == ["0 B", "1023 B", "1.5 KiB", "3 GiB"]
 
 
 def test_a_line_without_a_finite_value_is_not_drawn() -> None:

@@ -73,6 +73,21 @@ def test_every_format_shows_it_in_every_view(detector, tmp_path, format, view):
     assert b"FindBest" in Path(path).read_bytes()
 
 
+@pytest.mark.parametrize(
+    "attrs",
+    [
+        "attr { key: 'dtype' value { s: 'int32' } }",
+        "attr { key: 'dtype' value { i: 3 } }",
+        "attr { key: 'dtype' value { type: DT_INT32 } } attr { key: 'shape' value { s: '[3]' } }",
+        "attr { key: 'dtype' value { type: DT_INT32 } } attr { key: 'shape' value { type: DT_INT32 } }",
+    ],
+)
+def test_an_attribute_of_another_kind_leaves_the_output_unknown(attrs):
+    text = f"node {{ name: 'a' op: 'Unknown' }} node {{ name: 'x' op: 'Placeholder' {attrs} }}"
+    (output,) = view_of({"": read_foreign(parsed(text))}).nodes["x"].outputs
+    assert output.shape is None
+
+
 def test_the_page_has_the_stages_that_there_are(detector, tmp_path):
     written = export(detector, tmp_path / "x.html")
     assert Path(written).stat().st_size > 50_000

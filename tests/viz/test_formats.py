@@ -21,7 +21,7 @@ from flowrt.viz.formats.model_explorer import encode_model_explorer
 from flowrt.viz.formats.public_ops import TOO_LARGE
 from flowrt.viz.formats.svg import encode_svg
 from flowrt.viz.formats.table import FORMATS
-from flowrt.viz.formats.wording import clipped, size_text
+from flowrt.viz.formats.wording import clipped
 from flowrt.viz.question import question
 from flowrt.viz.sources import Step
 from tests.viz.graphs import CPU0, CPU1, nested, network
@@ -213,14 +213,6 @@ def test_an_event_file_is_whole(tmp_path):
 
 
 # --- words
-
-
-@pytest.mark.parametrize(
-    ("nbytes", "text"),
-    [(0, "0 B"), (1023, "1023 B"), (1536, "1.5 KiB"), (3 << 30, "3 GiB"), (5 << 40, "5.12e+03 GiB")],
-)
-def test_sizes(nbytes, text):
-    assert size_text(nbytes) == text
 
 
 def test_a_long_name_keeps_its_end():

@@ -321,6 +321,23 @@ def test_partitions_stand_side_by_side_and_transfers_have_their_ends(page):
     assert page.evaluate("flowrtPage.wires.filter((wire) => wire.kind === 'transfer').length") > 0
 
 
+@pytest.mark.parametrize("stage", ["partitioned", "built"])
+def test_what_is_selected_stays_in_sight_where_a_stage_is_arranged_anew(page, stage):
+    page.resize(900, 300)
+    page.evaluate("flowrtPage.showStage(flowrtPage.graph.stages.length - 1)")
+    if stage == "partitioned":
+        tab(page, "built")
+    page.evaluate(f"flowrtPage.goTo(flowrtPage.stage.tree.itemOf({json.dumps(MATMUL)}))")
+    tab(page, stage)
+    page.painted()
+    left, top, right, bottom = page.evaluate("""(() => {
+        const [left, top, width, height] = flowrtPage.placeOf(flowrtPage.selected);
+        const {clientWidth, clientHeight} = flowrtPage.canvas;
+        return [left, top, clientWidth - left - width, clientHeight - top - height];
+    })()""")
+    assert min(left, top, right, bottom) >= 0
+
+
 def test_boxes_do_not_overlap_when_all_is_open(page):
     for number in range(page.evaluate("flowrtPage.graph.stages.length")):
         page.evaluate(f"flowrtPage.showStage({number})")

@@ -12,7 +12,11 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, final
 
-from flowrt.distribute.collectives.communicator_registry import communicator_over, open_communicator
+from flowrt.distribute.collectives.communicator_registry import (
+    check_kind,
+    communicator_over,
+    open_communicator,
+)
 from flowrt.distribute.collectives.member import GroupMember
 from flowrt.distribute.collectives.membership import TIMEOUT_S, Membership
 from flowrt.distribute.collectives.mesh_forming import form_mesh
@@ -90,6 +94,7 @@ def join(
     now or later, is named in a `DeadlineExceededError`. Raises as `open_communicator`, and
     `AlreadyExistsError` where this process has joined a group of this key.
     """
+    check_kind(kind)
     transport = transport or new_transport()
 
     def open_member(rank: int) -> GroupMember:

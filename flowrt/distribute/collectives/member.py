@@ -60,14 +60,7 @@ class GroupMember:
     def receive(self, peer: int, edge: str) -> Any:
         mesh = self._links()
 
-        def receive(communicator: Communicator) -> Any:
-            arrived = mesh.receive(peer, edge)
-            if arrived.text != edge.encode():
-                own = communicator.rank, edge.encode()
-                raise disagree(mesh.membership, [own, (peer, arrived.text)])
-            return np.empty(0, np.uint8) if arrived.payload is None else arrived.payload
-
-        return self._value(self._ask(receive))
+        return self._value(self._ask(lambda _: _received(mesh, peer, edge)))
 
     def _links(self) -> Mesh:
         if self._mesh is None:
@@ -127,7 +120,7 @@ class GroupMember:
             self._mesh.send(rank, END_OF_DATA.encode())
         communicator.barrier(END_OF_DATA)
         for rank in communicator.membership.others:
-            self._mesh.receive(rank, END_OF_DATA)
+            _received(self._mesh, rank, END_OF_DATA)
 
     def abort(self, error: OpError) -> None:
         self.communicator.abort(error)
@@ -135,6 +128,14 @@ class GroupMember:
     def close(self) -> None:
         """End the rank's part. Idempotent."""
         self._thread.close()
+
+
+def _received(mesh: Mesh, peer: int, edge: str) -> Any:
+    arrived = mesh.receive(peer, edge)
+    if arrived.text != edge.encode():
+        own = mesh.membership.rank, edge.encode()
+        raise disagree(mesh.membership, [own, (peer, arrived.text)])
+    return np.empty(0, np.uint8) if arrived.payload is None else arrived.payload
 
 
 # --- native collectives: of any axis, by those of the communicator, which are of the first

@@ -166,7 +166,7 @@ def _position(name: str, method: str, doc: str) -> OpDef:
     def kernel(xp: Any, input: Any, dimension: Any, output_type: DType, out: Any = None) -> Any:
         find = getattr(xp, method)
         if out is not None and output_type is dtypes.int64:
-            return find(input, dimension, out)
+            return find(input, dimension, out=out)
         return delivered(xp, find(input, dimension), output_type.np, out)
 
     return define_op(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from flowrt.profiler.size_text import size_text
 from flowrt.viz.formats.dot import device_colors
 from flowrt.viz.formats.picture import Picture
-from flowrt.viz.formats.wording import size_text
 from flowrt.viz.view import EdgeKind, EdgeView, GraphView, GroupKind, NodeView, TensorView, around
 
 

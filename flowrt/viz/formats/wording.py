@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from flowrt.profiler.size_text import size_text
 from flowrt.viz.view import EdgeKind, EdgeView, NodeView
 
 MAX_LABEL = 40
@@ -31,13 +32,3 @@ def edge_lines(edge: EdgeView) -> list[str]:
 def clipped(text: str) -> str:
     """The end of a long name: what differs stands there."""
     return text if len(text) <= MAX_LABEL else "…" + text[1 - MAX_LABEL :]
-
-
-def size_text(nbytes: int) -> str:
-    """``24 B``, ``1.5 MiB``."""
-    size, unit = float(nbytes), "B"
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if size < 1024 or unit == "GiB":
-            break
-        size /= 1024
-    return f"{size:.3g} {unit}" if unit != "B" else f"{nbytes} B"

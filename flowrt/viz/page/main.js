@@ -185,7 +185,10 @@ class Page {
     const tree = this.picture.stage.tree;
     if (["stage", "open", "ghosts"].some((name) => changed.has(name))) this.#arrange();
     else this.#show();
-    if (this.stage.tree !== tree) this.fit(LEGIBLE);
+    if (this.stage.tree !== tree) {
+      this.fit(LEGIBLE);
+      if (this.selected !== null) this.#reveal(this.selected);
+    }
     if (changed.has("stage") || changed.has("selected")) this.#speak();
     writeAddress(this.graph, this.state);
   }

@@ -56,18 +56,27 @@ def build(call: CollectiveCall, values: list[Any], places: list[str], lowering: 
 
 
 def perform(
-    p: int, calls: Sequence[CollectiveCall], lowering: str = "auto", seed: int | None = None, **options: Any
+    p: int,
+    calls: Sequence[CollectiveCall],
+    lowering: str = "auto",
+    seed: int | None = None,
+    target: str = "",
+    ranks_a_task: int = 0,
+    static: bool = True,
 ) -> list[list[Any]]:
-    """Run ``calls`` in one graph, on a device a rank. See `tests.contracts.check_collectives`."""
+    """Run ``calls`` in one graph, on a device a rank: of this process, or of a cluster whose master is
+    ``target``. See `tests.contracts.check_collectives`.
+    """
     with tf.Graph():
         feeds: dict[Any, Any] = {}
         built = []
         for call in calls:
-            given = placeholders(call.values, **options)
+            given = placeholders(call.values, ranks_a_task, static)
             feeds |= given
-            built.append(build(call, list(given), [device(rank) for rank in range(p)], lowering))
+            places = [device(rank, ranks_a_task) for rank in range(p)]
+            built.append(build(call, list(given), places, lowering))
         config = tf.ConfigProto(device_count={"CPU": p})
-        with tf.Session(config=config, seed=seed) as session:
+        with tf.Session(target, config=config, seed=seed) as session:
             results = iter(session.run([t for row in built for t in row if t is not None], feeds))
     return [[None if t is None else next(results) for t in row] for row in built]
 

@@ -54,6 +54,13 @@ class TestMpi(CheckCollectives):
 
         return meet
 
+    def test_every_rank_gets_the_same_bits(self, communicator: Communicator) -> None:
+        """Of what all have got: elsewhere NumPy's results stand for the others'."""
+        own = np.random.default_rng(communicator.rank).standard_normal(1001).astype(np.float32)
+        total = communicator.all_reduce(own)
+        for found in communicator.all_gather(total[None]):
+            np.testing.assert_array_equal(found, total)
+
 
 def make(communicator: Communicator, call: CollectiveCall) -> list[Any]:
     """The own result, and in the place of the others' what NumPy says."""
@@ -74,6 +81,7 @@ def test_ranks_that_disagree_are_shown_both_sides() -> None:
             communicator.all_reduce(np.ones(length))
 
 
+@needs_others
 def test_an_abort_reaches_a_rank_that_waits() -> None:
     with open_mpi() as communicator:
         if communicator.rank:

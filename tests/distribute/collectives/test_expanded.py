@@ -5,7 +5,7 @@ which nobody has to join a group.
 from __future__ import annotations
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute import collectives
+from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from flowrt.graph.collectives.cost import LINKS_VARIABLE
 from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform, arrays, check
@@ -30,11 +31,37 @@ class TestExpanded(CheckCollectives):
         return functools.partial(meet, lowering=request.param)
 
 
-def perform_by(lowering: str, p: int, calls: Sequence[CollectiveCall]) -> list[list[Any] | None]:
+def perform_by(
+    lowering: str, p: int, calls: Sequence[CollectiveCall], **cluster: Any
+) -> list[list[Any] | None]:
     """By one algorithm, the ``calls`` that have it; "auto" takes one of these."""
     having = [call for call in calls if lowering in algorithms_for(call.kind, Group((0,) * p))]
-    found = iter(perform(p, having, lowering) if having else ())
+    found = iter(perform(p, having, lowering, **cluster) if having else ())
     return [next(found) if any(call is one for one in having) else None for call in calls]
+
+
+@pytest.fixture(scope="module")
+def target() -> Iterator[str]:
+    """A cluster of three tasks, each with three devices."""
+    with ReservedPorts(3) as reserved:
+        tasks = tf.train.ClusterSpec({"w": [f"127.0.0.1:{port}" for port in reserved.ports]})
+        config = tf.ConfigProto(device_count={"CPU": 3})
+        servers = [tf.train.Server(tasks, "w", i, config=config) for i in range(3)]
+        yield servers[0].target
+        for server in servers:
+            server.stop()
+
+
+class TestHierarchicalBetweenTasks(CheckCollectives):
+    """The one algorithm that asks which ranks have one task."""
+
+    @pytest.fixture
+    def perform(self, target: str) -> Perform:
+        return functools.partial(perform_by, "hierarchical", target=target, ranks_a_task=3)
+
+    @pytest.fixture
+    def meet(self) -> Meet:
+        return functools.partial(meet, lowering="hierarchical")
 
 
 class TestNativeInOneStep(CheckCollectives):

@@ -134,6 +134,12 @@ def test_expanded_collectives_of_one_rank_a_graph(p: int) -> None:
             check_calls(joined, here, lowering)
 
 
+@pytest.mark.parametrize("kind, error", [("hccl", UnavailableError), ("bogus", InvalidArgumentError)])
+def test_a_communicator_that_is_not_there_is_refused_by_its_name(kind: str, error: type[OpError]) -> None:
+    with pytest.raises(error, match=kind):
+        collectives.join(Group("g", 1, (0,)), kind=kind)
+
+
 def test_the_calls_have_every_kind() -> None:
     assert {call.kind for call in CALLS} == ALGORITHMS.keys() - {"Barrier"}
 

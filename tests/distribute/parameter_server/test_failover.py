@@ -164,7 +164,7 @@ def test_the_others_go_on_when_a_worker_is_killed():
     assert found[VERSION] == found[-2] + found[-1]
 
 
-@pytest.mark.parametrize("mode", ["sync", pytest.param(("ssp", 1), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("mode", ["sync", ("ssp", 1)])
 def test_a_worker_that_is_killed_is_named_to_those_who_wait_for_it(mode, monkeypatch):
     """As lost: after ``timeout_s``, 120 s, it would be said to be late."""
     monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
@@ -221,6 +221,37 @@ def check_loss_is_told(made, stage, train):
     lost = r"lost worker 1 \(at clock 0\): task .*task:1 was lost"
     with pytest.raises(tf.errors.DeadlineExceededError, match=lost):
         train()
+
+
+def test_a_backup_worker_takes_the_place_of_one_that_is_killed(monkeypatch):
+    """Two of three gradients are enough. When a second worker is killed there is one, and both are named."""
+    monkeypatch.setattr(parameter_shard, "RETURN_S", 0.2)
+    mode = ("backup", 1)
+    with cluster(1, 3, own_workers=1) as made:
+        strategy = made.strategy(0, mode=mode)
+        model, status = build(strategy, adam), strategy.shard_status()
+        with tf.Session(made.masters[0], config=strategy.update_config_proto(tf.ConfigProto())) as session:
+            session.run([tf.global_variables_initializer(), tf.local_variables_initializer()])
+
+            def step(number):
+                session.run(model.train, {model.inputs: batch(0, number)})
+
+            with endless_worker(made, 1, mode) as one:
+                with endless_worker(made, 2, mode) as two:
+                    assert [each.stdout.readline() for each in (one, two)] == ["session\n"] * 2
+                    for number in range(3):
+                        step(number)
+                    assert two.stdout.readline()
+                (before,) = session.run(status)
+                for number in range(3, 13):
+                    step(number)
+                (after,) = session.run(status)
+            assert after[-3] == 13
+            assert after[VERSION] > before[VERSION]
+            lost = r"lost worker 1 \(at clock \d+\).*, worker 2 \(at clock \d+\)"
+            with pytest.raises(tf.errors.DeadlineExceededError, match=lost):  # noqa: PT012
+                for number in range(13, 100):
+                    step(number)
 
 
 class endless_worker:

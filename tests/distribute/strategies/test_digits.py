@@ -1,4 +1,6 @@
-"""examples/digits_strategies.py: one script, every strategy, the weights of one process."""
+"""examples/digits_strategies.py: one script, every strategy, the weights of one process; and digits_ps.py,
+whose workers have rows of their own.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt.distribute.collectives import JoinedGroup
+from tests.distribute.parameter_server.cluster import Together, cluster, run_workers
 from tests.distribute.strategies.cpus import CPUS
 from tests.distribute.strategies.workers_of_one_process import Worker, at_once, joined_workers
 
@@ -18,11 +22,15 @@ EXAMPLES = Path(__file__).resolve().parents[3] / "examples"
 STEPS = 30
 
 
-@pytest.fixture(scope="module")
-def script() -> Any:
+def example(name: str) -> Any:
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(EXAMPLES))
-        return importlib.import_module("digits_strategies")
+        return importlib.import_module(name)
+
+
+@pytest.fixture(scope="module")
+def script() -> Any:
+    return example("digits_strategies")
 
 
 @pytest.fixture(scope="module")
@@ -55,4 +63,32 @@ def test_the_weights_of_every_worker_are_those_of_one_process(script, expected, 
         of_workers = at_once(work, joined)
     for weights in of_workers:
         for found, value in zip(weights, expected, strict=True):
+            np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 3, 4])
+def test_the_weights_on_parameter_servers_are_those_of_one_process(workers: int) -> None:
+    script = example("digits_ps")
+    digits = script.load()
+
+    def work(worker: int, together: Together) -> Any:
+        strategy = made.strategy(worker, mode="sync")
+        with strategy.scope():
+            network, optimizer = script.Network(), tf.train.AdamOptimizer(2e-3)
+            train = strategy.run(lambda: optimizer.minimize(network.loss()))
+        with strategy.training_session(made.masters[worker], worker == 0, max_wait_secs=60) as session:
+            for step in range(STEPS):
+                rows = script.rows_of(digits, step, workers).reshape(workers, -1)[worker]
+                session.run(train, script.feed(network, digits, rows))
+            together.meet()
+            weights = session.run(tf.trainable_variables())
+            together.meet()
+            return weights
+
+    with cluster(2, workers) as made:
+        of_workers = run_workers(workers, work)
+    expected = script.train_alone(digits, STEPS, workers)
+    for weights in of_workers:
+        for found, value in zip(weights, expected, strict=True):
+            assert found.dtype == np.float64
             np.testing.assert_allclose(found, value, rtol=0, atol=1e-12)
