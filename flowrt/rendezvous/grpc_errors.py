@@ -31,6 +31,7 @@ def hangs_up(status: Status) -> bool:
 _REFUSALS = {
     "WRONG_VERSION_NUMBER": "TLS on this end only",
     "certificate has expired": "TLS, its certificate has expired",
+    "Hostname Verification": "TLS, its certificate is not of the host that was dialled",
     "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not of FLOWRT_TLS_CA",
 }
 """Words and what they come to: why an end that is there is dialled in vain, however often. The first found

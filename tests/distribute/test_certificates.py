@@ -109,6 +109,17 @@ def test_another_authority_and_an_expired_certificate_are_refused(certs: Path, t
 
 
 @needs_openssl
+@pytest.mark.parametrize("kind", ["grpc", "tcp"])
+def test_a_certificate_for_another_host_is_refused(tmp_path: Path, kind: str) -> None:
+    """Of the right authority: the host that was dialled is not among its names."""
+    init_certificates(tmp_path, {Tasks("worker", 0, 0): ["other.example"], Tasks("worker", 1, 1): HOSTS})
+    elsewhere, here = security_of(tmp_path, "worker_0"), security_of(tmp_path, "worker_1")
+    assert tasks_of_certificate(names_seen(here, elsewhere, kind)) == [Task("worker", 0)]
+    with pytest.raises(UnauthenticatedError, match=r"127\.0\.0\.1:.* certificate is not of the host"):
+        names_seen(elsewhere, here, kind)
+
+
+@needs_openssl
 def test_files_are_their_owners_and_are_never_made_again(certs: Path) -> None:
     files = sorted(path.name for path in certs.iterdir())
     assert files == sorted(

@@ -3,17 +3,25 @@
 from __future__ import annotations
 
 import logging
+import signal
 import socket
 import stat
 from pathlib import Path
 
 import pytest
 
+import flowrt as tf
 from flowrt.cli import worker
 from flowrt.cli.main import main
 from flowrt.distribute.bind_policy import check_bind, check_dial, is_loopback
-from flowrt.errors import InvalidArgumentError, NotFoundError, PermissionDeniedError
+from flowrt.errors import (
+    InvalidArgumentError,
+    NotFoundError,
+    PermissionDeniedError,
+    UnauthenticatedError,
+)
 from flowrt.rendezvous.security import Security, load_security
+from tests.distribute.processes import cluster
 
 TOKEN = "t0-" + 40 * "k"
 PEM = b"-----BEGIN CERTIFICATE-----\n"
@@ -77,6 +85,42 @@ def test_what_cannot_be_loaded_is_a_typed_error_without_a_secret(tmp_path: Path)
 def test_no_secret_is_in_a_repr() -> None:
     shown = repr(Security(TOKEN, PEM, PEM + b"cert", PEM + b"key"))
     assert shown == "Security()"
+
+
+def test_a_worker_shows_its_token_nowhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither in its arguments, what it prints and its log, nor in the errors of who is refused."""
+    said = []
+    with cluster(0, 1, "--log-dir", str(tmp_path), environ={"FLOWRT_TOKEN": TOKEN}) as tasks, tf.Graph():
+        (worker,) = tasks.workers
+        double = tf.placeholder_with_default(1.0, []) * 2.0
+        monkeypatch.setenv("FLOWRT_TOKEN", TOKEN)
+        with tf.Session(tasks.target) as session:
+            assert session.run(double) == 2.0
+        monkeypatch.setenv("FLOWRT_TOKEN", "another-" + 40 * "k")
+        with pytest.raises(UnauthenticatedError) as refused, tf.Session(tasks.target) as session:
+            session.run(double)
+        said += [str(refused.value), Path(f"/proc/{worker.pid}/cmdline").read_text()]
+        said += [worker.end(signal.SIGTERM).errors, *(path.read_text() for path in tmp_path.iterdir())]
+    assert "(attempt 1)" in said[-1]
+    assert not any(TOKEN in text for text in said)
+
+
+# --- what is loaded is data
+
+
+def test_a_graph_that_is_loaded_runs_nothing(tmp_path: Path) -> None:
+    """It would write a file, and fail."""
+    path = tmp_path / "written"
+    with tf.Graph() as graph:
+        with tf.control_dependencies([tf.print("x", output_stream=f"file://{path}")]):
+            zero = tf.constant(0.0)
+            tf.check_numerics(zero / zero, "it ran", name="checked")
+    definition = graph.as_graph_def().SerializeToString()
+    with tf.Graph() as loaded:
+        (checked,) = tf.import_graph_def(tf.GraphDef.FromString(definition), return_elements=["checked:0"])
+    assert not path.exists()
+    with tf.Session(graph=loaded) as session, pytest.raises(InvalidArgumentError, match="it ran"):
+        session.run(checked)
 
 
 # --- where a task may listen

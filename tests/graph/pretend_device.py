@@ -125,7 +125,7 @@ class PretendArray:
     def __getattr__(self, name: str) -> Any:
         parameters = _functions.get(f"ndarray.{name}")
         if parameters is not None:
-            return functools.partial(_call, name, parameters, getattr(np.ndarray, name), self)
+            return functools.partial(_call, name, ("self", *parameters), getattr(np.ndarray, name), self)
         if f"ndarray.{name}" not in _names:
             raise AttributeError(f"pretend: CuPy has no ndarray.{name}")
         return _on_device(getattr(self.host, name))
@@ -191,6 +191,8 @@ def _call(name: str, parameters: tuple[str, ...], function: Any, *args: Any, **o
     unknown = options.keys() - set(parameters)
     if unknown and not any(p.startswith("**") for p in parameters):
         raise TypeError(f"pretend: {name}: CuPy has {', '.join(parameters)}; got {', '.join(unknown)}")
+    if any(p == "dtype" and isinstance(a, PretendArray) for p, a in zip(parameters, args, strict=False)):
+        raise TypeError(f"pretend: {name}: CuPy has {', '.join(parameters)}; got an array for the dtype")
     if name in _WAITING:
         waits.append(name)
     out = options.pop("out", None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hmac
 import logging
 import os
 import re
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from types import SimpleNamespace
 
 import grpc
 import numpy as np
@@ -27,7 +29,7 @@ from flowrt.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from flowrt.rendezvous import upgrade
+from flowrt.rendezvous import grpc_channel, upgrade
 from flowrt.rendezvous.byte_stream import TlsStream
 from flowrt.rendezvous.faulty import FaultyTransport
 from flowrt.rendezvous.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
@@ -171,6 +173,32 @@ def test_a_stranger_at_the_socket_gets_nothing(kind: str, monkeypatch: pytest.Mo
         stranger.settimeout(SOON_S)
         assert stranger.recv(1) == b""
         stranger.close()
+
+
+CONNECT_AS_NOBODY = """
+import os, socket, sys
+os.setuid(65534)
+door = socket.socket(socket.AF_UNIX)
+door.connect("\\0" + sys.argv[1])
+socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b"x"], [door.fileno()])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_another_user_is_not_let_in_by_the_socket(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Although it shows the secret: who dials has its socket of a process of that user."""
+
+    def dial_as_nobody(name: str) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with ours, theirs:
+            command = [sys.executable, "-c", CONNECT_AS_NOBODY, name, str(theirs.fileno())]
+            subprocess.run(command, check=True, pass_fds=[theirs.fileno()])
+            _, (descriptor,), _, _ = socket.recv_fds(ours, 1, 1)
+        return socket.socket(fileno=descriptor)
+
+    assert connect(new_transport(), new_transport()).kind == "unix"
+    monkeypatch.setattr(upgrade, "_dial_unix", dial_as_nobody)
+    assert connect(new_transport(), new_transport()).kind == "tcp"
 
 
 def test_the_variable_chooses_where_the_program_does_not(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -367,6 +395,19 @@ def test_a_wrong_token_is_refused_before_anything(
         connect(new_transport(Security(TOKEN)), new_transport(Security(token)))
     assert TOKEN not in raised.value.message + caplog.text + repr(Security(TOKEN))
     assert connect(new_transport(Security(TOKEN)), new_transport(Security(TOKEN))).kind == "unix"
+
+
+def test_tokens_are_compared_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: list[bytes] = []
+
+    def compare(given: bytes, expected: bytes) -> bool:
+        compared.append(given)
+        return hmac.compare_digest(given, expected)
+
+    monkeypatch.setattr(grpc_channel, "hmac", SimpleNamespace(compare_digest=compare))
+    with pytest.raises(UnauthenticatedError):
+        connect(new_transport(Security(TOKEN)), new_transport(Security("another")))
+    assert compared == [b"Bearer another"]
 
 
 def test_attempts_without_the_token_are_counted(caplog: pytest.LogCaptureFixture) -> None:

@@ -29,6 +29,9 @@ from flowrt.rendezvous.channel import Bytes, Connection, Listener
 COPIED_BYTES = 64 << 10
 """Up to this size what is sent is copied, and may be changed at once."""
 
+LINGER_S = 5.0
+"""Who refuses a rank waits so long for the others: they would find nobody, and wait for all of their time."""
+
 DATA, ABORT = b"D", b"A"
 """The first byte of a frame's header."""
 
@@ -208,6 +211,7 @@ class Mesh:
         """
         with self._changed:
             self._refused.append(connection)
+            self._changed.notify_all()
         self._end(error)
 
     def wait_until_formed(self, end: float) -> None:
@@ -217,6 +221,8 @@ class Mesh:
         with self._changed:
             self._changed.wait_for(self._is_formed, max(0.0, end - time.monotonic()))
             if self._error is not None:
+                if self._refused:
+                    self._changed.wait_for(self._have_all_come, min(LINGER_S, end - time.monotonic()))
                 raise copy_to_raise(self._error)
             absent = self._inboxes.keys() - self._connections.keys()
         if absent:
@@ -224,6 +230,9 @@ class Mesh:
 
     def _is_formed(self) -> bool:
         return self._error is not None or len(self._connections) == len(self._inboxes)
+
+    def _have_all_come(self) -> bool:
+        return len(self._connections) + len(self._refused) >= len(self._inboxes)
 
 
 def _take(source: queue.SimpleQueue[Any], found: list[Any], timeout_s: float) -> bool:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from flowrt.distribute.collectives import mesh
 from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
@@ -196,6 +197,23 @@ def test_groups_of_two_sizes_do_not_form() -> None:
             thread.join(60)
         for error in errors:
             assert "rank 0 knows 2 ranks; got rank 1 of 3" in str(error)
+
+
+def test_who_comes_after_a_rank_was_refused_is_told_why(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(mesh, "LINGER_S", 60.0)
+    with ReservedPorts(4) as reserved, ThreadPoolExecutor(2) as pool:
+        addresses = tuple(f"127.0.0.1:{port}" for port in reserved.ports)
+
+        def form(rank: int, size: int) -> str:
+            membership = Membership("g", rank, size, addresses[:size])
+            with pytest.raises(InvalidArgumentError) as told:
+                open_communicator("grpc", membership, new_transport())
+            return str(told.value)
+
+        first, misfit = pool.submit(form, 0, 3), pool.submit(form, 2, 4)
+        messages = [misfit.result(60), form(1, 3), first.result(60)]
+    for message in messages:
+        assert "rank 0 knows 3 ranks; got rank 2 of 4" in message
 
 
 def test_a_rank_of_another_group_disturbs_nobody_and_is_told() -> None:
