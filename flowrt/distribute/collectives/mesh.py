@@ -214,6 +214,16 @@ class Mesh:
             self._changed.notify_all()
         self._end(error)
 
+    def check_forming(self) -> None:
+        """Raises what the mesh was refused or aborted with, and that a rank was lost which had come: it will
+        never be whole.
+        """
+        with self._changed:
+            lost = [error for rank, error in self.lost.items() if rank in self._connections]
+            error = next((error for error in (self._error, *lost) if error is not None), None)
+        if error is not None:
+            raise copy_to_raise(error)
+
     def wait_until_formed(self, end: float) -> None:
         """Raises `DeadlineExceededError`, with the ranks that have not come, at ``end`` of
         ``time.monotonic``, and what the mesh was refused or aborted with.

@@ -299,6 +299,7 @@ def _join(mesh: Mesh, rank: int, transport: Transport, end: float) -> None:
         try:
             connection = _dial(mesh, rank, transport, end)
         except (UnavailableError, queue.Empty) as error:
+            mesh.check_forming()
             if isinstance(error, OpError) and (not why or time.monotonic() < end):
                 why = f": {error.message}"  # not that the last attempt was cut short
             if time.monotonic() + RETRY_S > end:

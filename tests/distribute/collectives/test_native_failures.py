@@ -16,6 +16,8 @@ from flowrt.distribute.collectives import mesh
 from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
+from flowrt.distribute.collectives.mesh import Mesh
+from flowrt.distribute.collectives.mesh_forming import GroupDoor
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.errors import (
     AbortedError,
@@ -214,6 +216,27 @@ def test_who_comes_after_a_rank_was_refused_is_told_why(monkeypatch: pytest.Monk
         messages = [misfit.result(60), form(1, 3), first.result(60)]
     for message in messages:
         assert "rank 0 knows 3 ranks; got rank 2 of 4" in message
+
+
+@pytest.mark.parametrize("how", ["refused", "killed"])
+def test_who_waits_for_a_rank_hears_that_another_one_will_not_come(how: str) -> None:
+    """Rank 2, which rank 0 has let in, dials rank 1."""
+    with ReservedPorts(4) as reserved, ThreadPoolExecutor(2) as pool:
+        addresses = tuple(f"127.0.0.1:{port}" for port in reserved.ports)
+        first, waiting = Mesh(Membership("g", 0, 3, addresses[:3])), Membership("g", 2, 3, addresses[:3])
+        listener = new_transport().listen(addresses[0], (door := GroupDoor()).accept)
+        with door.open_for(first):
+            last = pool.submit(open_communicator, "grpc", waiting, new_transport())
+            wait_until(lambda: bool(first.kinds()), "rank 2 has come")
+            if how == "refused":
+                with pytest.raises(InvalidArgumentError):
+                    open_communicator("grpc", Membership("g", 1, 4, addresses), new_transport())
+                first.abort(InvalidArgumentError("rank 1 is of 4"))
+            first.close()
+        expected = InvalidArgumentError if how == "refused" else UnavailableError
+        with pytest.raises(expected, match="rank 1 is of 4" if how == "refused" else "rank 0 .* was lost"):
+            last.result(60)
+        listener.close()
 
 
 def test_a_rank_of_another_group_disturbs_nobody_and_is_told() -> None:
