@@ -32,7 +32,7 @@ test: $(READY)  ## run the tests, all but the slow ones
 	@$(PY) -m pytest -n 2 --dist loadfile -m "not slow"
 
 test-nightly: $(READY)  ## run all tests, the slow ones too, with many fresh random examples
-	@$(PY) -m pytest --timeout 1800 --hypothesis-profile nightly
+	@$(PY) -m pytest -n 2 --dist loadfile --timeout 1800 --hypothesis-profile nightly
 
 lint: $(READY)  ## ruff: rules and format
 	@$(PY) -m ruff check --quiet .

@@ -165,6 +165,9 @@ class Links:
 
     def accept(self, connection: Connection) -> None:
         """Of a listener."""
+        if self._closed.is_set():
+            connection.close()
+            return
         connection.start(FirstFrame(self, self.groups))
 
     def hello(self) -> Any:

@@ -136,6 +136,8 @@ class Peer:
         self._settles_now = False
         self._error: OpError | None = None
         self._is_known = False
+        self._early: list[tuple[int, Message]] | None = None
+        """What the other end has asked, while this end waits for its hello: it has this one's already."""
         self._cache = ResponseCache()
 
     # --- asking
@@ -205,8 +207,18 @@ class Peer:
 
     def greet(self, timeout_s: float) -> None:
         """Say who this is, and hear who that is. Raises `FailedPreconditionError` for another protocol."""
+        self._early = []
         answer = self.wait_for(Message(self._owner.hello()), timeout_s)
         self._meet(answer.body)
+        while (early := self._next_early()) is not None:
+            self._asked(*early)
+
+    def _next_early(self) -> tuple[int, Message] | None:
+        with self._lock:
+            if self._early:
+                return self._early.pop(0)
+            self._early = None
+            return None
 
     # --- answering
 
@@ -288,7 +300,21 @@ class Peer:
             self._answer_hello(request_id, message.body)
         elif self._is_repeated(request_id, message):
             pass
-        elif not self._is_known:
+        elif not self._is_early(request_id, message):
+            self._asked(request_id, message)
+
+    def _is_early(self, request_id: int, message: Message) -> bool:
+        """Whether the request waits until `greet` has heard who asks."""
+        if self._early is None:
+            return False
+        with self._lock:
+            early = self._early  # `greet` may have come to its end
+            if early is not None:
+                early.append((request_id, message))
+            return early is not None
+
+    def _asked(self, request_id: int, message: Message) -> None:
+        if not self._is_known:
             self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
         elif type(message.body) is pb.ReadClock:
             self.answer(request_id, Message(pb.ClockReading(nanos=time.time_ns())), None)

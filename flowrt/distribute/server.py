@@ -237,13 +237,14 @@ class Server:
         if self._listener is not None:
             _SERVERS.pop(self.target, None)
             self._links.groups.leave()
-            self._listener.close()
         reason = f"{self.task} was stopped"
         with self._lock:
             running = self._worker.running()
         for step, rendezvous in running:
             self._steps.end(ev.EndStep(step, rendezvous, CancelledError(reason)))
         self._links.close(reason)
+        if self._listener is not None:  # not before: it ends every call, and with them what was not closed
+            self._listener.close()
         self._threads.close()
         if self._ticker.is_alive() and self._ticker is not threading.current_thread():
             self._ticker.join(5.0)

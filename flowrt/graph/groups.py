@@ -33,7 +33,8 @@ class Member(Protocol):
 
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
         """Begin the next collective with this rank's ``array`` (None if it gives none), which may not change
-        before `wait`. ``attrs`` are the reduction, root, axis, and the result's shape and dtype.
+        before `wait`. ``attrs`` are the reduction, root, axis, the result's shape and dtype, and ``plan``:
+        with the first of a step a line for each that it has in the group, else "".
         """
 
     def wait(self, edge: str) -> Any:

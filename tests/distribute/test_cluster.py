@@ -377,6 +377,23 @@ def test_a_local_server() -> None:
     assert server.join(DEADLINE_S)
 
 
+def test_connections_are_closed_before_their_calls_end(
+    cluster: list[tf.train.Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else peers would take who stops for one that died: a listener that closes ends every call of gRPC's."""
+    closed: list[str] = []
+    for what in ("_links", "_listener"):
+        part = getattr(cluster[1], what)
+
+        def close(*arguments: Any, what: str = what, really: Any = part.close) -> None:
+            closed.append(what)
+            really(*arguments)
+
+        monkeypatch.setattr(part, "close", close)
+    cluster[1].stop()
+    assert closed == ["_links", "_listener"]
+
+
 def test_a_server_of_no_such_task() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="job"):
         tf.train.Server({"worker": ["127.0.0.1:0"]}, "ps", 0)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import functools
 import random
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -30,8 +33,8 @@ HERE, THERE = "/job:a/replica:0/task:0", "/job:a/replica:0/task:1"
 class Owner:
     """Of one end: what it was asked, and what it lost."""
 
-    def __init__(self, task: str, protocol: int = PROTOCOL) -> None:
-        self.task, self.protocol = task, protocol
+    def __init__(self, task: str, protocol: int = PROTOCOL, asks: Sequence[int] = ()) -> None:
+        self.task, self.protocol, self.asks = task, protocol, asks
         self.requests: list[tuple[Peer, int, Any]] = []
         self.losses: list[OpError] = []
 
@@ -39,7 +42,9 @@ class Owner:
         return pb.Hello(protocol=self.protocol, version="1.0", task=self.task, incarnation=5)
 
     def greeted(self, peer: Peer, hello: Any) -> None:
-        """Anybody is welcome."""
+        """Anybody is welcome, and asked at once what `asks` says."""
+        for step in self.asks:
+            peer.ask(Message(pb.RunGraph(step=step)), lambda *_: None)
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:
         self.requests.append((peer, request_id, message.body))
@@ -73,13 +78,17 @@ class Pair:
         self.settled.append(error if message is None else message.body)
 
     def deliver(self) -> None:
-        """Everything that is under way."""
-        while waiting := [end for end in self.network.ends if end.inbox]:
-            waiting[0].take(waiting[0].inbox.popleft())
+        deliver(self.network)
 
     @property
     def here(self) -> End:
         return next(end for end in self.network.ends if end.owner == "here")
+
+
+def deliver(network: Network) -> None:
+    """Everything that is under way."""
+    while waiting := [end for end in network.ends if end.inbox]:
+        waiting[0].take(waiting[0].inbox.popleft())
 
 
 @pytest.fixture
@@ -93,6 +102,19 @@ def test_the_ends_know_each_other_by_name(pair: Pair) -> None:
     pair.deliver()
     ((asker, _, _),) = pair.called.requests
     assert asker.name == HERE
+
+
+def test_requests_that_are_faster_than_the_answer_to_the_hello_are_done_in_order() -> None:
+    """Whoever accepts knows who dialled before that can know him."""
+    network, caller, called = Network(), Owner(HERE), Owner(THERE, asks=(1, 2, 3))
+    network.transport("there").listen("there", lambda connection: connection.start(Peer(connection, called)))
+    with ThreadPoolExecutor(1) as pool:
+        dialled = pool.submit(dial, network.transport("here"), "there", caller, 30.0)
+        while not dialled.done():
+            deliver(network)
+            time.sleep(0.001)
+    assert dialled.result().name == THERE
+    assert [(peer.name, body.step) for peer, _, body in caller.requests] == [(THERE, n) for n in (1, 2, 3)]
 
 
 def test_another_protocol_is_refused_with_both_versions() -> None:

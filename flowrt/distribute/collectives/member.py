@@ -20,6 +20,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_thread import CommunicatorThread
 from flowrt.distribute.collectives.membership import END_OF_DATA, disagree
 from flowrt.distribute.collectives.mesh import Mesh
+from flowrt.distribute.collectives.plan import check_plan
 from flowrt.errors import FailedPreconditionError, OpError, copy_to_raise
 from flowrt.graph.step import wait_until
 
@@ -44,6 +45,7 @@ class GroupMember:
         self._changed = Condition()
         self._started: dict[str, _Result] = {}
         """The collectives that nobody has waited for yet."""
+        self._compares_plan = False
 
     # --- messages
 
@@ -71,7 +73,15 @@ class GroupMember:
 
     # --- collectives
 
+    def compare_first_plan(self) -> None:
+        """Have the ranks compare the first plan that comes, before they begin with what it says."""
+        self._compares_plan = True
+
     def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+        plan = attrs["plan"]
+        if self._compares_plan and plan:
+            self._compares_plan = False
+            self._ask(lambda communicator: check_plan(communicator, plan))
         left = self._started.get(edge)
         if left is not None and left.error is None:  # one with an error is of a step that failed
             raise FailedPreconditionError(f"{edge}: expected one step at a time in a group; got two")

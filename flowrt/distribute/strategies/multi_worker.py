@@ -163,8 +163,11 @@ def _join(group: Group, addresses: list[str], options: CommunicationOptions) -> 
 
 
 def _check_alike(joined: JoinedGroup) -> None:
-    """Raise `InvalidArgumentError` unless all workers run one script with one version of flowrt."""
+    """Raise `InvalidArgumentError` unless all workers run one script with one version of flowrt. That their
+    first steps have the same collectives is compared when these begin.
+    """
     (member,) = joined.members
+    member.compare_first_plan()
     encoded = f"flowrt {VERSION}, {_script()}".encode()[:TEXT_BYTES].ljust(TEXT_BYTES)
     gathered = member.communicator.all_gather(np.frombuffer(encoded, np.uint8)[None], name="script")
     texts = [row.tobytes().decode(errors="replace").rstrip() for row in gathered]

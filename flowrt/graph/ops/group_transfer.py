@@ -63,10 +63,13 @@ def _start(
     reduction: str,
     root: int,
     axis: int,
+    plan: str,
     dtype: DType,
     shape: tuple[int, ...],
 ) -> None:
-    attrs = {"reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape}
+    attrs = {
+        "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan
+    }  # fmt: skip
     given = _on_host(xp, value[0]) if value else None
     member_of(group_key, rank).start(edge, kind, given, attrs)
 
@@ -121,6 +124,7 @@ group_start_op = define_op(
         "reduction": attr_string(),
         "root": attr_int(),
         "axis": attr_int(),
+        "plan": attr_string(),  # of all that the step has in the group, with the first of them
     },
     shape=lambda s: [],
     kernel=_start,

@@ -24,7 +24,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs, with_functions
 from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.ops.collectives import COLLECTIVES
-from flowrt.graph.passes.collective_call import Asked, asked, call_of, is_whole, places_of, values_of
+from flowrt.graph.passes.collective_call import Asked, asked, call_of, edge_of, is_whole, places_of, values_of
 from flowrt.graph.passes.expand_collective import Call, expand
 from flowrt.graph.passes.lower import inline
 from flowrt.graph.passes.native_collective import rank_part
@@ -105,6 +105,8 @@ class _Lowering:
         """For whom one waits who waits for a collective."""
         self._last: dict[str, tuple[str, ...]] = {}
         """On each device, what the next collective comes after."""
+        self._planned: set[tuple[str, int]] = set()
+        """The ranks, by their groups, that know what the step has in the group."""
         self._waiting: dict[str, Node] = {}
         """Waits for native collectives and results without elements, until somebody reads them."""
 
@@ -205,7 +207,8 @@ class _Lowering:
         for rank, device in zip(node.attrs["ranks"], what.devices, strict=True):
             value = [given.pop(0)] if gives(node.op.name, rank, what.group.root) else []
             index, result = next(outputs) if gets(node.op.name, rank, what.group.root) else (0, None)
-            part = rank_part(node, rank, what, value, result, self._before(node, device))
+            plan = self._plan(node, rank)
+            part = rank_part(node, rank, what, value, result, self._before(node, device), plan)
             self._add(part.start)
             self._waiting[part.wait.name] = part.wait
             if result is not None:
@@ -215,6 +218,24 @@ class _Lowering:
         self._targets |= dict.fromkeys(waits)
         self._ends[node.name] = tuple(waits)
         return starts
+
+    def _plan(self, node: Node, rank: int) -> str:
+        """The edges between graphs of the group of ``node``, in their order, with the first one of a rank."""
+        place = node.attrs["group_key"], rank
+        if is_whole(node) or place in self._planned:
+            return ""
+        self._planned.add(place)
+        all_travelling = [n for n in self._subgraph if n.op in COLLECTIVES and not is_whole(n)]
+        return "\n".join([self._edge(n) for n in all_travelling if n.attrs["group_key"] == place[0]])
+
+    def _edge(self, node: Node) -> str:
+        nodes = self._subgraph.nodes
+        devices = tuple([nodes[name].device for name, _ in places_of(node)])
+        specs = [nodes[name].outputs[index] for name, index in values_of(node)]
+        try:
+            return edge_of(node, asked(node, specs, devices, self._links))
+        except OpError as error:
+            raise located(node, error) from None
 
     def _before(self, node: Node, device: str) -> tuple[str, ...]:
         """What the operations of ``node`` come after on ``device``."""

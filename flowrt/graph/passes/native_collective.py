@@ -35,9 +35,10 @@ def rank_part(
     given: Sequence[Ref],
     result: TensorSpec | None,
     controls: tuple[str, ...],
+    plan: str,
 ) -> RankPart:
     """The part of ``rank`` in the collective ``node``. It gives ``given``, one tensor or none, and gets
-    ``result``, if it gets something. The start comes after ``controls``.
+    ``result``, if it gets something. The start comes after ``controls``, and brings the ``plan``.
     """
     spec = what.payload if result is None else result
     if not is_static(spec.shape):
@@ -55,6 +56,7 @@ def rank_part(
         "reduction": node.attrs.get("reduction", ""),
         "root": what.group.root,
         "axis": what.axis,
+        "plan": plan,
     }
     device = what.devices[node.attrs["ranks"].index(rank)]
     outputs = () if result is None else (result,)
