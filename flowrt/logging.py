@@ -7,6 +7,8 @@ import os as _os
 import sys as _sys
 from collections import Counter as _Counter
 
+from flowrt.errors import InvalidArgumentError as _InvalidArgumentError
+
 DEBUG, INFO, WARN, ERROR, FATAL = (
     _logging.DEBUG,
     _logging.INFO,
@@ -71,13 +73,13 @@ def flush() -> None:
 
 
 def _set_from_environment() -> None:
-    """``FLOWRT_LOG=info`` and its like, without a line in the script."""
+    """``FLOWRT_LOG=info`` and its like, without a line in the script. Raises `InvalidArgumentError`."""
     asked = _os.environ.get("FLOWRT_LOG", "")
     levels = {"debug": DEBUG, "info": INFO, "warn": WARN, "warning": WARN, "error": ERROR, "fatal": FATAL}
     if asked.lower() in levels:
         set_verbosity(levels[asked.lower()])
     elif asked:
-        _logger.warning("FLOWRT_LOG: expected one of %s; got %r", ", ".join(levels), asked)
+        raise _InvalidArgumentError(f"FLOWRT_LOG: expected one of {', '.join(levels)}; got {asked!r}")
 
 
 _set_from_environment()

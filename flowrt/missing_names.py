@@ -27,6 +27,21 @@ _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_gr
 _POOLS = "a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()"
 _VIRTUAL = "devices are a session's. Nearest: GPUOptions.experimental.virtual_devices, device_count"
 _MESSAGES = "clusters are described by no messages. Nearest: train.ClusterSpec"
+_DISTRIBUTIONS = "there are no distributions. Nearest: flowrt.random_normal and its like"
+_PARTITIONERS = (
+    "variables are kept whole. Nearest: train.replica_device_setter, which spreads them over servers"
+)
+_FILES = "no operation reads or writes files. Nearest: gfile.GFile in a py_func, or flowrt.data"
+_LISTING = "no operation lists files. Nearest: gfile.Glob"
+_LIBRARIES = "no compiled operations are loaded. Nearest: py_func, custom_gradient"
+_QUANTIZED = "there are no quantized dtypes. Nearest: round, clip_by_value and cast"
+_NUMPY = "there is no such operation. Nearest: NumPy's or SciPy's in a py_func"
+_HASHES = "strings are not hashed. Nearest: hashlib in a py_func"
+_SEGMENTS = "it gathers and adds up in one. Nearest: segment_sum of gather"
+_SAMPLERS = "this sampler is not there. Nearest: nn.uniform_candidate_sampler"
+_PROXIMAL = "this optimizer is not there. Nearest: train.FtrlOptimizer"
+_LOOPS = "there is no such loop. Nearest: train.MonitoredTrainingSession"
+_CHECKPOINTS = "checkpoints are those of savers. Nearest: train.Saver, train.latest_checkpoint"
 _TPUS = "there are no TPUs. Nearest: distribute.MirroredStrategy"
 
 _EXPERIMENTAL = "this strategy is among the experimental ones. Nearest: distribute.experimental."
@@ -35,6 +50,32 @@ _NO_CLOUD = "flowrt asks no cloud's API. Nearest: distribute.cluster_resolver.Si
 _POD = "pods are found from inside, or by a client. Nearest: KubernetesClusterResolver(override_client=...)"
 _STEPS = "a step is a function. Nearest: Strategy.experimental_run(fn, iterator, steps_per_loop)"
 _ALL_WORKERS = "this is its earlier name. Nearest: distribute.MultiWorkerMirroredStrategy"
+
+_SPARSE_OPS = """
+SparseTensorSpec RaggedTensor RaggedTensorSpec ragged sets convert_to_tensor_or_sparse_tensor edit_distance
+deserialize_many_sparse serialize_many_sparse serialize_sparse sparse_add sparse_concat sparse_fill_empty_rows
+sparse_mask sparse_matmul sparse_maximum sparse_merge sparse_minimum sparse_reduce_max
+sparse_reduce_max_sparse sparse_reduce_sum_sparse sparse_reorder sparse_reset_shape sparse_reshape
+sparse_retain sparse_slice sparse_softmax sparse_split sparse_to_indicator sparse_transpose string_split
+"""
+_RECORD_OPS = """
+FixedLenSequenceFeature FixedLengthRecordReader IdentityReader LMDBReader ReaderBase decode_compressed
+decode_json_example parse_single_sequence_example parse_tensor serialize_tensor
+"""
+_QUANTIZED_OPS = """
+QUANTIZED_DTYPES qint8 qint16 qint32 quint8 quint16 quantization quantize quantize_v2 quantized_concat
+dequantize fake_quant_with_min_max_args fake_quant_with_min_max_args_gradient fake_quant_with_min_max_vars
+fake_quant_with_min_max_vars_gradient fake_quant_with_min_max_vars_per_channel
+fake_quant_with_min_max_vars_per_channel_gradient
+"""
+_NUMPY_OPS = """
+audio betainc bitcast decode_base64 encode_base64 extract_volume_patches fft fft2d fft3d
+histogram_fixed_width_bins ifft ifft2d ifft3d igamma igammac lbeta matrix_solve_ls matrix_square_root signal
+spectral zeta
+"""
+_HASH_OPS = """
+fingerprint string_to_hash_bucket string_to_hash_bucket_fast string_to_hash_bucket_strong
+"""
 
 _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
@@ -49,16 +90,58 @@ _REASONS: dict[str, dict[str, str]] = {
     | dict.fromkeys(
         ("TFRecordReader", "WholeFileReader", "TextLineReader", "python_io", "decode_csv"), _PARSING
     )
-    | dict.fromkeys(("image", "read_file", "write_file"), _IMAGES)
+    | dict.fromkeys(("image",), _IMAGES)
+    | dict.fromkeys(("read_file", "write_file"), _FILES)
+    | dict.fromkeys(("matching_files",), _LISTING)
+    | dict.fromkeys(("distributions",), _DISTRIBUTIONS)
+    | dict.fromkeys(
+        ("fixed_size_partitioner", "min_max_variable_partitioner", "variable_axis_size_partitioner"),
+        _PARTITIONERS,
+    )
+    | dict.fromkeys(("create_partitioned_variables",), _PARTITIONERS)
+    | dict.fromkeys(_SPARSE_OPS.split(), _SPARSE)
+    | dict.fromkeys(("sparse_segment_mean", "sparse_segment_sqrt_n", "sparse_segment_sum"), _SEGMENTS)
+    | dict.fromkeys(_RECORD_OPS.split(), _PARSING)
+    | dict.fromkeys(_QUANTIZED_OPS.split(), _QUANTIZED)
+    | dict.fromkeys(_NUMPY_OPS.split(), _NUMPY)
+    | dict.fromkeys(_HASH_OPS.split(), _HASHES)
+    | dict.fromkeys(("load_op_library", "load_library", "load_file_system_library"), _LIBRARIES)
+    | dict.fromkeys(("MetaGraphDef", "TensorInfo", "lite"), _STORAGE)
+    | dict.fromkeys(("tpu",), _TPUS)
+    | dict.fromkeys(("wrap_function",), "a graph is traced. Nearest: function")
     | dict.fromkeys(("GradientTape", "contrib.eager", "Module"), _EAGER)
     | dict.fromkeys(("saved_model",), _STORAGE),
     "nn": dict.fromkeys(("static_state_saving_rnn",), _STATE_SAVERS)
-    | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE),
-    "train": dict.fromkeys(("match_filenames_once",), "no operation lists files. Nearest: gfile.Glob")
+    | dict.fromkeys(("embedding_lookup_sparse", "safe_embedding_lookup_sparse", "ctc_loss"), _SPARSE)
+    | dict.fromkeys(("ctc_beam_search_decoder", "ctc_greedy_decoder"), _SPARSE)
+    | dict.fromkeys(
+        ("all_candidate_sampler", "fixed_unigram_candidate_sampler", "learned_unigram_candidate_sampler"),
+        _SAMPLERS,
+    )
+    | dict.fromkeys(("quantized_avg_pool", "quantized_conv2d", "quantized_max_pool"), _QUANTIZED)
+    | dict.fromkeys(("quantized_relu_x",), _QUANTIZED)
+    | dict.fromkeys(("dilation2d", "erosion2d", "fractional_avg_pool", "fractional_max_pool"), _NUMPY)
+    | dict.fromkeys(("max_pool_with_argmax",), "maxima have no places. Nearest: nn.max_pool, argmax")
+    | dict.fromkeys(("conv1d_transpose", "conv_transpose"), "Nearest: nn.conv2d_transpose")
+    | dict.fromkeys(("atrous_conv2d_transpose",), "Nearest: nn.conv2d_transpose"),
+    "layers": dict.fromkeys(("InputSpec",), "layers check inputs in build. Nearest: layers.Layer"),
+    "train": dict.fromkeys(("match_filenames_once",), _LISTING)
+    | dict.fromkeys(("basic_train_loop", "LooperThread"), _LOOPS)
+    | dict.fromkeys(
+        ("AdagradDAOptimizer", "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer"), _PROXIMAL
+    )
+    | dict.fromkeys(("Checkpoint", "CheckpointManager", "SaverDef", "checkpoints_iterator"), _CHECKPOINTS)
+    | dict.fromkeys(("init_from_checkpoint", "warm_start", "VocabInfo"), _CHECKPOINTS)
+    | dict.fromkeys(("generate_checkpoint_state_proto", "get_checkpoint_mtimes"), _CHECKPOINTS)
+    | dict.fromkeys(("noisy_linear_cosine_decay",), "Nearest: train.linear_cosine_decay")
+    | dict.fromkeys(("sdca_fprint", "sdca_optimizer", "sdca_shrink_l1"), _SPARSE)
+    | dict.fromkeys(("do_quantize_training_on_graphdef",), _QUANTIZED)
+    | dict.fromkeys(("SequenceExample", "FeatureList", "FeatureLists"), _PARSING)
     | dict.fromkeys(("Example", "Features", "Feature", "Int64List", "FloatList", "BytesList"), _PARSING)
     | dict.fromkeys(("export_meta_graph", "import_meta_graph"), _STORAGE)
     | dict.fromkeys(("ClusterDef", "JobDef", "ServerDef"), _MESSAGES),
-    "data": dict.fromkeys(("TFRecordDataset", "FixedLengthRecordDataset"), _PARSING),
+    "data": dict.fromkeys(("TFRecordDataset", "FixedLengthRecordDataset"), _PARSING)
+    | dict.fromkeys(("Options",), "pipelines have no options. Nearest: the arguments of Dataset.map"),
     "distribute": dict.fromkeys(("TPUStrategy",), _TPUS)
     | {name: _EXPERIMENTAL + name for name in ("CentralStorageStrategy", "ParameterServerStrategy")}
     | dict.fromkeys(("CollectiveAllReduceStrategy",), _ALL_WORKERS),

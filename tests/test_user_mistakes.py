@@ -511,3 +511,76 @@ def test_a_device_that_no_session_can_have(device):
 def test_a_setting_that_there_is_not(make, message):
     with pytest.raises(InvalidArgumentError, match=message):
         make()
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda x: tf.set_random_seed("a"), "set_random_seed: expected a whole number; got 'a'"),
+        (lambda x: tf.layers.dense(x, "a"), "Dense: units: expected a whole number, 0 or more; got 'a'"),
+        (lambda x: tf.layers.dense(x, 2.5), "Dense: units: expected .*; got 2.5"),
+        (lambda x: tf.layers.dense(x, -2), "Dense: units: expected .*; got -2"),
+        (lambda x: tf.layers.conv1d(x, "a", 1), "Conv1D: filters: expected .*; got 'a'"),
+        (lambda x: tf.train.batch([x], 0), "batch: expected batch_size >= 1, a whole number; got 0"),
+        (lambda x: tf.train.batch([x], "a"), "batch: expected batch_size >= 1, a whole number; got 'a'"),
+        (lambda x: tf.train.batch([x], 1, num_threads=0), "batch: expected num_threads >= 1, .*; got 0"),
+        (lambda x: tf.train.replica_device_setter(ps_tasks=-1), "expected ps_tasks >= 0, .*; got -1"),
+        (lambda x: tf.train.replica_device_setter(ps_tasks="a"), "expected ps_tasks >= 0, .*; got 'a'"),
+    ],
+)
+def test_a_number_that_is_none_is_told_at_the_call(use, message):
+    x = tf.placeholder(tf.float32, [2, 3, 4], name="x")
+    before = len(tf.get_default_graph().get_operations())
+    with pytest.raises(InvalidArgumentError, match=message):
+        use(x)
+    assert len(tf.get_default_graph().get_operations()) == before
+
+
+def test_units_may_come_of_a_division():
+    assert tf.layers.dense(tf.zeros([2, 3]), 8 / 2).shape == [2, 4]
+
+
+@pytest.mark.parametrize(
+    ("fetches", "feed_dict", "message"),
+    [
+        ("z:0", None, "fetches: expected the name of a tensor of the graph; got 'z:0'"),
+        ("totl:0", None, "fetches: expected the name of a tensor of the graph; got 'totl:0'. Nearest: total"),
+        (
+            ["totl"],
+            None,
+            "fetches[0]: expected the name of an operation of the graph; got 'totl'. Nearest: total",
+        ),
+        (
+            "total:1",
+            None,
+            "fetches: expected the name of a tensor of the graph; got 'total:1'. Nearest: total:0",
+        ),
+        (
+            "total:0",
+            {"inptu:0": 1},
+            "feed_dict: expected the name of a tensor of the graph; got 'inptu:0'. Nearest: input",
+        ),
+        (
+            "total:0",
+            {"input": 1},
+            "feed_dict: expected a tensor; got the operation 'input'. Did you mean 'input:0'?",
+        ),
+        ("total:0", {3: 1}, "feed_dict: expected a Tensor or the name of one; got 3"),
+    ],
+)
+def test_a_name_that_the_graph_has_not(fetches, feed_dict, message):
+    total = tf.identity(tf.placeholder(tf.int32, [], name="input"), name="total")
+    with tf.Session() as session:
+        with pytest.raises((NotFoundError, DTypeError)) as caught:
+            session.run(fetches, feed_dict)
+        assert caught.value.message == message
+        assert session.run(total, {"input:0": 2}) == 2
+
+
+def test_handles_of_iterators_are_not_there():
+    iterator = tf.data.Dataset.range(3).make_one_shot_iterator()
+    for use in (iterator.string_handle, lambda: tf.data.Iterator.from_string_handle("h", tf.int64)):
+        with pytest.raises(
+            tf.errors.UnimplementedError, match=r"handles to feed\. Nearest: Iterator\.from_struc"
+        ):
+            use()

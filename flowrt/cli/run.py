@@ -70,7 +70,8 @@ def new_run_parser() -> argparse.ArgumentParser:
     )  # fmt: skip
     add("--tee", choices=("0", "all", "none"), help="whose output the console shows")
     add("script", help="a Python program")
-    add("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    rest = add("arguments", nargs=argparse.REMAINDER, help="the script's own arguments")
+    rest.required = False  # argparse would name it where the script is missing
     return parser
 
 
@@ -83,6 +84,7 @@ def _run(arguments: argparse.Namespace) -> int:
             f"expected {arguments.nnodes} hosts; got {len(nodes.spec)}, from {nodes.source}. docs/cluster.md"
             " says what describes them"
         )
+    _make_log_dir(arguments.log_dir)
     with ExitStack() as stack:
         if len(nodes.spec) == 1:
             ports = stack.enter_context(ReservedPorts(arguments.nproc + 1)).ports
@@ -93,6 +95,20 @@ def _run(arguments: argparse.Namespace) -> int:
             here = [task[:2] for task in nodes.spec.tasks()].index((nodes.job, nodes.task))
         tasks = _tasks(arguments, spec, master_port, here)
         return Launcher(tasks, arguments.max_restarts, arguments.log_dir, _report, _note).run()
+
+
+def _make_log_dir(path: Path | None) -> None:
+    """Before there are tasks. Raises `InvalidArgumentError`."""
+    if path is None:
+        return
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InvalidArgumentError(
+            f"--log-dir: expected a directory that can be made; got '{path}' ({error.strerror})"
+        ) from None
+    if not os.access(path, os.W_OK):
+        raise InvalidArgumentError(f"--log-dir: expected a directory to write to; got '{path}'")
 
 
 def _tasks(arguments: argparse.Namespace, spec: ClusterSpec, master_port: int, here: int) -> list[Task]:

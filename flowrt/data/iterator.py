@@ -18,7 +18,12 @@ from flowrt.data.node import HOST, Element, ElementIterator, Node
 from flowrt.data.spec import TensorSpec
 from flowrt.data.traced import open_tree, tensors_in
 from flowrt.dtypes import as_dtype
-from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
+from flowrt.errors import (
+    DTypeError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    UnimplementedError,
+)
 from flowrt.graph.dlpack import host_array, is_foreign
 from flowrt.graph.evaluate import evaluate, located
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
@@ -58,6 +63,25 @@ class Iterator:
             pairs = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
             spec = map_structure(pairs, output_types, output_shapes)
         return Iterator(_new_handle(spec, HOST, shared_name), None, spec)
+
+    @staticmethod
+    def from_string_handle(
+        string_handle: Any,
+        output_types: Structure,
+        output_shapes: Structure = None,
+        output_classes: Structure = None,
+    ) -> Iterator:
+        """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
+        raise UnimplementedError(
+            "Iterator.from_string_handle: iterators have no handles to feed. Nearest: "
+            "Iterator.from_structure, whose make_initializer() changes the dataset"
+        )
+
+    def string_handle(self, name: str | None = None) -> Tensor:
+        """TensorFlow has it, flowrt has not. Raises `UnimplementedError`."""
+        raise UnimplementedError(
+            "Iterator.string_handle: iterators have no handles to feed. Nearest: Iterator.from_structure"
+        )
 
     @property
     def resource(self) -> Tensor:

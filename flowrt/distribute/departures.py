@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from typing import final
 
@@ -23,6 +24,8 @@ class Departures:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._missed_s = clock, connect_timeout_s()
         self._lock = threading.Lock()
+        self._connections = Counter[str]()
+        """That came and are not lost. Counted here: two that are lost at once are not both the last."""
         self._served: set[str] = set()
         """Had sessions since they came, and all that were lost had been closed."""
         self._missing: dict[str, tuple[OpError, float]] = {}
@@ -35,7 +38,9 @@ class Departures:
             return {task: error for task, (error, since) in self._missing.items() if since >= first}
 
     def come(self, task: str) -> None:
+        """There is a connection to it: the first, or one more."""
         with self._lock:
+            self._connections[task] += 1
             self._missing.pop(task, None)
 
     def serve(self, task: str) -> None:
@@ -43,12 +48,13 @@ class Departures:
         with self._lock:
             self._served.add(task)
 
-    def lose(self, task: str, error: OpError, in_midst: bool, is_last: bool) -> bool:
-        """A connection to it is lost; ``is_last`` of its connections. Whether it is missed now."""
+    def lose(self, task: str, error: OpError, in_midst: bool) -> bool:
+        """A connection that came is lost, ``in_midst`` of a session. Whether the task is missed now."""
         with self._lock:
             if in_midst:
                 self._served.discard(task)
-            if not is_last:
+            self._connections[task] -= 1
+            if self._connections[task]:
                 return False
             ended_well = task in self._served
             self._served.discard(task)

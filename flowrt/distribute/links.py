@@ -12,7 +12,6 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from typing import Any, Protocol, final
 
 import flowrt.version
@@ -46,7 +45,8 @@ RETRY_S = 0.2
 class Handler(Protocol):
     """Whom the links tell. Called in reader threads."""
 
-    def came(self, name: str) -> None: ...
+    def came(self, name: str) -> None:
+        """Once for each connection of a task, before it can be `lost`: under the links' lock."""
 
     def asked(self, token: str, request_id: int, message: Message) -> None: ...
 
@@ -107,12 +107,14 @@ class Links:
         self._threads.submit(lambda: self._meet(task, time.monotonic() + wait_s))
 
     def _meet(self, task: str, end: float) -> None:
-        """Apart from `_connect`: whoever wants to ask the task meanwhile has a deadline of his own."""
-        while task not in self._links and time.monotonic() < end:
-            with suppress(OpError):  # what is wrong, whoever asks it will be told
-                self._dial(task, 0.0)
+        """By single attempts: whoever wants to ask the task meanwhile has a deadline of his own."""
+        while time.monotonic() < end and not self._closed.is_set():
+            try:
+                self._connect(task, 0.0)
                 return
-            if self._closed.wait(RETRY_S):
+            except UnavailableError:  # it is not up yet
+                self._closed.wait(RETRY_S)
+            except OpError:  # time does not mend it; whoever asks the task will be told
                 return
 
     def tell(self, task: str, message: Message) -> None:
@@ -123,9 +125,6 @@ class Links:
 
     def find(self, token: str) -> Peer | None:
         return self._peers.get(token)
-
-    def is_linked(self, task: str) -> bool:
-        return any(peer.name == task for peer in list(self._peers.values()))
 
     def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float) -> None:
         try:
@@ -139,11 +138,10 @@ class Links:
     def _connect(self, task: str, wait_s: float) -> Peer:
         with self._dialing[task]:
             link = self._links.get(task)
-            if link is None:
-                link = self._dial(task, wait_s)
-                with self._lock:
-                    self._links[task] = link
-        return link
+            if link is not None:
+                return link
+            dialled = self._dial(task, wait_s)
+            return self._links.get(task, dialled)  # or the task has dialled this one meanwhile
 
     def _dial(self, task: str, wait_s: float) -> Peer:
         address = self._addresses[task]
@@ -184,12 +182,15 @@ class Links:
             raise AlreadyExistsError(f"two tasks call themselves {self._task}: expected one of each")
         check_claim(peer.connection.certificate_names, hello.task)
         with self._lock:
+            if peer.token:  # its hello came twice
+                return
+            if self._closed.is_set() or peer.is_lost:  # too late for `close`, or for `lost`, to find it
+                raise UnavailableError(f"{self._task} was stopped, or the connection lost, in the greeting")
             peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
             self._peers[peer.token] = peer
             if hello.task in self._addresses:
                 self._links.setdefault(hello.task, peer)
-        if hello.task in self._addresses:
-            self._handler.came(hello.task)
+                self._handler.came(hello.task)
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:
         """See `flowrt.distribute.peer.Owner`."""
@@ -226,8 +227,10 @@ class Links:
 
     def close(self, reason: str) -> None:
         """End all connections."""
-        self._closed.set()
-        for peer in list(self._peers.values()):
+        with self._lock:  # who is greeted is among the peers before this, or refused
+            self._closed.set()
+            peers = list(self._peers.values())
+        for peer in peers:
             peer.close(reason)
 
 

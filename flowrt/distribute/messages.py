@@ -153,12 +153,12 @@ def num_answers(message: Message) -> int:
     return len(message.body.keys) if type(message.body) is pb.RecvTensor else 1
 
 
-def address_of(header: bytes) -> tuple[int, bool]:
-    """(request id, whether it is an answer) of a frame whose message `decode` does not take. Raises
+def address_of(header: bytes) -> tuple[tuple[int, ...], bool]:
+    """(request ids, whether it is an answer) of a frame whose message `decode` does not take. Raises
     `InvalidArgumentError` where it is no Envelope at all.
     """
     envelope = _parse(header)
-    return envelope.request_id, envelope.is_answer
+    return (envelope.request_id, *envelope.also), envelope.is_answer
 
 
 def _parse(header: bytes) -> Any:

@@ -5,6 +5,7 @@ reports of steps that wait too long.
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,8 +27,9 @@ class Observer:
     thread may call anything but `look`, which one thread calls now and then.
     """
 
-    def __init__(self, task: str, incarnation: int, log_dir: Path | None = None) -> None:
-        self._task, self._incarnation, self._log_dir = task, incarnation, log_dir
+    def __init__(self, task: str, incarnation: int, log_dir: str | os.PathLike[str] | None = None) -> None:
+        self._task, self._incarnation = task, incarnation
+        self._log_dir = None if log_dir is None else Path(log_dir)
         self._recorder = FlightRecorder()
         self.note = self._recorder.record
         """``note(what, step, key, peer)``: an event, which happens now."""

@@ -245,7 +245,7 @@ class Peer:
                 sent()
             raise
         with self._lock:
-            is_kept = self._cache.answer(request_id, frame)
+            is_kept = self._cache.answer((request_id,), frame)
         if not is_kept:
             sent = functools.partial(self._has_left, request_id, sent)
         try:
@@ -262,8 +262,7 @@ class Peer:
         ids, values = [each.request_id for each in answers], [each.value for each in answers]
         frame = encode(ids[0], Message(pb.Done(), values), is_answer=True, also=ids[1:])
         with self._lock:
-            for request_id in ids:
-                self._cache.answer(request_id, frame, len(ids))
+            self._cache.answer(ids, frame)
         with suppress(OpError):  # the reader sees the loss
             self.connection.send(*frame)
         for each in answers:
@@ -381,11 +380,12 @@ class Peer:
 
     def _refuse(self, header: bytes, failure: OpError) -> None:
         """A message that cannot be taken ends its request, and not the connection of all others."""
-        request_id, is_answer = address_of(header)
-        if is_answer:
-            self._settle(request_id, None, failure)
-        else:
-            self.answer(request_id, None, failure)
+        request_ids, is_answer = address_of(header)
+        for request_id in request_ids:
+            if is_answer:
+                self._settle(request_id, None, failure)
+            else:
+                self.answer(request_id, None, failure)
 
     def _answer_hello(self, request_id: int, hello: Any) -> None:
         try:

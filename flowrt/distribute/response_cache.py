@@ -3,7 +3,7 @@ answer.
 
     begin(number)            None: it is new, do it. RUNNING: its answer will come. SETTLED: the asker has it.
                              DROPPED: it was answered and is not kept. Else the answer, to be sent again
-    answer(number, frame)    it is kept until
+    answer(numbers, frame)   it is kept until
     settle(numbers)          the asker says, with its next message, that the answers have come
 
 At most once by the number of a call, and the next call as the acknowledgement: Birrell and Nelson,
@@ -17,8 +17,8 @@ from __future__ import annotations
 
 import enum
 from collections import OrderedDict
-from collections.abc import Iterable
-from typing import NamedTuple, TypeAlias, final
+from collections.abc import Iterable, Sequence
+from typing import TypeAlias, final
 
 from flowrt.distribute.messages import Frame
 
@@ -45,11 +45,13 @@ class State(enum.Enum):
 Known: TypeAlias = State | Frame
 
 
-class _Kept(NamedTuple):
-    """``size``: this answer's share of the frame's bytes."""
+class _Kept:
+    """A frame of ``size`` bytes that answers requests of which ``num_left`` may still be asked again."""
 
-    frame: Frame
-    size: int
+    __slots__ = ("frame", "num_left", "size")
+
+    def __init__(self, frame: Frame, size: int, num_left: int) -> None:
+        self.frame, self.size, self.num_left = frame, size, num_left
 
 
 @final
@@ -71,22 +73,35 @@ class ResponseCache:
             self._running.add(number)
         return known
 
-    def answer(self, number: int, frame: Frame, num_shared: int = 1) -> bool:
-        """A request is answered by ``frame``, as are ``num_shared`` in all. Whether that is kept; if not, the
-        request runs until `sent`.
+    def answer(self, numbers: Sequence[int], frame: Frame) -> bool:
+        """The requests ``numbers`` are answered by ``frame``. Whether that is kept; if not, they run until
+        they are `sent`.
         """
         size = _size(frame)
-        if number not in self._running or size > MAX_KEPT:
+        running = [number for number in numbers if number in self._running]
+        if not running or size > MAX_KEPT:
             return False
-        self._running.remove(number)
         if frame.payload:
             frame = Frame(frame.header, [part.copy() for part in frame.payload])
-        kept = self._kept[number] = _Kept(frame, size // num_shared)
-        self._bytes += kept.size
+        kept = _Kept(frame, size, len(running))
+        for number in running:
+            self._running.remove(number)
+            self._kept[number] = kept
+        self._bytes += size
         while self._bytes > MAX_BYTES:
             oldest = next(iter(self._kept))
-            self._bytes -= self._kept.pop(oldest).size
+            self._release(oldest)
             self._end(oldest, State.DROPPED)
+        return True
+
+    def _release(self, number: int) -> bool:
+        """Forget the answer, whose frame goes with the last that it answers; False if there is none."""
+        kept = self._kept.pop(number, None)
+        if kept is None:
+            return False
+        kept.num_left -= 1
+        if not kept.num_left:
+            self._bytes -= kept.size
         return True
 
     def sent(self, number: int) -> None:
@@ -98,16 +113,14 @@ class ResponseCache:
     def settle(self, numbers: Iterable[int]) -> None:
         """The asker has the answers of these."""
         for number in numbers:
-            kept = self._kept.pop(number, None)
-            if kept is not None:
-                self._bytes -= kept.size
-            if kept is not None or number in self._over:
+            if self._release(number) or number in self._over:
                 self._over[number] = State.SETTLED
         self._forget()
 
     def check(self) -> None:
         """Raise `AssertionError` unless its books are in order."""
-        assert self._bytes == sum(kept.size for kept in self._kept.values()) <= MAX_BYTES
+        frames = {id(kept): kept for kept in self._kept.values()}.values()
+        assert self._bytes == sum(kept.size for kept in frames) <= MAX_BYTES
         assert len(self._over) <= MAX_NUMBERS
         assert not self._running & (self._kept.keys() | self._over.keys())
         assert not self._kept.keys() & self._over.keys()

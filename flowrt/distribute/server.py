@@ -108,7 +108,7 @@ class Server:
         security: Security | None = None,
         insecure: bool = False,
         allowed_ops: Collection[str] = (),
-        log_dir: Path | None = None,
+        log_dir: str | os.PathLike[str] | None = None,
     ) -> None:
         if protocol not in (None, "grpc"):
             raise InvalidArgumentError(f"Server: expected the protocol 'grpc'; got {protocol!r}")
@@ -278,9 +278,7 @@ class Server:
             in_midst = self._worker.serves(token) or self._master.serves(token)
         self._to_master(event)
         self._to_worker(event)
-        if name in self._addresses and self._departures.lose(
-            name, error, in_midst, is_last=not self._links.is_linked(name)
-        ):
+        if name in self._addresses and self._departures.lose(name, error, in_midst):
             self._containers.lose_task(name, error)
         if token in self._masters:
             self._masters.discard(token)

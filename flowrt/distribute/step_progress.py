@@ -25,9 +25,12 @@ class StepProgress:
         """The step's first program runs on the calling thread."""
         self._threads[step] = threading.get_ident()
 
+    def left(self, step: int) -> None:
+        """What the thread runs from now on is not the step's, which may still have tensors to give."""
+        self._threads.pop(step, None)
+
     def end(self, step: int) -> None:
         self._rendezvous.pop(step, None)
-        self._threads.pop(step, None)
 
     def describe(self, step: int) -> str:
         """What the step does now: an operation, or a wait, with who is waited for."""

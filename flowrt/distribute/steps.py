@@ -97,6 +97,8 @@ class Steps:
             self.fail(start, control, failure)
             if not isinstance(failure, Exception):
                 raise
+        finally:
+            self._progress.left(start.step)
 
     def begin(self, start: StartStep) -> StepControl:
         """What ends the step from outside, from now on. Who drives its programs says the end, by `finish` or

@@ -5,7 +5,7 @@ The way of a step, in the order of the modules:
     session       `Session.run`: (fetches, fed tensors) -> `Request`, feed shapes -> `Plan`, both cached
     session_variables, default_session   what is not on that way: variables read and set without operations;
                               which session is the default one
-    request, fetches, feeds    what the caller asks for and gives, checked and converted
+    request, fetches, feeds, elements         what the caller asks for and gives, checked and converted
     compile_step  a request -> a placed subgraph: the passes of flowrt.graph, with their times
     plan          compiles that once, keeps instances, runs a step on one
     streams       one device's subgraph -> which stream runs each node, and who waits for whom

@@ -25,6 +25,7 @@ from flowrt.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
+from flowrt.executor.elements import named_element
 from flowrt.graph.array_values import as_array, check_unmasked
 from flowrt.graph.dlpack import host_array, is_foreign, is_on_host
 from flowrt.graph.graph import Graph, Tensor
@@ -73,13 +74,15 @@ class Feed(NamedTuple):
 
 
 def resolve_feed(graph: Graph, key: Any) -> Tensor:
-    """The tensor that a key of ``feed_dict`` means. Raises `DTypeError` or `InvalidArgumentError`."""
+    """The tensor that a key of ``feed_dict`` means. Raises `DTypeError`, `InvalidArgumentError`
+    or `NotFoundError`.
+    """
     if hasattr(key, "_as_graph_element"):
         raise InvalidArgumentError(
             f"feed_dict: expected a tensor; got the variable {key!r}, each use of which is a read of its "
             "own. Use load() or assign(), or feed the tensor that is read"
         )
-    tensor: Tensor = graph.as_graph_element(key, allow_operation=False)
+    tensor: Tensor = named_element(graph, key, "feed_dict", allow_operation=False)
     if not graph.is_feedable(tensor) or tensor.dtype in (dtypes.resource, dtypes.variant):
         message = f"feed_dict: tensor {tensor.name!r} of dtype {tensor.dtype.name} may not be fed"
         raise tensor.op.error(InvalidArgumentError, message)

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.executor.elements import named_element
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.op_def import Effect
@@ -34,14 +35,15 @@ class Fetches(NamedTuple):
 
 def parse_fetches(graph: Graph, fetches: Any) -> Fetches:
     """``fetches`` resolved against ``graph``. Raises `DTypeError` for what cannot be fetched, naming where it
-    stands, and `InvalidArgumentError` for resources and elements of other graphs.
+    stands, `NotFoundError` for a name that nothing has, and `InvalidArgumentError` for resources and elements
+    of other graphs.
     """
     tensors: list[Tensor] = []
     targets: dict[Operation, None] = {}
 
     def parse(item: Any, path: str) -> Callable[[list[Any]], Any]:
         if isinstance(item, (Tensor, Operation, str)) or hasattr(item, "_as_graph_element"):
-            element = graph.as_graph_element(item)
+            element = named_element(graph, item, path)
             if isinstance(element, Operation):
                 targets[element] = None
                 return lambda values: None

@@ -186,10 +186,11 @@ class Plan:
         rendezvous: LocalRendezvous | None,
     ) -> list[Any]:
         instance = self.begin(feeds, rendezvous)
+        control = control or StepControl()
         try:
-            instance.run(control or StepControl(), self._recorder(recorder), self._seed)
+            instance.run(control, self._recorder(recorder), self._seed)
         except BaseException as error:
-            end_groups(self._ranks, error)
+            end_groups(self._ranks, error, control)
             raise
         return self.finish(instance)
 

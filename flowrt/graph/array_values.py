@@ -78,7 +78,9 @@ def _from_python(value: Any, dtype: DType | None) -> np.ndarray[Any, Any]:
         array = array.astype(np.int64)  # ``[-1, x.shape[1]]``
         value = array.tolist()
     if array.dtype.kind in "SU" and isinstance(value, (str, bytes, list, tuple)):
-        array = np.array(value, object)  # as they are: strings of NumPy's own end before their last zeros
+        exact = np.array(value, object)  # strings of NumPy's own end before their last zeros
+        if all(isinstance(leaf, (str, bytes)) for leaf in exact.flat):
+            array = exact
     if array.dtype.kind in "SUO":
         if array.dtype.kind == "O" and any(isinstance(v, (list, tuple)) for v in array.ravel()):
             raise InvalidArgumentError(f"expected a rectangular nested sequence; got {_brief(value)}")

@@ -12,7 +12,7 @@ from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Zeros
 from flowrt.layers.base import Layer, activation_function, layer_function
-from flowrt.layers.geometry import layout, padding_mode, sizes, transposed_length
+from flowrt.layers.geometry import count, layout, padding_mode, sizes, transposed_length
 from flowrt.variables import Variable
 
 
@@ -45,7 +45,8 @@ class _Conv(Layer):
         **options: Any,
     ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
-        self.filters, self.activation = int(filters), activation_function(activation)
+        self.filters = count(filters, f"{type(self).__name__}: filters")
+        self.activation = activation_function(activation)
         self.use_bias = use_bias
         self.kernel_size = sizes(kernel_size, self.spatial, "kernel_size")
         self.strides = sizes(strides, self.spatial, "strides")

@@ -14,12 +14,15 @@ from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Zeros
 from flowrt.layers.base import Layer, activation_function, layer_function
+from flowrt.layers.geometry import count
 from flowrt.variables import Variable
 
 
 class Dense(Layer):
     """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[...,
     units]``.
+
+    Raises `InvalidArgumentError` for ``units`` that are no whole number.
     """
 
     def __init__(
@@ -39,7 +42,11 @@ class Dense(Layer):
         **options: Any,
     ) -> None:
         super().__init__(trainable, name, activity_regularizer=activity_regularizer, **options)
-        self.units, self.activation, self.use_bias = int(units), activation_function(activation), use_bias
+        self.units, self.activation, self.use_bias = (
+            count(units, "Dense: units"),
+            activation_function(activation),
+            use_bias,
+        )
         self.kernel_initializer, self.bias_initializer = kernel_initializer, bias_initializer
         self.kernel_regularizer, self.bias_regularizer = kernel_regularizer, bias_regularizer
         self.kernel_constraint, self.bias_constraint = kernel_constraint, bias_constraint

@@ -22,6 +22,19 @@ def sizes(value: Any, rank: int, name: str) -> tuple[int, ...]:
     return given
 
 
+def count(value: Any, name: str) -> int:
+    """``value``, how many outputs a layer has: 32, and 32.0 as a division gives it. Raises
+    `InvalidArgumentError`.
+    """
+    try:
+        number = int(value)
+    except (TypeError, ValueError):
+        number = -1
+    if number < 0 or isinstance(value, str) or (isinstance(value, float) and number != value):
+        raise InvalidArgumentError(f"{name}: expected a whole number, 0 or more; got {value!r}")
+    return number
+
+
 def padding_mode(value: Any, causal: bool = False) -> str:
     """ "VALID", "SAME" or, where it is allowed, "CAUSAL". Raises `InvalidArgumentError`."""
     allowed = ("VALID", "SAME", "CAUSAL") if causal else ("VALID", "SAME")

@@ -107,3 +107,9 @@ class Transport(ABC):
         `UnauthenticatedError` where the listener refuses the token, has another authority's certificate, or
         only one of the two has TLS, `FailedPreconditionError` where it speaks another version.
         """
+
+    def listens_like(self, other: Transport) -> bool:
+        """Whether listeners of both let in the same peers, and carry their frames by the same kinds: then
+        one can stand for the other.
+        """
+        return self is other

@@ -40,7 +40,7 @@ counts.
 
 _REASONS = {
     "Stream removed": DIED,  # of one that was open
-    "Connection refused": "refused",
+    "Connection refused": "refused; is it started?",
     "No route to host": "no route",
     "Network is unreachable": "no route",
     "Name or service not known": "name not found",

@@ -93,6 +93,11 @@ class _GrpcTransport(Transport):
             stream.cancel()
             raise
 
+    def listens_like(self, other: Transport) -> bool:
+        if not isinstance(other, _GrpcTransport):
+            return False
+        return (self._security, self._kinds) == (other._security, other._kinds)
+
     def _terms(self, address: str) -> Terms:
         host = address.rpartition(":")[0].strip("[]")
         return Terms(host, self._kinds, self._security, self._allocate, self._world)

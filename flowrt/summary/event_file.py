@@ -127,7 +127,7 @@ def _check(data: bytes, stored: bytes, name: str, record: int, part: str) -> Non
 
 def read_events(path: str | os.PathLike[str], patience_s: float = 0.0) -> Iterator[Event]:
     """Yield every event of the file as it is now, the one with the file version first. For the rest of a last
-    record that somebody is writing it waits until the file has not grown for ``patience_s`` seconds.
+    record that somebody is writing it waits until the file has not been written for ``patience_s`` seconds.
 
     Raises NotFoundError when there is no such file, and DataLossError, with the byte offset of the record,
     where the file is damaged or ends within a record: all events before it have been yielded by then. An
@@ -145,7 +145,8 @@ def read_events(path: str | os.PathLike[str], patience_s: float = 0.0) -> Iterat
 
 def _reaches(file: io.BufferedReader, end: int, patience_s: float) -> bool:
     """Whether ``file`` has ``end`` bytes, or grows to them without a pause of ``patience_s`` seconds."""
-    size, since = _size(file), time.monotonic()
+    size, age = _size(file), time.time() - os.fstat(file.fileno()).st_mtime
+    since = time.monotonic() - max(0.0, age)
     while size < end and time.monotonic() - since < patience_s:
         time.sleep(POLL_S)
         before, size = size, _size(file)

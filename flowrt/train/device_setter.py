@@ -8,6 +8,7 @@ the same order, so all choose the same parameter server for each: that is what m
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias, final
 
@@ -38,12 +39,18 @@ def replica_device_setter(
     ``cluster``, a `ClusterSpec` or what one is made of, tells how many tasks there are; else ``ps_tasks``
     does. None, which as a scope has no effect but to clear outer ones, when there are no parameter servers.
     What an inner scope asks for wins, field by field; with ``merge_devices=False`` it is all that counts.
-    Raises `DTypeError` for a strategy that cannot be called.
+    Raises `DTypeError` for a strategy that cannot be called, `InvalidArgumentError` for ``ps_tasks`` that are
+    no number of tasks.
     """
     if cluster is not None:
         job = parse_device(ps_device).job
         spec = ClusterSpec(cluster)
         ps_tasks = spec.num_tasks(job) if job in spec.jobs else 0
+    is_whole = isinstance(ps_tasks, numbers.Integral)
+    if not is_whole or ps_tasks < 0:
+        raise InvalidArgumentError(
+            f"replica_device_setter: expected ps_tasks >= 0, a whole number; got {ps_tasks!r}"
+        )
     if ps_tasks == 0:
         return None
     strategy = RoundRobinStrategy(ps_tasks) if ps_strategy is None else ps_strategy

@@ -11,6 +11,7 @@ has left.
 
 from __future__ import annotations
 
+import numbers
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple, TypeAlias
@@ -257,8 +258,10 @@ def _batches(
     threads: int = 1,
 ) -> Any:
     """Batches of the elements ``sources``, each of which ``threads`` threads give to the queue. Raises
-    `InvalidArgumentError` for a queue without room.
+    `InvalidArgumentError` for a queue without room and for batches of nothing.
     """
+    _check_positive(what.name, "batch_size", what.size)
+    _check_positive(what.name, "num_threads", threads)
     if what.capacity <= what.reserve:
         least = f"more than min_after_dequeue={what.reserve}" if what.reserve else "1 or more"
         raise InvalidArgumentError(f"{what.name}: expected a capacity of {least}; got {what.capacity}")
@@ -272,6 +275,13 @@ def _batches(
         _summarize(queue, what)
         take = queue.dequeue_up_to if what.may_be_smaller else queue.dequeue_many
         return _as_source(sources[0], take(what.size, name=what.name))
+
+
+def _check_positive(name: str, argument: str, value: Any) -> None:
+    """Of a size that is a tensor the step tells."""
+    is_wrong = value < 1 if isinstance(value, numbers.Integral) else isinstance(value, str | float | None)
+    if is_wrong:
+        raise InvalidArgumentError(f"{name}: expected {argument} >= 1, a whole number; got {value!r}")
 
 
 def _components(source: Any) -> list[Any]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from flowrt.distribute.departures import Departures
+from flowrt.distribute.server import Server
 from flowrt.distribute.waits import CONNECT_S
 from flowrt.errors import UnavailableError
 
 TASK, ERROR = "/job:worker/replica:0/task:1", UnavailableError("no goodbye")
 
 
-def lose(departures, in_midst=False, is_last=True):
-    return departures.lose(TASK, ERROR, in_midst, is_last)
+def lose(departures, in_midst=False):
+    return departures.lose(TASK, ERROR, in_midst)
 
 
 def test_who_never_had_a_session_is_missed_until_it_is_back():
@@ -25,6 +26,7 @@ def test_who_never_had_a_session_is_missed_until_it_is_back():
 def test_nobody_is_missed_for_ever():
     now = [100.0]
     departures = Departures(lambda: now[0])
+    departures.come(TASK)
     assert lose(departures)
     now[0] += CONNECT_S
     assert departures.missing() == {TASK: ERROR}
@@ -34,6 +36,7 @@ def test_nobody_is_missed_for_ever():
 
 def test_who_closed_its_sessions_is_not_missed():
     departures = Departures()
+    departures.come(TASK)
     departures.serve(TASK)
     assert not lose(departures)
     assert departures.missing() == {}
@@ -41,20 +44,36 @@ def test_who_closed_its_sessions_is_not_missed():
 
 def test_who_was_cut_off_in_a_session_is_missed():
     departures = Departures()
+    departures.come(TASK)
     departures.serve(TASK)
     assert lose(departures, in_midst=True)
 
 
 def test_of_two_connections_the_last_counts_and_both_are_remembered():
     departures = Departures()
+    departures.come(TASK)
+    departures.come(TASK)
     departures.serve(TASK)
-    assert not lose(departures, in_midst=True, is_last=False)
+    assert not lose(departures, in_midst=True)
     assert lose(departures)
 
 
 def test_a_life_that_ended_well_says_nothing_of_the_next():
     departures = Departures()
+    departures.come(TASK)
     departures.serve(TASK)
     assert not lose(departures)
     departures.come(TASK)
     assert lose(departures)
+
+
+def test_a_task_that_ended_well_and_whose_two_connections_are_lost_at_once_is_not_missed():
+    """Neither is among the links any more when the server is told of the first."""
+    server = Server({"worker": ["127.0.0.1:21000", "127.0.0.1:21001"]}, "worker", 0, start=False)
+    for _ in range(2):
+        server.came(TASK)
+    server._departures.serve(TASK)
+    for number in range(2):
+        server.lost(f"{TASK}#{number}", TASK, ERROR)
+    server.stop()
+    assert server._departures.missing() == {}

@@ -97,3 +97,9 @@ def test_the_graph_of_another_process_is_checked() -> None:
         with pytest.raises(tf.errors.ResourceExhaustedError, match="characters in a name"):
             session.run(long)
         assert session.run(tf.placeholder_with_default(1.0, []) + 1.0) == 2.0
+
+
+def test_the_folder_of_records_may_be_a_string(tmp_path: Path) -> None:
+    observer = Observer(HERE, 1, str(tmp_path / "records"))
+    observer.aborted(3, tf.errors.AbortedError("x"))
+    assert [record.task for record in read_records(tmp_path / "records")] == [HERE]

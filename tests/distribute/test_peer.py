@@ -331,3 +331,19 @@ def test_a_message_that_cannot_be_taken_ends_its_request_alone(pair: Pair) -> No
     pair.deliver()
     assert [body.step for _, _, body in pair.called.requests] == [1]
     assert not pair.peer.is_lost
+
+
+def test_a_message_of_several_answers_that_cannot_be_taken_ends_all_their_requests(pair: Pair) -> None:
+    got: list[Any] = []
+    dones = [functools.partial(lambda i, message, error: got.append((i, error)), i) for i in range(3)]
+    pair.peer.ask_all(Message(pb.RecvTensor(step=1, keys=["a", "b", "c"])), dones)
+    pair.deliver()
+    ((peer, first, _),) = pair.called.requests
+    values = [np.int32(i) for i in range(2)]
+    frame = encode(first, Message(pb.Done(), values), is_answer=True, also=[first + 2])
+    envelope = pb.Envelope.FromString(frame.header)
+    envelope.tensors[1].dtype = 99
+    peer.connection.send(envelope.SerializeToString())
+    pair.deliver()
+    assert [i for i, error in got if error is not None] == [0, 2]
+    assert not pair.peer.is_lost

@@ -20,7 +20,7 @@ def test_a_request_is_news_once() -> None:
     cache = ResponseCache()
     assert cache.begin(7) is None
     assert cache.begin(7) is State.RUNNING
-    cache.answer(7, frame(b"its answer"))
+    cache.answer([7], frame(b"its answer"))
     assert cache.begin(7) == frame(b"its answer")
     cache.settle([7])
     assert cache.begin(7) is State.SETTLED
@@ -30,7 +30,7 @@ def test_what_is_kept_does_not_change_with_the_memory_that_it_left_from() -> Non
     cache = ResponseCache()
     cache.begin(1)
     sent = frame(b"", 100)
-    assert cache.answer(1, sent)
+    assert cache.answer([1], sent)
     sent.payload[0][:] = 9
     kept = cache.begin(1)
     assert isinstance(kept, Frame)
@@ -40,7 +40,7 @@ def test_what_is_kept_does_not_change_with_the_memory_that_it_left_from() -> Non
 def test_a_large_answer_runs_until_it_has_left_and_is_not_kept() -> None:
     cache = ResponseCache()
     cache.begin(1)
-    assert not cache.answer(1, frame(b"", MAX_KEPT + 1))
+    assert not cache.answer([1], frame(b"", MAX_KEPT + 1))
     assert cache.begin(1) is State.RUNNING
     cache.sent(1)
     assert cache.begin(1) is State.DROPPED
@@ -51,22 +51,35 @@ def test_a_step_that_runs_is_known_however_many_requests_came_after_it() -> None
     cache.begin(0)
     for number in range(1, 2 * MAX_NUMBERS):
         cache.begin(number)
-        cache.answer(number, frame(b"x"))
+        cache.answer([number], frame(b"x"))
         cache.settle([number])
     assert cache.begin(0) is State.RUNNING
     cache.check()
 
 
-def test_a_frame_of_several_answers_counts_once() -> None:
+def test_a_frame_of_several_answers_counts_until_the_last_is_settled() -> None:
     cache, shared = ResponseCache(), frame(b"x" * 100)
-    for number in range(10):
-        cache.begin(number)
-        assert cache.answer(number, shared, 10)
-        assert cache.begin(number) is shared
-    assert cache._bytes == 100
-    cache.settle(range(10))
+    numbers = range(10)
+    assert [cache.begin(number) for number in numbers] == [None] * 10
+    assert cache.answer(numbers, shared)
+    assert all(cache.begin(number) is shared for number in numbers)
+    for number in numbers:
+        assert cache._bytes == 100
+        cache.check()
+        cache.settle([number])
     assert cache._bytes == 0
     cache.check()
+
+
+def test_shared_frames_go_whole_when_there_is_no_room() -> None:
+    cache = ResponseCache()
+    for number in range(0, 2400, 2):
+        cache.begin(number)
+        cache.begin(number + 1)
+        cache.answer((number, number + 1), frame(b"x" * 1000))
+        cache.settle([number])
+        cache.check()
+    assert cache.begin(1) is State.DROPPED
 
 
 class Asked(RuleBasedStateMachine):
@@ -107,7 +120,7 @@ class Asked(RuleBasedStateMachine):
     def answer(self, data: st.DataObject, size: int) -> None:
         number = data.draw(st.sampled_from(sorted(self.begun - self.answers.keys())))
         self.answers[number] = frame(bytes(size))
-        if not self.cache.answer(number, self.answers[number]):
+        if not self.cache.answer([number], self.answers[number]):
             self.cache.sent(number)
 
     @precondition(lambda self: self.answers)

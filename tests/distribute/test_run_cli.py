@@ -369,7 +369,11 @@ def test_hosts_share_a_cluster(script: Callable[[str], str], capfd: pytest.Captu
         (["no-such-script.py"], "expected a Python file; got 'no-such-script.py'"),
         (["--nproc", "0", "x.py"], "expected a number of at least 1; got 0"),
         (["--max-restarts", "-1", "x.py"], "expected a number of at least 0"),
-        ([], "the following arguments are required: script"),
+        ([], "the following arguments are required: script\n"),
+        (
+            ["--log-dir", __file__, __file__],
+            f"--log-dir: expected a directory that can be made; got '{__file__}'",
+        ),
         (["--nope", "x.py"], "unrecognized arguments: --nope"),
     ],
 )
@@ -379,7 +383,9 @@ def test_mistakes(words: list[str], said: str, capsys: pytest.CaptureFixture[str
     except SystemExit as ended:
         status = ended.code
     assert status == 2
-    assert said in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert said in err
+    assert err.count("\n") == 1
 
 
 def test_how_an_end_is_told() -> None:

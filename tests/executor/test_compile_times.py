@@ -55,7 +55,9 @@ def test_the_environment_asks_for_the_line() -> None:
     assert "compiled" not in run_with("error")
 
 
-def test_an_unknown_level_is_named() -> None:
-    said = run_with("loud")
-    assert "FLOWRT_LOG" in said
-    assert "'loud'" in said
+def test_an_unknown_level_is_refused() -> None:
+    with pytest.raises(subprocess.CalledProcessError) as failed:
+        run_with("loud")
+    said = failed.value.stderr
+    expected = "FLOWRT_LOG: expected one of debug, info, warn, warning, error, fatal; got 'loud'"
+    assert said.endswith(f"InvalidArgumentError: {expected}\n")

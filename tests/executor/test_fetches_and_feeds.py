@@ -71,6 +71,13 @@ def test_strings_keep_their_last_zeros(session):
     assert found[4].tolist() == [b"\0", b"b"]
 
 
+@pytest.mark.parametrize("texts", [[np.array("a"), "b"], [[np.array(b"a")], ["b"]], np.array(["a", "b"])])
+def test_strings_may_be_arrays_of_one(session, texts):
+    fed = tf.placeholder(tf.string)
+    for found in session.run([tf.constant(texts), fed], {fed: texts}):
+        assert found.ravel().tolist() == [b"a", b"b"]
+
+
 def test_the_same_tensor_may_be_fetched_often(session):
     a = tf.constant([1.0]) + 1
     first, (second, third) = session.run([a, (a, a)])

@@ -341,7 +341,8 @@ def test_who_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("address", "reason"), [("no-such-host.invalid:1", "name not found"), ("127.0.0.1:1", "refused")]
+    ("address", "reason"),
+    [("no-such-host.invalid:1", "name not found"), ("127.0.0.1:1", "refused; is it started")],
 )
 def test_the_reason_why_a_peer_cannot_be_reached(address: str, reason: str) -> None:
     with pytest.raises(UnavailableError, match=f"{address}: {reason}"):

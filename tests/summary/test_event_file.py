@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import resource
 import struct
 import subprocess
@@ -320,6 +321,16 @@ def test_the_rest_of_a_record_that_is_being_written_is_waited_for(
         read += reading
         writer.join()
         assert read == events
+
+
+def test_a_file_that_nobody_has_written_to_for_long_is_not_waited_for(
+    small_file: tuple[Path, list[Event], list[int]],
+) -> None:
+    path, _, _ = small_file
+    path.write_bytes(path.read_bytes()[:-1])
+    os.utime(path, (0, 0))
+    with pytest.raises(errors.DataLossError, match="incomplete record"):
+        list(read_events(path, patience_s=10_000_000))
 
 
 @given(st.binary(max_size=200))

@@ -53,7 +53,8 @@ def form_mesh(membership: Membership, transport: Transport) -> Mesh:
 
     Raises `DeadlineExceededError`, which names who did not come within ``timeout_s``; `InvalidArgumentError`
     where another rank knows another group of this key, `FailedPreconditionError` where one has another
-    version, `AlreadyExistsError` where the port is taken, or two ranks are one.
+    version, `AlreadyExistsError` where the port is taken, also by a group of this process whose transport
+    listens otherwise, or two ranks are one.
     """
     if membership.size > 1 and not membership.addresses:
         raise InvalidArgumentError(f"{membership}: expected the addresses of its ranks; got none")
@@ -99,7 +100,7 @@ class _Listening:
     """One listener and its door, for so many groups."""
 
     def __init__(self, address: str, transport: Transport) -> None:
-        self.door = GroupDoor()
+        self.door, self.transport = GroupDoor(), transport
         self.listener = transport.listen(address, self.door.accept)
         self.groups = 0
 
@@ -107,7 +108,7 @@ class _Listening:
 @final
 class _SharedListener(Listener):
     """One group's part of what listens at ``address``: that ends with the last group. Raises as
-    `Transport.listen`.
+    `Transport.listen`, and `AlreadyExistsError` where it lets others in than ``transport`` would.
     """
 
     def __init__(self, address: str, transport: Transport) -> None:
@@ -116,6 +117,11 @@ class _SharedListener(Listener):
             if address not in _listening:
                 _listening[address] = _Listening(address, transport)
             shared = _listening[address]
+            if not transport.listens_like(shared.transport):
+                raise AlreadyExistsError(
+                    f"{address}: expected the security and kind of transport by which another group of this"
+                    " process listens here; got others. Give both groups alike ones, or each its own address"
+                )
             shared.groups += 1
         self.door, self._is_closed = shared.door, False
 

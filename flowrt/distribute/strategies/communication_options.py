@@ -7,7 +7,7 @@ from enum import Enum
 from typing import final
 
 from flowrt import dtypes
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
 
 BYTES_PER_PACK = 25 << 20
 """Of a bucket: as PyTorch's DistributedDataParallel has it. A larger one hides less of the communication
@@ -32,7 +32,7 @@ class CommunicationOptions:
     a worker waits for another that has not come or lives, None: ``FLOWRT_CONNECT_TIMEOUT`` (60).
 
     ``compression`` is the dtype in which floating gradients travel and are summed ("float16", "bfloat16"),
-    None: their own. Raises `InvalidArgumentError`.
+    None: their own. Raises `InvalidArgumentError`, `DTypeError` for another ``implementation``.
     """
 
     bytes_per_pack: int = 0
@@ -46,6 +46,11 @@ class CommunicationOptions:
         if self.bytes_per_pack < 0:
             raise InvalidArgumentError(
                 f"CommunicationOptions: expected bytes_per_pack >= 0; got {self.bytes_per_pack}"
+            )
+        if not isinstance(self.implementation, CommunicationImplementation):
+            raise DTypeError(
+                "CommunicationOptions: expected an implementation that is a CommunicationImplementation, one"
+                f" of {', '.join(CommunicationImplementation.__members__)}; got {self.implementation!r}"
             )
         if self.compression not in (None, "float16", "bfloat16"):
             raise InvalidArgumentError(

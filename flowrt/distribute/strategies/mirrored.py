@@ -8,7 +8,7 @@ that of Goyal et al. 2017.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from flowrt.config import list_physical_devices
@@ -30,14 +30,21 @@ class MirroredStrategy(Strategy):
     ``cross_device_ops`` says how values are reduced, by default `ReductionToEachDevice`. Several CPU
     devices or parts of a GPU take ``ConfigProto(device_count={"CPU": 2})`` or
     ``GPUOptions.experimental.virtual_devices``. Raises `InvalidArgumentError` for no devices or one that is
-    named twice.
+    named twice, `DTypeError` for ``cross_device_ops`` of another type.
     """
 
     def __init__(
         self, devices: Sequence[str] | None = None, cross_device_ops: CrossDeviceOps | None = None
     ) -> None:
         chosen = default_devices() if devices is None else canonical_devices(devices, "MirroredStrategy")
-        super().__init__(MirroredExtended(self, chosen, cross_device_ops or ReductionToEachDevice()))
+        ops = ReductionToEachDevice() if cross_device_ops is None else cross_device_ops
+        if not isinstance(ops, CrossDeviceOps):
+            raise DTypeError(
+                "MirroredStrategy: expected cross_device_ops that are a CrossDeviceOps, as NcclAllReduce(),"
+                " HierarchicalCopyAllReduce(), ReductionToOneDevice() or ReductionToEachDevice();"
+                f" got {ops!r}"
+            )
+        super().__init__(MirroredExtended(self, chosen, ops))
 
 
 class MirroredExtended(StrategyExtended):
@@ -62,7 +69,9 @@ def canonical_devices(devices: Sequence[str], what: str) -> tuple[str, ...]:
     """``devices`` by their full form. Raises `DTypeError` for what is no list of names,
     `InvalidArgumentError` for an empty one, for a name without a type and for one that comes twice.
     """
-    if isinstance(devices, str) or not all(isinstance(device, str) for device in devices):
+    given: Any = devices
+    are_names = isinstance(given, Iterable) and all(isinstance(device, str) for device in given)
+    if isinstance(given, str) or not are_names:
         raise DTypeError(f"{what}: expected a list of device names; got {devices!r}")
     names = tuple(_canonical(device, what) for device in devices)
     if not names or len(set(names)) < len(names):

@@ -41,7 +41,7 @@ from flowrt.distribute.strategies.partitioned_variable import PartitionedVariabl
 from flowrt.distribute.strategies.strategy import Strategy
 from flowrt.distribution_context import DistributionContext, entered_context
 from flowrt.dtypes import as_dtype
-from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, OpError
 from flowrt.executor.config import ConfigProto
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
@@ -305,7 +305,12 @@ def _resolver_here() -> ClusterResolver:
 
 
 def _place_of(resolver: ClusterResolver) -> _Place:
-    """Raises `InvalidArgumentError` for a task that is no worker."""
+    """Raises `InvalidArgumentError` for a task that is no worker, `DTypeError` for another ``resolver``."""
+    if not isinstance(resolver, ClusterResolver):
+        raise DTypeError(
+            "ParameterServerStrategy: expected a cluster_resolver that is a ClusterResolver; got"
+            f" {resolver!r}"
+        )
     spec = resolver.cluster_spec()
     if not spec:
         return _Place(["/device:CPU:0"], [], [""], 0, "/device:CPU:0")

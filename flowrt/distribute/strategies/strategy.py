@@ -8,6 +8,7 @@ replicas have. What differs between kinds of strategies is behind `StrategyExten
 from __future__ import annotations
 
 import contextlib
+import numbers
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -245,9 +246,10 @@ class Strategy:
         With ``steps_per_loop`` that many such steps are one loop in the graph, so a session call runs all of
         them; the result is the last one's. Raises `InvalidArgumentError` for less than one step.
         """
-        if steps_per_loop < 1:
+        is_whole = isinstance(steps_per_loop, numbers.Integral)
+        if not is_whole or steps_per_loop < 1:
             raise InvalidArgumentError(
-                f"experimental_run: expected steps_per_loop >= 1; got {steps_per_loop}"
+                f"experimental_run: expected steps_per_loop >= 1; got {steps_per_loop!r}"
             )
 
         def step() -> Structure:

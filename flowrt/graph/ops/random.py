@@ -9,6 +9,7 @@ the excluded upper bound.
 from __future__ import annotations
 
 import functools
+import numbers
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -16,7 +17,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
 from flowrt.graph.op_def import (
@@ -42,8 +43,13 @@ SEEDS = {"seed": attr_int(0), "seed2": attr_int(0)}
 _MAX_SEED = 2**31 - 1
 
 
-def set_random_seed(seed: int) -> None:
-    """Seed the default graph: random ops made from here on repeat their draws in every session."""
+def set_random_seed(seed: int | None) -> None:
+    """Seed the default graph: random ops made from here on repeat their draws in every session. None: no
+    seed. Raises `DTypeError` for what is no whole number.
+    """
+    is_whole = isinstance(seed, numbers.Integral)
+    if not is_whole and seed is not None:
+        raise DTypeError(f"set_random_seed: expected a whole number; got {seed!r}")
     get_default_graph().seed = seed
 
 

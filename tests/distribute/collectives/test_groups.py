@@ -26,6 +26,8 @@ from flowrt.errors import (
 )
 from flowrt.graph.collectives.algorithms import ALGORITHMS, algorithms_for
 from flowrt.graph.collectives.algorithms import Group as Places
+from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_collectives import CollectiveCall, arrays
 from tests.distribute.collectives.group_parts import (
     SOON_S,
@@ -325,26 +327,6 @@ def test_a_step_ends_with_its_deadline(lowering: str) -> None:
 
 
 @pytest.mark.parametrize("lowering", ["native", "ring"])
-@pytest.mark.parametrize("kind", ["grpc", "shared_memory"])
-def test_data_that_ends_at_one_rank_ends_the_steps_of_all(kind: str, lowering: str) -> None:
-    def at_the_end(part: JoinedGroup) -> Any:
-        def build(devices: list[str]) -> list[Any]:
-            value = tf.data.Dataset.from_tensor_slices(np.zeros((0, 4))).make_one_shot_iterator().get_next()
-            return collectives.all_reduce([value], group=part.group, lowering=lowering)
-
-        return run_graph(part.group, build)
-
-    others = all_reduce_body(np.ones(4), lowering=lowering)
-    with parts_of([(0,), (1,), (2,)], kind) as joined:
-        errors = at_once(joined, [others, at_the_end, others])
-        again = at_once(joined, [others] * 3)
-    assert [type(error) for error in errors] == [tf.errors.OutOfRangeError] * 3
-    assert "rank 1" in errors[0].message
-    assert "end of data" in errors[0].message
-    assert all(isinstance(error, OpError) for error in again)  # the group has ended
-
-
-@pytest.mark.parametrize("lowering", ["native", "ring"])
 def test_a_rank_that_leaves_is_named(lowering: str) -> None:
     def leave(part: JoinedGroup) -> None:
         part.close()
@@ -412,6 +394,31 @@ def test_groups_that_listen_at_the_same_addresses_end_one_after_the_other() -> N
             for part in parts:
                 part.close()
             np.testing.assert_array_equal(results, [[[2.0] * 4]] * 2)
+
+
+@pytest.mark.parametrize(
+    ("security", "kind"), [(Security(token="secret"), "grpc"), (Security(), "tcp")], ids=["security", "kind"]
+)
+def test_groups_that_listen_at_the_same_addresses_let_in_the_same_ranks(
+    security: Security, kind: str
+) -> None:
+    with ReservedPorts(2) as reserved, ThreadPoolExecutor(2) as pool:
+        addresses = [f"127.0.0.1:{port}" for port in reserved.ports]
+
+        def form(key: str, ranks: Sequence[int], *terms: Any) -> list[JoinedGroup]:
+            def come(rank: int) -> JoinedGroup:
+                return join(Group(key, 2, (rank,)), addresses, "grpc", SOON_S, new_transport(*terms))
+
+            return list(pool.map(come, ranks))
+
+        parts = form("open", (0, 1), Security(), "grpc")
+        with pytest.raises(AlreadyExistsError, match="expected the security and kind of transport"):
+            form("strict", (0,), security, kind)
+        for part in parts:
+            part.close()
+        strict = [form(key, (0, 1), security, kind) for key in ("strict", "as strict")]
+        for part in [*strict[0], *strict[1]]:
+            part.close()
 
 
 def test_joining_without_the_others() -> None:

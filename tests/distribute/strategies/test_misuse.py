@@ -211,6 +211,36 @@ def test_one_device_is_one_name(device) -> None:
         D.OneDeviceStrategy(device)
 
 
+@pytest.mark.parametrize("ops", ["ring", D.NcclAllReduce, 0])
+def test_cross_device_ops_are_an_object(ops) -> None:
+    with pytest.raises(tf.errors.DTypeError, match=r"MirroredStrategy: expected .*CrossDeviceOps.*; got "):
+        D.MirroredStrategy(["/cpu:0"], cross_device_ops=ops)
+
+
+def test_communication_is_one_that_there_is() -> None:
+    with pytest.raises(tf.errors.DTypeError, match="one of AUTO, RING, NCCL; got 'ring'"):
+        D.experimental.MultiWorkerMirroredStrategy("ring")
+
+
+def test_a_cluster_is_told_by_a_resolver() -> None:
+    with pytest.raises(tf.errors.DTypeError, match=r"expected a cluster_resolver that .*; got 'ring'"):
+        D.experimental.ParameterServerStrategy("ring")
+
+
+@pytest.mark.parametrize("devices", [3, "/cpu:0", [3]])
+def test_devices_are_names(devices) -> None:
+    with pytest.raises(tf.errors.DTypeError, match="MirroredStrategy: expected a list of device names; got"):
+        D.MirroredStrategy(devices)
+
+
+@pytest.mark.parametrize("steps", ["ten", 2.5, None, 0])
+def test_steps_per_loop_is_a_number_of_steps(steps) -> None:
+    with pytest.raises(
+        tf.errors.InvalidArgumentError, match=rf"expected steps_per_loop >= 1.*; got {steps!r}$"
+    ):
+        mirrored(2).experimental_run(lambda: tf.constant(1), steps_per_loop=steps)
+
+
 @pytest.mark.parametrize("make", [lambda: mirrored(2), D.get_strategy])
 @pytest.mark.parametrize("args", [lambda: tf.constant([1.0, 2.0]), lambda: 3, lambda: "ab"])
 def test_arguments_are_a_tuple(make, args) -> None:
