@@ -191,9 +191,11 @@ def test_another_task_at_the_address_is_dialled_once(network: Network, here: Nod
     """Time does not mend it. Whoever asks is told."""
     other = Node(network, OTHER)
     other.listen(ADDRESSES[THERE])
-    here.links.meet(THERE, 0.5)
+    here.on_dial = lambda: here.dials > 1 and here.links.close("it dials again")
+    meet(here)
     here.do()
     assert (here.dials, here.peers) == (1, [])
+    here.on_dial = lambda: None
     (error,) = asked_once(here)
     assert f"expected {THERE}" in error.message
 
