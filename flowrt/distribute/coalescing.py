@@ -2,9 +2,10 @@
 
     begin() --> the thread runs: add(peer, ...), add(peer, ...), ... --> end(): one message a peer
 
-To send a message takes longer than to fill it: ten scalars in one take a fifth of the time. A tensor is held
-back until `end`, so who begins must be known to end soon: who looks for tensors that others ask for, and who
-runs a short part (`flowrt.distribute.part`).
+To send a message takes longer than to fill it: ten scalars in one take a fifth of the time. The first tensor
+for a peer goes at once, since it may be the only one; those behind it are held back until `end` (Nagle,
+"Congestion Control in IP/TCP Internetworks", RFC 896, 1984). So who begins must be known to end soon: who looks
+for tensors that others ask for, and who runs a short part (`flowrt.distribute.part`).
 """
 
 from __future__ import annotations
@@ -45,23 +46,30 @@ class CoalescedAnswers:
         return True
 
     def add(self, peer: Peer, request_id: int, value: Any, sent: Callable[[], None]) -> bool:
-        """Answer a request for a tensor at the `end`, and call ``sent`` then. False: it has to be answered by
-        itself.
+        """Answer a request for a tensor at the `end`, and call ``sent`` then. False: it has to be answered at
+        once, by itself.
         """
         answers = self._here.answers
-        if answers is None or not _is_small(value):
+        if answers is None:
             return False
-        together = answers.setdefault(peer, [])
+        together = answers.get(peer)
+        if together is None:
+            answers[peer] = []
+            return False
+        if not _is_small(value):
+            return False
         together.append(TensorAnswer(request_id, value, sent))
         if len(together) == MAX_TOGETHER:
-            peer.answer_together(answers.pop(peer))
+            answers[peer] = []
+            peer.answer_together(together)
         return True
 
     def end(self) -> None:
         """Send what was held back since `begin`."""
         answers, self._here.answers = self._here.answers, None
         for peer, together in (answers or {}).items():
-            peer.answer_together(together)
+            if together:
+                peer.answer_together(together)
 
 
 def _is_small(value: Any) -> bool:

@@ -48,12 +48,22 @@ def given() -> Given:
     return Given()
 
 
-def test_what_is_added_until_the_end_is_one_message_a_peer(given: Given) -> None:
+def test_what_is_added_behind_the_first_until_the_end_is_one_message_a_peer(given: Given) -> None:
+    for _ in range(2):
+        assert given.answers.begin()
+        assert not any([given.add(given.one, 0), given.add(given.other, 6)])
+        assert all([given.add(given.one, 1), given.add(given.other, 7), given.add(given.one, 2)])
+        assert given.one.messages == []
+        given.answers.end()
+        assert (given.one.messages, given.other.messages) == ([[1, 2]], [[7]])
+        given.one.messages, given.other.messages = [], []
+
+
+def test_of_one_tensor_nothing_is_held_back(given: Given) -> None:
     assert given.answers.begin()
-    assert all([given.add(given.one, 1), given.add(given.other, 7), given.add(given.one, 2)])
-    assert given.one.messages == []
+    assert not given.add(given.one, 0)
     given.answers.end()
-    assert (given.one.messages, given.other.messages) == ([[1, 2]], [[7]])
+    assert given.one.messages == []
 
 
 def test_outside_of_it_nothing_is_held_back(given: Given) -> None:
@@ -78,12 +88,14 @@ def test_outside_of_it_nothing_is_held_back(given: Given) -> None:
 )
 def test_what_is_large_or_no_number_goes_by_itself(given: Given, value: Any) -> None:
     assert given.answers.begin()
+    assert not given.add(given.one, 0)
     assert not given.add(given.one, 1, value)
     assert given.add(given.one, 2, np.zeros(SMALL_BYTES, np.uint8))
 
 
 def test_a_message_has_only_so_many(given: Given) -> None:
     assert given.answers.begin()
+    assert not given.add(given.one, -1)
     for number in range(2 * MAX_TOGETHER + 1):
         assert given.add(given.one, number)
     assert [len(ids) for ids in given.one.messages] == [MAX_TOGETHER] * 2
@@ -135,7 +147,7 @@ def test_a_short_parts_scalars_travel_together(
     scalars = []
     with tf.Graph():
         x = tf.placeholder(tf.float32, [])
-        for number in range(2 * MAX_TOGETHER):
+        for number in range(2 * MAX_TOGETHER + 1):
             with tf.device("/job:worker/task:1"):
                 made = x + float(number)
             with tf.device("/job:worker/task:0"):
@@ -143,5 +155,5 @@ def test_a_short_parts_scalars_travel_together(
         with tf.Session(servers[0].target) as session:
             for step in range(5):
                 got = session.run(scalars, {x: float(step)})
-                assert got == [2.0 * (step + number) for number in range(2 * MAX_TOGETHER)]
+                assert got == [2.0 * (step + number) for number in range(2 * MAX_TOGETHER + 1)]
     assert sent[MAX_TOGETHER - 1] == 2 * 5
