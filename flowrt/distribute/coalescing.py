@@ -4,8 +4,8 @@
 
 To send a message takes longer than to fill it: ten scalars in one take a fifth of the time. The first tensor
 for a peer goes at once, since it may be the only one; those behind it are held back until `end` (Nagle,
-"Congestion Control in IP/TCP Internetworks", RFC 896, 1984). So who begins must be known to end soon: who looks
-for tensors that others ask for, and who runs a short part (`flowrt.distribute.part`).
+"Congestion Control in IP/TCP Internetworks", RFC 896, 1984). So who begins must be known to end soon: who
+looks for tensors that others ask for, and who runs a short part (`flowrt.distribute.part`).
 """
 
 from __future__ import annotations
