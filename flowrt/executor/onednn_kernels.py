@@ -47,7 +47,8 @@ takes 6; larger ones OpenBLAS does with threads, which keep the cores for anothe
 
 MAX_PRODUCT = 1 << 30
 """Multiplications in the largest product of two matrices that oneDNN does. On two cores it takes 0.7 to 0.96
-of OpenBLAS's time for 2**24 to 2**29 of them and as long for 2**30, but 1.4 to 1.9 for 1536**3, 3 for 3072**3.
+of OpenBLAS's time for 2**24 to 2**29 of them and as long for 2**30, but 1.4 to 1.9 for 1536**3 and three
+times as long for 3072**3.
 """
 
 MAX_KNOWN = 1024
