@@ -139,11 +139,9 @@ class Server:
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
         self._containers = Containers(self._departures.missing)
         self._serial = itertools.count(1)
-        self._own: dict[int, Done] = {}
-        """What this task and the sessions of its process ask it, by request."""
+        self._own: dict[int, Done] = {}  # what this task and the sessions of its process ask it, by request
         self._here = threading.local()
-        self._masters: set[str] = set()
-        """Who has had sessions here and is still there."""
+        self._masters: set[str] = set()  # who has had sessions here and is still there
         self._job_end: tuple[float, str, bool] | None = None
         """When the job has ended, if nobody begins a session before; and what is said of it."""
         self._is_joined, self._job_grace_s, self._drain_s = False, job_grace_s(), drain_s()
