@@ -1,5 +1,5 @@
 """oneDNN's primitives on arrays: convolution and its gradients, mean pooling and its gradient, products of
-matrices.
+matrices, which it takes as they lie (those that have to be packed: `flowrt.device.onednn_blas`).
 
 A primitive is made for certain shapes and layouts, which takes milliseconds (the library writes machine code
 for them), and is kept. It may want an operand in a layout of its own: then the operand is copied there on the
@@ -34,11 +34,6 @@ Array: TypeAlias = np.ndarray[Any, Any]
 
 MAX_PRIMITIVES = 1024
 """How many are kept. One has 10 to 100 KB, most of it machine code."""
-
-MIN_SHARED = 1 << 23
-"""Multiplications that threads share: 0.1 ms of one. On a busy machine they wait for each other: an LSTM of
-half as large products took 110 ms where they were shared, and BLAS 53.
-"""
 
 FORWARD = 64
 """Of dnnl_prop_kind_t: for training, so that it is a hint for the gradients, which ask for one."""
@@ -136,7 +131,7 @@ def _work(filter: Layout, y: Layout) -> int:
 
 
 def _found(make: Callable[..., Primitive | None], work: int, *arguments: Any) -> Primitive:
-    primitive = make(threads_to_use() if work >= MIN_SHARED else 1, *arguments)
+    primitive = make(threads_to_use(work), *arguments)
     if primitive is None:
         raise Unsupported(make.__name__)
     return primitive

@@ -1,40 +1,119 @@
-"""`Workspace`: memory for what is needed only while one kernel runs."""
+"""`Workspace`: memory that a kernel needs only while it runs, which the next kernel of its thread has again.
+
+Steps that run at once run on threads of their own, as do the streams of a step, so none shares it with
+another. What is kept is bounded; a kernel that needs more has the rest for itself, and gives it back.
+"""
 
 from __future__ import annotations
 
+import math
 import threading
-from typing import Any, final
+import weakref
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Any, TypeAlias, final
 
 import numpy as np
+
+from flowrt.errors import ResourceExhaustedError
+
+Array: TypeAlias = np.ndarray[Any, Any]
 
 ALIGNMENT = 64
 """Bytes: a cache line."""
 
+MAX_KEPT = 32 << 20
+"""Bytes that a thread keeps for its kernels."""
+
+NOTHING = np.empty(0, np.uint8)
+
+
+def new_bytes(nbytes: int) -> Array:
+    """New memory of NumPy's, aligned."""
+    raw = np.empty(nbytes + ALIGNMENT, np.uint8)
+    start = -raw.ctypes.data % ALIGNMENT
+    return raw[start : start + nbytes]
+
 
 @final
-class Workspace(threading.local):
-    """One piece of memory a thread, as large as the largest that it has asked for. Who asks again has the
-    same memory: new pages would cost 0.2 us each.
+class Workspace:
+    """``allocate(nbytes)`` brings the memory: an aligned array of bytes. Any thread may call anything.
+
+    Who asks again has the same memory: new pages would cost 0.2 us each.
     """
 
-    def __init__(self) -> None:
-        self._bytes = np.empty(0, np.uint8)
-        self._address = 0
+    def __init__(self, allocate: Callable[[int], Array] = new_bytes) -> None:
+        self._allocate = allocate
+        self._own = threading.local()
+        self._lock = threading.Lock()
+        self._pieces = weakref.WeakSet[_Piece]()
+
+    def begin(self) -> Callable[[tuple[int, ...], Any], Array]:
+        """What this thread was given is not needed any more. Returns ``new(shape, dtype)``, which gives
+        arrays with any elements. It raises what ``allocate`` raises.
+        """
+        piece = self._piece()
+        piece.begin()
+        return piece.array
 
     def address(self, nbytes: int) -> int:
-        """Of at least ``nbytes`` bytes, aligned."""
-        if self._bytes.size < nbytes + ALIGNMENT:
-            self._bytes = np.empty(nbytes + ALIGNMENT, np.uint8)
-            self._address = -(-self._bytes.ctypes.data // ALIGNMENT) * ALIGNMENT
-        return self._address
+        """Of at least ``nbytes`` bytes, however many, that this thread keeps."""
+        return self._piece().address(nbytes)
 
-    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray[Any, Any]:
-        """An array there, with any elements."""
+    def let_go(self) -> None:
+        """Keep nothing: the memory goes when the kernels that run are done with it."""
+        with self._lock:
+            pieces = list(self._pieces)
+        for piece in pieces:
+            piece.memory = NOTHING
+
+    def _piece(self) -> _Piece:
+        try:
+            piece: _Piece = self._own.piece
+        except AttributeError:
+            piece = self._own.piece = _Piece(self._allocate)
+            with self._lock:
+                self._pieces.add(piece)
+        return piece
+
+
+@final
+class _Piece:
+    """One thread's. It gets as large as what one kernel asked for when the next begins."""
+
+    __slots__ = ("__weakref__", "_allocate", "_asked", "memory")
+
+    def __init__(self, allocate: Callable[[int], Array]) -> None:
+        self._allocate = allocate
+        self._asked = 0
+        self.memory = NOTHING
+        """Replaced, never changed: another thread may let go of it at any time."""
+
+    def begin(self) -> None:
+        asked, self._asked = self._asked, 0
+        if self.memory.nbytes < asked <= MAX_KEPT:
+            with suppress(ResourceExhaustedError):  # to keep memory is only a saving
+                self._grow(asked)
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> Array:
         dtype = np.dtype(dtype)
-        nbytes = int(np.prod(shape)) * dtype.itemsize
-        start = self.address(nbytes) - self._bytes.ctypes.data
-        array: np.ndarray[Any, Any] = self._bytes[start : start + nbytes].view(dtype).reshape(shape)
-        return array
+        nbytes = max(math.prod(shape) * dtype.itemsize, 1)
+        memory, start = self.memory, self._asked
+        self._asked += -(-nbytes // ALIGNMENT) * ALIGNMENT
+        if self._asked > memory.nbytes:
+            memory, start = self._allocate(nbytes), 0
+        return np.ndarray(shape, dtype, memory, start)
+
+    def address(self, nbytes: int) -> int:
+        if self.memory.nbytes < nbytes:
+            self._grow(nbytes)
+        address: int = self.memory.ctypes.data
+        return address
+
+    def _grow(self, nbytes: int) -> None:
+        self.memory = NOTHING  # the old one first
+        self.memory = self._allocate(nbytes)
 
 
 WORKSPACE = Workspace()
+"""Of libraries that bring no memory of their own."""

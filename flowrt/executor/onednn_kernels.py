@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from flowrt.device.onednn import Unsupported
+from flowrt.device.onednn_blas import multiply
 from flowrt.device.primitives import (
     Axis,
     Layout,
@@ -45,10 +46,11 @@ MIN_PRODUCT = 1 << 18
 takes 6; larger ones OpenBLAS does with threads, which keep the cores for another 25 ms.
 """
 
-MAX_PRODUCT = 1 << 30
-"""Multiplications in the largest product of two matrices that oneDNN does. On two cores it takes 0.7 to 0.96
-of OpenBLAS's time for 2**24 to 2**29 of them and as long for 2**30, but 1.4 to 1.9 for 1536**3 and three
-times as long for 3072**3.
+MAX_UNPACKED = 1 << 29
+"""Multiplications in the largest product of two matrices for oneDNN's primitive. It takes them as they lie,
+which pays while they are in the caches; the library's BLAS, for larger ones, packs them. On two cores that
+takes 0.90 to 0.96 of the primitive's time for 1024**3, a half for 1536**3, 0.3 for 3072**3; and 0.87 to 0.93
+of OpenBLAS's.
 """
 
 MAX_KNOWN = 1024
@@ -105,37 +107,38 @@ def _by_channel(filter: Array, channels: int) -> Array:
 
 
 def _convolve(
-    op: OpDef, xp: Any, input: Array, filter: Array, out: Any = None, *, group: Grouping, **attrs: Any
-) -> Any:
+    op: OpDef, xp: Any, input: Array, filter: Array, out: Any = None, workspace: Any = None,
+    *, group: Grouping, **attrs: Any,
+) -> Any:  # fmt: skip
     with suppress(Unsupported):
         y = _result(op, attrs, (input, filter), input.dtype, out)
         _run_convolution(convolution, group, input, filter, y, attrs)
         return y
-    return op.kernel(xp, input, filter, out=out, **attrs)
+    return op.kernel(xp, input, filter, out=out, workspace=workspace, **attrs)
 
 
 def _convolve_to_input(
     op: OpDef, xp: Any, input_sizes: Any, filter: Array, out_backprop: Array, out: Any = None,
-    *, group: Grouping, **attrs: Any,
+    workspace: Any = None, *, group: Grouping, **attrs: Any,
 ) -> Any:  # fmt: skip
     arguments = input_sizes, filter, out_backprop
     with suppress(Unsupported):
         x = _result(op, attrs, arguments, filter.dtype, out)
         _run_convolution(convolution_source_gradient, group, x, filter, out_backprop, attrs)
         return x
-    return op.kernel(xp, *arguments, out=out, **attrs)
+    return op.kernel(xp, *arguments, out=out, workspace=workspace, **attrs)
 
 
 def _convolve_to_filter(
     op: OpDef, xp: Any, input: Array, filter_sizes: Any, out_backprop: Array, out: Any = None,
-    *, group: Grouping, **attrs: Any,
+    workspace: Any = None, *, group: Grouping, **attrs: Any,
 ) -> Any:  # fmt: skip
     arguments = input, filter_sizes, out_backprop
     with suppress(Unsupported):
         filter = _result(op, attrs, arguments, input.dtype, out)
         _run_convolution(convolution_filter_gradient, group, input, filter, out_backprop, attrs)
         return filter
-    return op.kernel(xp, *arguments, out=out, **attrs)
+    return op.kernel(xp, *arguments, out=out, workspace=workspace, **attrs)
 
 
 def _run_convolution(
@@ -234,10 +237,13 @@ def _product(a: Array, b: Array, out: Any) -> Array:
     if batch != other:
         a, b = _of_one_rank(a, b)
         batch = list(np.broadcast_shapes(a.shape[:-2], b.shape[:-2]))
-    if math.prod(batch) * m * k * n <= MIN_PRODUCT or m * k * n > MAX_PRODUCT:
+    if math.prod(batch) * m * k * n <= MIN_PRODUCT:
         raise Unsupported("size")
     result: Array = np.empty((*batch, m, n), np.float32) if out is None else out
-    matrix_product(layout_of(a), layout_of(b), layout_of(result))(a, b, result)
+    if m * k * n > MAX_UNPACKED:
+        multiply(a, b, result)
+    else:
+        matrix_product(layout_of(a), layout_of(b), layout_of(result))(a, b, result)
     return result
 
 

@@ -41,6 +41,15 @@ def one_output(dtype: DType, shape: Shape) -> tuple[TensorSpec]:
     return found
 
 
+def describe_data(op: OpDef, attrs: Mapping[str, Any], inputs: Sequence[TensorSpec]) -> str:
+    """The inputs' dtypes and shapes, without those that say *how* (an axis, a shape), unless all do: few
+    scripts give these as tensors, and the rule's message has their values.
+    """
+    arguments = [a for a in op.inputs for _ in range(a.length(attrs))]
+    data = [str(s) for a, s in zip(arguments, inputs, strict=True) if not a.on_host]
+    return ", ".join(data or map(str, inputs))
+
+
 def infer_outputs(
     op: OpDef,
     name: str,
@@ -61,8 +70,7 @@ def infer_outputs(
     except InvalidArgumentError as error:
         if error.op is not None:
             raise
-        described = ", ".join(str(s) for s in inputs)
-        message = f"{error.message}; inputs are ({described})"
+        message = f"{error.message}; inputs are ({describe_data(op, attrs, inputs)})"
         where = None if source is None else str(source)
         raise type(error)(message, op=name, op_type=op.name, source=where) from None
     except (TypeError, ValueError, IndexError) as error:  # a host input of a rank the rule did not expect

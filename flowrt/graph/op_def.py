@@ -7,9 +7,10 @@
   list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes):
   it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints;
 * ``shape``: a rule from `ShapeContext` to one shape an output;
-* ``kernel(xp, *inputs, out=None, **attrs)``: the computation, over the array module ``xp`` (NumPy, CuPy). A
-  kernel that has a parameter ``out`` can write its result into a given array. Kernels get only the attrs
-  they name;
+* ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
+  (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
+  ``workspace`` works in arrays that ``workspace.begin()(shape, dtype)`` gives, or without one in new ones.
+  Kernels get only the attrs they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops;
 * ``effect``: what passes need to know instead of the op's name;
@@ -84,9 +85,7 @@ ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
 
 
 class Attr(NamedTuple):
-    """One attribute: its kind (GraphDef's: bool, int, float, string, type, shape, tensor, func,
-    ``list(...)``).
-    """
+    """One attribute: its kind is GraphDef's (bool, int, ..., func, ``list(...)``)."""
 
     kind: str
     default: Any = REQUIRED
@@ -339,6 +338,7 @@ class OpDef:
     loop_attrs: tuple[str, ...]
     """The attrs that ``loop.build`` takes."""
     takes_out: bool
+    takes_workspace: bool
 
     @property
     def aliased(self) -> int:
@@ -429,6 +429,7 @@ def define_op(
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
+        takes_workspace="workspace" in parameters,
     )  # fmt: skip
     _registry[name] = op
     return op

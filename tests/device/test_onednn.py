@@ -26,7 +26,7 @@ from flowrt.errors import FailedPreconditionError
 needs_library = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
 
 SIDE = 208  # of a product that threads share
-assert SIDE**3 >= primitives.MIN_SHARED
+assert SIDE**3 >= onednn.MIN_SHARED
 
 
 @pytest.fixture

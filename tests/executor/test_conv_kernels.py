@@ -133,7 +133,7 @@ def test_a_filter_beyond_the_cache_is_the_operations() -> None:
     x, filter = (rng.standard_normal(s).astype(np.float32) for s in ((1, 7, 7, 512), (3, 3, 512, 64)))
     y = np.empty((1, 7, 7, 64), np.float32)
     axes = conv_kernels.conv_axes(x.shape, (3, 3), PLAIN)
-    assert not conv_kernels._run_forward(x, filter, axes, y)
+    assert not conv_kernels._run_forward(x, filter, axes, y, None)
 
 
 def test_a_nan_or_infinity_reaches_the_windows_that_have_it_and_no_others() -> None:

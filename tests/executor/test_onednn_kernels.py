@@ -14,8 +14,10 @@ import pytest
 from hypothesis import given
 
 from flowrt.device import onednn, primitives
+from flowrt.device.onednn_blas import multiply
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.executor import onednn_kernels
+from flowrt.executor.onednn_kernels import MAX_UNPACKED, MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.op_def import OpDef, registered_ops
 from flowrt.graph.ops.windows import join_layout
@@ -209,6 +211,31 @@ def products(draw: st.DrawFn) -> tuple[str, Array, Array, dict[str, bool]]:
 def test_random_products(case: tuple[str, Array, Array, dict[str, bool]]) -> None:
     name, a, b, flags = case
     check(registered_ops()[name], a, b, **flags)
+
+
+@given(products())
+def test_random_products_that_are_packed(case: tuple[str, Array, Array, dict[str, bool]]) -> None:
+    """As if they were large: by the library's BLAS, or by the operation where that cannot."""
+    name, a, b, flags = case
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(onednn_kernels, "MIN_PRODUCT", 0)
+        patch.setattr(onednn_kernels, "MAX_UNPACKED", 0)
+        check(registered_ops()[name], a, b, **flags)
+
+
+def test_large_products_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    packed: list[tuple[int, ...]] = []
+    monkeypatch.setattr(
+        onednn_kernels, "multiply", lambda a, b, out: (packed.append(out.shape), multiply(a, b, out))
+    )
+    side = math.ceil((MAX_UNPACKED + 1) ** (1 / 3))
+    a = np.random.default_rng(0).standard_normal((2, side, side)).astype(np.float32)
+    own(registered_ops()["MatMul"], a[0], a[1], transpose_a=False, transpose_b=True)
+    assert packed == [(side, side)]
+    own(registered_ops()["BatchMatMulV2"], a, a[1], adj_x=True, adj_y=False)
+    assert packed == [(side, side), (2, side, side)]
+    own(registered_ops()["MatMul"], a[0, :-2], a[1], transpose_a=False, transpose_b=False)
+    assert len(packed) == 2  # no more than a primitive does
 
 
 def test_products_that_do_not_fit_raise_what_the_operation_raises() -> None:

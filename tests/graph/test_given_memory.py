@@ -17,93 +17,123 @@ from flowrt.graph.graph import Graph
 from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, registered_ops
 from flowrt.graph.ops import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.ops.comparison import MIN_WORDS
+from flowrt.graph.shapes import is_static
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import EXECUTOR_OPS, FUSED_OPS, build, feeds_of, flat_inputs
 
-BY_LAPACK = {
-    "MatrixInverse", "MatrixDeterminant", "LogMatrixDeterminant", "Cholesky", "MatrixSolve",
-    "MatrixTriangularSolve", "Qr", "Svd", "SelfAdjointEigV2", "Cross",
+HANDED_ON = {
+    "PyFunc", "PyFuncStateless",  # by Python
+    "TensorListGetItem", "TensorListPopBack", "GetSessionTensor", "KeepGradients",  # it lies there
+    "IteratorGetNext", "DealNext", "StagedNext", "TransferDequeue",
+    "QueueDequeueV2", "QueueDequeueManyV2", "QueueDequeueUpToV2", "QueueSizeV2", "QueueIsClosedV2",
+    "ResourceAccumulatorTakeGradient", "SparseAccumulatorTakeGradient", "ResourceAccumulatorNumAccumulated",
+    "ParameterShardBegin", "ParameterShardPush", "ParameterShardFetch", "ParameterShardInstall",
+    "ParameterShardStatus", "ParameterShardStaleness",
+    "AllReduce", "Reduce", "Broadcast", "AllGather", "Gather", "Scatter", "ReduceScatter", "AllToAll",
+    "Barrier", "_GroupRecv", "_GroupWait",  # from other tasks
 }  # fmt: skip
-"""NumPy allocates what they return."""
-
-DRAWN = {"RandomUniformIntAt", "RandomShuffleAt", "MultinomialAt", "RandomGammaAt", "RandomPoissonV2At"}
-"""NumPy's generators, too."""
-
-OF_A_LENGTH_BY_VALUES = {
-    "Where", "Unique", "UniqueWithCounts", "ListDiff", "DynamicPartition", "SegmentSum", "SegmentMean",
-    "SegmentProd", "SegmentMax", "SegmentMin", "Bincount",
-}  # fmt: skip
-"""Only the kernel finds out how long the result is."""
-
-SHORT = {"Shape", "ShapeN", "Size", "Rank", "BroadcastArgs", "BroadcastGradientArgs"}
-"""A few integers on the host."""
-
-OTHERS = {
-    "IdentityN": "hands its inputs on",
-    "PyFuncStateless": "what Python returns",
-    "HistogramFixedWidth": "counts for a summary",
-    "InTopKV2": "booleans for a metric",
-    "LowerBound": "positions, a search each",
-    "UpperBound": "positions, a search each",
-}
+"""Kernels that give out what somebody else made: to copy it would only cost time."""
 
 
-def without_out() -> set[str]:
-    """Pure operations on numbers whose kernels bring their results' memory themselves, or are a view."""
-    return {
-        op.name
-        for op in registered_ops().values()
-        if op.effect is Effect.PURE and op.outputs and not op.takes_out and not op.alias
-        if {"string", "variant"}.isdisjoint(kinds(op))
-    }
+def computing_ops() -> list[OpDef]:
+    """Those that have results and make them by a kernel."""
+    names = EXECUTOR_OPS | FUSED_OPS
+    return [op for op in registered_ops().values() if op.outputs and op.name not in names]
 
 
-def kinds(op: OpDef) -> set[str]:
-    """The dtypes that the signature names."""
-    return {argument.dtype.name for argument in (*op.inputs, *op.outputs) if argument.dtype is not None}
+def memory_of(op: OpDef) -> str:
+    """Where the results of ``op`` lie, from its facts."""
+    if op.takes_out:
+        return "in the memory that the kernel is given"
+    if op.alias:
+        return "in that of an input"
+    if all(argument.dtype is not None and argument.dtype.name in OBJECTS for argument in op.outputs):
+        return "in objects of Python"
+    if is_counted(op):
+        return "in memory of a size that only the kernel finds out"
+    return "in memory that the kernel brings"
 
 
-def test_every_other_kernel_writes_into_given_memory() -> None:
-    named = BY_LAPACK | DRAWN | OF_A_LENGTH_BY_VALUES | SHORT | set(OTHERS)
-    assert without_out() - EXECUTOR_OPS - FUSED_OPS == named
+OBJECTS = {"string", "variant", "resource"}
+
+
+def is_counted(op: OpDef) -> bool:
+    """Whether a result's length depends on the values of the inputs: their shapes do not say it."""
+    with Graph():
+        operations = [build(op, sample)[0] for sample in op.samples(np.random.default_rng(0))]
+    known = [o for o in operations if all(is_static(t.spec.shape) for t in o.inputs)]
+    return any(not is_static(t.spec.shape) for o in known for t in o.outputs)
+
+
+def test_every_kernel_that_computes_a_result_of_known_size_writes_into_given_memory() -> None:
+    bring_it = {op.name for op in computing_ops() if memory_of(op) == "in memory that the kernel brings"}
+    assert bring_it == HANDED_ON
 
 
 def cases() -> list[Any]:
     return [
         pytest.param(op, sample, id=f"{op.name}-{position}")
         for op in registered_ops().values()
-        if op.takes_out and op.effect is Effect.PURE and len(op.outputs) == 1 and not op.outputs[0].is_list
+        if op.takes_out and op.effect is Effect.PURE
         for position, sample in enumerate(op.samples(np.random.default_rng(0)))
     ]
 
 
-def called(op: OpDef, sample: Sample, values: list[Any], out: Any) -> Any:
-    """What the kernel makes of ``values``, NumPy arrays, into ``out`` or, without, its own memory."""
+def called(op: OpDef, sample: Sample, values: list[Any], outs: list[Any] | None) -> Any:
+    """What the kernel makes of ``values``, NumPy arrays, into ``outs`` or, without, its own memory."""
     with Graph(), np.errstate(all="ignore"):
         attrs = build(op, sample)[0].node.attrs
         given = {key: attrs[key] for key in op.kernel_attrs}
+        several = outs is not None and (len(outs) != 1 or op.outputs[0].is_list)
+        out = None if outs is None else tuple(outs) if several else outs[0]
         return op.kernel(np, *kernel_arguments(op, values, attrs), out=out, **given)
 
 
-def result_of(op: OpDef, sample: Sample) -> tuple[list[Any], Any]:
+def results_of(op: OpDef, sample: Sample) -> tuple[list[Any], list[Any]]:
     """The sample's inputs as arrays, and what the kernel makes of them in its own memory."""
     with Graph():
         operation, flat = build(op, sample)
         values = [np.asarray(v) for v in flat_inputs(op, sample)]
-        return values, np.asarray(values_of(list(operation.outputs), feeds_of(flat, values))[0])
+        results = values_of(list(operation.outputs), feeds_of(flat, values))
+        return values, [np.asarray(result) for result in results]
+
+
+def poisoned(shape: Any, dtype: Any) -> Any:
+    """What nobody computes: NaN, -1 or True."""
+    found = np.full(shape, 1, dtype)
+    if dtype.kind not in "bO":
+        found.reshape(-1).view(np.uint8)[...] = 0xFF
+    return found
+
+
+def apart(value: Any) -> Any:
+    """``value`` in every second element of an array, last dimension first."""
+    wide = poisoned([2 * dim for dim in reversed(value.shape)], value.dtype)
+    view = wide[(..., *(slice(None, None, 2),) * wide.ndim)].T
+    view[...] = value
+    return view
 
 
 @pytest.mark.parametrize(("op", "sample"), cases())
-def test_memory_that_lies_apart(op: OpDef, sample: Sample) -> None:
-    """Every second element of an array, last dimension first."""
-    values, expected = result_of(op, sample)
-    wide = np.full([2 * dim for dim in reversed(expected.shape)], 1, expected.dtype)
-    out = wide[(..., *(slice(None, None, 2),) * wide.ndim)].T
-    called(op, sample, values, out)
-    if expected.dtype.kind in "fc":  # BLAS adds up in another order
-        np.testing.assert_allclose(out, expected, rtol=1e-6, atol=1e-12)
-    else:
-        np.testing.assert_array_equal(out, expected)
+def test_all_of_it_is_written(op: OpDef, sample: Sample) -> None:
+    """Bit for bit as in memory of its own."""
+    values, expected = results_of(op, sample)
+    outs = [poisoned(e.shape, e.dtype) for e in expected]
+    called(op, sample, values, outs)
+    for out, e in zip(outs, expected, strict=True):
+        assert out.tobytes() == np.ascontiguousarray(e).tobytes()
+
+
+@pytest.mark.parametrize(("op", "sample"), cases())
+def test_inputs_and_results_that_lie_apart(op: OpDef, sample: Sample) -> None:
+    values, expected = results_of(op, sample)
+    outs = [apart(poisoned(e.shape, e.dtype)) for e in expected]
+    called(op, sample, [apart(v) for v in values], outs)
+    for out, e in zip(outs, expected, strict=True):
+        if e.dtype.kind in "fc":  # BLAS adds up in another order
+            np.testing.assert_allclose(out, e, rtol=1e-5, atol=1e-12)
+        else:
+            np.testing.assert_array_equal(out, e)
 
 
 @pytest.mark.parametrize(("op", "sample"), [case for case in cases() if case.values[0].elementwise])
@@ -113,7 +143,7 @@ def test_elementwise_kernels_write_over_any_input(op: OpDef, sample: Sample) -> 
     for position, value in enumerate(values):
         if (value.shape, value.dtype) == (expected.shape, expected.dtype) and value.ndim:
             copies = [np.array(v) for v in values]
-            called(op, sample, copies, copies[position])
+            called(op, sample, copies, [copies[position]])
             np.testing.assert_array_equal(copies[position], expected, f"over input {position}")
 
 

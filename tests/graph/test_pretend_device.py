@@ -95,7 +95,7 @@ def moved(node: Node, values: list[Any], to_device: Callable[[Any], Any]) -> lis
 def outs(node: Node, expected: list[Any]) -> Iterator[Any]:
     """What to pass as ``out``: nothing, and if the kernel takes it, arrays of the device."""
     yield None
-    if node.op.takes_out:
+    if node.op.takes_out and not any(argument.on_host for argument in node.op.outputs):
         made = tuple(pretend.full(e.shape, 1, e.dtype) for e in expected)
         yield made if len(made) != 1 or node.op.outputs[0].is_list else made[0]
 

@@ -2,6 +2,7 @@
 
 Order (a module imports only from the lines above it, and in a line from its left):
 
+    delivery                                            where results lie
     constant, identities, shaping, filling              values, types, shapes
     comparison, arithmetic, division, bitwise           elementwise, two operands
     scans, reductions, statistics                       along axes

@@ -20,6 +20,7 @@ from flowrt.graph.ops import (  # noqa: F401
     convolution,
     counting,
     decompositions,
+    delivery,
     depthwise_conv,
     division,
     einsum,

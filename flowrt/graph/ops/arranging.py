@@ -13,10 +13,10 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_int, attr_string, define_op, op_def, sample
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import broadcast_to
 from flowrt.graph.ops.identities import unchanged
 from flowrt.graph.ops.joining import concat, equal_part, pack
-from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.shaping import reshape, shape
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.shapes import Shape, merge, normalize_axis

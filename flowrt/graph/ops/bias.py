@@ -16,13 +16,14 @@ from flowrt.graph.op_def import LINEAR, Loop, OpDef, ShapeContext, attr_string, 
 from flowrt.graph.ops.activations import relu
 from flowrt.graph.ops.arithmetic import multiply, subtract
 from flowrt.graph.ops.comparison import greater_equal, where_v2
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.filling import zeros_like_op
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.linalg import matmul
 from flowrt.graph.ops.math import number
 from flowrt.graph.ops.random import random_uniform
-from flowrt.graph.ops.reductions import accumulator, delivered
+from flowrt.graph.ops.reductions import accumulator
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import Shape, format_shape
 

@@ -32,7 +32,9 @@ from flowrt.graph.op_def import (
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.windows import (
     Axis,
+    Parts,
     Step,
+    begin,
     channels_first,
     channels_last,
     image_blocks,
@@ -143,17 +145,19 @@ def _by_group(groups: int, x: Any, filter: Any, y: Any) -> Iterable[tuple[Any, A
         yield x[..., g * per_x : (g + 1) * per_x], filter[..., wanted], y[..., wanted]
 
 
-def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any) -> None:
+def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any, workspace: Any) -> None:
     """Write the convolution of ``x`` into ``y``, both channels last, of one group."""
-    dtype = working_dtype(y.dtype)
-    matrix = xp.ascontiguousarray(filter.reshape(-1, filter.shape[-1]), dtype)
-    directly = y.dtype == dtype and y.flags.c_contiguous
-    for block, seen in patches(xp, x, axes, dtype):
+    dtype, new = working_dtype(y.dtype), begin(xp, workspace)
+    matrix = Parts(filter, dtype, new)[...].reshape(-1, filter.shape[-1])
+    directly, product = y.dtype == dtype and y.flags.c_contiguous, None
+    for block, seen in patches(xp, x, axes, dtype, new):
         part = y[block]
         if directly:
             xp.matmul(seen, matrix, out=part.reshape(-1, y.shape[-1]))
-        else:
-            part[...] = xp.matmul(seen, matrix).reshape(part.shape)
+            continue
+        if product is None:
+            product = new((len(seen), y.shape[-1]), dtype)
+        part[...] = xp.matmul(seen, matrix, out=product[: len(seen)]).reshape(part.shape)
 
 
 def turned_axes(axes: Sequence[Axis]) -> list[Axis] | None:
@@ -172,35 +176,43 @@ def turned_filter(filter: Any) -> Any:
     return filter[(slice(None, None, -1),) * (filter.ndim - 2)].swapaxes(-1, -2)
 
 
-def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any) -> None:
+def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any, workspace: Any) -> None:
     """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
     turned = turned_axes(axes)
     if turned is not None:
-        _convolve(xp, y, turned_filter(filter), turned, x)
+        _convolve(xp, y, turned_filter(filter), turned, x, workspace)
         return
     dtype = working_dtype(x.dtype)
-    outputs, channels = [a.outputs for a in axes], x.shape[-1]
-    matrices = xp.ascontiguousarray(filter.swapaxes(-1, -2), dtype)
-    for block in image_blocks(x.shape[0], math.prod(outputs) * channels * dtype.itemsize * 4):
-        seen = xp.ascontiguousarray(y[block], dtype).reshape(-1, y.shape[-1])
-        padded = xp.zeros((block.stop - block.start, *(a.padded for a in axes), channels), dtype)
+    new = begin(xp, workspace)
+    outputs, channels, parts = [a.outputs for a in axes], x.shape[-1], Parts(y, dtype, new)
+    matrices = Parts(filter.swapaxes(-1, -2), dtype, new)[...]
+    blocks = list(image_blocks(x.shape[0], math.prod(outputs) * channels * dtype.itemsize * 4))
+    room = new((blocks[0].stop, *(a.padded for a in axes), channels), dtype)
+    products = new((blocks[0].stop, *outputs, channels), dtype)
+    for block in blocks:
+        seen, count = parts[block].reshape(-1, y.shape[-1]), block.stop - block.start
+        padded, product = room[:count], products[:count]
+        padded[...] = 0
         for tap, where in taps_of(axes):
-            padded[(slice(None), *where)] += xp.matmul(seen, matrices[tap]).reshape(-1, *outputs, channels)
+            xp.matmul(seen, matrices[tap], out=product.reshape(-1, channels))
+            padded[(slice(None), *where)] += product
         x[block] = padded[(slice(None), *(a.inner for a in axes))]
 
 
-def _correlate(xp: Any, x: Any, y: Any, axes: Sequence[Axis], filter: Any) -> None:
+def _correlate(xp: Any, x: Any, y: Any, axes: Sequence[Axis], filter: Any, workspace: Any) -> None:
     """Write the gradient of the filter into ``filter``, from input and output gradient, of one group."""
-    dtype = working_dtype(filter.dtype)
-    total = xp.zeros((math.prod(filter.shape[:-1]), filter.shape[-1]), dtype)
-    for block, seen in patches(xp, x, axes, dtype):
-        total += xp.matmul(seen.T, xp.ascontiguousarray(y[block], dtype).reshape(-1, y.shape[-1]))
+    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
+    parts = Parts(y, dtype, new)
+    total, product = (new((math.prod(filter.shape[:-1]), filter.shape[-1]), dtype) for _ in range(2))
+    total[...] = 0
+    for block, seen in patches(xp, x, axes, dtype, new):
+        total += xp.matmul(seen.T, parts[block].reshape(-1, y.shape[-1]), out=product)
     filter[...] = total.reshape(filter.shape)
 
 
 def _conv(
     xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
-    explicit_paddings: Any = (), out: Any = None,
+    explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     result_shape = _forward_shape(input.shape, filter.shape, attrs)
@@ -211,13 +223,13 @@ def _conv(
         x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
         axes = conv_axes(input.shape, filter.shape[:-2], attrs)
         for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
-            _convolve(xp, group[0], group[1], axes, group[2])
+            _convolve(xp, group[0], group[1], axes, group[2], workspace)
     return out
 
 
 def _conv_backprop_input(
     xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any = (), out: Any = None,
+    dilations: Any, explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     check_gradient(input_sizes, filter.shape, out_backprop, attrs)
@@ -228,13 +240,13 @@ def _conv_backprop_input(
         x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
         axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
         for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
-            _scatter(xp, group[2], group[1], axes, group[0])
+            _scatter(xp, group[2], group[1], axes, group[0], workspace)
     return out
 
 
 def _conv_backprop_filter(
     xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any = (), out: Any = None,
+    dilations: Any, explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     check_gradient(input.shape, filter_sizes, out_backprop, attrs)
@@ -245,7 +257,7 @@ def _conv_backprop_filter(
         x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
         axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
         for group in _by_group(x.shape[-1] // filter_sizes[-2], x, out, y):
-            _correlate(xp, group[0], group[2], axes, group[1])
+            _correlate(xp, group[0], group[2], axes, group[1], workspace)
     return out
 
 

@@ -24,6 +24,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.arithmetic import add, maximum, minimum, multiply
 from flowrt.graph.ops.comparison import equal, less, select_v2
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import ones_like
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.gathering import gather, scatter_nd
@@ -44,11 +45,12 @@ def _bincount_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(count,)]
 
 
-def _bincount(xp: Any, arr: Any, size: int, weights: Any) -> Any:
+def _bincount(xp: Any, arr: Any, size: int, weights: Any, out: Any = None) -> Any:
     bins = arr.reshape(-1)
     if xp is np and bins.size and bins.min() < 0:
         raise InvalidArgumentError(f"arr: expected numbers of at least 0; got {int(bins.min())}")
-    result = xp.zeros(size, weights.dtype)
+    result = xp.empty(size, weights.dtype) if out is None else out
+    result[...] = 0
     given = xp.ones(bins.size, weights.dtype) if not weights.size else weights.reshape(-1)
     if given.size != bins.size:
         raise InvalidArgumentError(f"weights: expected shape {format_shape(arr.shape)}; got {weights.shape}")
@@ -123,7 +125,7 @@ def bincount(
         return result
 
 
-def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any) -> Any:
+def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any, out: Any = None) -> Any:
     low, high = value_range.tolist() if xp is np else value_range.astype(np.float64)
     if xp is np and not low < high:
         raise InvalidArgumentError(f"value_range: expected [low, high] with low < high; got {[low, high]}")
@@ -132,10 +134,10 @@ def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any) -
     steps = xp.floor((values.reshape(-1).astype(np.float64) - low) / (high - low) * nbins)
     bins = xp.clip(steps, 0, nbins - 1).astype(np.int64)
     if xp is np:
-        return np.bincount(bins, minlength=nbins).astype(dtype.np)
+        return delivered(np, np.bincount(bins, minlength=nbins), dtype.np, out)
     counts = xp.zeros((nbins, 1), dtype.np)
     fold_rows(xp, "add", counts, bins, xp.ones((bins.size, 1), dtype.np))
-    return counts.reshape(nbins)
+    return delivered(xp, counts.reshape(nbins), dtype.np, out)
 
 
 def _histogram_shape(s: ShapeContext) -> Sequence[Shape]:

@@ -1,9 +1,10 @@
 """Inverses, solves, determinants and decompositions of matrices.
 
 Rules of this file: a matrix is the last two dimensions, the others are a batch; LAPACK does the work, by way
-of ``xp.linalg``; a matrix that has no such decomposition is an `InvalidArgumentError`. Gradients: M. Giles,
-*Collected matrix derivative results for forward and reverse mode algorithmic differentiation* (2008); J.
-Townsend, *Differentiating the singular value decomposition* (2016); S. Walter and L. Lehmann (2010) for QR.
+of ``xp.linalg``, which knows no ``out``: that gets a copy; a matrix that has no such decomposition is an
+`InvalidArgumentError`. Gradients: M. Giles, *Collected matrix derivative results for forward and reverse mode
+algorithmic differentiation* (2008); J. Townsend, *Differentiating the singular value decomposition* (2016);
+S. Walter and L. Lehmann (2010) for QR.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import BY_VJP, Sample, ShapeContext, attr_bool, define_op, sample
 from flowrt.graph.ops.arithmetic import add_v2, conjugated, multiply, subtract
+from flowrt.graph.ops.delivery import all_delivered, delivered
 from flowrt.graph.ops.filling import unbroadcast, zeros_like
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.linalg import matmul
@@ -95,8 +97,9 @@ def _inverse_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
     return [neg(matmul(inverse, right, adjoint_a=not adjoint))]
 
 
-def _inverse(xp: Any, input: Any, adjoint: bool) -> Any:
-    return _lapack(xp.linalg.inv, _INVERTIBLE)(_adjoint(xp, input) if adjoint else input)
+def _inverse(xp: Any, input: Any, adjoint: bool, out: Any = None) -> Any:
+    inverse = _lapack(xp.linalg.inv, _INVERTIBLE)(_adjoint(xp, input) if adjoint else input)
+    return delivered(xp, inverse, input.dtype, out)
 
 
 matrix_inverse_op = define_op(
@@ -143,7 +146,7 @@ matrix_determinant = define_op(
     "input: T -> T",
     types={"T": _TYPES},
     shape=_scalar_shape,
-    kernel=lambda xp, input: xp.asarray(xp.linalg.det(input)),
+    kernel=lambda xp, input, out=None: delivered(xp, xp.asarray(xp.linalg.det(input)), input.dtype, out),
     vjp=lambda op, dy: [_scaled_inverse(op, multiply(dy, conjugated(op.outputs[0])))],
     jvp=BY_VJP,
     samples=_square_samples,
@@ -152,9 +155,8 @@ matrix_determinant = define_op(
 )
 
 
-def _slogdet(xp: Any, input: Any) -> Any:
-    sign, log = xp.linalg.slogdet(input)
-    return [xp.asarray(sign).astype(input.dtype), xp.asarray(log).astype(input.dtype)]
+def _slogdet(xp: Any, input: Any, out: Any = None) -> Any:
+    return all_delivered(xp, map(xp.asarray, xp.linalg.slogdet(input)), input.dtype, out)
 
 
 def _slogdet_vjp(op: Operation, dsign: Tensor | None, dlog: Tensor | None) -> list[Tensor | None]:
@@ -201,6 +203,11 @@ def logdet(matrix: Any, name: str | None = None) -> Tensor:
 # --- Cholesky and solves
 
 
+def _cholesky(xp: Any, input: Any, out: Any = None) -> Any:
+    factor = _lapack(xp.linalg.cholesky, "a positive definite matrix; got one that is not")(input)
+    return delivered(xp, factor, input.dtype, out)
+
+
 def _cholesky_vjp(op: Operation, dl: Tensor) -> list[Tensor]:
     """The symmetric gradient, which is right for every way to compute a symmetric input."""
     factor = op.outputs[0]
@@ -216,9 +223,7 @@ cholesky = define_op(
     "input: T -> T",
     types={"T": _TYPES},
     shape=_square,
-    kernel=lambda xp, input: _lapack(xp.linalg.cholesky, "a positive definite matrix; got one that is not")(
-        input
-    ),
+    kernel=_cholesky,
     vjp=_cholesky_vjp,
     jvp=BY_VJP,
     # differences of a symmetric function in directions that are not symmetric mean nothing
@@ -252,8 +257,9 @@ def _solve_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(_well_conditioned(rng, 2).astype(np.float32), draw((2, 0)).astype(np.float32))
 
 
-def _solve(xp: Any, matrix: Any, rhs: Any, adjoint: bool) -> Any:
-    return _lapack(xp.linalg.solve, _INVERTIBLE)(_adjoint(xp, matrix) if adjoint else matrix, rhs)
+def _solve(xp: Any, matrix: Any, rhs: Any, adjoint: bool, out: Any = None) -> Any:
+    x = _lapack(xp.linalg.solve, _INVERTIBLE)(_adjoint(xp, matrix) if adjoint else matrix, rhs)
+    return delivered(xp, x, rhs.dtype, out)
 
 
 def _solve_gradients(op: Operation, db: Tensor) -> tuple[Tensor, Tensor]:
@@ -297,9 +303,9 @@ def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:
     return xp.tril(matrix) if lower else xp.triu(matrix)
 
 
-def _triangular_solve(xp: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool) -> Any:
+def _triangular_solve(xp: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool, out: Any = None) -> Any:
     """By LU decomposition, as neither NumPy nor CuPy has a batched triangular solve."""
-    return _solve(xp, _triangle(xp, matrix, lower), rhs, adjoint)
+    return _solve(xp, _triangle(xp, matrix, lower), rhs, adjoint, out)
 
 
 def _triangular_vjp(op: Operation, dx: Tensor) -> list[Tensor]:
@@ -363,6 +369,11 @@ def _smaller(m: int | None, n: int | None) -> int | None:
     return None if m is None or n is None else min(m, n)
 
 
+def _qr(xp: Any, input: Any, full_matrices: bool, out: Any = None) -> Any:
+    factors = xp.linalg.qr(input, "complete" if full_matrices else "reduced")
+    return all_delivered(xp, factors, input.dtype, out)
+
+
 def _qr_vjp(op: Operation, dq: Tensor | None, dr: Tensor | None) -> list[Tensor]:
     q, r = op.outputs
     rows, columns = (op.inputs[0].spec.shape or (None, None))[-2:]
@@ -399,9 +410,7 @@ qr_op = define_op(
     types={"T": _TYPES},
     attrs={"full_matrices": attr_bool(False)},
     shape=_qr_shape,
-    kernel=lambda xp, input, full_matrices: list(
-        xp.linalg.qr(input, "complete" if full_matrices else "reduced")
-    ),
+    kernel=_qr,
     vjp=_qr_vjp,
     jvp=BY_VJP,
     samples=lambda rng: (

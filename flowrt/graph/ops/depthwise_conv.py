@@ -30,12 +30,14 @@ from flowrt.graph.ops.conv import (
 )
 from flowrt.graph.ops.windows import (
     Axis,
+    Parts,
+    begin,
     channels_last,
     image_blocks,
     join_layout,
     of_rank,
     output_lengths,
-    pad,
+    padded_blocks,
     split_layout,
     taps_of,
 )
@@ -79,9 +81,11 @@ def _check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Map
 # --- kernels
 
 
-def _blocks(axes: Sequence[Axis], y: Any, dtype: Any) -> Iterable[slice]:
+def _block_bytes(axes: Sequence[Axis], y: Any, dtype: Any) -> int:
+    """What working on one image takes."""
     width = math.prod(a.padded for a in axes) * y.shape[-1] + math.prod(y.shape[1:])
-    return image_blocks(y.shape[0], width * dtype.itemsize * 2)  # 2: each product is a temporary
+    nbytes: int = width * dtype.itemsize * 2  # 2: each product is a temporary
+    return nbytes
 
 
 def _rows_of(xp: Any, filter: Any, columns: int, dtype: Any) -> Any:
@@ -109,40 +113,44 @@ def _sum_of_filters(y: Any, multiplier: int) -> Any:
 
 def _forward(
     xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
-    explicit_paddings: Any, out: Any = None,
+    explicit_paddings: Any, out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
-    dtype = working_dtype(input.dtype)
+    dtype, new = working_dtype(input.dtype), begin(xp, workspace)
     out_shape = _forward_shape(input.shape, filter.shape, attrs)
     out = xp.empty(out_shape, input.dtype) if out is None else out
     axes = conv_axes(input.shape, filter.shape[:-2], attrs)
     x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
     filter = filter.astype(dtype, copy=False)
-    outputs = [a.outputs for a in axes]
-    for block in _blocks(axes, y, dtype):
-        padded = pad(xp, x[block], axes, dtype)[..., None]
-        total = xp.zeros((padded.shape[0], *outputs, *filter.shape[-2:]), dtype)
+    room: Any = None
+    for block, padded in padded_blocks(x, axes, dtype, _block_bytes(axes, y, dtype), new):
+        if room is None:
+            room = new((2, len(padded), *(a.outputs for a in axes), *filter.shape[-2:]), dtype)
+        total, product = room[:, : len(padded)]
+        total[...] = 0
         for tap, where in taps_of(axes):
-            total += padded[(slice(None), *where)] * filter[tap]
+            total += xp.multiply(padded[(slice(None), *where, slice(None), None)], filter[tap], out=product)
         y[block] = total.reshape(y[block].shape)
     return out
 
 
 def _backprop_input(
     xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any, out: Any = None,
+    dilations: Any, explicit_paddings: Any, out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     _check_gradient(input_sizes, filter.shape, out_backprop, attrs)
-    dtype = working_dtype(filter.dtype)
+    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
     out = xp.empty(input_sizes, filter.dtype) if out is None else out
     axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
     x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
-    rows = _rows_of(xp, filter, y.shape[-2], dtype)
-    for block in _blocks(axes, y, dtype):
-        dy = xp.ascontiguousarray(y[block], dtype)
-        product = xp.empty(dy.shape, dtype)
-        padded = xp.zeros((dy.shape[0], *(a.padded for a in axes), dy.shape[-1]), dtype)
+    rows, parts, room = _rows_of(xp, filter, y.shape[-2], dtype), Parts(y, dtype, new), None
+    for block in image_blocks(y.shape[0], _block_bytes(axes, y, dtype)):
+        dy = parts[block]
+        if room is None:
+            room = new((len(dy), *(a.padded for a in axes), dy.shape[-1]), dtype), new(dy.shape, dtype)
+        padded, product = (array[: len(dy)] for array in room)
+        padded[...] = 0
         for tap, where in taps_of(axes):
             padded[(slice(None), *where)] += xp.multiply(dy, rows[tap], out=product)
         x[block] = _sum_of_filters(padded[(slice(None), *(a.inner for a in axes))], filter.shape[-1])
@@ -151,20 +159,21 @@ def _backprop_input(
 
 def _backprop_filter(
     xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
-    dilations: Any, explicit_paddings: Any, out: Any = None,
+    dilations: Any, explicit_paddings: Any, out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
     _check_gradient(input.shape, filter_sizes, out_backprop, attrs)
-    dtype = working_dtype(input.dtype)
+    dtype, new = working_dtype(input.dtype), begin(xp, workspace)
     out = xp.empty(filter_sizes, input.dtype) if out is None else out
     axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
     x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
     *taps, channels, multiplier = filter_sizes
     total = xp.zeros((*taps, channels * multiplier), dtype)
-    for block in _blocks(axes, y, dtype):
-        padded = _side_by_side(xp, pad(xp, x[block], axes, dtype), multiplier)
-        dy = xp.ascontiguousarray(y[block], dtype)
-        product = xp.empty(dy.shape, dtype)
+    parts, room = Parts(y, dtype, new), None
+    for block, images in padded_blocks(x, axes, dtype, _block_bytes(axes, y, dtype), new):
+        padded, dy = _side_by_side(xp, images, multiplier), parts[block]
+        room = new(dy.shape, dtype) if room is None else room
+        product = room[: len(dy)]
         for tap, where in taps_of(axes):
             xp.multiply(padded[(slice(None), *where)], dy, out=product)
             total[tap] += product.sum((0, 1)).sum(0)  # first whole rows, as in `_rows_of`

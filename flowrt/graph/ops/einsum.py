@@ -25,10 +25,10 @@ from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import Sample, ShapeContext, attr_string, define_op, sample
 from flowrt.graph.ops.arithmetic import add_v2, conjugated
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import fill, unbroadcast
 from flowrt.graph.ops.linalg import product
 from flowrt.graph.ops.matrix_parts import matrix_diag
-from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.ops.slicing import strided_slice
 from flowrt.graph.shapes import Shape, broadcast

@@ -25,6 +25,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.constant import constant
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.identities import (
     NUMBERS_AND_BOOL,
     arrays,
@@ -299,12 +300,16 @@ def _shape_pairs(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros(0, np.int64), np.array([4], np.int64))
 
 
+def _broadcast_args(xp: Any, s0: Sequence[int], s1: Sequence[int], T: DType, out: Any = None) -> Any:
+    return delivered(np, np.array(np.broadcast_shapes(s0, s1), T.np), T.np, out)
+
+
 broadcast_args = define_op(
     "BroadcastArgs",
     "s0: host T, s1: host T -> r0: host T",
     types={"T": dtypes.INDEX},
     shape=lambda s: [_broadcast_rank(s)],
-    kernel=lambda xp, s0, s1, T: np.array(np.broadcast_shapes(s0, s1), T.np),
+    kernel=_broadcast_args,
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=_shape_pairs,

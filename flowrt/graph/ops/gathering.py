@@ -32,13 +32,13 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.arithmetic import add, multiply
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.generating import range_op
 from flowrt.graph.ops.identities import cast, static_value, target_shape, unchanged
 from flowrt.graph.ops.indexing import check_range, places_of, put_rows, take, take_slices
 from flowrt.graph.ops.joining import concat
-from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.segments import unsorted_segment_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.slicing import getitem

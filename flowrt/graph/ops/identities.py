@@ -80,12 +80,20 @@ identity = define_op(
 )
 
 
+def _copies(xp: Any, inputs: Sequence[Any], out: Any = None) -> Any:
+    if out is None:
+        return [x.copy() for x in inputs]
+    for place, x in zip(out, inputs, strict=True):
+        xp.copyto(place, x)
+    return out
+
+
 identity_n = define_op(
     "IdentityN",
     "input: *T -> *T",
     types={"T": dtypes.ANY},
     shape=lambda s: s.shapes,
-    kernel=lambda xp, inputs: [x.copy() for x in inputs],
+    kernel=_copies,
     vjp=lambda op, *dys: list(dys),
     jvp=lambda op, *dxs: list(dxs),
     samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],

@@ -76,10 +76,22 @@ def places_of(xp: Any, coordinates: Any, dims: Sequence[int]) -> Any:
 # --- reading and writing
 
 
-def take(xp: Any, table: Any, ids: Any, axis: int = 0) -> Any:
-    """The slices of ``table`` along ``axis`` at ``ids`` of any shape; on a device 0 for one out of range."""
+def take(xp: Any, table: Any, ids: Any, axis: int = 0, out: Any = None) -> Any:
+    """The slices of ``table`` along ``axis`` at ``ids`` of any shape; on a device 0 for one out of range.
+    With ``out`` the host's have to be in range.
+    """
     if xp is np:
-        return np.take(table, ids, axis=axis)
+        if out is None:
+            return np.take(table, ids, axis=axis)
+        return np.take(table, ids, axis, out, mode="clip")  # "raise" would copy the output
+    found = _take_within(xp, table, ids, axis)
+    if out is None:
+        return found
+    out[...] = found
+    return out
+
+
+def _take_within(xp: Any, table: Any, ids: Any, axis: int) -> Any:
     dims, limit, zero = table.shape, table.shape[axis], table.dtype.type(0)
     if limit == 0:
         return xp.zeros(dims[:axis] + ids.shape + dims[axis + 1 :], table.dtype)

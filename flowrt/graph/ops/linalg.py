@@ -326,12 +326,19 @@ def _cross_shape(s: ShapeContext) -> Sequence[Shape]:
     return [dims]
 
 
+def _cross(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
+    out = xp.empty(a.shape, a.dtype) if out is None else out
+    for i, j, k in ((0, 1, 2), (1, 2, 0), (2, 0, 1)):
+        xp.subtract(a[..., j] * b[..., k], a[..., k] * b[..., j], out[..., i])
+    return out
+
+
 cross: OpDef = define_op(
     "Cross",
     "a: T, b: T -> T",
     types={"T": dtypes.REAL},
     shape=_cross_shape,
-    kernel=lambda xp, a, b: xp.cross(a, b),
+    kernel=_cross,
     vjp=lambda op, dy: [cross(op.inputs[1], dy), cross(dy, op.inputs[0])],
     jvp=_bilinear_jvp,
     samples=lambda rng: (

@@ -31,12 +31,13 @@ from flowrt.graph.op_def import (
 from flowrt.graph.ops.activations import softplus
 from flowrt.graph.ops.arithmetic import add, multiply, subtract
 from flowrt.graph.ops.comparison import greater_equal, less_equal, logical_and, where_v2
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import unbroadcast
 from flowrt.graph.ops.identities import cast, renamed_argument, stop_gradient
 from flowrt.graph.ops.indexing import is_within
 from flowrt.graph.ops.joining import concat
 from flowrt.graph.ops.math import exp, log, log1p, neg, number
-from flowrt.graph.ops.reductions import accumulator, delivered
+from flowrt.graph.ops.reductions import accumulator
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
 from flowrt.graph.ops.slicing import strided_slice
 from flowrt.graph.ops.softmax import (
@@ -449,14 +450,14 @@ def _in_top_k_shape(s: ShapeContext) -> Sequence[Shape]:
     return [merge((batch,), s.shapes[1])]
 
 
-def _in_top_k(xp: Any, predictions: Any, targets: Any, k: int) -> Any:
+def _in_top_k(xp: Any, predictions: Any, targets: Any, k: int, out: Any = None) -> Any:
     rows, classes = predictions.shape
     known = is_within(targets, classes)
     if not classes:
-        return known
+        return delivered(xp, known, bool, out)
     chosen = predictions[xp.arange(rows), xp.where(known, targets, 0)]
     above = (predictions > chosen[:, None]).sum(axis=1)
-    return known & xp.isfinite(predictions).all(axis=1) & (above < k)
+    return xp.logical_and(known & xp.isfinite(predictions).all(axis=1), above < k, out=out)
 
 
 in_top_k_op: OpDef = define_op(

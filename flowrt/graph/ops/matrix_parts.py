@@ -19,9 +19,10 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.arithmetic import minimum
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import CONSTANT_LIMIT, ones, zeros, zeros_like
 from flowrt.graph.ops.joining import concat, stack
-from flowrt.graph.ops.reductions import delivered, reduce_sum
+from flowrt.graph.ops.reductions import reduce_sum
 from flowrt.graph.shapes import Shape, format_shape, merge, num_elements
 
 _TYPES = dtypes.NUMERIC | {dtypes.bool_}

@@ -25,10 +25,11 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.arithmetic import add, add_n, multiply, power, subtract
 from flowrt.graph.ops.batch_norm import deliver, second_order
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.math import number, rsqrt, square
 from flowrt.graph.ops.padding import pad
-from flowrt.graph.ops.reductions import accumulator, delivered, reduce_mean, reduce_sum
+from flowrt.graph.ops.reductions import accumulator, reduce_mean, reduce_sum
 from flowrt.graph.ops.slicing import strided_slice
 from flowrt.graph.shapes import Shape, merge
 

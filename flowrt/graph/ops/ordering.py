@@ -27,9 +27,9 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.arithmetic import add
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.generating import range_op
 from flowrt.graph.ops.identities import cast
-from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.segments import unsorted_segment_sum
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, size, transpose
 from flowrt.graph.ops.slicing import getitem
@@ -173,8 +173,8 @@ def _bound_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _bound(side: str) -> Any:
-    def kernel(xp: Any, sorted_inputs: Any, values: Any, out_type: Any) -> Any:
-        found = xp.empty(values.shape, out_type.np)
+    def kernel(xp: Any, sorted_inputs: Any, values: Any, out_type: Any, out: Any = None) -> Any:
+        found = xp.empty(values.shape, out_type.np) if out is None else out
         for target, row, wanted in zip(found, sorted_inputs, values, strict=True):
             target[...] = xp.searchsorted(row, wanted, side=side)
         return found

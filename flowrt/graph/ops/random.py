@@ -100,7 +100,8 @@ def deliver(xp: Any, values: Any, dtype: DType, out: Any) -> Any:
     return out
 
 
-def _fills_directly(xp: Any, out: Any) -> bool:
+def fills_directly(xp: Any, out: Any) -> bool:
+    """Whether NumPy's generator can draw into ``out`` itself."""
     return out is not None and xp is np and out.dtype in (np.float32, np.float64) and out.flags.c_contiguous
 
 
@@ -109,7 +110,7 @@ _MANTISSA_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8}  # with the implicit o
 
 def _uniform(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
     rng = state.next()
-    if _fills_directly(xp, out):
+    if fills_directly(xp, out):
         return rng.random(out=out, dtype=dtype.np.type)
     if (bits := _MANTISSA_BITS.get(dtype)) is not None:
         return deliver(xp, rng.integers(0, 2**bits, shape, np.uint16) * np.float32(2.0**-bits), dtype, out)
@@ -121,7 +122,7 @@ random_position = define_op(
     "-> uint64",
     attrs=SEEDS,
     shape=lambda s: [(3,)],
-    kernel=lambda xp, state: xp.asarray(state.skip()),
+    kernel=lambda xp, state, out=None: deliver(xp, state.skip(), dtypes.uint64, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(seed=1)],
@@ -180,19 +181,21 @@ def drawing_dtype(dtype: DType) -> Any:
 
 def _normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
     rng = state.next()
-    if _fills_directly(xp, out):
+    if fills_directly(xp, out):
         return rng.standard_normal(out=out, dtype=dtype.np.type)
     return deliver(xp, rng.standard_normal(shape, drawing_dtype(dtype)), dtype, out)
 
 
 def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
     rng, precision = state.next(), drawing_dtype(dtype)
-    flat = np.asarray(rng.standard_normal(shape, precision)).reshape(-1)
+    is_direct = fills_directly(xp, out)
+    drawn = np.asarray(rng.standard_normal(shape, precision, out if is_direct else None))
+    flat = drawn.reshape(-1)
     outside = np.flatnonzero(np.abs(flat) > 2)
     while outside.size:  # 4.6 % of what is drawn
         flat[outside] = rng.standard_normal(outside.size, precision)
         outside = outside[np.abs(flat[outside]) > 2]
-    return deliver(xp, flat.reshape(shape), dtype, out)
+    return out if is_direct else deliver(xp, drawn, dtype, out)
 
 
 def _define_float_draw(name: str, kernel: Callable[..., Any], doc: str) -> Any:
@@ -221,11 +224,13 @@ truncated_normal_op = _define_float_draw(
 )
 
 
-def _uniform_int(xp: Any, shape: Any, minval: Any, maxval: Any, Tout: DType, state: RandomStream) -> Any:
+def _uniform_int(
+    xp: Any, shape: Any, minval: Any, maxval: Any, Tout: DType, state: RandomStream, out: Any = None
+) -> Any:
     low, high = int(minval), int(maxval)
     if low >= high:
         raise InvalidArgumentError(f"expected minval < maxval; got minval {low}, maxval {high}")
-    return deliver(xp, state.next().integers(low, high, shape, Tout.np.type), Tout, None)
+    return deliver(xp, state.next().integers(low, high, shape, Tout.np.type), Tout, out)
 
 
 random_uniform_int = define_draw(

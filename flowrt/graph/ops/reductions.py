@@ -39,6 +39,7 @@ from flowrt.graph.ops.comparison import (
     equal,
 )
 from flowrt.graph.ops.constant import constant
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import (
     floor_div,
     realdiv,
@@ -126,14 +127,6 @@ def _spread(op: Operation, reduced: Tensor) -> Tensor:
 def accumulator(x: Any) -> Any:
     """The dtype to sum in: float32 for 16-bit floats, otherwise the input's own."""
     return np.float32 if x.dtype.itemsize == 2 and x.dtype.kind not in "iu" else x.dtype
-
-
-def delivered(xp: Any, result: Any, dtype: Any, out: Any) -> Any:
-    if out is None:
-        return result if result.dtype == dtype else result.astype(dtype)
-    if result is not out:
-        xp.copyto(out, result, casting="unsafe")
-    return out
 
 
 def _summing(method: str) -> Any:

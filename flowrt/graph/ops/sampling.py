@@ -21,6 +21,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.arithmetic import add_v2, maximum, multiply, subtract
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import floormod, realdiv
 from flowrt.graph.ops.filling import ones_like
 from flowrt.graph.ops.identities import unchanged
@@ -29,6 +30,7 @@ from flowrt.graph.ops.random import (
     deliver,
     drawing_dtype,
     drawn_shape,
+    fills_directly,
     random_uniform,
     seed_attrs,
 )
@@ -46,9 +48,13 @@ def _repeated_shape(s: ShapeContext) -> Sequence[Shape]:
 # --- choosing and ordering
 
 
-def _shuffle(xp: Any, value: Any, state: RandomStream) -> Any:
-    order = state.next().permutation(value.shape[0]) if value.ndim else None
-    return xp.array(value) if order is None else xp.take(value, xp.asarray(order), axis=0)
+def _shuffle(xp: Any, value: Any, state: RandomStream, out: Any = None) -> Any:
+    if not value.ndim:
+        return delivered(xp, xp.array(value), value.dtype, out)
+    order = xp.asarray(state.next().permutation(value.shape[0]))
+    if xp is np and out is not None:
+        return np.take(value, order, 0, out, mode="clip")  # in range; "raise" would copy the output
+    return delivered(xp, xp.take(value, order, axis=0), value.dtype, out)
 
 
 random_shuffle_op = define_draw(
@@ -72,7 +78,9 @@ def random_shuffle(value: Any, seed: int | None = None, name: str | None = None)
     return shuffled
 
 
-def _multinomial(xp: Any, logits: Any, num_samples: int, output_dtype: DType, state: RandomStream) -> Any:
+def _multinomial(
+    xp: Any, logits: Any, num_samples: int, output_dtype: DType, state: RandomStream, out: Any = None
+) -> Any:
     """Inverts the cumulative distribution: one sorted array holds all rows', row i's shifted by i."""
     rows, classes = logits.shape
     if num_samples < 0 or (classes == 0 and rows * num_samples > 0):
@@ -89,7 +97,7 @@ def _multinomial(xp: Any, logits: Any, num_samples: int, output_dtype: DType, st
     chosen = (
         np.searchsorted(edges, drawn.reshape(-1), side="right").reshape(rows, num_samples) - first * classes
     )
-    return deliver(xp, chosen, output_dtype, None)
+    return deliver(xp, chosen, output_dtype, out)
 
 
 def _multinomial_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -150,11 +158,12 @@ def random_crop(value: Any, size: Any, seed: int | None = None, name: str | None
 # --- other distributions
 
 
-def _gamma(xp: Any, shape: Any, alpha: Any, T: DType, state: RandomStream) -> Any:
+def _gamma(xp: Any, shape: Any, alpha: Any, T: DType, state: RandomStream, out: Any = None) -> Any:
     host = np.asarray(alpha.get() if hasattr(alpha, "get") else alpha)
-    precision = drawing_dtype(T)
-    drawn = state.next().standard_gamma(host.astype(precision), tuple(shape) + host.shape, precision)
-    return deliver(xp, drawn, T, None)
+    precision, result = drawing_dtype(T), tuple(shape) + host.shape
+    if fills_directly(xp, out):
+        return state.next().standard_gamma(host, result, precision, out)
+    return deliver(xp, state.next().standard_gamma(host.astype(precision), result, precision), T, out)
 
 
 random_gamma_op = define_draw(
@@ -196,9 +205,9 @@ def random_gamma(
         return positive
 
 
-def _poisson(xp: Any, shape: Any, rate: Any, dtype: DType, state: RandomStream) -> Any:
+def _poisson(xp: Any, shape: Any, rate: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
     host = np.asarray(rate.get() if hasattr(rate, "get") else rate).astype(np.float64)
-    return deliver(xp, state.next().poisson(host, tuple(shape) + host.shape), dtype, None)
+    return deliver(xp, state.next().poisson(host, tuple(shape) + host.shape), dtype, out)
 
 
 _COUNTS = (dtypes.FLOATING - {dtypes.bfloat16}) | dtypes.INDEX

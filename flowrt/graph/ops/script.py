@@ -42,6 +42,7 @@ from flowrt.graph.op_def import (
     define_op,
     sample,
 )
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.formatting import string_format, summarize_value
 from flowrt.graph.ops.identities import identity, unchanged
 
@@ -418,7 +419,7 @@ timestamp = define_op(
     "Timestamp",
     "-> float64",
     shape=lambda s: [()],
-    kernel=lambda xp: xp.asarray(time.time()),
+    kernel=lambda xp, out=None: delivered(xp, xp.asarray(time.time()), np.float64, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],

@@ -20,12 +20,13 @@ from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Sample, ShapeContext, define_op, op_def, sample
 from flowrt.graph.ops.arithmetic import conjugated, maximum, multiply
 from flowrt.graph.ops.comparison import equal, greater, greater_equal, select_v2
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import divide, truediv
 from flowrt.graph.ops.filling import ones, ones_like, zeros_like
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.indexing import along_rows, check_range
-from flowrt.graph.ops.reductions import accumulator, delivered
+from flowrt.graph.ops.reductions import accumulator
 from flowrt.graph.ops.shaping import rank, reshape, shape
 from flowrt.graph.shapes import Shape, format_shape, merge
 

@@ -28,6 +28,7 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.arithmetic import add, maximum, multiply, subtract
 from flowrt.graph.ops.comparison import greater, less, select_v2
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import floordiv, floormod, truediv
 from flowrt.graph.ops.filling import broadcast_to, zeros_like
 from flowrt.graph.ops.gathering import gather, gather_nd_op
@@ -36,7 +37,6 @@ from flowrt.graph.ops.generating import sequence_mask, static_array
 from flowrt.graph.ops.identities import cast, target_shape
 from flowrt.graph.ops.indexing import check_range, places_of, put_rows
 from flowrt.graph.ops.joining import concat, stack
-from flowrt.graph.ops.reductions import delivered
 from flowrt.graph.ops.shaping import expand_dims, reshape, shape, size, squeeze
 from flowrt.graph.ops.slicing import getitem
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis

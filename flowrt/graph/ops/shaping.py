@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.dtypes import as_dtype
+from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Tensor, get_default_graph
@@ -36,6 +36,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.constant import constant
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.identities import (
     arrays,
     renamed_argument,
@@ -54,13 +55,23 @@ from flowrt.graph.shapes import (
 
 # --- shape, size, rank: their outputs are host values, made by NumPy on every device
 
+
+def _numbers(value: Any, dtype: DType, out: Any) -> Any:
+    return delivered(np, np.array(value, dtype.np), dtype.np, out)  # raises for one that is too large
+
+
+def _shape_n(xp: Any, input: Sequence[Any], out_type: DType, out: Any = None) -> list[Any]:
+    places = [None] * len(input) if out is None else out
+    return [_numbers(np.shape(x), out_type, place) for x, place in zip(input, places, strict=True)]
+
+
 shape_op = define_op(
     "Shape",
     "input: T -> host out_type",
     types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
     attrs={"out_type": attr_type(dtypes.int32)},
     shape=lambda s: [(None if s.shapes[0] is None else len(s.shapes[0]),)],
-    kernel=lambda xp, input, out_type: np.array(np.shape(input), out_type.np),
+    kernel=lambda xp, input, out_type, out=None: _numbers(np.shape(input), out_type, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=arrays(),
@@ -75,7 +86,7 @@ shape_n = define_op(
     types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
     attrs={"out_type": attr_type(dtypes.int32)},
     shape=lambda s: [(None if shape is None else len(shape),) for shape in s.shapes],
-    kernel=lambda xp, input, out_type: [np.array(np.shape(x), out_type.np) for x in input],
+    kernel=_shape_n,
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample((rng.standard_normal((2, 3)), rng.standard_normal(())))],
@@ -89,7 +100,7 @@ size_op = define_op(
     types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
     attrs={"out_type": attr_type(dtypes.int32)},
     shape=lambda s: [()],
-    kernel=lambda xp, input, out_type: np.array(np.size(input), out_type.np),
+    kernel=lambda xp, input, out_type, out=None: _numbers(np.size(input), out_type, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=arrays(),
@@ -103,7 +114,7 @@ rank_op = define_op(
     "input: T -> host int32",
     types={"T": dtypes.ANY},
     shape=lambda s: [()],
-    kernel=lambda xp, input: np.array(np.ndim(input), np.int32),
+    kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=arrays(),

@@ -17,9 +17,10 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import Loop, LoopPattern, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.arithmetic import multiply, subtract
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.identities import renamed_argument
 from flowrt.graph.ops.math import exp
-from flowrt.graph.ops.reductions import accumulator, delivered, reduce_sum
+from flowrt.graph.ops.reductions import accumulator, reduce_sum
 from flowrt.graph.ops.shaping import transpose
 from flowrt.graph.shapes import Shape, normalize_axis
 

@@ -14,9 +14,9 @@ from flowrt.graph.op_def import BY_VJP, OpDef, Sample, define_op, instruction, s
 from flowrt.graph.ops import special_functions
 from flowrt.graph.ops.arithmetic import add_v2, multiply
 from flowrt.graph.ops.comparison import broadcast_shape
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.filling import unbroadcast
 from flowrt.graph.ops.math import exp, neg, number, square, unary_op, unary_samples
-from flowrt.graph.ops.reductions import delivered
 
 BLOCK = 32768
 """Elements a CPU computes at a time: the temporaries stay in a core's cache, half the time for a million."""

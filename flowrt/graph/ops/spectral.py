@@ -18,6 +18,7 @@ from flowrt.errors import UnimplementedError
 from flowrt.graph.graph import Operation, Tensor
 from flowrt.graph.op_def import BY_VJP, ShapeContext, attr_bool, define_op, sample
 from flowrt.graph.ops.arithmetic import add_v2, multiply, subtract
+from flowrt.graph.ops.delivery import all_delivered
 from flowrt.graph.ops.filling import ones_like, zeros_like
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.linalg import matmul
@@ -69,13 +70,15 @@ def _svd_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(*batch, k), (*batch, m, m if full else k), (*batch, n, n if full else k)]
 
 
-def _svd(xp: Any, input: Any, compute_uv: bool, full_matrices: bool) -> Any:
+def _svd(xp: Any, input: Any, compute_uv: bool, full_matrices: bool, out: Any = None) -> Any:
     if not compute_uv:
         empty = xp.zeros((0,), input.dtype)
-        return [xp.linalg.svd(input, compute_uv=False).astype(input.dtype), empty, empty]
-    u, values, vh = xp.linalg.svd(input, full_matrices=full_matrices)
-    v = xp.swapaxes(vh, -1, -2)
-    return [values.astype(input.dtype), u, v.conj() if input.dtype.kind == "c" else v]
+        found = xp.linalg.svd(input, compute_uv=False), empty, empty
+    else:
+        u, values, vh = xp.linalg.svd(input, full_matrices=full_matrices)
+        v = xp.swapaxes(vh, -1, -2)
+        found = values, u, v.conj() if input.dtype.kind == "c" else v
+    return all_delivered(xp, found, input.dtype, out)
 
 
 def _svd_vjp(op: Operation, ds: Tensor | None, du: Tensor | None, dv: Tensor | None) -> list[Tensor]:
@@ -155,11 +158,9 @@ def _eigh_shape(s: ShapeContext) -> Sequence[Shape]:
     return [None if dims is None else dims[:-1], vectors]
 
 
-def _eigh(xp: Any, input: Any, compute_v: bool) -> Any:
-    if not compute_v:
-        return [xp.linalg.eigvalsh(input).astype(input.dtype), xp.zeros((0,), input.dtype)]
-    values, vectors = xp.linalg.eigh(input)
-    return [values.astype(input.dtype), vectors]
+def _eigh(xp: Any, input: Any, compute_v: bool, out: Any = None) -> Any:
+    found = xp.linalg.eigh(input) if compute_v else (xp.linalg.eigvalsh(input), xp.zeros((0,), input.dtype))
+    return all_delivered(xp, found, input.dtype, out)
 
 
 def _eigh_vjp(op: Operation, de: Tensor | None, dv: Tensor | None) -> list[Tensor]:

@@ -15,6 +15,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import Operation, Tensor
 from flowrt.graph.list_slices import ListSlices
 from flowrt.graph.op_def import ShapeContext, attr_bool, attr_int, define_op
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.tensor_lists import (
     OF_OUTPUT,
     TYPES,
@@ -56,19 +57,26 @@ def _copied_rows(xp: Any, tensor: Any) -> list[Any]:
 # --- stack and unstack
 
 
-def _stack(xp: Any, handle: TensorList, elements: Sequence[Any], element_shape: Any, dtype: DType) -> Any:
+def _stack(
+    xp: Any,
+    handle: TensorList,
+    elements: Sequence[Any],
+    element_shape: Any,
+    dtype: DType,
+    out: Any = None,
+) -> Any:
     """Some ``elements`` of ``handle`` as the rows of an array."""
     check_dtype(handle, dtype)
     shape = merge(handle.spec.shape, as_element_shape(element_shape))
     for known in {e.shape for e in elements if e is not None}:
         shape = merge(shape, known)
     if not elements:
-        return zeros(xp, _with_first(0, shape), dtype, "a stack of no elements")
+        return delivered(xp, zeros(xp, _with_first(0, shape), dtype, "a stack of no elements"), dtype.np, out)
     unset = next((i for i, e in enumerate(elements) if e is None), None)
     if unset is not None:
         zero = zeros(xp, shape, dtype, f"element {unset}")
         elements = [zero if e is None else e for e in elements]
-    return xp.stack(elements)
+    return xp.stack(elements, out=out)
 
 
 def _stack_all(
@@ -137,9 +145,14 @@ tensor_list_from_tensor = define_op(
 
 
 def _gather(
-    xp: Any, handle: TensorList, indices: tuple[int, ...], element_shape: Any, element_dtype: DType
+    xp: Any,
+    handle: TensorList,
+    indices: tuple[int, ...],
+    element_shape: Any,
+    element_dtype: DType,
+    out: Any = None,
 ) -> Any:
-    return _stack(xp, handle, [handle.get(i) for i in indices], element_shape, element_dtype)
+    return _stack(xp, handle, [handle.get(i) for i in indices], element_shape, element_dtype, out)
 
 
 tensor_list_gather = define_op(

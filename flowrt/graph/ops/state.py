@@ -32,6 +32,7 @@ from flowrt.graph.op_def import (
     instruction,
     op_def,
 )
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.folding import fold_rows
 from flowrt.graph.ops.indexing import check_range, put_rows, take, take_slices
 from flowrt.graph.partial_value import partial_value
@@ -157,7 +158,7 @@ var_is_initialized_op = define_op(
     "VarIsInitializedOp",
     "resource: resource -> bool",
     shape=lambda s: [()],
-    kernel=lambda xp, resource: xp.asarray(resource.is_initialized),
+    kernel=lambda xp, resource, out=None: delivered(xp, xp.asarray(resource.is_initialized), bool, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
@@ -166,14 +167,14 @@ var_is_initialized_op = define_op(
 )
 
 
-def _count_up_to(xp: Any, resource: VariableResource, limit: int) -> Any:
+def _count_up_to(xp: Any, resource: VariableResource, limit: int, out: Any = None) -> Any:
     with resource.lock:
         array = resource.read()
         if array.shape != () or int(array) >= limit:
             raise OutOfRangeError(
                 f"variable {resource.name!r}: expected a number below the limit {limit}; got {array}"
             )
-        before = array.copy()
+        before = delivered(xp, array.copy(), array.dtype, out)
         xp.add(array, 1, out=array)
         return before
 
@@ -204,12 +205,12 @@ def _gather_shape(s: ShapeContext) -> list[Shape]:
     return [params[:batch] + indices[batch:] + params[batch + 1 :]]
 
 
-def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int) -> Any:
+def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int, out: Any = None) -> Any:
     array = resource.read()
     check_range(xp, "indices", indices.reshape(-1), array.shape[batch_dims])
     if batch_dims == 0:
-        return take(xp, array, indices)
-    return take_slices(xp, array, indices, batch_dims, batch_dims)
+        return take(xp, array, indices, out=out)
+    return delivered(xp, take_slices(xp, array, indices, batch_dims, batch_dims), array.dtype, out)
 
 
 def _gather_vjp(op: Any, dy: Any) -> list[Any]:

@@ -30,6 +30,7 @@ from flowrt.graph.ops.comparison import (
     not_equal,
     where_v2,
 )
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.division import (
     realdiv,
 )
@@ -40,7 +41,6 @@ from flowrt.graph.ops.identities import (
 )
 from flowrt.graph.ops.reductions import (
     accumulator,
-    delivered,
     reduce,
     reduce_max,
     reduce_mean,

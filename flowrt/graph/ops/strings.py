@@ -28,6 +28,7 @@ from flowrt.graph.op_def import (
     sample,
 )
 from flowrt.graph.ops.comparison import broadcast_shape
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.identities import unchanged
 from flowrt.graph.ops.reductions import reduced_shape
 
@@ -120,10 +121,11 @@ string_strip = define_string_op(
 )
 
 
-def _string_length(xp: Any, input: Any, unit: str) -> Any:
+def _string_length(xp: Any, input: Any, unit: str, out: Any = None) -> Any:
     texts = host_array(input)
     count = len if unit == "BYTE" else lambda text: len(text.decode())
-    return np.array([count(text) for text in texts.ravel()], np.int32).reshape(texts.shape)
+    lengths = np.array([count(text) for text in texts.ravel()], np.int32)
+    return delivered(np, lengths.reshape(texts.shape), np.int32, out)
 
 
 string_length_op = define_string_op(
@@ -281,7 +283,7 @@ def reduce_join(
 # --- strings to numbers
 
 
-def _string_to_number(xp: Any, string_tensor: Any, out_type: DType) -> Any:
+def _string_to_number(xp: Any, string_tensor: Any, out_type: DType, out: Any = None) -> Any:
     texts = host_array(string_tensor)
     made = np.empty(texts.shape, out_type.np)
     flat = made.reshape(-1)
@@ -294,7 +296,7 @@ def _string_to_number(xp: Any, string_tensor: Any, out_type: DType) -> Any:
             raise InvalidArgumentError(
                 f"expected strings that are {out_type.name} numbers; got {text!r}"
             ) from None
-    return made
+    return delivered(np, made, out_type.np, out)
 
 
 string_to_number_op = define_string_op(

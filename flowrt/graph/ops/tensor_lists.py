@@ -32,6 +32,7 @@ from flowrt.graph.op_def import (
     define_op,
     op_def,
 )
+from flowrt.graph.ops.delivery import delivered
 from flowrt.graph.ops.shaping import shape as shape_of
 from flowrt.graph.shapes import Shape, format_shape, is_static, merge
 from flowrt.graph.tensor_list import ListSpec, TensorList
@@ -45,6 +46,9 @@ WRITE_ONCE: dict[str, Attr] = {"_write_once": attr_bool(False)}
 """A `TensorArray`'s elements are written once: a second write raises `InvalidArgumentError`. So an element
 has no gradient before it is written, and the gradient of the list passes a write as it is.
 """
+
+RESTORES = "_restores"
+"""The private attr of a push onto the gradient of a list from which an element was taken: there is room."""
 
 SWAPS = "_swap_memory"
 """The private attr of a loop that keeps what its gradient reads in host memory, and of what pushes onto those
@@ -220,7 +224,7 @@ tensor_list_length = define_op(
     "TensorListLength",
     "input_handle: variant -> host int32",
     shape=lambda s: [()],
-    kernel=lambda xp, handle: np.array(handle.length, np.int32),
+    kernel=lambda xp, handle, out=None: delivered(np, np.array(handle.length, np.int32), np.int32, out),
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
@@ -285,7 +289,8 @@ def _pop_vjp(op: Operation, dlist: Tensor | None, dtensor: Tensor | None) -> lis
     shorter, last = op.outputs
     whole = zeros_like_list(shorter) if dlist is None else dlist
     element = _zeros_like(last) if dtensor is None else dtensor
-    return [tensor_list_push_back(whole, element, **swapping(op)), None]
+    attrs: dict[str, Any] = {RESTORES: True, **swapping(op)}
+    return [tensor_list_push_back(whole, element, **attrs), None]
 
 
 tensor_list_pop_back = define_op(

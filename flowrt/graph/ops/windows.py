@@ -11,9 +11,9 @@ costs alone.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.shapes import Shape, format_shape
@@ -184,6 +184,15 @@ def of_rank(name: str, shape: Shape, rank: int) -> tuple[int | None, ...]:
 
 # --- arrays
 
+New: TypeAlias = Callable[[tuple[int, ...], Any], Any]
+"""``new(shape, dtype)`` is an array with any elements, for as long as the kernel runs."""
+
+
+def begin(xp: Any, workspace: Any) -> New:
+    """Where a kernel works: in its ``workspace``, or without one in new arrays."""
+    new: New = xp.empty if workspace is None else workspace.begin()
+    return new
+
 
 def pad(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any, value: Any = 0, first: int = 1) -> Any:
     """``x`` with its dimensions from ``first`` on, those of ``axes``, padded with ``value``.
@@ -206,35 +215,73 @@ def image_blocks(images: int, nbytes: int) -> Iterator[slice]:
         yield slice(start, min(start + step, images))
 
 
+class Parts:
+    """``parts[index]`` is ``x[index]`` in C order as ``dtype``: a view, or a copy that the next one
+    overwrites. The first is the largest.
+    """
+
+    def __init__(self, x: Any, dtype: Any, new: New) -> None:
+        self._x, self._dtype, self._new = x, dtype, new
+        self._room: Any = None
+
+    def __getitem__(self, index: Any) -> Any:
+        part = self._x[index]
+        if part.dtype == self._dtype and part.flags.c_contiguous:
+            return part
+        if self._room is None:
+            self._room = self._new((part.size,), self._dtype)
+        copy = self._room[: part.size].reshape(part.shape)
+        copy[...] = part
+        return copy
+
+
+def padded_blocks(
+    x: Any, axes: Sequence[Axis], dtype: Any, nbytes: int, new: New
+) -> Iterator[tuple[slice, Any]]:
+    """The `image_blocks` of ``x`` (channels last), each with zeros as padding; the next overwrites it."""
+    room = None
+    for block in image_blocks(x.shape[0], nbytes):
+        images = x[block]
+        if images.dtype != dtype or any(a.padded != a.length for a in axes):
+            if room is None:
+                room = new((len(images), *(a.padded for a in axes), x.shape[-1]), dtype)
+                room[...] = 0
+            room[(slice(len(images)), *(a.inner for a in axes))] = images
+            images = room[: len(images)]
+        yield block, images
+
+
 def taps_of(axes: Sequence[Axis]) -> Iterator[tuple[tuple[int, ...], tuple[slice, ...]]]:
     """Each tap of the window, in row-major order, and where all windows have it in the padded axes."""
     for tap in product(*(range(a.taps) for a in axes)):
         yield tap, tuple(a.at(t) for a, t in zip(axes, tap, strict=True))
 
 
-def patches(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any) -> Iterator[tuple[tuple[slice, slice], Any]]:
-    """The windows of ``x`` (channels last) as matrices ``[windows, taps * c]``, block by block ("im2col").
+def patches(
+    xp: Any, x: Any, axes: Sequence[Axis], dtype: Any, new: New
+) -> Iterator[tuple[tuple[slice, slice], Any]]:
+    """The windows of ``x`` (channels last) as matrices ``[windows, taps * c]``, block by block ("im2col"), of
+    which the first is the largest.
 
     Yields ((images, rows of the first spatial axis), matrix); the matrix is overwritten by the next one.
     """
-    images, channels = x.shape[0], x.shape[-1]
+    channels = x.shape[-1]
     outputs, taps = [a.outputs for a in axes], [a.taps for a in axes]
-    everything = slice(0, images), slice(0, outputs[0])
+    everything = slice(0, x.shape[0]), slice(0, outputs[0])
     if all(a.taps == a.stride == 1 and a.padded == a.length == a.outputs for a in axes):
-        yield everything, xp.ascontiguousarray(x, dtype).reshape(-1, channels)  # 1x1: the input is the matrix
+        yield everything, Parts(x, dtype, new)[...].reshape(-1, channels)  # 1x1: the input is the matrix
         return
     width = math.prod(taps) * channels
     row = math.prod(outputs[1:]) * width * dtype.itemsize
     buffer = None
-    for block in image_blocks(images, row * outputs[0]):
-        source = pad(xp, x[block], axes, dtype)
+    for block, source in padded_blocks(x, axes, dtype, row * outputs[0], new):
         seen = _windows(xp, source, axes)
         step = outputs[0] if block.stop - block.start > 1 else max(1, WORKSPACE // max(1, row))
         for start in range(0, outputs[0], step):
             rows = slice(start, min(start + step, outputs[0]))
             view = seen[:, rows]
             if buffer is None:
-                buffer = xp.empty(view.size, dtype)
+                buffer = new((view.size,), dtype)
             matrix = buffer[: view.size]
             xp.copyto(matrix.reshape(view.shape), view)
             yield (block, rows), matrix.reshape(-1, width)
