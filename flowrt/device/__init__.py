@@ -17,13 +17,15 @@
     loops             `LoopProgram`: what a loop over the elements of arrays computes, as data
     loop_math, loop_formats   its functions as arithmetic; the polynomials of float32 and float64
     loop_stages               how many passes over a row it needs
-    llvm_loops, llvm_iteration, llvm_text   its LLVM IR, as text; of a loop over scalars; of one value
+    llvm_loops, llvm_iteration, llvm_text   its LLVM IR, as text; of a nest over scalars; of one value
     llvm_convolution, llvm_product, llvm_rows   LLVM IR of convolutions, products, rows by number, as text
     cuda_loops, cuda_text     a loop's CUDA C, as text; of one value
     host_jit          machine code of the text (the one door to llvmlite); code_cache keeps it on disk
     host_call, host_team, host_pool   machine code as functions of Python; threads that share a loop
+    call_sequence, call_program       compiled calls one behind the other; with loops and branches around them
     host_blas                 how OpenBLAS's threads wait for work
     onednn, primitives        oneDNN (its one door); convolutions, mean pooling and products with it
+    onednn_blas               large products with it
     workspace                 memory for what a kernel needs only while it runs
 
 Bytes come in regions from a `StreamExecutor` (``mmap``, ``cudaMalloc``), a `MemoryPool` cuts them up, and

@@ -1,5 +1,4 @@
-"""Calls of compiled loops, one behind the other, and round and round: as one call, by machine code that walks
-a table of them.
+"""Calls of compiled loops, one behind the other: as one call, by machine code that walks a table of them.
 
 From Python a call takes 30 ns, and 60 more for the interpreter to come to it; from here 3. So a sequence of
 small loops takes as long as their arithmetic does. A sequence is called as a loop is, and may stand in
@@ -15,7 +14,7 @@ from typing import Any, TypeAlias, final
 
 import numpy as np
 
-from flowrt.device.host_call import LoopAddress, LoopCall
+from flowrt.device.host_call import LoopAddress
 from flowrt.device.host_jit import CompiledLoop, compile_functions
 from flowrt.device.host_pool import run_in_parallel
 
@@ -28,45 +27,7 @@ RELEASING_NS = 20e3
 """From how long on a call lets other Python threads run."""
 
 TEXT = """
-; The address of a bool, a number of calls, and the calls: the loop, its table, begin, end.
-%Sequence = type { ptr, i64, [0 x %Call] }
 %Call = type { ptr, ptr, i64, i64 }
-
-; Iterations from begin on: up to end, at least one, and no more once the bool is false.
-define void @sequence(ptr %table, i64 %begin, i64 %end) nounwind {
-entry:
-  %predicate = load ptr, ptr %table
-  %n_place = getelementptr %Sequence, ptr %table, i64 0, i32 1
-  %n = load i64, ptr %n_place
-  br label %iteration
-iteration:
-  %number = phi i64 [ %begin, %entry ], [ %following, %test ]
-  br label %call
-call:
-  %i = phi i64 [ 0, %iteration ], [ %i_next, %call ]
-  %loop_place = getelementptr %Sequence, ptr %table, i64 0, i32 2, i64 %i, i32 0
-  %loop = load ptr, ptr %loop_place
-  %its_table_place = getelementptr %Sequence, ptr %table, i64 0, i32 2, i64 %i, i32 1
-  %its_table = load ptr, ptr %its_table_place
-  %its_begin_place = getelementptr %Sequence, ptr %table, i64 0, i32 2, i64 %i, i32 2
-  %its_begin = load i64, ptr %its_begin_place
-  %its_end_place = getelementptr %Sequence, ptr %table, i64 0, i32 2, i64 %i, i32 3
-  %its_end = load i64, ptr %its_end_place
-  call void %loop(ptr %its_table, i64 %its_begin, i64 %its_end)
-  %i_next = add i64 %i, 1
-  %is_over = icmp eq i64 %i_next, %n
-  br i1 %is_over, label %count, label %call
-count:
-  %following = add i64 %number, 1
-  %is_last = icmp sge i64 %following, %end
-  br i1 %is_last, label %exit, label %test
-test:
-  %holds = load i8, ptr %predicate
-  %goes_on = icmp ne i8 %holds, 0
-  br i1 %goes_on, label %iteration, label %exit
-exit:
-  ret void
-}
 
 ; Those of the calls in the table that begin and end number.
 define void @some(ptr %table, i64 %begin, i64 %end) nounwind {
@@ -106,7 +67,7 @@ define void @advance(ptr %table, i64 %begin, i64 %end) nounwind {
 
 @cache
 def _functions() -> dict[str, CompiledLoop]:
-    return compile_functions(TEXT, ("sequence", "some", "advance"))
+    return compile_functions(TEXT, ("some", "advance"))
 
 
 @final
@@ -142,7 +103,7 @@ def is_compiled(call: Call) -> bool:
 
 def in_sequence(calls: Sequence[Call]) -> Call:
     """Compiled ``calls``, at least one, as one."""
-    return call_of(_functions()["sequence"], _table(calls, None), 0, 1)
+    return call_of(_functions()["some"], _table(calls), 0, len(calls))
 
 
 def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
@@ -156,15 +117,7 @@ def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
 
 def shared(calls: Sequence[Call]) -> Call:
     """Compiled ``calls`` that may be made in any order, as one: threads share them."""
-    table = Table.of(_words(calls), _nanoseconds(calls), *calls)
-    return run_in_parallel, (_functions()["some"].call, table, 0, len(calls), 1)
-
-
-def repeated(calls: Sequence[Call], predicate: np.ndarray[Any, Any]) -> tuple[LoopCall, Table]:
-    """A function and its table: called from 0 to a number, it makes compiled ``calls``, at least one, so many
-    times, or until ``predicate``, a bool that they write, is false.
-    """
-    return _functions()["sequence"].call, _table(calls, predicate)
+    return run_in_parallel, (_functions()["some"].call, _table(calls), 0, len(calls), 1)
 
 
 def advancing(table: Table, position: int, step: int) -> Call:
@@ -173,16 +126,13 @@ def advancing(table: Table, position: int, step: int) -> Call:
     return call_of(_functions()["advance"], Table.of([address, step], CALL_NS, table), 0, 1)
 
 
-def _table(calls: Sequence[Call], predicate: np.ndarray[Any, Any] | None) -> Table:
-    words = [0 if predicate is None else predicate.ctypes.data, len(calls), *_words(calls)]
-    return Table.of(words, _nanoseconds(calls), predicate, *calls)
-
-
-def _words(calls: Sequence[Call]) -> Iterator[int]:
+def words_of(calls: Iterable[Call]) -> Iterator[int]:
+    """The words of compiled ``calls``, four each: the loop, its table, begin, end."""
     for function, arguments in calls:
         yield function.__self__  # type: ignore[attr-defined]  # see `is_compiled`
         yield from arguments
 
 
-def _nanoseconds(calls: Sequence[Call]) -> float:
-    return float(sum(CALL_NS + table.nanoseconds for _, (table, *_) in calls))
+def _table(calls: Sequence[Call]) -> Table:
+    nanoseconds = sum(CALL_NS + table.nanoseconds for _, (table, *_) in calls)
+    return Table.of(words_of(calls), nanoseconds, *calls)

@@ -4,6 +4,7 @@ hardware.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 from collections import Counter
@@ -19,6 +20,7 @@ from flowrt.device.memory_pool import STREAM_DEADLINE_S, MemoryPool, Owner
 from flowrt.device.spec import DeviceSpec
 from flowrt.device.stream_executor import ALIGNMENT, DeviceMemory, Event, Stream, StreamExecutor
 from flowrt.device.transfer import PendingTransfer, TransferManager
+from flowrt.device.workspace import Workspace
 from flowrt.errors import OpError
 
 MIN_POOLED = 65536
@@ -30,6 +32,7 @@ RETRY_S = 5.0
 """How long a step waits for memory that steps of other threads hold."""
 
 ANYBODY = Owner("flowrt", None)
+KERNELS = Owner("workspace", None)
 
 
 class DeviceArray(NamedTuple):
@@ -76,7 +79,10 @@ class Device:
         self.executor, self.xp, self.num_streams = executor, executor.xp, num_streams
         self.pool = MemoryPool(executor, memory_limit)
         self.transfer = TransferManager(executor)
-        self.pool.add_cache(self.transfer)
+        self.workspace = Workspace(functools.partial(_new_bytes, self.pool))
+        """Of the host's kernels, out of the pool."""
+        for cache in (self.transfer, self.workspace):
+            self.pool.add_cache(cache)
         self.captures = captures
         self._steps = _Steps()
         self._streams: list[Stream] | None = None
@@ -244,6 +250,7 @@ class Device:
         """Give the memory back that nobody holds, and the rest as its holders let go; end a remote device's
         streams. Nothing can be allocated from now on.
         """
+        self.workspace.let_go()
         self.pool.close()
         if self.is_remote:
             self.executor.close()
@@ -292,6 +299,10 @@ class _Steps:
                 with self._changed:
                     self._alone = None
                     self._changed.notify_all()
+
+
+def _new_bytes(pool: MemoryPool, nbytes: int) -> Any:
+    return pool.executor.array(pool.allocate(nbytes, KERNELS), (nbytes,), np.uint8)
 
 
 def _small_array(shape: tuple[int, ...], dtype: np.dtype[Any], nbytes: int) -> np.ndarray[Any, Any]:

@@ -12,15 +12,27 @@ copy.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from flowrt.device.call_program import LEFT, PAUSED_AT, Repeat, Resumable, as_call, may_pause
+from flowrt.device.call_sequence import Table
 from flowrt.device.device import Device
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
-from flowrt.executor.compiled_body import calls_of, compiled_body, may_be_compiled, row_list
+from flowrt.executor.compiled_body import (
+    Aftermath,
+    Block,
+    Compiled,
+    compiled_block,
+    compiled_branches,
+    iterations_of,
+    may_be_compiled,
+    row_list,
+)
 from flowrt.executor.control import Branches, Frame, Loop, has_loop
 from flowrt.executor.cost import CALL_SECONDS
 from flowrt.executor.indexed_rows import indexed_lists
@@ -30,6 +42,7 @@ from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
 from flowrt.executor.pace import Pace
 from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.relocation import Relocation
+from flowrt.executor.small_calls import run_checked
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 
@@ -38,6 +51,9 @@ MAX_ITERATION_COST = 1e6
 
 FIRST_ITERATIONS = 1_000
 """Of the first call of a loop over scalars: 5 us for an addition, 7 ms for a body of 60 powers."""
+
+ITERATION_NS = 50.0
+"""Of a loop over scalars, in one over small tensors: about."""
 
 MAX_ITERATIONS = 500
 """Iterations between two pauses: under a millisecond of small operations. Around another loop it is one: the
@@ -86,7 +102,7 @@ def bind_control(
     if node.op.name == "_Loop":
         _bind_loop(node, mover, strand, inputs, outputs, functions, frame, compiles, trips)
     else:
-        _bind_branches(node, mover, strand, inputs, outputs, functions, frame)
+        _bind_branches(node, mover, strand, inputs, outputs, functions, frame, compiles)
 
 
 def _bind_iterated(
@@ -100,21 +116,23 @@ def _bind_iterated(
     """A loop over scalars as one function, which is called again while the predicate holds."""
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
-    held = [np.empty((), spec.dtype.np) for spec in _arguments_of(node)[len(outputs) :]]
-    copies = [Operand(array, None, "") for array in held]
+    held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # also what is inside
+    copies = [Operand(array, None, "") for array in held[: len(invariant)]]
     mover.move(strand, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
-    predicate = np.empty((), np.bool_)
-    arrays = [*[output.value for output in outputs], *held, predicate]
-    table = np.array([array.ctypes.data for array in arrays], np.int64)
-    call = compiled(program.text).call
-    address = int(table.ctypes.data)
+    arrays = [*[output.value for output in outputs], *held]
+    table = Table.of([0, 0, *[array.ctypes.data for array in arrays]], ITERATION_NS, *arrays)
+    function, words = compiled(program.text).call, table.words.data
+    goes_on = functools.partial(words.__getitem__, PAUSED_AT)
 
-    def iterate(count: int, _: Any = (arrays, table)) -> int:  # which have to stay as long as this does
-        call(address, 0, count)
-        return count
+    def iterate(count: int) -> int:
+        function(table, 0, count)
+        return count - words[LEFT]
 
-    segment = segment_of([(Pace(iterate, predicate.item, FIRST_ITERATIONS), ())], [node])
-    strand.cut(None, 0, Loop(node, mover.reader(pred), predicate.item, (segment,), Frame(None, node.name), 1))
+    segment = segment_of([(Pace(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
+    inner = None
+    if pred.slot is None and isinstance(pred.value, np.ndarray):
+        inner = Compiled(Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), Aftermath())
+    strand.cut(None, 0, Loop(node, mover.reader(pred), goes_on, (segment,), Frame(None, node.name), 1, inner))
 
 
 def _bind_branches(
@@ -125,6 +143,7 @@ def _bind_branches(
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
     frame: Frame | None,
+    compiles: bool,
 ) -> None:
     index, arguments = inputs[0], inputs[1:]
     strand.line(node, (index.text,), ", ".join(o.text for o in outputs))
@@ -134,7 +153,14 @@ def _bind_branches(
         mover.move(function.strand, function.results, outputs, function.is_read)
         function.strand.cut(None, 0)
         blocks.append(tuple(function.strand.segments))
-    strand.cut(None, 0, Branches(mover.reader(index), blocks))
+    compiled = compiled_branches(index, blocks) if compiles else None
+    if compiled is None or may_pause((compiled.part,)):
+        strand.cut(None, 0, Branches(mover.reader(index), blocks, compiled))
+        return
+    call = as_call(compiled.part)
+    if any(compiled.aftermath):
+        call = run_checked, (*call, compiled.aftermath.look)
+    strand.emit(node, *call)
 
 
 def _bind_loop(
@@ -163,11 +189,15 @@ def _bind_loop(
         body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
     for opened in body.lists:
         strand.emit(node, opened.open(mover.registers))
-    readers = mover.reader(pred), mover.reader(body.predicate)
+    readers = mover.reader(pred), body.goes_on
     if trips is not None:
         counter = _Counter(trips)
         readers = counter.begins, counter.goes_on
-    strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations))
+    compiled = None
+    if body.block is not None and pred.slot is None:
+        part = Repeat(pred.value, body.predicate.value, body.block.parts)
+        compiled = Compiled(part, body.block.aftermath)
+    strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
     for opened in body.lists:
         strand.emit(node, opened.close(mover.registers))
 
@@ -188,14 +218,16 @@ class _Counter:
 
 
 class _Body(NamedTuple):
-    """A loop's body, bound: where its predicate is, the lists that are open, and how often it runs between
-    two pauses.
+    """A loop's body, bound: where its predicate is and how it is read, the lists that are open, and how often
+    it runs between two pauses; and as machine code, where nothing else has to be done around the loop.
     """
 
     segments: tuple[Segment, ...]
     predicate: Operand
+    goes_on: Callable[[], Any]
     lists: Sequence[ListBinder]
     iterations: int
+    block: Block | None = None
 
 
 def _body(
@@ -207,7 +239,8 @@ def _body(
     strand.cut(None, 0)
     segments = tuple(strand.segments)
     most = 1 if has_loop(segments) else MAX_ITERATIONS
-    return _Body(segments, again, lists, max(1, min(most, int(MAX_ITERATION_COST / cost))))
+    iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
+    return _Body(segments, again, mover.reader(again), lists, iterations)
 
 
 def _compiled_body(
@@ -228,15 +261,18 @@ def _compiled_body(
     n_lines = len(strand.lines)
     moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
     body = _body(mover, outputs, bind(moved.operands, rows), list(rows.values()))
-    calls = calls_of(body.segments, body.predicate)
-    if calls is None:
+    block = None if body.predicate.slot is not None else compiled_block(body.segments)
+    if block is None or not block.parts:
         del strand.lines[n_lines:]  # it is bound anew
         return None
-    relocate = moved.bind(calls, mover.registers)
+    made = iterations_of(node, block, body.predicate.value, list(rows.values()))
+    relocate = moved.bind([made.call], mover.registers)
     if relocate is not None:
         strand.emit(node, relocate)
-    segment = compiled_body(node, body.segments[0], calls, body.predicate, list(rows.values()))
-    return _Body((segment,), body.predicate, body.lists, 1)
+    is_whole = relocate is None and not rows
+    return body._replace(
+        segments=(made.segment,), goes_on=made.goes_on, iterations=1, block=block if is_whole else None
+    )
 
 
 class _Mover:

@@ -1,13 +1,32 @@
-"""Bodies of loops that are nothing but calls of compiled loops: all their iterations are machine code.
+"""Loops and branches that are nothing but calls of compiled loops, with loops and branches of that kind in
+them: all of it is machine code.
 
-So a step that computes little costs what it computes, and what it keeps for a gradient.
+So a step that computes little costs what it computes, and what it keeps for a gradient. What is bound already
+is looked at: a block whose instructions are compiled calls becomes a part of a program of calls
+(`flowrt.device.call_program`), and what it is in can become one in turn.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
 
-from flowrt.device.call_sequence import Call, Table, repeated
+import numpy as np
+
+from flowrt.device.call_program import (
+    LEFT,
+    PAUSED_AT,
+    START,
+    Choose,
+    Guarded,
+    Part,
+    Parts,
+    Repeat,
+    program_of,
+    walker,
+)
+from flowrt.device.call_sequence import Call, Table
 from flowrt.device.device import Device
 from flowrt.device.host_call import LoopCall
 from flowrt.device.loops import DTYPES
@@ -15,15 +34,22 @@ from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.copies import compiled_form
 from flowrt.executor.indexed_rows import AddedRows, ReadRows, SetRows
+from flowrt.executor.iterated_program import is_scalar_loop
 from flowrt.executor.list_rows import PushedRows, RowList, TakenRows
 from flowrt.executor.open_lists import OpenList
 from flowrt.executor.pace import Pace
 from flowrt.executor.places import nbytes_of
 from flowrt.executor.program import Segment, segment_of
-from flowrt.executor.small_calls import may_be_small, run_checked
+from flowrt.executor.small_calls import may_be_small, run_checked, run_or_repair
 from flowrt.graph.evaluate import located
-from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+Check: TypeAlias = tuple[Node, Callable[[], None]]
+"""A node, and what raises an error if it has refused something."""
 
 MAX_ROW_BYTES = 1 << 17
 """Of an element of a list: to copy it takes 5 us."""
@@ -42,7 +68,10 @@ def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList]) -> bool:
 
 def _may_be_call(body: Subgraph, node: Node) -> bool:
     if "group" in node.attrs:
-        return not node.attrs["group"].is_checked
+        return True
+    if node.op.effect is Effect.NESTED:
+        functions = owned_subgraphs(node.attrs)
+        return is_scalar_loop(node) or all(may_be_compiled(function, {}) for function in functions)
     return node.op.name in ("_Feed", "Const") or node.op.alias or may_be_small(body, node)
 
 
@@ -70,76 +99,171 @@ def row_list(opened: OpenList, device: Device) -> RowList:
     return make(opened, device)
 
 
-def calls_of(segments: Sequence[Segment], predicate: Operand) -> list[Call] | None:
-    """The compiled calls of which a body in ``segments`` is made; None if something is more than that."""
-    if len(segments) != 1 or segments[0].control is not None or predicate.slot is not None:
+class Repair(NamedTuple):
+    """What ``node`` has to do anew in Python if ``status`` says so, where machine code pauses for it."""
+
+    node: Node
+    status: memoryview
+    repair: Callable[[], None]
+
+
+class Aftermath(NamedTuple):
+    """What is to be looked at when machine code has returned."""
+
+    repairs: Sequence[Repair] = ()
+    checks: Sequence[Check] = ()
+
+    @staticmethod
+    def of_all(several: Iterable[Aftermath]) -> Aftermath:
+        items = list(several)
+        repairs = [repair for item in items for repair in item.repairs]
+        return Aftermath(repairs, [check for item in items for check in item.checks])
+
+    def look(self) -> None:
+        """Do the repairs; raise what a node has refused, in its name."""
+        for node, status, repair in self.repairs:
+            if status[0]:
+                status[0] = 0
+                _named(node, repair)
+        for node, check in self.checks:
+            _named(node, check)
+
+
+def _named(node: Node, function: Callable[[], None]) -> None:
+    try:
+        function()
+    except OpError as error:
+        raise located(node, error) from None
+
+
+class Compiled(NamedTuple):
+    """A loop or branches as machine code."""
+
+    part: Part
+    aftermath: Aftermath
+
+
+class Block(NamedTuple):
+    """A bound function as machine code."""
+
+    parts: Parts
+    aftermath: Aftermath
+
+
+def compiled_block(segments: Sequence[Segment]) -> Block | None:
+    """``segments`` as machine code; None if something is more than that."""
+    parts: list[Part] = []
+    found: list[Aftermath] = []
+    for segment in segments:
+        for node, instruction in zip(segment.nodes, segment.stretch, strict=True):
+            compiled = _compiled_instruction(node, *instruction)
+            if compiled is None:
+                return None
+            parts.append(compiled.part)
+            found.append(compiled.aftermath)
+        if segment.control is not None:
+            if segment.control.compiled is None:
+                return None
+            parts.append(segment.control.compiled.part)
+            found.append(segment.control.compiled.aftermath)
+        elif segment.key is not None:
+            return None
+    return Block(tuple(parts), Aftermath.of_all(found))
+
+
+def _compiled_instruction(
+    node: Node, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Compiled | None:
+    is_whole = function not in (run_checked, run_or_repair)
+    call = compiled_form((function, arguments) if is_whole else arguments[:2])
+    if call is None:
         return None
-    stretch = segments[0].stretch
-    calls = [compiled_form(arguments[:2] if f is run_checked else (f, arguments)) for f, arguments in stretch]
-    found = [call for call in calls if call is not None]
-    return found if found and len(found) == len(calls) else None
+    if function is run_checked:
+        return Compiled(call, Aftermath(checks=[(node, arguments[2])]))
+    if function is run_or_repair:
+        _, _, status, repair = arguments
+        return Compiled(Guarded(call, status), Aftermath([Repair(node, status, repair)]))
+    return Compiled(call, Aftermath())
 
 
-def compiled_body(
-    node: Node, body: Segment, calls: Sequence[Call], predicate: Operand, lists: Sequence[RowList]
-) -> Segment:
-    """A segment that makes iterations of the ``body`` of ``node``, which is ``calls``: as many as go without
-    a pause, while ``predicate`` holds.
+def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Compiled | None:
+    """The choice between ``blocks`` as machine code; None if something is more than that."""
+    if index.slot is not None:
+        return None
+    found: list[Block] = []
+    for segments in blocks:
+        block = compiled_block(segments)
+        if block is None:
+            return None
+        found.append(block)
+    part = Choose(index.value, tuple([block.parts for block in found]))
+    return Compiled(part, Aftermath.of_all([block.aftermath for block in found]))
+
+
+class Iterations(NamedTuple):
+    """All iterations of a loop: a segment that makes as many as go without a pause, the call in it, and
+    whether the loop has paused and goes on.
     """
-    function, table = repeated(calls, predicate.value)
-    iterate = _along_rows(function, table, lists) if lists else _iterating(function, table)
-    instructions = zip(body.nodes, body.stretch, strict=True)
-    checks = [(n, arguments[2]) for n, (f, arguments) in instructions if f is run_checked]
-    if checks:
-        iterate = _checking(iterate, checks)
+
+    segment: Segment
+    call: Call
+    goes_on: Callable[[], int]
+
+
+def iterations_of(node: Node, block: Block, again: Array, lists: Sequence[RowList]) -> Iterations:
+    """The iterations of the loop ``node``, whose body is ``block``, while ``again``, a bool, is true."""
+    table = program_of((Repeat(None, again, block.parts),))
+    function = walker().call
+    words = table.words.data  # looked at in 40 ns, an array's element in 100
+    goes_on = partial(words.__getitem__, PAUSED_AT)
+    iterate = _along_rows(function, table, words, lists) if lists else _iterating(function, table, words)
+    if any(block.aftermath):
+        iterate = _looking(iterate, block.aftermath)
     first = max(1, int(FIRST_NS / table.nanoseconds))
-    return segment_of([(Pace(iterate, predicate.value.item, first), ())], [node])
+    segment = segment_of([(Pace(iterate, goes_on, first), ())], [node])
+    return Iterations(segment, (function, (table, first, first)), goes_on)
 
 
-def _checking(
-    iterate: Callable[[int], int], checks: Sequence[tuple[Node, Callable[[], None]]]
-) -> Callable[[int], int]:
-    """``iterate``, then ``checks`` of what nodes of the body have refused meanwhile. A body has no effect but
-    on the loop's variables, so it does not matter that it went on.
+def _looking(iterate: Callable[[int], int], aftermath: Aftermath) -> Callable[[int], int]:
+    """``iterate``, then its ``aftermath``. A body has no effect but on the loop's variables, so it does not
+    matter that it went on behind what a node has refused.
     """
 
-    def iterate_and_check(count: int) -> int:
+    def iterate_and_look(count: int) -> int:
         made = iterate(count)
-        for node, check in checks:
-            try:
-                check()
-            except OpError as error:
-                raise located(node, error) from None
+        aftermath.look()
         return made
 
-    return iterate_and_check
+    return iterate_and_look
 
 
-def _iterating(function: LoopCall, table: Table) -> Callable[[int], int]:
-    """``function`` on ``table``, for so many iterations, which it returns."""
+def _iterating(function: LoopCall, table: Table, words: memoryview) -> Callable[[int], int]:
+    """``function`` on ``table``, for so many iterations; it returns how many were made."""
 
     def iterate(count: int) -> int:
-        function(table, 0, count)
-        return count
+        function(table, count, count)
+        return count - words[LEFT]
 
     return iterate
 
 
-def _along_rows(function: LoopCall, table: Table, lists: Sequence[RowList]) -> Callable[[int], int]:
-    """As `_iterating`, with rows for as many iterations as there can be, but not for more.
+def _along_rows(
+    function: LoopCall, table: Table, words: memoryview, lists: Sequence[RowList]
+) -> Callable[[int], int]:
+    """As `_iterating`, with rows for as many rounds of the outermost loop as there can be, but not for more.
 
     Raises `InvalidArgumentError` where an element is to be taken from an empty list.
     """
 
     def iterate(count: int) -> int:
-        count = min([rows.room(count) for rows in lists])
-        if not count:
+        rounds = min([rows.room(count) for rows in lists])
+        if not rounds and words[PAUSED_AT] <= START:
             raise InvalidArgumentError("expected a list with elements; got an empty one")
         for rows in lists:
-            rows.begin(count)
-        function(table, 0, count)
+            rows.begin(rounds)
+        function(table, max(1, rounds), count)  # the rest of a round that has its rows needs no more
         for rows in lists:
             rows.end()
-        return count
+        return count - words[LEFT]
 
     return iterate

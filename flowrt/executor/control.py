@@ -15,6 +15,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 
 if TYPE_CHECKING:
+    from flowrt.executor.compiled_body import Compiled
     from flowrt.executor.program import Segment
 
 Block: TypeAlias = tuple["Segment", ...]
@@ -64,7 +65,7 @@ def _fingerprint(*numbers: int) -> int:
 class Loop:
     """``body`` of ``node`` again and again: once if ``begins()``, then as long as ``goes_on()``."""
 
-    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "_node", "body")
+    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "_node", "body", "compiled")
 
     def __init__(
         self,
@@ -74,8 +75,11 @@ class Loop:
         body: Block,
         frame: Frame,
         iterations_a_pause: int,
+        compiled: Compiled | None = None,
     ) -> None:
         self._node = node
+        self.compiled = compiled
+        """The same as machine code, for what it is in."""
         self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
         self._iterations_a_pause = iterations_a_pause
 
@@ -123,10 +127,14 @@ class Loop:
 class Branches:
     """One of ``blocks``: the one that ``index()`` says, or the last."""
 
-    __slots__ = ("_index", "blocks")
+    __slots__ = ("_index", "blocks", "compiled")
 
-    def __init__(self, index: Callable[[], Any], blocks: Sequence[Block]) -> None:
+    def __init__(
+        self, index: Callable[[], Any], blocks: Sequence[Block], compiled: Compiled | None = None
+    ) -> None:
         self._index, self.blocks = index, blocks
+        self.compiled = compiled
+        """As a loop's."""
 
     def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
         index = int(self._index())

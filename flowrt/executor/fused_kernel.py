@@ -8,6 +8,7 @@ becomes one with it. Loops are compiled once for each way to lie.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, final
 
 import numpy as np
@@ -25,6 +26,7 @@ from flowrt.executor.loop_operands import (
     shared_operands,
     strides_of,
 )
+from flowrt.executor.small_calls import run_or_repair
 from flowrt.graph.node import Node, static_shape
 from flowrt.graph.passes.group import Group, Level, plain_kernel
 
@@ -84,8 +86,8 @@ class FusedKernel:
         if status is None:
             return self._with_sums(call, sums, results), table
         if len(sums) == 1:
-            view = sums[status].data  # looked at in 40 ns, an array's element in 100
-            return (self._call_checked, (*call, view, inputs, results)), None
+            repair = partial(self._call_members, inputs, results)
+            return (run_or_repair, (*call, sums[status].data, repair)), None
         return (self._call_with_sums, (*call, sums, inputs, results)), None
 
     def _with_sums(self, call: Call, sums: dict[int, Array], results: Sequence[Array]) -> Call:
@@ -134,19 +136,6 @@ class FusedKernel:
     def _call_members(self, inputs: Sequence[Array], results: Sequence[Array]) -> None:
         with np.errstate(all="ignore"):
             plain_kernel(np, tuple(inputs), self._group, results)
-
-    def _call_checked(
-        self,
-        function: Callable[..., Any],
-        arguments: tuple[Any, ...],
-        status: memoryview,
-        inputs: Sequence[Array],
-        results: Sequence[Array],
-    ) -> None:
-        function(*arguments)
-        if status[0]:
-            status[0] = 0
-            self._call_members(inputs, results)
 
     def _call_with_sums(
         self,

@@ -1,9 +1,10 @@
-"""From a loop over scalars to one function of machine code that makes its iterations.
+"""From a nest of loops over scalars to one function of machine code that makes its iterations.
 
 A body that is arithmetic on scalars costs nanoseconds; to call its kernels would cost a hundred times that.
-Such a body, of operations that have a rule for loops (`OpDef.loop`), becomes one scalar program, and
-`flowrt.device.llvm_iteration` the loop around it. Of a branch on scalars all sides are computed, and one is
-taken: they have no effects, and a few operations cost less than a jump that the processor cannot foresee.
+Such a body, of operations that have a rule for loops (`OpDef.loop`), becomes scalar programs with the loops
+and branches between them that are in it, and `flowrt.device.llvm_iteration` makes the function. Of branches
+without loops all sides are computed, and one is taken: they have no effects, and a few operations cost less
+than a jump that the processor cannot foresee.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 from flowrt import dtypes
-from flowrt.device.llvm_iteration import llvm_iteration
+from flowrt.device.llvm_iteration import Choice, Nest, Repetition, Step, Stretch, llvm_iteration
 from flowrt.device.loop_math import expand_functions
-from flowrt.device.loops import DTYPES, LoopBuilder, LoopProgram, Value
+from flowrt.device.loops import DTYPES, LoopBuilder, Value
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import LoopPattern
@@ -32,26 +33,20 @@ MAX_NODES = 200
 
 
 class IteratedProgram(NamedTuple):
-    """The text of the function, and how many carried and how many read-only operands it has, in this order;
-    the predicate is the last.
+    """The text of the function, and the dtypes of its cells, by their NumPy names: the loop's variables, what
+    else it reads, the predicate, and what is inside.
     """
 
     text: str
-    carried: int
-    invariant: int
+    cells: tuple[str, ...]
 
 
 def iterated_program(loop: Node) -> IteratedProgram | None:
     """The program of ``loop``, a _Loop; None if its body is more than arithmetic on scalars."""
     if not is_scalar_loop(loop):
         return None
-    body: Subgraph = loop.attrs["body"]
-    program = _Tracer(body).run()
-    if program is None:
-        return None
-    carried = range(len(loop.attrs["T"]))
-    text = llvm_iteration(expand_functions(program), carried, len(body.feeds))
-    return IteratedProgram(text, len(carried), len(body.feeds) - len(carried))
+    nest = _Tracer().run(loop)
+    return None if nest is None else IteratedProgram(llvm_iteration(nest), nest.dtypes)
 
 
 def is_scalar_loop(node: Node) -> bool:
@@ -73,9 +68,17 @@ def _is_on_scalars(function: Subgraph) -> bool:
 
 def is_small_loop(node: Node) -> bool:
     """Whether ``node`` is a loop that computes small tensors of static shapes. What it reads may be large."""
-    if node.op.name != "_Loop":
-        return False
-    return all(_is_small(inner) for inner in node.attrs["body"] if inner.op.name not in ("_Feed", "Const"))
+    return node.op.name == "_Loop" and is_small(node)
+
+
+def is_small(node: Node) -> bool:
+    """The same of a loop or of branches."""
+    return all(
+        _is_small(inner)
+        for function in owned_subgraphs(node.attrs)
+        for inner in function
+        if inner.op.name not in ("_Feed", "Const")
+    )
 
 
 def _is_small(node: Node) -> bool:
@@ -86,8 +89,8 @@ def _is_small(node: Node) -> bool:
 
 
 def _is_scalar(node: Node) -> bool:
-    if node.op.name == "_Case":
-        if not all(map(_is_on_scalars, node.attrs["branches"])):
+    if node.op.name in ("_Case", "_Loop"):
+        if not all(map(_is_on_scalars, owned_subgraphs(node.attrs))):
             return False
     elif node.op.name not in ("_Feed", "Const"):
         loop = node.op.loop
@@ -98,54 +101,174 @@ def _is_scalar(node: Node) -> bool:
     return all(spec.shape == () and spec.dtype.name in DTYPES for spec in node.outputs)
 
 
+class _Cell(NamedTuple):
+    """A value that was computed in an earlier stretch."""
+
+    number: int
+
+
+class _Constant(NamedTuple):
+    value: Any
+    dtype: str
+
+
+Traced: TypeAlias = "Value | _Cell | _Constant"
+
+
+class _NoRule(Exception):
+    """An operation has no rule for what it gets."""
+
+
 @final
 class _Tracer:
-    def __init__(self, body: Subgraph) -> None:
-        self._body = body
-        self._builder = LoopBuilder()
+    """Traces a nest: ``_steps`` has what is done so far in the block that is being traced, and ``_builder``
+    the stretch behind it.
+    """
 
-    def run(self) -> LoopProgram | None:
-        builder, body = self._builder, self._body
-        kinds = [body.nodes[name].outputs[0].dtype.name for name in body.feeds]
-        found = self._fetched(body, [builder.load(builder.operand(kind), is_row=True) for kind in kinds])
-        if found is None:
+    def __init__(self) -> None:
+        self._dtypes: list[str] = []
+        """Of the cells."""
+        self._steps: list[Step] = []
+        self._begin_stretch()
+
+    def run(self, loop: Node) -> Nest | None:
+        body: Subgraph = loop.attrs["body"]
+        cells = [self._new_cell(body.nodes[name].outputs[0].dtype.name) for name in body.feeds]
+        carried, predicate = len(loop.attrs["T"]), self._new_cell("bool")
+        try:
+            repetition = self._repetition(body, predicate, cells[:carried], cells[carried:])
+        except _NoRule:
             return None
-        pred, *results = found
-        for operand, value in enumerate(results):
-            builder.put(value, operand)
-        builder.put(pred, builder.operand("bool"))
-        program = builder.build()
-        return program if program.status is None else None
+        fixed = frozenset(cell.number for cell in cells[carried:])
+        results = frozenset(cell.number for cell in cells[:carried])
+        return Nest(repetition, tuple(self._dtypes), fixed, results)
 
-    def _fetched(self, function: Subgraph, arguments: Sequence[Value]) -> list[Value] | None:
-        """What ``function`` makes of ``arguments``; None if an operation has no rule for them."""
-        values: dict[Ref, Value] = {
+    # --- blocks
+
+    def _repetition(
+        self, body: Subgraph, predicate: _Cell, variables: Sequence[_Cell], invariant: Sequence[Traced]
+    ) -> Repetition:
+        steps = self._block(body, [*variables, *invariant], [predicate, *variables])
+        return Repetition(predicate.number, steps)
+
+    def _block(
+        self, function: Subgraph, arguments: Sequence[Traced], results: Sequence[_Cell]
+    ) -> tuple[Step, ...]:
+        """What ``function`` does, as a block of its own, which puts its results into cells."""
+        outer, self._steps = self._steps, []
+        self._put_all(self._fetched(function, arguments), results)
+        block, self._steps = tuple(self._steps), outer
+        return block
+
+    def _fetched(self, function: Subgraph, arguments: Sequence[Traced]) -> list[Traced]:
+        """What ``function`` makes of ``arguments``."""
+        values: dict[Ref, Traced] = {
             (name, 0): value for name, value in zip(function.feeds, arguments, strict=True)
         }
-        for node in function:
-            if node.op.name == "_Feed":
-                continue
-            results = self._outputs(node, [values[ref] for ref in node.inputs])
-            if results is None or [value.dtype for value in results] != [s.dtype.name for s in node.outputs]:
-                return None
+        nodes = [node for node in function if node.op.name != "_Feed"]
+        for position, node in enumerate(nodes):
+            if node.op.name == "_Loop" or (node.op.name == "_Case" and any(map(_repeats, _branches(node)))):
+                self._keep(values, {ref for later in nodes[position:] for ref in later.inputs}, function)
+                results: Sequence[Traced] = self._controlled(node, [values[ref] for ref in node.inputs])
+            else:
+                results = self._outputs(node, [values[ref] for ref in node.inputs])
             values.update(((node.name, i), value) for i, value in enumerate(results))
         return [values[ref] for ref in function.fetches]
 
-    def _outputs(self, node: Node, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def _controlled(self, node: Node, inputs: Sequence[Traced]) -> Sequence[_Cell]:
+        """A loop, or branches with loops, as a step behind those that there are."""
+        results = [self._new_cell(spec.dtype.name) for spec in node.outputs]
+        first, arguments = inputs[0], inputs[1:]
+        if node.op.name == "_Case":
+            number = self._as_cell(first).number
+            self._end_stretch()
+            blocks = [self._block(branch, arguments, results) for branch in _branches(node)]
+            self._steps.append(Choice(number, tuple(blocks)))
+            return results
+        initial, invariant = arguments[: len(results)], arguments[len(results) :]
+        body: Subgraph = node.attrs["body"]
+        predicate = self._new_cell("bool")
+        self._put_all([first, *initial], [predicate, *results])
+        self._steps.append(self._repetition(body, predicate, results, invariant))
+        return results
+
+    # --- stretches
+
+    def _begin_stretch(self) -> None:
+        self._builder = LoopBuilder()
+        self._operands: dict[int, int] = {}
+        """Of this stretch, by the cell."""
+        self._is_put = False
+
+    def _end_stretch(self) -> None:
+        if self._is_put:
+            program = self._builder.build()
+            if program.status is not None:
+                raise _NoRule
+            self._steps.append(Stretch(expand_functions(program), tuple(self._operands)))
+        self._begin_stretch()
+
+    def _put_all(self, values: Sequence[Traced], cells: Sequence[_Cell]) -> None:
+        """Put ``values`` into ``cells``, all at once, at the end of the stretch."""
+        for value, cell in zip(values, cells, strict=True):
+            if value != cell:
+                self._builder.put(self._value(value), self._operand(cell))
+                self._is_put = True
+        self._end_stretch()
+
+    def _keep(self, values: dict[Ref, Traced], read: set[Ref], function: Subgraph) -> None:
+        """End the stretch, with those of ``values`` in cells that are ``read`` afterwards, or fetched."""
+        for ref, value in values.items():
+            if isinstance(value, Value) and (ref in read or ref in function.fetches):
+                values[ref] = self._as_cell(value)
+        self._end_stretch()
+
+    def _as_cell(self, value: Traced) -> _Cell:
+        if isinstance(value, _Cell):
+            return value
+        computed = self._value(value)
+        cell = self._new_cell(computed.dtype)
+        self._builder.put(computed, self._operand(cell))
+        self._is_put = True
+        return cell
+
+    def _value(self, traced: Traced) -> Value:
+        """In this stretch."""
+        if isinstance(traced, Value):
+            return traced
+        if isinstance(traced, _Constant):
+            return self._builder.const(traced.value, traced.dtype)
+        return self._builder.load(self._operand(traced), is_row=True)
+
+    def _operand(self, cell: _Cell) -> int:
+        if cell.number not in self._operands:
+            self._operands[cell.number] = self._builder.operand(self._dtypes[cell.number])
+        return self._operands[cell.number]
+
+    def _new_cell(self, dtype: str) -> _Cell:
+        self._dtypes.append(dtype)
+        return _Cell(len(self._dtypes) - 1)
+
+    # --- operations
+
+    def _outputs(self, node: Node, inputs: Sequence[Traced]) -> Sequence[Traced]:
         if node.op.name == "Const":
             array = node.attrs["value"]
-            return (self._builder.const(array.item(), array.dtype.name),)
-        return self._chosen(node, inputs) if node.op.name == "_Case" else self._computed(node, inputs)
+            return (_Constant(array.item(), array.dtype.name),)
+        if node.op.name == "_Case":
+            return self._chosen(node, inputs)
+        results = self._computed(node, [self._value(traced) for traced in inputs])
+        if results is None or [value.dtype for value in results] != [s.dtype.name for s in node.outputs]:
+            raise _NoRule
+        return results
 
-    def _chosen(self, node: Node, inputs: Sequence[Value]) -> Sequence[Value] | None:
+    def _chosen(self, node: Node, inputs: Sequence[Traced]) -> Sequence[Traced]:
         """Of the branches' results those that the index says, or the last."""
         builder, (index, *arguments) = self._builder, inputs
-        branches = [self._fetched(branch, arguments) for branch in node.attrs["branches"]]
+        branches = [[self._value(v) for v in self._fetched(b, arguments)] for b in _branches(node)]
         chosen = branches.pop()
-        number = builder.cast(index, "int32")
+        number = builder.cast(self._value(index), "int32")
         for position, results in enumerate(branches):
-            if results is None or chosen is None:
-                return None
             is_this = number.equals(position)
             chosen = [builder.select(is_this, *pair) for pair in zip(results, chosen, strict=True)]
         return chosen
@@ -159,6 +282,17 @@ class _Tracer:
         except InternalError:  # dtypes that the rule cannot bring together
             return None
         return results if results is None or isinstance(results, tuple) else (results,)
+
+
+def _branches(node: Node) -> Sequence[Subgraph]:
+    return node.attrs["branches"]  # type: ignore[no-any-return]
+
+
+def _repeats(function: Subgraph) -> bool:
+    """Whether there is a loop in it."""
+    return any(
+        node.op.name == "_Loop" or any(map(_repeats, owned_subgraphs(node.attrs))) for node in function
+    )
 
 
 def _arguments(node: Node, inputs: Sequence[Value]) -> list[Any]:

@@ -25,11 +25,19 @@ Array = np.ndarray[Any, Any]
 MAX_PARTS = 16
 """Into how many parts a loop is cut at most; each has its own sums."""
 
-NS_PER_INSTRUCTION, NS_PER_OPERAND = 0.08, 0.25
-"""Of one element: 8 to 16 are computed at once, and memory gives about 16 bytes a nanosecond."""
+NS_PER_INSTRUCTION = 0.08
+"""Of one element: 8 to 16 are computed at once."""
+
+NS_PER_OPERAND, NS_PER_CACHED_OPERAND = 0.25, 0.06
+"""Of one element: memory gives about 16 bytes a nanosecond, the cache in which another operation of the step
+has just left them 64.
+"""
+
+MAX_CACHED = 1 << 18
+"""Elements of all operands of a loop that finds them in the cache: of float32 1 MiB, half of a core's."""
 
 PARALLEL_NS = 80e3
-"""From how long on a loop is shared by threads."""
+"""From how long on a loop is shared by threads: where that was measured to pay (`run_in_parallel`)."""
 
 
 class Layout(NamedTuple):
@@ -86,9 +94,11 @@ def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[t
     accesses = tuple([_letters(steps) for steps in lies])
     loop = compiled(_once(_texts, (str(program), accesses), lambda: llvm_function(program, accesses)))
     count = sum(op not in ("load", "const") for op, *_ in program.instructions)
-    nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + NS_PER_OPERAND * len(lies))
+    is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
+    per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
+    nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))
     is_long = nanoseconds > PARALLEL_NS and dims[0] > 1
-    grain = max(1, math.ceil(dims[0] / MAX_PARTS)) if is_long else dims[0]
+    grain = max(1, math.ceil(dims[0] / MAX_PARTS)) if is_long else max(1, dims[0])
     numbers = (*dims, *[stride for steps in lies for stride in steps], grain)
     return Layout(loop, numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
 

@@ -22,7 +22,7 @@ from flowrt.executor.strand import Strand
 from flowrt.executor.swapping import Arrivals, swapped
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.tensor_lists import SWAPS
+from flowrt.graph.ops.tensor_lists import RESTORES, SWAPS
 from flowrt.graph.shapes import is_static
 from flowrt.graph.tensor_list import ListSpec, TensorList
 
@@ -183,8 +183,9 @@ def changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str
 
 
 def _is_unlimited_push(node: Node) -> bool:
-    """Whether it is a gradient that pushes, onto a list without a greatest length."""
-    return node.op.name == "TensorListPushBack" and not node.attrs.keys().isdisjoint(("_stack", SWAPS))
+    """Whether it is a gradient that pushes: onto a list without a greatest length, or what was taken."""
+    marks = ("_stack", RESTORES, SWAPS)
+    return node.op.name == "TensorListPushBack" and not node.attrs.keys().isdisjoint(marks)
 
 
 def _is_plain(spec: TensorSpec) -> bool:

@@ -7,8 +7,9 @@ from collections.abc import Collection, Mapping
 
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.fused_program import supports
-from flowrt.executor.iterated_program import is_scalar_loop, is_small_loop
+from flowrt.executor.iterated_program import is_small, iterated_program
 from flowrt.executor.loop_factors import lay_out_factors
+from flowrt.executor.row_slices import gather_slices
 from flowrt.executor.streams import StreamSchedule, by_rank, one_stream, schedule_streams
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
@@ -45,14 +46,16 @@ def _parts(placed: Subgraph, fusing: Collection[str], times: CompileTimes) -> di
 
 def _fuse(subgraph: Subgraph, each: bool = False) -> Subgraph:
     """`fuse`, in all functions too, behind what makes their products cheaper."""
-    subgraph = narrow_products(lay_out_factors(subgraph))
+    subgraph = narrow_products(lay_out_factors(gather_slices(subgraph) if each else subgraph))
     if any(node.op.effect is Effect.NESTED for node in subgraph):
         subgraph = subgraph.with_nodes([_fuse_functions(node) for node in subgraph])
     return fuse(read_rows_in_place(subgraph), supports, each)
 
 
 def _fuse_functions(node: Node) -> Node:
-    """Where all tensors of a loop are small each operation becomes machine code, so that the loop may."""
-    if is_scalar_loop(node):
+    """Where all tensors of a loop or of branches are small each operation becomes machine code, so that they
+    may.
+    """
+    if iterated_program(node) is not None:
         return node
-    return with_functions(node, functools.partial(_fuse, each=is_small_loop(node)))
+    return with_functions(node, functools.partial(_fuse, each=is_small(node)))

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from flowrt.device.device import MIN_POOLED
+from flowrt.dtypes import variant
 from flowrt.executor.places import nbytes_of
 from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import ShapeContext
@@ -41,7 +42,7 @@ def sized_call(node: Node, function: Callable[..., Any], empty: Callable[..., An
     (spec,) = node.outputs
     if is_static(spec.shape):
         return _call_of_size(spec, function, empty)
-    if any(argument.is_list for argument in node.op.inputs):
+    if any(argument.is_list or argument.dtype is variant for argument in node.op.inputs):
         return lambda *arguments: _own(function(*arguments))
     return _call_of_any_size(node, function, empty)
 

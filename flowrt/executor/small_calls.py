@@ -1,5 +1,5 @@
 """Compiled calls of small operations that are no elementwise loops: products of matrices, joining, gathering,
-choosing rows, sums over them.
+choosing rows, sums over them, what is largest in them.
 
 Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
 stand in a loop that is (`flowrt.executor.compiled_body`).
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -54,6 +55,18 @@ def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check:
     """
     function(*arguments)
     check()
+
+
+def run_or_repair(
+    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, repair: Callable[[], None]
+) -> None:
+    """The call of a loop that may set ``status``, if there is something that it cannot do: ``repair()`` does
+    all of it anew then. A loop that is machine code pauses for it.
+    """
+    function(*arguments)
+    if status[0]:  # looked at in 40 ns, an array's element in 100
+        status[0] = 0
+        repair()
 
 
 def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
@@ -167,6 +180,26 @@ def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) 
     return in_sequence([clear_call(target), call]) if is_compiled(call) else None
 
 
+def _reduction(
+    op: str, input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
+) -> Call | None:
+    """Along the last dimensions, or all."""
+    (target,) = out
+    axes = [axis % input.ndim for axis in np.atleast_1d(reduction_indices).tolist()]
+    kept = input.ndim - len(axes)
+    is_plain = input.flags.c_contiguous and is_fit(input) and input.dtype == target.dtype
+    if sorted(axes) != [*range(kept, input.ndim)] or not axes or not is_plain:
+        return None
+    if not 0 < input.size <= MAX_SMALL:
+        return None
+    rows = input.reshape(target.size, -1)
+    builder = LoopBuilder()
+    value = builder.load(builder.operand(rows.dtype.name))
+    builder.put(builder.emit(op, value), builder.operand(target.dtype.name))
+    layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (1, 0)])
+    return call_on(layout, [rows, target])
+
+
 def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
     """Views of ``array``, cut along ``axis``."""
     before = (slice(None),) * (axis % array.ndim)
@@ -190,5 +223,10 @@ _CALLS: Mapping[str, Callable[..., Call | None]] = {
     "GatherV2": _gather,
     "BiasAddGrad": _bias_gradient,
     "Select": _select,
+    "Max": partial(_reduction, "row_max"),
+    "Min": partial(_reduction, "row_min"),
+    "Prod": partial(_reduction, "row_prod"),
+    "Any": partial(_reduction, "row_max"),
+    "All": partial(_reduction, "row_min"),
 }
 """By the operation's name: ``make(*arguments, out=outputs, **attrs)``."""

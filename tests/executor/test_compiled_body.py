@@ -90,6 +90,27 @@ def test_the_gradient_is_that_of_the_kernels(monkeypatch):
         np.testing.assert_allclose(one, other, rtol=1e-12)
 
 
+def powers(derivatives):
+    """A recurrence in which every derivative has another loop, and the derivatives of its end."""
+
+    def build():
+        x, steps = tf.placeholder(tf.float64, [5]), tf.placeholder(tf.int32, [])
+        _, a = tf.while_loop(lambda i, a: i < steps, lambda i, a: (i + 1, tf.sin(a) * 1.1 + x), [0, x])
+        made = [a]
+        for _ in range(derivatives):
+            made.append(tf.gradients(made[-1], x)[0])
+        return made, {"x": x, "steps": steps}
+
+    return build
+
+
+@pytest.mark.parametrize("steps", [0, 1, FIRST_ROWS + 1])
+@pytest.mark.parametrize("derivatives", [2, 3])
+def test_gradients_of_gradients(monkeypatch, derivatives, steps):
+    feeds = {"x": np.linspace(-1, 1, 5) / 9, "steps": steps}
+    assert_equal(*both(monkeypatch, powers(derivatives), feeds))
+
+
 @settings(max_examples=25, deadline=None)
 @given(st.permutations(range(4)), st.lists(st.integers(0, 3), min_size=4, max_size=4), st.integers(0, 9))
 def test_variables_change_at_once(order, sources, steps):
@@ -182,7 +203,7 @@ def test_a_loop_in_a_loop(monkeypatch):
 def test_a_body_that_turns_out_to_be_more_is_bound_anew(monkeypatch):
     x, feeds = np.ones(5, "f"), {"steps": 70}
     expected = run(recurrence, {"x": x, **feeds})
-    monkeypatch.setattr(bind_control, "calls_of", lambda *_: None)
+    monkeypatch.setattr(bind_control, "compiled_block", lambda *_: None)
     assert_equal(run(recurrence, {"x": x, **feeds}, is_whole=False), expected)
 
 
