@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, final
+from typing import Any, NamedTuple, TypeAlias, final
 
 import numpy as np
 
@@ -47,6 +47,9 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, Ufunc
 from flowrt.graph.resources import VariableResource
+
+Ends: TypeAlias = tuple[Send, Callable[[str, Any], Any], Callable[[OpError], object]]
+"""Of the step's rendezvous, as a `Binder` takes them: send, take, fail."""
 
 
 class Partition(NamedTuple):
@@ -115,8 +118,8 @@ class Binder:
         if outer is None:
             tensors = BoundTensors(self._device, self._subgraph, self._lifetimes, memory)
             outer = Outer(tensors, 0, None, {})
-        self._tensors, self._depth, self._frame, self._lists = outer
-        self._streams = BoundStreams(self._device, self._schedule, self._tensors, send, self._depth)
+        self.tensors, self._depth, self._frame, self._lists = outer
+        self._streams = BoundStreams(self._device, self._schedule, self.tensors, send, self._depth)
         self._strand: Strand = self._streams.strands[0]
         """Of the node that is being bound."""
         self._feeds: dict[str, Feed] = {}
@@ -132,13 +135,13 @@ class Binder:
         self._bind_nodes()
         self._streams.join()
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
-        fetches = bind_fetches(self._tensors)
+        fetches = bind_fetches(self.tensors)
         programs = []
         for index, strand in enumerate(self._streams.strands):
             strand.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
             program = Program(
-                self._device, index, strand.segments, self._tensors.registers, *ends, self._take,
+                self._device, index, strand.segments, self.tensors.registers, *ends, self._take,
                 strand.lines, strand.is_fixed,
             )  # fmt: skip
             programs.append(program)
@@ -153,7 +156,7 @@ class Binder:
 
     def _bind_nodes(self) -> None:
         for position, node in enumerate(self._schedule.order):
-            if node.op.name == "_Feed" and (node.name in self._feeds or (node.name, 0) in self._tensors):
+            if node.op.name == "_Feed" and (node.name in self._feeds or (node.name, 0) in self.tensors):
                 continue
             try:
                 self._bind_on_stream(node, position)
@@ -175,43 +178,43 @@ class Binder:
         if storage is Storage.CONSTANT:
             self._bind_constant(node)
         elif storage is Storage.RESOURCE:
-            self._tensors.place(node, 0, Operand(self._resource(node), None, f"%{node.name}"))
+            self.tensors.place(node, 0, Operand(self._resource(node), None, f"%{node.name}"))
         elif storage is Storage.VIEW:
             self._bind_view(node)
         elif name == "_Feed":
             self._bind_feed(node)
         elif name == "_Recv":
-            bind_recv(node, self._strand, self._tensors, is_buffer, self._frame)
+            bind_recv(node, self._strand, self.tensors, is_buffer, self._frame)
         elif name == "_Send":
-            bind_send(node, self._strand, self._tensors, self._frame, self._send, self._fail)
+            bind_send(node, self._strand, self.tensors, self._frame, self._send, self._fail)
         elif node.op.effect is Effect.NESTED:
             self._bind_functions(node)
         elif node.name in self._lists:
-            self._lists[node.name].bind(self._strand, self._tensors)
+            self._lists[node.name].bind(self._strand, self.tensors)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_kernel(node, position)
 
     def _bind_feed(self, node: Node) -> None:
         is_buffer = self._storage[node.name] is Storage.BUFFER
-        self._feeds[node.name] = bind_feed(node, self._strand, self._tensors, is_buffer)
+        self._feeds[node.name] = bind_feed(node, self._strand, self.tensors, is_buffer)
 
     def _bind_constant(self, node: Node) -> None:
         array = node.attrs["value"]
         value = self._device.put(array, owner_of(node)) if self._is_remote else array
-        self._tensors.place(node, 0, Operand(value, None, _text(array), host_value=array))
+        self.tensors.place(node, 0, Operand(value, None, _text(array), host_value=array))
 
     def _bind_view(self, node: Node) -> None:
         """Make the views now."""
-        operands = self._tensors.inputs(node)
+        operands = self.tensors.inputs(node)
         source = operands[node.op.aliased]
         if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
-            self._tensors.place(node, 0, source)
+            self.tensors.place(node, 0, source)
             return
         if node.op.effect is Effect.READ:
             variable = source.value
             if not variable.is_initialized:  # it never becomes uninitialized again
                 self._strand.emit(node, self._device.executor.kernel(node.name, variable.read, 0.0))
-            self._tensors.place(node, 0, Operand(variable.array, None, source.text))
+            self.tensors.place(node, 0, Operand(variable.array, None, source.text))
             return
         function, arguments = bound_kernel(self._xp, node, operands)
         with np.errstate(all="ignore"):
@@ -219,11 +222,11 @@ class Binder:
         viewed = f"{node.op.name}({source.text})"
         if isinstance(array, list):
             for index, part in enumerate(array):
-                self._tensors.place(node, index, Operand(part, None, f"{viewed}[{index}]"))
+                self.tensors.place(node, index, Operand(part, None, f"{viewed}[{index}]"))
             return
         text = source.text if array is source.value else viewed
         host = source.host_value if array is source.value else None
-        self._tensors.place(node, 0, Operand(array, None, text, host_value=host))
+        self.tensors.place(node, 0, Operand(array, None, text, host_value=host))
 
     def _free_registers(self, node: Node, position: int) -> None:
         """After the node: let go of large values that it was the last to read. Memory that one stream asked
@@ -232,12 +235,12 @@ class Binder:
         """
         if self._is_remote and self._schedule.count > 1:
             return
-        for slot in self._tensors.last_read(node, position):
+        for slot in self.tensors.last_read(node, position):
             updates = self._strand.last_function
             if isinstance(updates, Updates):  # the next may join them
                 updates.free(slot)
             else:
-                self._strand.emit(node, self._tensors.registers.__setitem__, (slot, None))
+                self._strand.emit(node, self.tensors.registers.__setitem__, (slot, None))
 
     # --- functions
 
@@ -246,13 +249,13 @@ class Binder:
         self._strand.is_fixed = False
         for index in range(len(node.outputs)):
             if self._outputs[node.name, index] is Storage.BUFFER:
-                self._tensors.new_buffer(node, index)
+                self.tensors.new_buffer(node, index)
             else:
-                self._tensors.new_register(node, index)
+                self.tensors.new_register(node, index)
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
         has_loops = self._has_loops and not self._is_remote
         trips = self._trips.get(node.name)
-        bind_control(node, self._strand, self._tensors, functions, self._frame, has_loops, trips)
+        bind_control(node, self._strand, self.tensors, functions, self._frame, has_loops, trips)
 
     def _bind_function(
         self,
@@ -266,7 +269,7 @@ class Binder:
         """One function of ``node``, for ``arguments`` that are there when it runs."""
         subgraph, schedule, lifetimes, places, in_place = function
         partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
-        tensors = self._tensors.of_function(node, function, arguments, outputs)
+        tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists)
         strand = Binder(partition, self._resource, self._send, self._take, self._fail, outer).bind_function()
         self._strand.lines += strand.lines
@@ -276,7 +279,7 @@ class Binder:
     # --- kernels
 
     def _bind_kernel(self, node: Node, position: int) -> None:
-        operands = self._tensors.inputs(node)
+        operands = self.tensors.inputs(node)
         if not self._is_of_device(node, operands) or is_on_host(node):
             self._strand.is_fixed = False
         is_buffer = self._storage[node.name] is Storage.BUFFER
@@ -301,7 +304,7 @@ class Binder:
         read, arguments = self._kernel(node, operands)
         lock, xp = operands[0].value.lock, self._xp
         if is_buffer:
-            array = self._tensors.new_buffer(node, 0)
+            array = self.tensors.new_buffer(node, 0)
 
             def copy(*arguments: Any) -> Any:
                 with lock:
@@ -314,13 +317,11 @@ class Binder:
                 with lock:
                     return xp.array(read(*arguments))
 
-            store = functools.partial(
-                self._tensors.registers.__setitem__, self._tensors.new_register(node, 0)
-            )
+            store = functools.partial(self.tensors.registers.__setitem__, self.tensors.new_register(node, 0))
             self._emit_call(node, self._timed(node, copy), arguments, operands, store)
 
     def _bind_into_buffers(self, node: Node, operands: list[Operand]) -> None:
-        arrays = [self._tensors.new_buffer(node, index) for index in range(len(node.outputs))]
+        arrays = [self.tensors.new_buffer(node, index) for index in range(len(node.outputs))]
         several = len(arrays) != 1 or node.op.outputs[0].is_list
         out = tuple(arrays) if several else arrays[0]
         function, arguments = self._kernel(node, operands)
@@ -328,14 +329,14 @@ class Binder:
             (inputs,) = arguments
             if isinstance(inputs, Later):
                 self._strand.is_fixed = self._strand.is_fixed and inputs.is_plain
-                bound = function.bind_late(inputs, self._tensors.registers, arrays)
+                bound = function.bind_late(inputs, self.tensors.registers, arrays)
             else:
                 bound = function.bind(inputs, arrays)
-            self._strand.emit_line(node, *bound, operands, self._tensors.text(node))
+            self._strand.emit_line(node, *bound, operands, self.tensors.text(node))
             return
         small = small_call(node, arguments, arrays) if self._has_loops and not self._is_remote else None
         if small is not None:
-            self._strand.emit_line(node, *small, operands, self._tensors.text(node))
+            self._strand.emit_line(node, *small, operands, self.tensors.text(node))
             return
         if isinstance(node.op.kernel, Ufunc):
             call, arguments = function, (*arguments, out)
@@ -350,8 +351,8 @@ class Binder:
         function = self._timed(node, self._sized(node, function))
         if not self._device.executor.computes:
             function = functools.partial(function, out=stand_ins(node))
-        registers = self._tensors.registers
-        slots = [self._tensors.new_register(node, i) for i in range(len(node.outputs))]
+        registers = self.tensors.registers
+        slots = [self.tensors.new_register(node, i) for i in range(len(node.outputs))]
         if not slots:
             self._emit_call(node, function, arguments, operands)
             return
@@ -384,7 +385,7 @@ class Binder:
         """With those just before it, if it can be."""
         updates = self._strand.last_function
         if not (isinstance(updates, Updates) and updates.add(update)):
-            updates = Updates(self._tensors.registers)
+            updates = Updates(self.tensors.registers)
             updates.add(update)
             self._strand.emit(update.node, updates)
         self._strand.line(update.node, [operand.text for operand in operands], "")
@@ -405,6 +406,8 @@ class Binder:
         state = self._resource(node) if node.op.state is not None else None
         device = self._device
         own = None if self._is_remote else host_kernel(self._subgraph, node, self._has_loops)
+        if node.op.takes_workspace and not self._is_remote:
+            own = functools.partial(own or node.op.kernel, workspace=device.workspace)
         return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device, own)
 
     def _timed(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -418,7 +421,7 @@ class Binder:
         """``function``, with the pool's memory for a large result: 64 MB of new pages cost 10 ms."""
         if self._is_remote or not is_pooled(node):
             return function
-        self._tensors.pooled.add((node.name, 0))
+        self.tensors.pooled.add((node.name, 0))
         return sized_call(node, function, functools.partial(self._device.empty, owner=owner_of(node)))
 
     def _emit_call(
@@ -435,10 +438,10 @@ class Binder:
         late = [a for a in arguments if isinstance(a, Later)]
         if late:
             self._strand.is_fixed = self._strand.is_fixed and all(a.is_plain for a in late)
-            function, arguments = late_call(self._tensors.registers, function, arguments), ()
+            function, arguments = late_call(self.tensors.registers, function, arguments), ()
         if store is not None:
             function, arguments = _stored(store, function, arguments), ()
-        self._strand.emit_line(node, function, arguments, operands, self._tensors.text(node))
+        self._strand.emit_line(node, function, arguments, operands, self.tensors.text(node))
 
 
 def _stored(

@@ -18,10 +18,11 @@ from flowrt.graph.op_def import Effect
 def bind_fetches(tensors: BoundTensors) -> list[Callable[[], Any]]:
     """One function a fetch, in order: it gives the tensor's value to the caller, who owns it."""
     counts = Counter(tensors.subgraph.fetches)
-    return [_fetch(tensors, ref, counts[ref] == 1) for ref in tensors.subgraph.fetches]
+    return [bind_fetch(tensors, ref, counts[ref] == 1) for ref in tensors.subgraph.fetches]
 
 
-def _fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], Any]:
+def bind_fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], Any]:
+    """A function that gives the tensor's value to the caller, who owns it. ``is_once``: it is fetched so."""
     operand, source = tensors[ref], tensors.source(ref)
     registers, slot, value = tensors.registers, operand.slot, operand.value
     take = _taker(tensors, ref, is_once)

@@ -49,8 +49,8 @@ class BoundTensors:
         self._lifetimes, self._memory, self._base = lifetimes, memory, base
         self._arena: DeviceMemory | None
         self.registers: list[Any]
-        self._names: dict[int, str]
-        """Of the buffers, by their offsets."""
+        self._names: dict[tuple[int, int], str]
+        """Of the buffers, by their arenas and offsets."""
         if owner is None:
             self._arena, self.registers, self._names = _take_arena(device, subgraph, memory), [], {}
         else:
@@ -77,11 +77,26 @@ class BoundTensors:
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
         return inner
 
+    def of_addition(
+        self, subgraph: Subgraph, lifetimes: Lifetimes, memory: MemoryPlan, arguments: Sequence[Operand]
+    ) -> BoundTensors:
+        """The tensors of nodes that are bound later, with an arena of their own: the parameters of
+        ``subgraph`` are at ``arguments``.
+        """
+        more = BoundTensors(self.device, subgraph, lifetimes, memory)
+        more.registers, more._names = self.registers, self._names
+        more._operands.update({(name, 0): o for name, o in zip(subgraph.feeds, arguments, strict=True)})
+        return more
+
     def __contains__(self, ref: Ref) -> bool:
         return ref in self._operands
 
     def __getitem__(self, ref: Ref) -> Operand:
         return self._operands[ref]
+
+    def get(self, ref: Ref) -> Operand | None:
+        """None for what is computed and used inside of a group."""
+        return self._operands.get(ref)
 
     def inputs(self, node: Node) -> list[Operand]:
         return [self._operands[ref] for ref in node.inputs]
@@ -136,7 +151,7 @@ class BoundTensors:
     def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:
         assert self._arena is not None
         array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
-        return Operand(array, None, self._names.setdefault(offset, f"b{len(self._names)}"))
+        return Operand(array, None, self._names.setdefault((id(self._arena), offset), f"b{len(self._names)}"))
 
     def last_read(self, node: Node, position: int) -> list[int]:
         """The registers with large values that ``node`` is the last to read. Each is named once."""

@@ -59,7 +59,7 @@ def compile_step(
     """
     times = times or CompileTimes()
     with times.phase("extract"):
-        subgraph = extract(graph, fetches, targets, feeds, done)
+        subgraph = (recent.extract if recent else extract)(graph, fetches, targets, feeds, done)
     watch("extract", subgraph)
     return compile_subgraph(
         subgraph,
@@ -91,11 +91,29 @@ def compile_subgraph(
     prepare = functools.partial(_prepare, optimisations=optimisations, times=times, watch=watch)
     subgraph = prepare(subgraph) if recent is None else recent.optimise(subgraph, prepare)
     with times.phase("place"):
-        placed = place(subgraph, devices, assigned=assigned, soft=soft_placement, why_none=why_none)
-        watch("place", placed)
-        placed = lower_collectives(placed, links_of(os.environ))
-        watch("lower_collectives", placed)
-        placed = split(placed, part_of)
+        settle = functools.partial(
+            _settle, devices, assigned, soft_placement, why_none, part_of=part_of, watch=watch
+        )
+        return settle(subgraph, {}) if recent is None else recent.place(subgraph, settle)
+
+
+def _settle(
+    devices: Sequence[DeviceSpec],
+    assigned: Mapping[str, str],
+    soft_placement: bool,
+    why_none: WhyNone,
+    subgraph: Subgraph,
+    also_assigned: Mapping[str, str],
+    part_of: PartOf,
+    watch: Watch,
+) -> Subgraph:
+    """Where each node of ``subgraph`` runs, and what follows from that."""
+    there = {**assigned, **also_assigned}
+    placed = place(subgraph, devices, assigned=there, soft=soft_placement, why_none=why_none)
+    watch("place", placed)
+    placed = lower_collectives(placed, links_of(os.environ))
+    watch("lower_collectives", placed)
+    placed = split(placed, part_of)
     watch("split", placed)
     return placed
 

@@ -92,6 +92,14 @@ class Lifetimes:
             for user in self._users[self.root(ref)]
         )
 
+    def lasts(self, ref: Ref) -> bool:
+        """Whether somebody outside may still be reading the tensor when the step ends."""
+        return self._last[self.root(ref)] == NEVER
+
+    def is_written(self, handle: Ref) -> bool:
+        """Whether a node writes the resource."""
+        return self.root(handle) in self._writes
+
     def users(self, ref: Ref) -> Sequence[str]:
         """With several streams: who writes or reads the tensor."""
         return self._users.get(self.root(ref), ())

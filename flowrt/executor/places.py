@@ -118,13 +118,15 @@ def assign_places(
     lifetimes: Lifetimes,
     resource: Callable[[Node], Any],
     device: Device,
+    surroundings: Surroundings | None = None,
 ) -> Places:
     """The places of ``subgraph`` in the order of ``schedule``. On a remote device feeds and received tensors
-    are copied into buffers, and what is fetched or sent is copied out.
+    are copied into buffers, and what is fetched or sent is copied out. ``surroundings``, of what is no whole
+    partition: where its parameters are.
 
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
-    return _Assigner(subgraph, schedule, lifetimes, resource, device, None).run()
+    return _Assigner(subgraph, schedule, lifetimes, resource, device, surroundings).run()
 
 
 @final

@@ -10,35 +10,31 @@ plan runs out of memory.
 from __future__ import annotations
 
 import contextlib
-import contextvars
 import functools
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from operator import call
-from typing import Any, TypeAlias, final
-
-import numpy as np
+from typing import Any, final
+from weakref import ref
 
 from flowrt.device.device import Device
-from flowrt.device.host import HostExecutor, HostStream
 from flowrt.errors import OpError, ResourceExhaustedError
-from flowrt.executor.bind import Binder, Partition, compile_partition
+from flowrt.executor.bind import Binder, Ends, Partition, compile_partition
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.cost import total_cost, waits_outside
-from flowrt.executor.feeds import direct_put
 from flowrt.executor.group_steps import end_groups, ranks_in
+from flowrt.executor.growth import Bound, bound_from
 from flowrt.executor.host_kernels import LOOP_KERNELS
+from flowrt.executor.instance import Instance, StepRendezvous, put_directly
 from flowrt.executor.iterated_program import is_scalar_loop
 from flowrt.executor.program import Program, cause
 from flowrt.executor.recent_steps import recent_steps
 from flowrt.executor.relay import Ended, Relay
-from flowrt.executor.runner import Running, StepControl, run_inline, run_seeded, run_threaded
+from flowrt.executor.runner import StepControl
 from flowrt.executor.schedule import schedule_parts
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.graph.evaluate import located
+from flowrt.graph.growth import Growth
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 THREADED_COST = 4e6
@@ -51,7 +47,8 @@ class Plan:
     """The compiled partitions of a placed subgraph, by device. ``seed`` makes the runs interleave
     instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`, ``fuses``
     has groups of operations computed by compiled loops. ``is_shared``: it is one task's part of a step, so
-    every run is given the step's rendezvous.
+    every run is given the step's rendezvous. ``earlier``: a plan of what ``placed`` has grown from, and how;
+    where it can be, this one's first instance grows from one of its.
     """
 
     def __init__(
@@ -65,56 +62,102 @@ class Plan:
         fuses: bool,
         times: CompileTimes | None = None,
         is_shared: bool = False,
+        earlier: tuple[Plan, Growth] | None = None,
     ) -> None:
         times = times or CompileTimes()
-        streams = {name: device.num_streams for name, device in devices.items()}
-        fusing = [name for name, device in devices.items() if fuses and device.executor.compiles_loops()]
-        scheduled = schedule_parts(placed, streams, fusing, times)
-        with times.phase("lay out"):
-            self.partitions = {
-                name: compile_partition(
-                    part, schedule, devices[name], functools.partial(resource, devices[name]), fuses
-                )
-                for name, (part, schedule) in scheduled.items()
-            }
         self.placed = placed
-        self._ranks = ranks_in(placed)
-        """Of groups that other sessions have ranks of."""
-        self.has_loops = any(_has_loops(part) for part in self.partitions.values())
-        """Whether compiled loops are a part of it."""
+        self._devices, self._resource, self._fuses = devices, resource, fuses
+        self._seed, self._is_shared = seed, is_shared
         self.runs_to_compile = 0
         """How many runs from now its loops are compiled; 0: they are not, or will be soon."""
         self.with_loops: Callable[[], Plan] | None = None
         """Makes the plan with compiled loops."""
-        self._resource, self._seed = resource, seed
-        self._is_shared = is_shared
-        self._inline = seed is not None or not _needs_threads(self.partitions.values(), inline)
-        subgraphs = [part.subgraph for part in self.partitions.values()]
         self._fed = [placed.nodes[name] for name in placed.feeds]
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
-        self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
-        self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
         self._idle: list[Instance] = []
         self._closed = False
-        self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
-        try:
-            with self._on_devices(), times.phase("bind"):
-                first = self._new_instance()
-        except ResourceExhaustedError as error:
-            raise _without_frames(error) from error.__cause__
+        self._kin: list[ref[Plan]] = []
+        """The plans whose instances may lie on the same memory as this one's."""
+        first = None if earlier is None else self._grow(*earlier, times)
+        if first is None:
+            first = self._compile(inline, times)
         programs = first.programs
         self._recent = recent_steps()
         is_free = seed is None and not controlled and not is_shared and self._recent is None
-        self.is_straight = len(programs) == 1 and programs[0].is_straight and is_free
-        """Whether a step is one stretch on one device: nothing in it waits, so nothing can end it early."""
+        self.is_straight = len(programs) <= 1 and all(p.is_straight for p in programs) and is_free
+        """Whether a step is one stretch on one device, or nothing at all: nothing in it waits, so nothing can
+        end it early.
+        """
         self.is_direct = self.is_straight and first.direct_puts is not None
         """Whether `run_direct` can run it."""
         self.is_single = len(programs) == 1 and not programs[0].device.is_remote
         """Whether it is one program on the host, which `relay` can run."""
         self._idle.append(first)
-        for part in self.partitions.values():
-            part.device.pool.add_cache(self)
-        times.log(len(self.partitions))
+        for program in programs:
+            program.device.pool.add_cache(self)
+        times.log(len({program.device.name for program in programs}))
+
+    # --- compiling
+
+    def _compile(self, inline: bool, times: CompileTimes) -> Instance:
+        """The first instance, from nothing."""
+        placed = self.placed
+        self.partitions = self._cut(times)
+        self._ranks = ranks_in(placed)
+        """Of groups that other sessions have ranks of."""
+        self.has_loops = any(_has_loops(part) for part in self.partitions.values())
+        """Whether compiled loops are a part of it."""
+        self._inline = self._seed is not None or not _needs_threads(self.partitions.values(), inline)
+        subgraphs = [part.subgraph for part in self.partitions.values()]
+        self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
+        self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
+        self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
+        try:
+            with self._on_devices(), times.phase("bind"):
+                return self._bind()
+        except ResourceExhaustedError as error:
+            raise _without_frames(error) from error.__cause__
+
+    @functools.cached_property
+    def partitions(self) -> dict[str, Partition]:
+        """By device. Those of a plan that grew are made when somebody asks for them."""
+        return self._cut(CompileTimes())
+
+    def _cut(self, times: CompileTimes) -> dict[str, Partition]:
+        streams = {name: device.num_streams for name, device in self._devices.items()}
+        fusing = [n for n, d in self._devices.items() if self._fuses and d.executor.compiles_loops()]
+        scheduled = schedule_parts(self.placed, streams, fusing, times)
+        with times.phase("lay out"):
+            return {
+                name: compile_partition(
+                    part, schedule, self._devices[name], self._resource_on(self._devices[name]), self._fuses
+                )
+                for name, (part, schedule) in scheduled.items()
+            }
+
+    def _resource_on(self, device: Device) -> Callable[[Node], Any]:
+        return functools.partial(self._resource, device)
+
+    def _grow(self, earlier: Plan, growth: Growth, times: CompileTimes) -> Instance | None:
+        """The first instance, grown from one of ``earlier``; None if that cannot be."""
+        instance = earlier._take_idle()
+        if instance is None:
+            return None
+        self.has_loops, self._inline, self._remote_devices = earlier.has_loops, earlier._inline, []
+        self._ranks = ranks_in(self.placed) if earlier._ranks else frozenset()
+        self._feed_order = list(range(len(self.placed.feeds)))
+        self._fetch_order = list(range(len(self.placed.fetches)))
+        try:
+            with times.phase("grow"):
+                grown = instance.grow(self.placed, growth, self._feed_order, self._fetch_order)
+        except OpError:  # who compiles the whole meets it too, or finds another way
+            grown = None
+        if grown is None:
+            earlier._give_back(instance)
+            return None
+        grown.take_turns(instance, earlier)
+        self._join(earlier)
+        return grown
 
     def run(
         self,
@@ -160,7 +203,7 @@ class Plan:
         """`run_straight` of values as they were given, of a plan with all feeds in buffers. None, and nothing
         has run, if one of them needs a conversion.
         """
-        return self._run_straight(_put_directly, values)
+        return self._run_straight(put_directly, values)
 
     def _run_straight(self, put: Callable[[Instance, Any], bool], values: Iterable[Any]) -> list[Any] | None:
         instance: Instance | None = None
@@ -248,6 +291,18 @@ class Plan:
             self.close()
         return values
 
+    def _join(self, earlier: Plan) -> None:
+        """Be one of the plans that take turns with ``earlier``."""
+        if not earlier._kin:
+            earlier._kin.append(ref(earlier))
+        self._kin = earlier._kin
+        self._kin[:] = [*[kin for kin in self._kin if kin() is not None], ref(self)]
+
+    def _give_back(self, instance: Instance) -> None:
+        self._idle.append(instance)
+        if self._closed:
+            self.close()
+
     def _take_instance(self) -> Instance:
         """An idle one, or a new one: one that is bound to streams that have failed is of no use."""
         try:
@@ -257,7 +312,27 @@ class Plan:
             return self._new_instance()
         return instance
 
+    def _take_idle(self) -> Instance | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._take_from_kin()
+
     def _new_instance(self) -> Instance:
+        return self._take_from_kin() or self._bind()
+
+    def _take_from_kin(self) -> Instance | None:
+        """An instance whose memory is idle because the other plans that lie there are not running."""
+        for plan in [plan for kin in self._kin if (plan := kin()) is not None and plan is not self]:
+            with contextlib.suppress(IndexError):
+                instance = plan._idle.pop()
+                own = instance.give_way(plan, self)
+                if own is not None:
+                    return own
+                plan._give_back(instance)
+        return None
+
+    def _bind(self) -> Instance:
         rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous
         if self._is_shared:
             rendezvous = StepRendezvous()
@@ -269,10 +344,15 @@ class Plan:
             rendezvous = LocalRendezvous()
             ends = rendezvous.send, rendezvous.try_recv, rendezvous.abort
         programs: list[Program] = []
+        bound: Bound | None = None
         for part in self.partitions.values():
-            resource = functools.partial(self._resource, part.device)
-            programs += Binder(part, resource, *ends).bind()
-        return Instance(programs, rendezvous, self._feed_order, self._fetch_order)
+            resource = self._resource_on(part.device)
+            binder = Binder(part, resource, *ends)
+            programs += binder.bind()
+            bound = bound_from(part, resource, ends, binder.tensors)
+        can_grow = len(programs) == 1 and self._seed is None and not self._is_shared
+        bound = bound if can_grow else None
+        return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound)
 
     @property
     def subgraphs(self) -> list[Subgraph]:
@@ -308,140 +388,9 @@ def _without_frames(error: ResourceExhaustedError) -> ResourceExhaustedError:
     return error.with_traceback(None)
 
 
-Ends: TypeAlias = tuple[Callable[..., Any], Callable[..., Any], Callable[[OpError], object]]
-"""Of a rendezvous, as a `Binder` takes them: send, take, fail."""
-
-
 def raise_error(error: OpError) -> None:
     """How a step on one thread fails: at once."""
     raise error
-
-
-@final
-class StepRendezvous:
-    """What the programs of a shared plan are bound to: the rendezvous of the step that they run."""
-
-    __slots__ = ("current",)
-
-    def __init__(self) -> None:
-        self.current: Any = None
-
-    def send(self, key: str, value: Any) -> None:
-        self.current.send(key, value)
-
-    def take(self, key: str, default: Any) -> Any:
-        return self.current.try_recv(key, default)
-
-    def fail(self, error: OpError) -> None:
-        self.current.abort(error)
-
-
-@final
-class Instance:
-    """The programs of one step at a time, on their own buffers, with their rendezvous."""
-
-    def __init__(
-        self,
-        programs: list[Program],
-        rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous,
-        feed_order: Sequence[int],
-        fetch_order: Sequence[int],
-    ) -> None:
-        self.programs, self._rendezvous = programs, rendezvous
-        feeds = [feed for program in programs for feed in program.feeds]
-        fetches = [fetch for program in programs for fetch in program.fetches]
-        ordered = [feeds[position] for position in feed_order]
-        self.puts = [feed.put for feed in ordered]
-        arrays = [feed.array for feed in ordered if feed.array is not None]
-        self.direct_puts = [direct_put(array) for array in arrays] if len(arrays) == len(ordered) else None
-        """What takes values as they are given, if all feeds are in buffers."""
-        self.fetches = [fetches[position] for position in fetch_order]
-        self._with_registers = [program for program in programs if program.registers]
-        self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
-        nodes = [node for p in programs for segment in p.segments for node in segment.nodes]
-        calls_python = any(node.op.effect is Effect.STATEFUL for node in nodes)
-        is_empty = not any(s.stretch or s.key or s.control for p in programs for s in p.segments)
-        self.run_straight = _do_nothing if is_empty else _quietly(programs[0].run_straight, calls_python)
-        """One step of a plan that is straight."""
-
-    @property
-    def is_stale(self) -> bool:
-        """Whether a device has other streams by now."""
-        return any(device.streams is not streams for device, streams in self._streams_of.items())
-
-    def meet(self, shared: LocalRendezvous | None) -> None:
-        """Take part in a step that other tasks have parts of: ``shared`` is its rendezvous."""
-        if isinstance(self._rendezvous, StepRendezvous):
-            self._rendezvous.current = shared
-
-    def run(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
-        """One step, driven as its size asks for. Raises what ends the step; the instance must then be thrown
-        away.
-        """
-        with np.errstate(all="ignore"), step_scope(control):  # as in TensorFlow: 0/0 is nan, without a word
-            self._drive(control, recorder, seed)
-        if not isinstance(self._rendezvous, StepRendezvous):
-            self._rendezvous.check_empty()
-
-    def _drive(self, control: StepControl, recorder: StepRecorder | None, seed: int | None) -> None:
-        if seed is not None:
-            run_seeded([p.run_stepwise() for p in self.programs], control, seed)
-            return
-        if recorder is None and control.has_deadline:  # looked at after each instruction
-            running = [p.run_stepwise() for p in self.programs]
-        else:
-            running = self.running(recorder)
-        if isinstance(self._rendezvous, InlineRendezvous):
-            run_inline(running, control)
-            return
-        rendezvous = self._rendezvous
-        step = rendezvous.current if isinstance(rendezvous, StepRendezvous) else rendezvous
-        run_threaded(running, control, step, self._streams)
-
-    def running(self, recorder: StepRecorder | None) -> list[Running]:
-        """The programs as generators; ``recorder`` hears of each instruction."""
-        if recorder is None:
-            return [p.run() for p in self.programs]
-        return [p.run_traced(time.time_ns, recorder) for p in self.programs]
-
-    @functools.cached_property
-    def _streams(self) -> list[HostStream]:
-        """A thread for each program but the first, which the caller's thread runs."""
-        host = HostExecutor("threads")
-        return [host.create_stream(p.name, threaded=True) for p in self.programs[1:]]
-
-    def reset(self) -> None:
-        for program in self._with_registers:
-            program.reset()
-
-
-def _put_directly(instance: Instance, values: Iterable[Any]) -> bool:
-    """Whether each value could be put where it is read as it is."""
-    return all(map(call, instance.direct_puts or (), values))
-
-
-def _do_nothing() -> None:
-    """A step without instructions."""
-
-
-def _quietly(run: Callable[[], None], calls_python: bool) -> Callable[[], None]:
-    """``run`` while NumPy says nothing: 0/0 is nan, without a word, as in TensorFlow. To run in a context of
-    its own costs 0.1 us, to enter ``errstate`` 0.6; but the context has the caller's context variables not,
-    which Python functions may ask for.
-    """
-    if not calls_python:
-        return functools.partial(contextvars.Context().run(_quiet_context).run, run)
-
-    def run_quietly() -> None:
-        with np.errstate(all="ignore"):
-            run()
-
-    return run_quietly
-
-
-def _quiet_context() -> contextvars.Context:
-    with np.errstate(all="ignore"):
-        return contextvars.copy_context()
 
 
 def _has_loops(part: Partition) -> bool:

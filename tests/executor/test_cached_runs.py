@@ -37,6 +37,10 @@ def nothing(x, y, step):
     return step.graph.get_operation_by_name("nothing"), None
 
 
+def no_fetch(x, y, step):
+    return [], None
+
+
 def one_tensor(x, y, step):
     return y, {x: np.ones(4, np.float32)}
 
@@ -51,8 +55,11 @@ def a_dict_with_a_tuple(x, y, step):
 
 @pytest.mark.parametrize(
     ("asked", "n_functions", "n_locks"),
-    [(nothing, 10, 0), (one_tensor, 11, 0), (a_tensor_and_a_step, 20, 2), (a_dict_with_a_tuple, 30, 2)],
-)
+    [
+        (nothing, 10, 0), (no_fetch, 12, 0), (one_tensor, 11, 0), (a_tensor_and_a_step, 20, 2),
+        (a_dict_with_a_tuple, 30, 2),
+    ],
+)  # fmt: skip
 @pytest.mark.parametrize("jit", ["off", "eager"])
 def test_a_cached_run(monkeypatch, jit, asked, n_functions, n_locks):
     """The one lock, which is taken and given back, is the variable's that is written."""

@@ -3,8 +3,9 @@
 Contract of a pass: the input is untouched; the *same object* comes back when nothing changed; unchanged nodes
 are shared; feeds and targets keep their names, fetches may be redirected to an equal tensor; the nodes come
 back in topological order. A pass knows ops only by the facts of their `OpDef` (effect, alias, value rule,
-...), with these exceptions that every pass may name: Const, NoOp, Identity and the executor's own _Feed,
-_Send and _Recv.
+...), with these exceptions that every pass may name: Const, NoOp, Identity, Placeholder, the executor's own
+_Feed, _Send and _Recv, and _Loop and _Case, the two forms of control flow. What becomes those, and what a
+collective becomes, is known to the passes that lower them.
 
     Graph, fetches, feeds                                       what the session was asked for
       -> prune                         Subgraph                 what is needed; fed tensors become _Feed nodes

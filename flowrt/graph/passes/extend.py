@@ -17,12 +17,17 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from typing import NamedTuple, final
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias, final
 
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.growth import addition, growth
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect, op_def
-from flowrt.graph.passes.prune import prune, redirect
+from flowrt.graph.passes.prune import extract, extract_more, prune_behind, redirect
+from flowrt.graph.shapes import Shape
 from flowrt.graph.topology import sort_topologically
 
 MAX_REMEMBERED = 4
@@ -38,41 +43,115 @@ class Optimised(NamedTuple):
     after: Subgraph
 
 
+Settle: TypeAlias = Callable[[Subgraph, Mapping[str, str]], Subgraph]
+"""Places a subgraph, of which nodes are assigned to devices."""
+
+
 @final
 class Recent:
-    """Remembers the subgraphs of one graph that were optimised last, always by the same passes."""
+    """Remembers what was extracted, optimised and placed last, of one graph that only grows, always by the
+    same passes.
+    """
 
     def __init__(self) -> None:
+        self._extracted: deque[Subgraph] = deque(maxlen=MAX_REMEMBERED)
         self._last: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
+        self._placed: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
+
+    def extract(
+        self,
+        graph: Graph,
+        fetches: Sequence[Tensor],
+        targets: Sequence[Operation],
+        feeds: Mapping[Tensor, Shape],
+        done: Collection[str],
+    ) -> Subgraph:
+        """See `flowrt.graph.passes.prune.extract`."""
+        if done:
+            return extract(graph, fetches, targets, feeds, done)
+        found = (extract_more(e, graph, fetches, targets, feeds) for e in reversed(self._extracted))
+        subgraph = next((s for s in found if s is not None), None)
+        if subgraph is None:
+            subgraph = extract(graph, fetches, targets, feeds)
+        self._extracted.append(subgraph)
+        return subgraph
 
     def optimise(self, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph:
         """``passes(subgraph)``, or what computes the same and took them less."""
-        nearest = sorted(self._last, key=lambda earlier: -_count_common(earlier.before, subgraph))
+        grown = [(growth(earlier.before, subgraph), earlier) for earlier in self._last]
+        sizes = [(len(more.dropped) + len(more.added), earlier) for more, earlier in grown if more]
+        if not sizes:
+            sizes = [(-_count_common(earlier.before, subgraph), earlier) for earlier in self._last]
+        nearest = [earlier for _, earlier in sorted(sizes, key=itemgetter(0))]
         found = (extend(earlier, subgraph, passes) for earlier in nearest)
         extended = next((after for after in found if after is not None), None)
         after = passes(subgraph) if extended is None else extended
         self._last.append(Optimised(subgraph, after))
         return after
 
+    def place(self, subgraph: Subgraph, settle: Settle) -> Subgraph:
+        """``settle(subgraph, {})``, or the same from an earlier one and what is more."""
+        found = (place_more(earlier, subgraph, settle) for earlier in reversed(self._placed))
+        placed = next((after for after in found if after is not None), None)
+        if placed is None:
+            placed = settle(subgraph, {})
+        self._placed.append(Optimised(subgraph, placed))
+        return placed
+
+
+def place_more(earlier: Optimised, subgraph: Subgraph, settle: Settle) -> Subgraph | None:
+    """``subgraph`` placed as ``earlier`` was, which it begins with. None unless all of that is on one device,
+    and what is more, which is pure, goes there too.
+    """
+    found = growth(earlier.before, subgraph)
+    if found is None or any(node.op.effect is not Effect.PURE for node in found.added):
+        return None
+    known = earlier.after.nodes
+    homes = {node.device for node in known.values()}
+    if len(homes) != 1 or known.keys() != earlier.before.nodes.keys():
+        return None
+    (home,) = homes
+    inner = addition(found.added, subgraph).subgraph
+    try:
+        settled = settle(inner, dict.fromkeys(inner.feeds, home))
+    except InvalidArgumentError:  # the whole, placed at once, says which operations are in each other's way
+        return None
+    if settled.nodes.keys() != inner.nodes.keys() or any(node.device != home for node in settled):
+        return None
+    nodes = {**known, **{node.name: node.replace(device=home) for node in found.added}}
+    for name in found.dropped:
+        del nodes[name]
+    return subgraph.replace(nodes=nodes)
+
 
 def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph | None:
     """What ``passes`` make of ``subgraph``, given ``earlier``. None if that is neither a part of it nor has
     half of it, or if one of the rules above is broken.
     """
-    common = _count_common(earlier.before, subgraph)
-    is_whole = common == len(earlier.before)
-    if not (is_whole or 2 * common >= len(subgraph)) or not _agree(earlier.before, subgraph):
+    is_whole = _is_whole(earlier.before, subgraph)
+    if is_whole is None:
         return None
-    addition = _Addition(earlier, subgraph)
-    if not addition.collect():
+    more = _Addition(earlier, subgraph)
+    if not more.collect():
         return None
-    changed = addition.without_stand_ins(passes(addition.subgraph()))
+    changed = more.without_stand_ins(passes(more.subgraph()))
     known = earlier.after.nodes
     if any(node is not known.get(node.name, node) for node in changed):
         return None  # two nodes that passes made have one name
     targets = tuple(dict.fromkeys([*subgraph.targets, *(earlier.after.targets if is_whole else ())]))
-    joined = prune(Subgraph({**known, **changed.nodes}, subgraph.feeds, changed.fetches, targets))
+    whole = Subgraph({**known, **changed.nodes}, subgraph.feeds, changed.fetches, targets)
+    joined = prune_behind(earlier.after, whole)
     return joined if is_whole or _has_only_effects_of(joined, subgraph) else None
+
+
+def _is_whole(earlier: Subgraph, later: Subgraph) -> bool | None:
+    """Whether ``later`` has all of ``earlier``; None if it has not half of it, or if rule 1 is broken."""
+    grown = growth(earlier, later)
+    if grown is None and not _agree(earlier, later):
+        return None
+    common = _count_common(earlier, later) if grown is None else len(earlier) - len(grown.dropped)
+    is_whole = common == len(earlier)
+    return is_whole if is_whole or 2 * common >= len(later) else None
 
 
 def _count_common(one: Subgraph, other: Subgraph) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
+from flowrt.graph.inference import describe_data
 from flowrt.graph.node import Node, Subgraph, TensorSpec, with_functions
 from flowrt.graph.op_def import Effect, PartialValue, ShapeContext
 from flowrt.graph.partial_value import partial_value
@@ -48,7 +49,7 @@ def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:
         shapes = node.op.shape(context)
         outputs = tuple(TensorSpec(o[0], merge(o[1], s)) for o, s in zip(node.outputs, shapes, strict=True))
     except InvalidArgumentError as error:
-        raise located(node, error, f"; inputs are ({', '.join(map(str, specs))})") from None
+        raise located(node, error, f"; inputs are ({describe_data(node.op, node.attrs, specs)})") from None
     return node if outputs == node.outputs else node.replace(outputs=outputs)
 
 

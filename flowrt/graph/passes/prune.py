@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
 from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
-from flowrt.graph.op_def import op_def
+from flowrt.graph.op_def import Effect, op_def
 from flowrt.graph.shapes import Shape
 from flowrt.graph.topology import sort_topologically
+
+FEW = 50
+"""Nodes more than a tenth that are looked at by themselves."""
 
 
 def extract(
@@ -74,12 +79,95 @@ def extract_nodes(
     )
 
 
+def extract_more(
+    earlier: Subgraph,
+    graph: Graph,
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Mapping[Tensor, Shape],
+) -> Subgraph | None:
+    """`extract`, by visiting only what ``earlier`` has not, which was extracted from ``graph`` as it still
+    is.
+
+    None if that is more than a tenth of it or not pure, if the feeds are others, or if ``earlier`` has
+    targets that are not asked for.
+    """
+    fed = [feed_node(tensor, shape) for tensor, shape in feeds.items()]
+    names = tuple([node.name for node in fed])
+    if names != earlier.feeds or any(earlier.nodes[n.name].outputs != n.outputs for n in fed):
+        return None
+    wanted = [op.name for op in targets]
+    refs = [t.ref for t in fetches]
+    is_renamed = any(tensor.op.name != name for tensor, name in zip(feeds, names, strict=True))
+    if is_renamed or not set(wanted).issuperset(earlier.targets):
+        return None
+    found: dict[str, Node] = {}
+    stack = [name for name, _ in refs] + wanted
+    while stack:
+        name = stack.pop()
+        if name in earlier.nodes or name in found:
+            continue
+        node = graph.operations[name].node
+        if node.op.effect is not Effect.PURE or node.controls or len(found) > len(earlier) // 10 + FEW:
+            return None
+        found[name] = node
+        stack += [producer for producer, _ in node.inputs]
+    added = {name: found[name] for name in list(graph.operations) if name in found} if found else found
+    whole = Subgraph({**earlier.nodes, **added}, names, tuple(refs), tuple(wanted))
+    return prune_behind(earlier, whole) if _is_in_order(added) else None
+
+
+def _is_in_order(nodes: Mapping[str, Node]) -> bool:
+    """Whether none comes before what it reads."""
+    seen: set[str] = set()
+    for node in nodes.values():
+        if any(producer in nodes and producer not in seen for producer, _ in node.inputs):
+            return False
+        seen.add(node.name)
+    return True
+
+
+def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
+    """`prune` of what begins with all nodes of ``earlier``, of which each was needed there. If what was asked
+    for there is asked for now, or read by what is more, nothing has to be visited.
+    """
+    needed = set(later.roots())
+    for name in islice(later.nodes, len(earlier), None):
+        needed.update(_before(later.nodes[name]))
+    unasked = set(earlier.roots()) - needed
+    return _without_unread(later, unasked) if unasked else later
+
+
+def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
+    """``subgraph`` without those of ``names`` that are not needed, and what only they needed. All else is."""
+    num_readers = Counter([name for node in subgraph for name, _ in node.inputs])
+    num_readers.update([name for node in subgraph for name in node.controls])
+    roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
+    while stack:
+        name = stack.pop()
+        if name in nodes and name not in roots and not num_readers[name]:
+            before = _before(nodes.pop(name))
+            num_readers.subtract(before)
+            stack += before
+    return subgraph if len(nodes) == len(subgraph) else subgraph.replace(nodes=nodes)
+
+
+def _before(node: Node) -> list[str]:
+    """What it reads and waits for."""
+    return [*[name for name, _ in node.inputs], *node.controls]
+
+
 def feed_node(tensor: Tensor, shape: Shape) -> Node:
     """What stands in the place of a tensor that is fed with a value of ``shape``."""
-    name = tensor.op.name if len(tensor.op.outputs) == 1 else f"_feed_{tensor.op.name}_{tensor.index}"
-    attrs = {"dtype": tensor.dtype, "shape": shape}
-    spec = TensorSpec(tensor.dtype, shape)
-    return Node(name, op_def("_Feed"), (), (), attrs, tensor.op.device, tensor.op.node.source, (spec,))
+    return feed_of(tensor.op.node, tensor.index, shape)
+
+
+def feed_of(node: Node, index: int, shape: Shape) -> Node:
+    """`feed_node` of the output ``index`` of ``node``."""
+    name = node.name if len(node.outputs) == 1 else f"_feed_{node.name}_{index}"
+    dtype = node.outputs[index].dtype
+    attrs, spec = {"dtype": dtype, "shape": shape}, TensorSpec(dtype, shape)
+    return Node(name, op_def("_Feed"), (), (), attrs, node.device, node.source, (spec,))
 
 
 def prune(subgraph: Subgraph) -> Subgraph:

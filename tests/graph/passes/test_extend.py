@@ -8,7 +8,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device.spec import parse_device
 from flowrt.executor import compile_step
+from flowrt.graph.growth import growth
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes import optimise
@@ -16,6 +18,7 @@ from flowrt.graph.passes.extend import MAX_REMEMBERED, Optimised, Recent, extend
 from flowrt.graph.passes.infer import infer_shapes
 from flowrt.graph.passes.lower import lower
 from flowrt.graph.passes.order_effects import order_effects
+from flowrt.graph.passes.place import place
 from flowrt.graph.passes.verify import verify_subgraph
 from tests.graph.passes.cases import outcome, subgraph_of
 from tests.graph.passes.test_random_graphs import RandomGraph
@@ -109,6 +112,100 @@ def test_the_last_few_requests_are_remembered():
     for y in (tensors[1], tensors[0]):
         recent.optimise(subgraph_of([y * 2.0], [], [x]), passes)
     assert passes.seen[-2] < passes.seen[-1] == 7
+
+
+# --- extracting and placing
+
+
+def extract_again(
+    recent: Recent, graph: Any, fetches: list[Any], targets: Any = (), feeds: Any = ()
+) -> Subgraph:
+    return recent.extract(graph, fetches, targets, {t: tuple(t.shape.as_list()) for t in feeds}, ())
+
+
+def test_random_requests_of_one_graph_extract_the_same_as_by_themselves():
+    num_shared = 0
+    for seed in range(GRAPHS // 4):
+        made, recent = RandomGraph(seed), Recent()
+        rng = np.random.default_rng(seed)
+        with made.graph:
+            tensors = [made.graph.operations[n].outputs[i] for n, i in made.subgraph.fetches]
+            targets = [made.graph.operations[n] for n in made.subgraph.targets]
+            for _ in range(6):
+                tensors += [made.binary(), made.unary()]
+                fetches = [t for t in tensors if rng.random() < 0.8]
+                some = [t for t in targets if rng.random() < 0.9]
+                found = extract_again(recent, made.graph, fetches, some, made.fed)
+                expected = subgraph_of(fetches, some, made.fed)
+                verify_subgraph(found)
+                assert found.nodes.keys() == expected.nodes.keys()
+                assert (found.feeds, found.fetches, found.targets) == (
+                    expected.feeds, expected.fetches, expected.targets
+                )  # fmt: skip
+                num_shared += any(growth(e, found) is not None for e in list(recent._extracted)[:-1])
+    assert num_shared > GRAPHS // 4
+
+
+def test_what_a_fed_tensor_hides_is_extracted_where_it_is_not_fed():
+    x = tf.placeholder(tf.float32, [3])
+    y = tf.exp(x)
+    z, graph, recent = tf.sin(y), tf.get_default_graph(), Recent()
+    assert len(extract_again(recent, graph, [z], feeds=[x])) == 3
+    assert len(extract_again(recent, graph, [z], feeds=[y])) == 2
+    assert len(extract_again(recent, graph, [z, y], feeds=[x])) == 3
+
+
+def test_a_placeholder_that_is_needed_and_not_fed_is_named_by_a_later_request_too():
+    x, other = tf.placeholder(tf.float32, [3]), tf.placeholder(tf.float32, [3], name="other")
+    y, graph, recent = tf.exp(x), tf.get_default_graph(), Recent()
+    extract_again(recent, graph, [y], feeds=[x])
+    with pytest.raises(tf.errors.InvalidArgumentError, match="other"):
+        extract_again(recent, graph, [y, y + other], feeds=[x])
+
+
+class Placing:
+    """`place` on ``devices``, which notes how many nodes it saw."""
+
+    def __init__(self, *devices: str) -> None:
+        self.devices = [parse_device(f"/job:localhost/replica:0/task:0/device:{d}") for d in devices]
+        self.seen: list[int] = []
+
+    def __call__(self, subgraph: Subgraph, assigned: Any) -> Subgraph:
+        self.seen.append(len(subgraph))
+        return place(subgraph, self.devices, assigned=assigned, soft=False)
+
+
+def test_only_what_is_more_is_placed():
+    x = tf.placeholder(tf.float32, [4])
+    y = x
+    for _ in range(30):
+        y = tf.tanh(y)
+    recent, placing = Recent(), Placing("CPU:0", "GPU:0")
+    graph = tf.get_default_graph()
+    for fetches in ([y], [y, tf.exp(y)], [tf.sin(y)], [y]):
+        subgraph = extract_again(recent, graph, fetches, feeds=[x])
+        placed = recent.place(subgraph, placing)
+        whole = place(subgraph, placing.devices, assigned={}, soft=False)
+        assert [n.device for n in placed] == [n.device for n in whole]
+        assert list(placed.nodes) == list(subgraph.nodes)
+    assert placing.seen == [31, 2, 2, 0]  # the tensor that is read, and its reader
+
+
+@pytest.mark.parametrize("device", ["/cpu:0", "/gpu:7"])
+def test_what_asks_for_another_device_is_placed_with_the_whole(device):
+    x = tf.placeholder(tf.float32, [4])
+    y = tf.tanh(x)
+    with tf.device(device):
+        z = tf.exp(y)
+    recent, placing = Recent(), Placing("CPU:0", "GPU:0")
+    recent.place(extract_again(recent, tf.get_default_graph(), [y], feeds=[x]), placing)
+    both = extract_again(recent, tf.get_default_graph(), [y, z], feeds=[x])
+    if device == "/gpu:7":
+        with pytest.raises(tf.errors.InvalidArgumentError, match="asks for /device:GPU:7"):
+            recent.place(both, placing)
+    else:
+        assert {node.device[-5:] for node in recent.place(both, placing)} == {"CPU:0", "GPU:0"}
+    assert placing.seen == [2, 2, 3]
 
 
 # --- what comes of it
