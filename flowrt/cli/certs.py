@@ -34,10 +34,19 @@ def run(arguments: argparse.Namespace) -> int:
     for path in made:
         print(path)
     print(
-        "Give each task the .pem and .key with its name as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY, and "
-        f"{arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. Who has ca.key can make more: keep it away from tasks."
+        f"{_next_step(arguments.tasks)}, and {arguments.dir / 'ca.pem'} as FLOWRT_TLS_CA. "
+        "Who has ca.key can make more: keep it away from tasks."
     )
     return 0
+
+
+def _next_step(tasks: Sequence[object]) -> str:
+    if tasks:
+        return "Give each task the .pem and .key with its name as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
+    return (
+        "No task has a certificate yet: name them, with the hosts at which others reach them, as in "
+        "`--task worker:0=a.example`. Give each its own as FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
+    )
 
 
 def _task(text: str) -> tuple[Tasks, Sequence[str]]:

@@ -133,8 +133,9 @@ def _report(failure: Failure) -> None:
     _say(f"attempt {failure.attempt} failed: {failure.task} {ending(failure.status)}")
     if failure.error:
         print(f"  error: {failure.error}", file=sys.stderr)
-    where = f" of {failure.log}" if failure.log else ""
-    print(f"  its last lines{where}:", file=sys.stderr)
+    if failure.tail:
+        where = f" of {failure.log}" if failure.log else ""
+        print(f"  its last lines{where}:", file=sys.stderr)
     for line in failure.tail:
         print(f"    {line}", file=sys.stderr)
 

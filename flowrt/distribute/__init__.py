@@ -19,6 +19,8 @@ Modules, from pure to thread-safe:
     session_graph, sent_constants   what a master has of a session's graph, a task of its constants
     events                    what the state machines are told, and what they decide
     worker, master            the state machines, ``handle(event) -> actions``: no thread, clock or socket
+    rounds, registered_steps, partial_runs   a master's: what it waits for; steps; steps in several calls
+    kept_tensors              a worker's: what later calls of such a step read
     response_cache            what was asked on a connection: done once, however often it comes
     waits                     how long tasks wait for each other
     part                      `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
@@ -30,7 +32,7 @@ Modules, from pure to thread-safe:
     departures                which tasks are missed: they came, and did not end well
     peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
     server                    `Server`: puts them together and does what the state machines decide
-    cluster_runtime           what a session of a cluster has in the place of plans
+    cluster_runtime, cluster_steps   what a session of a cluster has in the place of plans
     launcher, check, drain    ``flowrt-run``, ``flowrt-worker --check`` and ``--drain``
     strategies/               a front end, and the only one here: training on several replicas
 

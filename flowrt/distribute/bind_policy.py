@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 import socket
+from collections.abc import Sequence
+from pathlib import Path
 
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.errors import PermissionDeniedError
-from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.security import Security, load_security
 
 LOGGER = logging.getLogger(__name__)
 
@@ -16,6 +19,19 @@ _HINT = (
     "Set FLOWRT_TLS_CA, FLOWRT_TLS_CERT and FLOWRT_TLS_KEY (`flowrt certs init` makes them), or listen at "
     "127.0.0.1; --insecure-i-understand, in Python Server(insecure=True), opens it to all who can reach it"
 )
+
+
+def checked_security(
+    security: Security | None, bind: str, addresses: Sequence[str], insecure: bool
+) -> Security:
+    """What the environment says where ``security`` is None. Raises as `load_security`, `check_bind` of
+    ``bind`` and `check_dial` of ``addresses``.
+    """
+    security = load_security(os.environ, Path.home()) if security is None else security
+    check_bind(bind, security, insecure)
+    for address in addresses:
+        check_dial(address, security, insecure)
+    return security
 
 
 def check_bind(address: str, security: Security, insecure: bool = False) -> None:

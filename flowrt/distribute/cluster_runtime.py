@@ -14,10 +14,11 @@ import logging
 import os
 import threading
 import time
+from collections import deque
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol, final
-from weakref import WeakSet
+from typing import Any, final
+from weakref import WeakSet, finalize
 
 import flowrt.version
 from flowrt.device.device import Device
@@ -25,21 +26,20 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import parse_device
 from flowrt.distribute.bind_policy import check_dial
 from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.cluster_steps import ClusterStep, MasterLink, RemoteCalls
 from flowrt.distribute.links import REPORT_S, keep_dialling
-from flowrt.distribute.messages import PROTOCOL, Message, encode_status
+from flowrt.distribute.messages import PROTOCOL, Message
 from flowrt.distribute.peer import Peer, Reply, dial
 from flowrt.distribute.server import Server, server_of
-from flowrt.distribute.session_graph import Extension, SentGraph, callable_of
+from flowrt.distribute.session_graph import Extension, SentGraph, callable_of, partial_run_of
 from flowrt.distribute.waits import connect_timeout_s, liveness
-from flowrt.errors import CancelledError, OpError
-from flowrt.executor.bind_fetches import scalar_or_array
+from flowrt.errors import OpError
 from flowrt.executor.compile_step import Setting
-from flowrt.executor.config import ConfigProto, OptimizerOptions, RunOptions
+from flowrt.executor.config import ConfigProto, OptimizerOptions
 from flowrt.executor.feeds import bring
+from flowrt.executor.fetches import Fetches
 from flowrt.executor.local_runtime import Run
 from flowrt.executor.request import Request
-from flowrt.executor.runner import StepControl
-from flowrt.executor.step_stats import StepRecorder
 from flowrt.graph.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prune import extract
@@ -53,23 +53,6 @@ LOGGER = logging.getLogger(__name__)
 
 FEEDING = DeviceRequest(gpus=0)
 """What a session of a cluster has in this process: where feeds are prepared."""
-
-
-class MasterLink(Protocol):
-    """The way to a master. Any thread may call anything."""
-
-    def new_reply(self) -> Reply:
-        """A reply with the number of the next request."""
-
-    def ask(self, message: Message, reply: Reply) -> None:
-        """Send a request whose answer settles ``reply``."""
-
-    def is_silent(self) -> bool:
-        """Whether the master has said nothing for so long that it must be gone; all replies are settled
-        then.
-        """
-
-    def close(self) -> None: ...
 
 
 @final
@@ -150,6 +133,14 @@ class ClusterRuntime:
             self._link: MasterLink = _There(address, self._connect_s) if server is None else _Here(server)
         self.devices: Sequence[Device] = local_devices(FEEDING)
         self._graph = SentGraph()
+        self._released: deque[int] = deque()
+        """Partial runs whose handles are gone; a handle may die anywhere, so the next setup tells the
+        master.
+        """
+        self._gone: deque[int] = deque()
+        """Callables that nobody has: what a session has not run for long, it forgets. The next one that is
+        made tells the master.
+        """
         self._extension: tuple[Extension, Reply] | None = None
         """What the master was asked to take, until its answer was heard."""
         self._extending = threading.Lock()
@@ -201,8 +192,27 @@ class ClusterRuntime:
         fetches, targets = request.fetches.tensors, request.fetches.targets
         subgraph = extract(graph, fetches, targets, feeds, request.done)
         self._extend(graph, subgraph, request.feeds)
+        self._release()
         answer = self.ask(callable_of(self.session, fetches, targets, feeds, request.done))
-        return ClusterStep(self, self._link, subgraph, answer.body.callable)
+        return ClusterStep(self.session, self._link, subgraph, answer.body.callable, self._gone.append)
+
+    def _release(self) -> None:
+        """Have the tasks forget what nobody will run."""
+        for _ in range(len(self._gone)):
+            body = pb.ReleaseCallable(session=self.session, callable=self._gone.popleft())
+            self._link.ask(Message(body), self._link.new_reply())
+
+    def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> RemoteCalls:
+        """See `flowrt.executor.local_runtime.Runtime`."""
+        graph, given = session.graph, {tensor: tensor.spec.shape for tensor in feeds}
+        subgraph = extract(graph, fetches.tensors, fetches.targets, given)
+        self._extend(graph, subgraph, feeds)
+        released = [self._released.popleft() for _ in range(len(self._released))]
+        setup = partial_run_of(self.session, fetches.tensors, fetches.targets, feeds, released)
+        number = self.ask(setup).body.partial_run
+        calls = RemoteCalls(self.session, self._link, number, self.bring, session.run_controlled)
+        finalize(calls, self._released.append, calls.partial_run).atexit = False
+        return calls
 
     def _extend(self, graph: Graph, subgraph: Subgraph, feeds: Sequence[Tensor]) -> None:
         """Send the master what its graph lacks for ``subgraph``."""
@@ -293,62 +303,3 @@ def _close_all() -> None:
     """
     for runtime in list(_open):
         runtime.close()
-
-
-@final
-class ClusterStep:
-    """A request that the master knows as ``callable``: a session uses it like a
-    `flowrt.executor.plan.Plan`.
-    """
-
-    is_straight = is_direct = False
-    runs_to_compile = 0
-
-    def __init__(self, runtime: ClusterRuntime, link: MasterLink, subgraph: Subgraph, callable: int) -> None:
-        self.placed = subgraph
-        self._runtime, self._link, self._callable = runtime, link, callable
-
-    @property
-    def subgraphs(self) -> list[Subgraph]:
-        """The graph before it was placed: its parts are in other tasks."""
-        return [self.placed]
-
-    def run(
-        self, feeds: Sequence[Any], control: StepControl, recorder: StepRecorder | None = None
-    ) -> list[Any]:
-        """One step: the fetches' values. Raises the root cause of what ends it."""
-        remaining = control.remaining_s()
-        body = pb.RunStep(
-            session=self._runtime.session,
-            callable=self._callable,
-            timeout_ms=0 if remaining is None else max(1, round(remaining * 1000)),
-            trace_level=RunOptions.NO_TRACE if recorder is None else RunOptions.FULL_TRACE,
-        )
-        reply = self._link.new_reply()
-
-        def cancel(error: OpError) -> None:
-            status = encode_status(error, "the client")
-            request = pb.CancelStep(request_id=reply.request_id, status=status)
-            self._link.ask(Message(request), self._link.new_reply())
-
-        control.wake_by(cancel)
-        try:
-            self._link.ask(Message(body, feeds), reply)
-            while not reply.is_there(1.0):
-                self._link.is_silent()
-        except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
-            if not isinstance(error, OpError):
-                cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
-            raise
-        answer = reply.open()
-        if recorder is not None:
-            recorder.recorded += answer.body.step_stats
-        return [scalar_or_array(value) for value in answer.tensors]
-
-    def let_go(self) -> None:
-        """Its memory is the tasks'."""
-
-    def close(self) -> None:
-        """Have the tasks forget it."""
-        body = pb.ReleaseCallable(session=self._runtime.session, callable=self._callable)
-        self._link.ask(Message(body), self._link.new_reply())

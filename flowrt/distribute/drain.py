@@ -76,7 +76,7 @@ def _running_steps(peer: Peer) -> str:
         number = peer.wait_for(Message(pb.Drain()), ANSWER_S).body.running_steps
     except UnavailableError:  # it had nothing to do, and was faster than its answer
         number = 0
-    return f"{number} {'step runs' if number == 1 else 'steps run'}"
+    return f"{number} {'step is' if number == 1 else 'steps are'} running"
 
 
 def _has_ended(transport: Transport, address: str, life: int) -> bool:

@@ -5,13 +5,13 @@
     ExtendSession -> ExtendGraph: what the session's graph lacks
     MakeCallable  -> CutGraph: place, cut by task; RegisterGraph   -> the tasks that have a part
     RunStep       -> RunGraph with the part's feeds, one a task    -> the same; fetches come back
+    PartialRun    -> both, see `flowrt.distribute.partial_runs`
     CloseSession  -> DeleteWorkerSession                           -> every task of the session
 
     handle(event) -> actions, see `flowrt.distribute.events`
 
-All of these ask several tasks and wait for all their answers: a `_Round`. A step's round ends in its fetches,
-or in one error, the root cause: the first that is not the consequence of another. The other parts are aborted
-and waited for, so that when the client hears of it no part of the step is running any more.
+All of these ask several tasks and wait for all their answers: a `Round`, which for a step ends in its fetches
+or in one error (`flowrt.distribute.rounds`).
 
 Rules of this file:
   1. A step is asked for once. What fails is never tried again: its updates may have been made.
@@ -22,17 +22,15 @@ Rules of this file:
 
 from __future__ import annotations
 
+import functools
 import random
 from collections.abc import Callable, Sequence
-from fnmatch import fnmatchcase
-from typing import Any, NamedTuple, final
+from typing import Any, final
 
 from flowrt.distribute.events import (
     Answer,
     Answered,
-    Ask,
     Asked,
-    CutGraph,
     ExtendGraph,
     GraphCut,
     GraphExtended,
@@ -43,80 +41,15 @@ from flowrt.distribute.events import (
     Ticked,
     unknown,
 )
-from flowrt.distribute.messages import Message, decode_status, encode_status
-from flowrt.distribute.sent_constants import SentConstants
+from flowrt.distribute.master_session import MasterSession, MasterSessions, RegisteredStep, closed, filtered
+from flowrt.distribute.messages import Message, decode_status
+from flowrt.distribute.partial_runs import PartialRuns
+from flowrt.distribute.registered_steps import RegisteredSteps, result_of
+from flowrt.distribute.rounds import Round, Rounds
 from flowrt.distribute.session_graph import SessionGraph
 from flowrt.distribute.waits import CONNECT_S
-from flowrt.errors import (
-    AbortedError,
-    CancelledError,
-    DeadlineExceededError,
-    InvalidArgumentError,
-    OpError,
-    UnavailableError,
-)
+from flowrt.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
-
-GRACE_S = 5.0
-"""How long a step that failed is waited for in the tasks that still run it."""
-
-LATE_S = 1.0
-"""How much later than its deadline a step is ended from here; the tasks have the deadline too."""
-
-# --- state
-
-
-class _Registered(NamedTuple):
-    """A part that its task knows as ``graph``, and the numbers of its large constants."""
-
-    task: str
-    graph: int
-    feeds: tuple[int, ...]
-    fetches: tuple[int, ...]
-    constants: Sequence[int]
-
-
-class _Callable(NamedTuple):
-    parts: Sequence[_Registered]
-    num_feeds: int
-    num_fetches: int
-
-
-_RELEASED = _Callable((), 0, 0)
-
-
-class _Session:
-    def __init__(self, client: str, tasks: Sequence[str], options: Any) -> None:
-        self.client, self.tasks, self.options = client, tasks, options
-        self.devices: list[Any] = []
-        self.graph = SessionGraph()
-        self.constants = {task: SentConstants() for task in tasks}
-        self.placement: dict[str, str] = {}
-        self.callables: dict[int, _Callable] = {}
-
-
-class _Round:
-    """Requests to several tasks whose answers belong together, for ``client``'s request."""
-
-    def __init__(
-        self, client: str, request_id: int, session: str, end: Callable[[_Round], list[MasterAction]]
-    ) -> None:
-        self.client, self.request_id, self.session, self.end = client, request_id, session, end
-        self.waiting: dict[int, str] = {}
-        """The task that each token's answer comes from."""
-        self.answers: dict[str, Message] = {}
-        self.errors: list[tuple[str, OpError]] = []
-        self.step = 0
-        self.callable = 0
-        self.deadline: float | None = None
-        self.is_ending = False
-
-    @property
-    def error(self) -> OpError | None:
-        """The root cause, if something failed."""
-        found = [error for _, error in self.errors]
-        roots = [error for error in found if error.origin is None or not error.origin.is_derived]
-        return next(iter(roots or found), None)
 
 
 @final
@@ -127,13 +60,11 @@ class Master:
 
     def __init__(self, task: str, tasks: Sequence[str], rng: random.Random) -> None:
         self.task, self._tasks, self._rng = task, list(tasks), rng
-        self._sessions: dict[str, _Session] = {}
-        self._rounds: dict[int, _Round] = {}
-        """By the tokens of their requests."""
-        self._works: dict[int, tuple[_Round, Message]] = {}
-        """Graphs that are extended and cut, by the tokens of these actions."""
-        self._last_token = self._last_callable = 0
-        self._now = 0.0
+        self._sessions = MasterSessions(task)
+        self._rounds = Rounds(task)
+        self._steps = RegisteredSteps(self._rounds, self._sessions, rng)
+        self._partial_runs = PartialRuns(self._sessions, self._steps)
+        self._last_callable = 0
 
     def serves(self, client: str) -> bool:
         """Whether a session of ``client`` is open."""
@@ -141,85 +72,62 @@ class Master:
 
     def handle(self, event: MasterEvent) -> list[MasterAction]:
         match event:
-            case Asked(peer, request_id, message):
-                handler = _HANDLERS.get(type(message.body))
-                return handler(self, peer, request_id, message) if handler else [unknown(event, self.task)]
+            case Asked():
+                return self._asked(event)
             case Answered(token, message, error):
-                return self._take(token, message, error)
+                return self._rounds.take(token, message, error)
             case GraphExtended():
                 return self._extended(event)
             case GraphCut():
-                return self._register(event)
+                return self._steps.register(event)
             case PeerLost(peer, _):
                 return self._lose(peer)
             case Ticked(now):
-                return self._tick(now)
+                return self._rounds.tick(now)
 
     @staticmethod
     def knows(body: Any) -> bool:
         """Whether a master answers messages like ``body``."""
         return type(body) in _HANDLERS
 
-    # --- rounds
-
-    def _ask(self, round_: _Round, task: str, message: Message, wait_s: float = 0.0) -> MasterAction:
-        self._last_token += 1
-        round_.waiting[self._last_token] = task
-        self._rounds[self._last_token] = round_
-        return Ask(task, self._last_token, message, wait_s)
-
-    def _take(self, token: int, message: Message | None, error: OpError | None) -> list[MasterAction]:
-        round_ = self._rounds.pop(token, None)
-        if round_ is None:
-            return []
-        task = round_.waiting.pop(token)
-        if error is not None or message is None:
-            round_.errors.append((task, error or UnavailableError(f"task {task}: no answer")))
-            actions = self._abort(round_) if round_.step else []
-        else:
-            round_.answers[task], actions = message, []
-        return actions if round_.waiting else [*actions, *round_.end(round_)]
-
-    def _refuse(self, round_: _Round, error: OpError) -> list[MasterAction]:
-        return [Answer(round_.client, round_.request_id, None, error)]
-
-    def _find(self, name: str) -> _Session:
-        session = self._sessions.get(name)
-        if session is None:
-            message = (
-                f"master {self.task} knows no session {name!r}: it was closed, or the master was restarted"
-            )
-            raise AbortedError(f"{message}. Make a new Session")
-        return session
+    def _asked(self, asked: Asked) -> list[MasterAction]:
+        peer, request_id, message = asked
+        handler = _HANDLERS.get(type(message.body))
+        if handler is None:
+            return [unknown(asked, self.task)]
+        try:
+            return handler(self, peer, request_id, message)
+        except OpError as error:
+            return [Answer(peer, request_id, None, error)]
 
     # --- sessions
 
     def _create(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         options = message.body
-        tasks = _filtered(self._tasks, options.device_filters, self.task)
+        tasks = filtered(self._tasks, options.device_filters, self.task)
         name = f"{self._rng.getrandbits(64):016x}"
-        round_ = _Round(client, request_id, name, self._created)
-        self._sessions[name] = _Session(client, tasks, options)
+        round_ = Round(client, request_id, name, self._created)
+        self._sessions[name] = MasterSession(client, tasks, options)
         body = pb.CreateWorkerSession(session=name, is_isolated=options.is_isolated)
         return [
-            self._ask(round_, task, Message(body), options.connect_timeout_ms / 1000 or CONNECT_S)
+            self._rounds.ask(round_, task, Message(body), options.connect_timeout_ms / 1000 or CONNECT_S)
             for task in tasks
         ]
 
-    def _created(self, round_: _Round) -> list[MasterAction]:
+    def _created(self, round_: Round) -> list[MasterAction]:
         session = self._sessions.get(round_.session)
         close = Message(pb.DeleteWorkerSession(session=round_.session))
         closing: list[MasterAction] = [Tell(task, close) for task in round_.answers]
         if session is None:
             gone = CancelledError("the client went before its session was there")
-            return closing + self._refuse(round_, gone)
+            return closing + round_.refuse(gone)
         if round_.errors:
             del self._sessions[round_.session]
-            return closing + self._refuse(round_, _not_formed(round_, session.tasks))
+            return closing + round_.refuse(_not_formed(round_, session.tasks))
         for task in session.tasks:
             session.devices += round_.answers[task].body.devices
         handle = pb.SessionHandle(session=round_.session, devices=session.devices)
-        return [Answer(round_.client, round_.request_id, Message(handle))]
+        return round_.answer(Message(handle))
 
     def _close(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         return [*self._forget(message.body.session), Answer(client, request_id, Message(pb.Done()))]
@@ -232,184 +140,87 @@ class Master:
         return [Tell(task, close) for task in session.tasks]
 
     def _list(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        try:
-            devices = self._find(message.body.session).devices
-        except AbortedError as error:
-            return [Answer(client, request_id, None, error)]
+        devices = self._sessions.find(message.body.session).devices
         return [Answer(client, request_id, Message(pb.DeviceList(devices=devices)))]
 
     def _reset(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        round_ = _Round(client, request_id, "", self._all_done)
+        round_ = Round(client, request_id, "", self._all_done)
         body = pb.ResetContainers(containers=message.body.containers)
-        return [self._ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
+        return [self._rounds.ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
 
-    def _all_done(self, round_: _Round) -> list[MasterAction]:
+    def _all_done(self, round_: Round) -> list[MasterAction]:
         if round_.error is not None:
-            return self._refuse(round_, round_.error)
-        return [Answer(round_.client, round_.request_id, Message(pb.Done()))]
+            return round_.refuse(round_.error)
+        return round_.answer(Message(pb.Done()))
 
     # --- graphs and callables
 
     def _extend(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        round_ = _Round(client, request_id, message.body.session, self._all_done)
-        try:
-            graph = self._find(round_.session).graph
-            _check_version(message, graph)
-        except AbortedError as error:
-            return self._refuse(round_, error)
-        return [ExtendGraph(self._work(round_, message), graph, message)]
+        round_ = Round(client, request_id, message.body.session, self._all_done)
+        graph = self._sessions.find(round_.session).graph
+        _check_version(message, graph)
+        return [ExtendGraph(self._rounds.begin_work(round_, message), graph, message)]
 
     def _extended(self, extended: GraphExtended) -> list[MasterAction]:
-        round_, message = self._works.pop(extended.token)
+        round_, message = self._rounds.end_work(extended.token)
         session = self._sessions.get(round_.session)
         if session is None:
-            return self._refuse(round_, _closed())
+            return round_.refuse(closed())
         if extended.error is not None or extended.graph is None:
-            return self._refuse(round_, extended.error or InvalidArgumentError("extend_session: no graph"))
+            return round_.refuse(extended.error or InvalidArgumentError("extend_session: no graph"))
         try:
             _check_version(message, session.graph)
         except AbortedError as error:
-            return self._refuse(round_, error)
+            return round_.refuse(error)
         session.graph = extended.graph
         version = pb.GraphVersion(version=session.graph.version)
-        return [Answer(round_.client, round_.request_id, Message(version))]
+        return round_.answer(Message(version))
 
     def _make(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        round_ = _Round(client, request_id, message.body.session, self._registered)
-        try:
-            session = self._find(round_.session)
-        except AbortedError as error:
-            return self._refuse(round_, error)
-        token, placement = self._work(round_, message), dict(session.placement)
-        return [CutGraph(token, client, session.graph, message, session.options, session.devices, placement)]
+        session = self._sessions.find(message.body.session)
+        round_ = Round(client, request_id, message.body.session)
+        return self._steps.make(round_, session, session.graph, message, self._made)
 
-    def _work(self, round_: _Round, message: Message) -> int:
-        self._last_token += 1
-        self._works[self._last_token] = round_, message
-        return self._last_token
-
-    def _register(self, cut: GraphCut) -> list[MasterAction]:
-        round_, message = self._works.pop(cut.token)
-        session = self._sessions.get(round_.session)
-        if session is None:
-            return self._refuse(round_, _closed())
-        if cut.error is not None:
-            return self._refuse(round_, cut.error)
-        session.placement.update(cut.placement)
+    def _made(self, round_: Round, step: RegisteredStep | None, cut: GraphCut) -> list[MasterAction]:
+        if step is None:
+            return round_.refuse(round_.error or closed())
+        session = self._sessions[round_.session]
         self._last_callable += 1
-        round_.callable = self._last_callable
-        parts: list[_Registered] = []
-        actions: list[MasterAction] = []
-        for task, part in cut.parts.items():
-            numbers, carried = session.constants[task].hold(part.constants)
-            parts.append(_Registered(task, 0, part.feeds, part.fetches, numbers))
-            body = pb.RegisterGraph(session=round_.session, constants=numbers, carried=carried)
-            body.optimises = session.options.optimises
-            sent = Message(body, session.constants[task].arrays(carried), part.subgraph)
-            actions.append(self._ask(round_, task, sent))
-        num_feeds, num_fetches = len(message.body.fed), len(message.body.fetches)
-        session.callables[round_.callable] = _Callable(parts, num_feeds, num_fetches)
-        return actions or self._registered(round_)
-
-    def _registered(self, round_: _Round) -> list[MasterAction]:
-        session = self._sessions.get(round_.session)
-        if session is None:
-            return self._refuse(round_, _closed())
-        found = session.callables.pop(round_.callable, _RELEASED)
-        parts = [
-            part._replace(graph=round_.answers[part.task].body.graph)
-            for part in found.parts
-            if part.task in round_.answers
-        ]
-        for part in parts:
-            session.constants[part.task].have_come(part.constants)
-        if round_.error is not None:
-            failed = [part for part in found.parts if part.task not in round_.answers]
-            return [*self._drop(round_.session, [*parts, *failed]), *self._refuse(round_, round_.error)]
-        session.callables[round_.callable] = found._replace(parts=parts)
-        handle = pb.CallableHandle(callable=round_.callable, placement=session.placement)
-        return [Answer(round_.client, round_.request_id, Message(handle))]
-
-    def _drop(self, name: str, parts: Sequence[_Registered]) -> list[MasterAction]:
-        """Have the tasks forget ``parts``, and the constants that no other part has."""
-        actions: list[MasterAction] = []
-        for part in parts:
-            constants = self._sessions[name].constants[part.task].let_go(part.constants)
-            graphs = [part.graph] if part.graph else []
-            if graphs or constants:
-                body = pb.DeregisterGraph(session=name, graphs=graphs, constants=constants)
-                actions.append(Tell(part.task, Message(body)))
-        return actions
+        session.callables[self._last_callable] = step
+        handle = pb.CallableHandle(callable=self._last_callable, placement=session.placement)
+        return round_.answer(Message(handle))
 
     def _release(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         done = Answer(client, request_id, Message(pb.Done()))
         session = self._sessions.get(message.body.session)
         found = None if session is None else session.callables.pop(message.body.callable, None)
-        return [*self._drop(message.body.session, [] if found is None else found.parts), done]
+        return [*self._steps.drop(message.body.session, () if found is None else found.parts), done]
 
     # --- steps
 
     def _run(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        body, round_ = message.body, _Round(client, request_id, message.body.session, self._ended)
-        try:
-            found = self._find(body.session).callables.get(body.callable)
-        except AbortedError as error:
-            return self._refuse(round_, error)
+        body = message.body
+        found = self._sessions.find(body.session).callables.get(body.callable)
         if found is None:
-            return self._refuse(round_, AbortedError(f"master {self.task} knows no callable {body.callable}"))
+            raise AbortedError(f"master {self.task} knows no callable {body.callable}")
         if len(message.tensors) != found.num_feeds:
-            fed = f"run_step: expected {found.num_feeds} fed tensors; got {len(message.tensors)}"
-            return self._refuse(round_, InvalidArgumentError(fed))
-        round_.step, round_.callable = self._rng.getrandbits(63) | 1, body.callable
-        if body.timeout_ms:
-            round_.deadline = self._now + body.timeout_ms / 1000 + LATE_S
-        # its own part last: the shell may run it at once, when the others are on their way
-        ordered = sorted(found.parts, key=lambda part: part.task == self.task)
-        actions = [self._ask(round_, part.task, self._part(round_, part, message)) for part in ordered]
-        return actions or self._ended(round_)
+            got = f"expected {found.num_feeds} fed tensors; got {len(message.tensors)}"
+            raise InvalidArgumentError(f"run_step: {got}")
+        round_ = Round(client, request_id, body.session, functools.partial(self._ended, found))
+        options = pb.RunGraph(timeout_ms=body.timeout_ms, trace_level=body.trace_level)
+        return self._steps.run(round_, found, message.tensors, options)
 
-    def _part(self, round_: _Round, part: _Registered, message: Message) -> Message:
-        body = pb.RunGraph(
-            graph=part.graph,
-            step=round_.step,
-            timeout_ms=message.body.timeout_ms,
-            trace_level=message.body.trace_level,
-        )
-        return Message(body, [message.tensors[i] for i in part.feeds])
-
-    def _ended(self, round_: _Round) -> list[MasterAction]:
+    def _ended(self, step: RegisteredStep, round_: Round) -> list[MasterAction]:
         if round_.error is not None:
-            return self._refuse(round_, round_.error)
-        session = self._sessions.get(round_.session)
-        if session is None or round_.callable not in session.callables:
-            return self._refuse(round_, CancelledError("the session was closed while this step ran"))
-        found, result = session.callables[round_.callable], pb.StepResult()
-        values: list[Any] = [None] * found.num_fetches
-        for part in found.parts:
-            answer = round_.answers[part.task]
-            result.step_stats.extend(answer.body.step_stats)
-            for position, value in zip(part.fetches, answer.tensors, strict=True):
-                values[position] = value
-        return [Answer(round_.client, round_.request_id, Message(result, values))]
-
-    def _abort(self, round_: _Round) -> list[MasterAction]:
-        """Have the parts end that still run; they are waited for a while."""
-        error = round_.error
-        if round_.is_ending or error is None:
-            return []
-        round_.is_ending, round_.deadline = True, self._now + GRACE_S
-        body = pb.CleanupGraph(step=round_.step, status=encode_status(error, self.task))
-        body.status.is_derived = True
-        return [Tell(task, Message(body)) for task in round_.waiting.values()]
+            return round_.refuse(round_.error)
+        if round_.session not in self._sessions:
+            return round_.refuse(CancelledError("the session was closed while this step ran"))
+        return round_.answer(result_of(round_, step))
 
     def _cancel(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
-        done = Answer(client, request_id, Message(pb.Done()))
-        wanted = client, message.body.request_id
-        for round_ in self._rounds.values():
-            if (round_.client, round_.request_id) == wanted and round_.step:
-                round_.errors.append((self.task, decode_status(message.body.status)))
-                return [*self._abort(round_), done]
-        return [done]
+        error = decode_status(message.body.status)
+        ended = self._rounds.cancel(client, message.body.request_id, error)
+        return [*ended, Answer(client, request_id, Message(pb.Done()))]
 
     # --- what may happen at any time
 
@@ -418,41 +229,6 @@ class Master:
         for name in [name for name, session in self._sessions.items() if session.client == peer]:
             actions += self._forget(name)
         return actions
-
-    def _tick(self, now: float) -> list[MasterAction]:
-        self._now = now
-        rounds = dict.fromkeys(self._rounds.values())
-        actions: list[MasterAction] = []
-        for round_ in [r for r in rounds if r.deadline is not None and now > r.deadline]:
-            if not round_.is_ending:
-                error = DeadlineExceededError("the step did not end within its deadline")
-                round_.errors.append((self.task, error))
-                actions += self._abort(round_)
-                continue
-            for token in list(round_.waiting):  # they had their time
-                del self._rounds[token], round_.waiting[token]
-            actions += round_.end(round_)
-        return actions
-
-
-def _filtered(tasks: Sequence[str], filters: Sequence[str], own: str) -> list[str]:
-    """The tasks that a session with these device filters sees: its master's, and those that one of them
-    names.
-    """
-    if not filters:
-        return list(tasks)
-    patterns = [text.replace("/replica:0", "") for text in filters]
-    return [
-        task
-        for task in tasks
-        if task == own or any(_is_within(task.replace("/replica:0", ""), pattern) for pattern in patterns)
-    ]
-
-
-def _is_within(task: str, pattern: str) -> bool:
-    """Whether ``/job:a/task:1`` is one that ``/job:a``, or ``/job:a/task:1/device:CPU:0`` means."""
-    pattern = pattern.split("/device:")[0].split("/cpu:")[0].split("/gpu:")[0]
-    return fnmatchcase(task, pattern) or task.startswith(pattern + "/")
 
 
 def _check_version(message: Message, graph: SessionGraph) -> None:
@@ -463,11 +239,7 @@ def _check_version(message: Message, graph: SessionGraph) -> None:
         )
 
 
-def _closed() -> OpError:
-    return CancelledError("the session was closed")
-
-
-def _not_formed(round_: _Round, tasks: Sequence[str]) -> OpError:
+def _not_formed(round_: Round, tasks: Sequence[str]) -> OpError:
     """Who is missing, and why."""
     if len(round_.errors) == 1 and not isinstance(round_.errors[0][1], UnavailableError):
         return round_.errors[0][1]
@@ -487,4 +259,6 @@ _HANDLERS: dict[type, Callable[[Master, str, int, Message], list[MasterAction]]]
     pb.RunStep: Master._run,
     pb.CancelStep: Master._cancel,
     pb.Reset: Master._reset,
+    pb.PartialRunSetup: lambda master, *asked: master._partial_runs.set_up(*asked),
+    pb.PartialRun: lambda master, *asked: master._partial_runs.call(*asked),
 }

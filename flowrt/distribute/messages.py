@@ -33,11 +33,12 @@ from flowrt.errors import (
     UnimplementedError,
 )
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.session_tensors import TensorHandle
 from flowrt.graph.tensor_proto import MAX_RANK, decode_type
 from flowrt.graph.text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
-PROTOCOL = 3
+PROTOCOL = 4
 """Of the messages. Tasks of different protocols do not work together."""
 
 MAX_INLINE_BYTES = 4096
@@ -90,7 +91,12 @@ _BODY_OF = {
 }
 """The field of each class of bodies."""
 
-_GRAPH_OF = {"register_graph": "graph", "extend_session": "graph", "make_callable": "feeds"}
+_GRAPH_OF = {
+    "register_graph": "graph",
+    "extend_session": "graph",
+    "make_callable": "feeds",
+    "partial_run_setup": "feeds",
+}
 """The field of its graph, by the kind of body."""
 
 
@@ -179,6 +185,7 @@ _ASKED_BY = {
     "step_result": "RunGraph",
     "session_handle": "CreateSession",
     "callable_handle": "MakeCallable",
+    "partial_run_handle": "PartialRunSetup",
     "graph_version": "ExtendSession",
 }
 """The request that has such an answer. `Done` answers many."""
@@ -226,6 +233,11 @@ def _checked_length(text: bytes) -> bytes:
 
 def _as_array(tensor: Any) -> Array:
     """A scalar string is plain bytes, which NumPy would take for an array without their last zeros."""
+    if isinstance(tensor, TensorHandle):
+        raise UnimplementedError(
+            "a TensorHandle cannot travel to another process. Use get_session_handle in the process that has "
+            "the device, or keep the value in a variable"
+        )
     return np.array(tensor, object) if isinstance(tensor, bytes | str) else np.asarray(tensor)
 
 

@@ -401,7 +401,10 @@ class Peer:
                 f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); got {hello.protocol} "
                 f"(flowrt {hello.version}) from {hello.task or self.name}. Install one version everywhere"
             )
-        self.name, self.incarnation = hello.task or self.name, hello.incarnation
+        name = hello.task or self.name
+        if self._is_known and (name, hello.incarnation) != (self.name, self.incarnation):
+            raise FailedPreconditionError(f"expected {self.name} to stay who it is; got a hello of {name}")
+        self.name, self.incarnation = name, hello.incarnation
         self._owner.greeted(self, hello)
         self._is_known = True
 

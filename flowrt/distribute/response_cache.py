@@ -30,7 +30,8 @@ MAX_BYTES = 1 << 20
 
 MAX_KEPT = 64 << 10
 """Bytes of one: a copy of so many takes 5 us. A larger tensor is sent out of the memory that it was made in,
-which the next step takes.
+which the next step takes. Such a request runs until its bytes have left, in order, so who asks again has the
+answer before he is told that it is not kept; only where a frame was lost on the way does his step fail.
 """
 
 

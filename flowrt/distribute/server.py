@@ -18,8 +18,7 @@ import random
 import secrets
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, final
 from weakref import WeakValueDictionary
 
@@ -30,14 +29,14 @@ from flowrt.device.local_devices import local_devices
 from flowrt.distribute import events as ev
 from flowrt.distribute import master as m
 from flowrt.distribute import worker as w
-from flowrt.distribute.bind_policy import check_bind, check_dial
+from flowrt.distribute.bind_policy import checked_security
 from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
 from flowrt.distribute.containers import Containers
 from flowrt.distribute.departures import Departures
 from flowrt.distribute.describe import describe_parts
 from flowrt.distribute.graph_limits import check_remote_graph
 from flowrt.distribute.links import Links, ignore, task_of
-from flowrt.distribute.messages import Message, kind_of, read_graph
+from flowrt.distribute.messages import Message, kind_of, lost, read_graph
 from flowrt.distribute.observer import Observer
 from flowrt.distribute.part import CompiledPart, cut_by_task
 from flowrt.distribute.peer import Done, Reply
@@ -51,10 +50,12 @@ from flowrt.graph.detached import attach_constants
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Listener
 from flowrt.rendezvous.faulty import with_faults
-from flowrt.rendezvous.security import Security, load_security
+from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
+CUT_S = 1.0
+"""For a step that is cut off to notice it: a kernel of C runs to its end."""
 EXIT_WITH_JOB = "FLOWRT_EXIT_WITH_JOB"
 """Set to 1 by ``flowrt-run``: a task that only serves ends with the programs that it served."""
 
@@ -117,7 +118,7 @@ class Server:
         self.job_name, self.task_index, self.task = job, index, task_name(job, index)
         self._addresses = {task_name(j, i): address for j, i, address in self.cluster.tasks()}
         self._bind = bind or self._addresses[self.task]
-        security = _checked_security(security, self._bind, list(self._addresses.values()), insecure)
+        security = checked_security(security, self._bind, list(self._addresses.values()), insecure)
         self._allowed_ops = frozenset(allowed_ops)
         self.incarnation = secrets.randbits(64) | 1
         limit_threads(config := config or ConfigProto())
@@ -218,14 +219,33 @@ class Server:
             self._is_joined = False
 
     def drain(self, timeout_s: float) -> bool:
-        """Take no new work, wait for the steps that run, and stop; False if they did not end in time."""
+        """Take no new work, wait for the steps that run, and stop; False if they did not end in time: then
+        they are cut off, and who asked for them is told so.
+        """
         self._worker.is_draining = True
-        end = time.monotonic() + timeout_s
-        while self._worker.num_running and time.monotonic() < end:
-            self._stopped.wait(0.01)
-        is_idle = not self._worker.num_running
+        is_idle = self._wait_for_steps(timeout_s)
+        if not is_idle:
+            self._end_steps(lost(self.task, f"it was drained, and FLOWRT_DRAIN ({timeout_s:g} s) was over"))
+            self._wait_for_steps(CUT_S)
         self.stop()
         return is_idle
+
+    def _wait_for_steps(self, timeout_s: float) -> bool:
+        """Whether all have ended and were answered for, ``timeout_s`` from now at the latest."""
+        end = time.monotonic() + timeout_s
+        while not (is_idle := self._is_idle()) and time.monotonic() < end:
+            self._stopped.wait(0.01)
+        return is_idle
+
+    def _is_idle(self) -> bool:
+        with self._lock:
+            return not self._worker.num_running and not self._steps.num_running
+
+    def _end_steps(self, error: OpError) -> None:
+        with self._lock:
+            running = self._worker.running()
+        for step, rendezvous in running:
+            self._steps.end(ev.EndStep(step, rendezvous, error))
 
     def stop(self) -> None:
         """End all steps, connections and threads. Idempotent."""
@@ -236,10 +256,7 @@ class Server:
             _SERVERS.pop(self.target, None)
             self._links.groups.leave()
         reason = f"{self.task} was stopped"
-        with self._lock:
-            running = self._worker.running()
-        for step, rendezvous in running:
-            self._steps.end(ev.EndStep(step, rendezvous, CancelledError(reason)))
+        self._end_steps(CancelledError(reason))
         self._links.close(reason)
         if self._listener is not None:  # not before: it ends every call, and with them what was not closed
             self._listener.close()
@@ -458,19 +475,6 @@ _PERFORM: Mapping[type, Callable[[Server, Any], object]] = {
     ev.StartDraining: lambda server, _: server.on_drain(),
 }
 """What each action is here."""
-
-
-def _checked_security(
-    security: Security | None, bind: str, addresses: Sequence[str], insecure: bool
-) -> Security:
-    """What the environment says where ``security`` is None. Raises `PermissionDeniedError` where it is too
-    little to listen at ``bind`` or to dial ``addresses``.
-    """
-    security = load_security(os.environ, Path.home()) if security is None else security
-    check_bind(bind, security, insecure)
-    for address in addresses:
-        check_dial(address, security, insecure)
-    return security
 
 
 def _which(cluster: ClusterSpec, job: str | None, index: int | None) -> tuple[str, int]:

@@ -93,14 +93,35 @@ def callable_of(
     """
     body = pb.MakeCallable(
         session=session,
-        fed=[_named(tensor.ref) for tensor in feeds],
-        fetches=[_named(tensor.ref) for tensor in fetches],
+        fed=[named(tensor.ref) for tensor in feeds],
+        fetches=[named(tensor.ref) for tensor in fetches],
         targets=[operation.name for operation in targets],
         done=sorted(done),
     )
-    nodes = [feed_node(tensor, shape) for tensor, shape in feeds.items()]
-    given = Subgraph({node.name: node for node in nodes}, tuple(node.name for node in nodes))
-    return Message(body, graph=given)
+    return Message(body, graph=feeds_graph([feed_node(tensor, shape) for tensor, shape in feeds.items()]))
+
+
+def partial_run_of(
+    session: str,
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Sequence[Tensor],
+    released: Collection[int] = (),
+) -> Message:
+    """The request for a step in several calls of a graph whose operations the master has."""
+    body = pb.PartialRunSetup(
+        session=session,
+        fed=[named(tensor.ref) for tensor in feeds],
+        fetches=[named(tensor.ref) for tensor in fetches],
+        targets=[operation.name for operation in targets],
+        released=released,
+    )
+    return Message(body, graph=feeds_graph([feed_node(tensor, tensor.spec.shape) for tensor in feeds]))
+
+
+def feeds_graph(feeds: Sequence[Node]) -> Subgraph:
+    """As requests have them."""
+    return Subgraph({node.name: node for node in feeds}, tuple([node.name for node in feeds]))
 
 
 @final
@@ -144,10 +165,10 @@ class SessionGraph:
             raise InvalidArgumentError(
                 f"make_callable: expected a feed of each tensor that is fed; got {got}"
             )
-        fed = {_ref(tensor): given.nodes[name] for tensor, name in zip(body.fed, given.feeds, strict=True)}
+        fed = {ref_of(tensor): given.nodes[name] for tensor, name in zip(body.fed, given.feeds, strict=True)}
         try:
             return extract_nodes(
-                self.nodes, [_ref(t) for t in body.fetches], body.targets, fed, set(body.done)
+                self.nodes, [ref_of(t) for t in body.fetches], body.targets, fed, set(body.done)
             )
         except KeyError as error:
             raise InvalidArgumentError(
@@ -174,9 +195,11 @@ def _unknown(fed: Any) -> Node:
     return Node(fed.name, op_def("_Feed"), (), (), {}, "", None, outputs)
 
 
-def _named(ref: Ref) -> Any:
+def named(ref: Ref) -> Any:
+    """As a `TensorName`."""
     return pb.TensorName(op=ref[0], output=ref[1])
 
 
-def _ref(named: Any) -> Ref:
+def ref_of(named: Any) -> Ref:
+    """What a `TensorName` names."""
     return named.op, named.output

@@ -123,15 +123,22 @@ class Steps:
             error = control.cancelled
         self._end(StepEnded(start.step, (), error))
 
+    @property
+    def num_running(self) -> int:
+        """Those whose end has not been told yet."""
+        return len(self._controls)
+
     def _end(self, ended: StepEnded) -> None:
-        self._controls.pop(ended.step, None)
         self._progress.end(ended.step)
         trace = self._traces.pop(ended.step, None)
         if trace is not None:
             ended = ended._replace(step_stats=trace.encode())
         if ended.error is None:
             self._observer.note(What.ENDED, ended.step)
-        self._ended(ended)
+        try:
+            self._ended(ended)
+        finally:
+            self._controls.pop(ended.step, None)
 
     def end(self, action: EndStep) -> None:
         """Make the step end with an error."""

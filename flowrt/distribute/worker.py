@@ -10,7 +10,8 @@ instead of waiting for a step that will not come.
 Rules of this file:
   1. A step's number starts it once; a step that was aborted before it came does not start.
   2. What a peer began ends with the peer: its sessions, their graphs and steps.
-  3. A request for a life that this task has left behind is refused: `AbortedError`, which says so.
+  3. What a partial run keeps here ends with it, at the latest with its session.
+  4. A request for a life that this task has left behind is refused: `AbortedError`, which says so.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from flowrt.distribute.events import (
     WorkerEvent,
     unknown,
 )
+from flowrt.distribute.kept_tensors import KeptTensors
 from flowrt.distribute.messages import Message, decode_status, derived, restarted
 from flowrt.errors import (
     AbortedError,
@@ -48,6 +50,7 @@ from flowrt.errors import (
     OpError,
     Origin,
     UnavailableError,
+    copy_to_raise,
 )
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.key import FORMAT
@@ -65,32 +68,42 @@ EARLY_S = 60.0
 
 
 class _Session:
-    """``peer``: whose it is. ``constants``: the large ones of its graphs, under their master's numbers."""
+    """``peer``: whose it is. ``constants``: the large ones of its graphs, under their master's numbers;
+    ``kept``: what its partial runs have here.
+    """
 
-    __slots__ = ("constants", "peer")
+    __slots__ = ("constants", "kept", "peer")
 
     def __init__(self, peer: str) -> None:
         self.peer = peer
         self.constants: dict[int, Any] = {}
+        self.kept = KeptTensors()
 
 
 class _Graph:
-    __slots__ = ("part", "peer", "request_id", "session")
+    """``taken``, ``keeps``: see `RegisterGraph`."""
 
-    def __init__(self, session: str, peer: str, request_id: int) -> None:
+    __slots__ = ("keeps", "part", "peer", "request_id", "session", "taken")
+
+    def __init__(self, session: str, peer: str, request_id: int, body: Any) -> None:
         self.session, self.peer, self.request_id = session, peer, request_id
+        self.taken, self.keeps = tuple(body.taken), tuple(body.keeps)
         self.part: Any = None
 
 
 class _Step:
-    """``owner``: who asked to run it, (peer, request id); None as long as only tensors were asked for."""
+    """``owner``: who asked to run it, (peer, request id); None as long as only tensors were asked for.
+    ``keeps``: the numbers of its last fetches, which ``partial_run`` keeps.
+    """
 
-    __slots__ = ("error", "heard_at", "owner", "rendezvous", "session")
+    __slots__ = ("error", "heard_at", "keeps", "owner", "partial_run", "rendezvous", "session")
 
     def __init__(self, rendezvous: RemoteRendezvous, now: float) -> None:
         self.rendezvous, self.heard_at = rendezvous, now
         self.owner: tuple[str, int] | None = None
         self.session = ""
+        self.partial_run = 0
+        self.keeps: tuple[int, ...] = ()
         self.error: OpError | None = None
 
 
@@ -210,7 +223,7 @@ class Worker:
             error = InvalidArgumentError(f"register_graph: expected constants of this session; got {got}")
             return [Answer(peer, request_id, None, error)]
         number = self._last_graph = self._last_graph + 1
-        self._graphs[number] = _Graph(body.session, peer, request_id)
+        self._graphs[number] = _Graph(body.session, peer, request_id, body)
         return [CompileGraph(number, body.session, peer, message, constants, body.optimises)]
 
     def _keep_graph(self, number: int, part: Any, error: OpError | None) -> list[WorkerAction]:
@@ -250,33 +263,37 @@ class Worker:
         body, step = message.body, self._steps.get(message.body.step)
         if step is not None and step.owner is not None:
             return [Answer(peer, request_id, None, AbortedError(f"step {body.step:x} runs in {self.task}"))]
-        refusal = self._refusal(body)
-        if refusal is not None:
+        try:
+            graph, feeds = self._admitted(message)
+        except OpError as refusal:
             refusal.origin = refusal.origin or Origin(self.task, False)
             ended = [] if body.step in self._over else self._abort(body.step, refusal)
             return [*ended, Answer(peer, request_id, None, refusal)]
         step = self._step(body.step)
-        graph = self._graphs[body.graph]
         step.owner, step.session = (peer, request_id), graph.session
+        step.partial_run, step.keeps = body.partial_run, graph.keeps
         return [
-            StartStep(
-                body.step,
-                graph.part,
-                message.tensors,
-                step.rendezvous,
-                body.timeout_ms,
-                body.trace_level,
-                peer,
-            )
+            StartStep(body.step, graph.part, feeds, step.rendezvous, body.timeout_ms, body.trace_level, peer)
         ]
 
-    def _refusal(self, body: Any) -> OpError | None:
+    def _admitted(self, message: Message) -> tuple[_Graph, Sequence[Any]]:
+        """What is to run, and its feeds. Raises what the step is refused with."""
+        body = message.body
         if body.step in self._over:
-            return self._too_late(body.step)
+            raise copy_to_raise(self._too_late(body.step))
         graph = self._graphs.get(body.graph)
         if graph is None or graph.part is None:
-            return self._unknown("graph", str(body.graph))
-        return self._leaving() if self.is_draining else None
+            raise self._unknown("graph", str(body.graph))
+        if self.is_draining:
+            raise self._leaving()
+        kept = self._sessions[graph.session].kept
+        return graph, kept.feeds(body.partial_run, graph.taken, message.tensors)
+
+    def _forget_partial_runs(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
+        session = self._sessions.get(message.body.session)
+        if session is not None:
+            session.kept.forget(message.body.partial_runs)
+        return [_done(peer, request_id)]
 
     def _serve(self, peer: str, request_id: int, message: Message) -> list[WorkerAction]:
         body = message.body
@@ -307,7 +324,9 @@ class Worker:
             error.origin = Origin(self.task, False)
         if error is None:
             body = pb.StepResult(step_stats=[ended.step_stats] if ended.step_stats else [])
-            return [Answer(peer, request_id, Message(body, ended.values))]
+            kept = self._sessions[step.session].kept
+            values = kept.keep(step.partial_run, step.keeps, ended.values)
+            return [Answer(peer, request_id, Message(body, values))]
         end = EndStep(ended.step, step.rendezvous, derived(error, self.task))
         return [end, Answer(peer, request_id, None, error)]
 
@@ -386,6 +405,7 @@ _HANDLERS: dict[type, Callable[[Worker, str, int, Message], list[WorkerAction]]]
     pb.DeregisterGraph: Worker._deregister,
     pb.DescribeGraphs: Worker._describe,
     pb.RunGraph: Worker._run,
+    pb.ForgetPartialRuns: Worker._forget_partial_runs,
     pb.CleanupGraph: Worker._cleanup,
     pb.RecvTensor: Worker._serve,
     pb.ResetContainers: Worker._reset,

@@ -18,9 +18,9 @@ The way of a step, in the order of the modules:
     strand        the instructions of one program as they are bound
     bind_streams, bind_transfer, keys         waits between streams; feeds, sends and receives; their keys
     bind_control, open_lists, bind_fetches    loops and branches, lists open in them; what is given out
-    iterated_program, compiled_body, pace     loops that are machine code; how long they go without a pause
+    iterated_program, compiled_body, pace     nests of loops and branches that are machine code; their pauses
     small_calls, list_rows, indexed_rows      what stands in them beside elementwise loops
-    loop_factors, relocation  how their weights lie; addresses that are another in each step
+    loop_factors, row_slices, relocation      how their weights lie; `x[t]`; what lies elsewhere in each step
     arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
     runner        drives the programs: in turn, a thread a device, or in a seeded order; relay: one program,
@@ -30,7 +30,7 @@ The way of a step, in the order of the modules:
     recent_steps  the last steps of the process, kept if that is asked for
     tiers         when loops are compiled, and by whom
     collector     Python's garbage collector, paused while a plan is compiled
-    partial_run, config        a step in several calls; ConfigProto and RunOptions
+    partial_run, partial_step, config   a step in several calls; ConfigProto and RunOptions
 
 Invariants: on the cached way nothing is decided an op at a time; a program runs one step at a time and an
 instance that failed is thrown away; what a fetch returns is the caller's; the result does not depend on who

@@ -9,8 +9,10 @@ from __future__ import annotations
 import functools
 import sys
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol, final
+from weakref import ref
 
 from flowrt.device.cuda import why_no_gpu
 from flowrt.device.device import Device
@@ -22,14 +24,17 @@ from flowrt.executor.compile_step import Setting, compile_step
 from flowrt.executor.compile_times import CompileTimes
 from flowrt.executor.config import ConfigProto, OptimizerOptions, device_request
 from flowrt.executor.feeds import Array, GpuFeed, bring
+from flowrt.executor.fetches import Fetches
+from flowrt.executor.partial_run import Calls, LocalCalls
 from flowrt.executor.plan import Plan
 from flowrt.executor.request import Request
 from flowrt.executor.session_variables import Place, assign_variables, new_resource, read_variables
 from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
-from flowrt.graph.graph import Graph
-from flowrt.graph.node import Node
+from flowrt.graph.graph import Graph, Tensor
+from flowrt.graph.growth import Growth, growth
+from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.extend import Recent
+from flowrt.graph.passes.extend import MAX_REMEMBERED, Recent
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
 from flowrt.progress import Progress
@@ -56,6 +61,9 @@ class Runtime(Protocol):
 
     def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Array | Any]:
         """Feeds in a GPU's memory, as the plan's readers take them."""
+
+    def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
+        """What carries the calls of a step of ``session`` that is run in parts."""
 
     def list_devices(self) -> Sequence[tuple[str, str, int | None]]:
         """(name, type, bytes of memory) of all devices."""
@@ -95,6 +103,7 @@ class LocalRuntime:
         self._assigned: dict[str, str] = {}
         """The device of each variable that was placed: it stays there."""
         self._optimised = Recent()
+        self._plans: deque[ref[Plan]] = deque(maxlen=MAX_REMEMBERED)
         self._jit = jit_mode()
         self._closed = False
         limit_threads(config)
@@ -123,19 +132,28 @@ class LocalRuntime:
             times,
             self._optimised,
         )
-        for node in placed:
-            if node.op.effect is Effect.HANDLE:
-                self._assigned[node.name] = node.device
-            if self._config.log_device_placement:
+        handles = [node for node in placed if node.op.effect is Effect.HANDLE]
+        self._assigned.update([(node.name, node.device) for node in handles])
+        if self._config.log_device_placement:
+            for node in placed:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
         make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
         can_fuse = optimises and len(placed) <= MAX_NODES
-        plan = make(self._jit is Jit.EAGER and can_fuse, times)
+        fuses = self._jit is Jit.EAGER and can_fuse
+        plan = make(fuses, times, earlier=None if fuses else self._plan_before(placed))
+        self._plans.append(ref(plan))
         if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
             plan.runs_to_compile, plan.with_loops = RUNS_BEFORE_COMPILING, functools.partial(make, True)
         return plan
+
+    def _plan_before(self, placed: Subgraph) -> tuple[Plan, Growth] | None:
+        """The plan from which one of ``placed`` may grow: of the last few, that with the least to change."""
+        alive = [plan for made in self._plans if (plan := made()) is not None]
+        grown = [(plan, growth(plan.placed, placed)) for plan in alive]
+        found = [(plan, change) for plan, change in grown if change is not None]
+        return min(found, key=lambda pair: sum(map(len, pair[1])), default=None)
 
     def setting(self) -> Setting:
         """See `Runtime`."""
@@ -169,6 +187,7 @@ class LocalRuntime:
         except (FailedPreconditionError, ResourceExhaustedError):
             return  # the session was closed meanwhile, or there is no memory for a second plan
         if fused.has_loops:
+            self._plans.append(ref(fused))
             replace(plan, fused)
 
     def bring(self, plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
@@ -207,6 +226,10 @@ class LocalRuntime:
             run([v.is_initialized() for v in variables])  # places them, all in one plan
         devices = [self._by_name[self._assigned[v.op.name]] for v in variables]
         return [(d, self._resource(d, v.op.node)) for d, v in zip(devices, variables, strict=True)]
+
+    def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
+        """See `Runtime`."""
+        return LocalCalls(session.run_part, session.graph, fetches.tensors, fetches.targets, feeds)
 
     def list_devices(self) -> Sequence[tuple[str, str, int | None]]:
         """See `Runtime`."""

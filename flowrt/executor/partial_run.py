@@ -1,107 +1,105 @@
 """Partial runs: one step in several calls, each operation at most once.
 
-A call runs what its fetches need and has not run yet, as an ordinary run of the session in which every tensor
-that an earlier call computed is fed. So that those are at hand, a call also fetches what it computes and a
-later call may read.
+    Session.partial_run_setup -> PartialRun
+    Session.partial_run -> PartialRun.run: names become tensors, values arrays -> Calls.call -> fetches
+
+`Calls` makes the calls of one step: of a session of this process `LocalCalls`, by ordinary runs which are fed
+what earlier calls computed; of a cluster its master (`flowrt.distribute.remote_calls`).
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
-from typing import Any, final
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, final
 
-from flowrt import dtypes
-from flowrt.errors import InvalidArgumentError
 from flowrt.executor.bind_fetches import copied
 from flowrt.executor.feeds import converter, resolve_feed
 from flowrt.executor.fetches import parse_fetches
+from flowrt.executor.partial_step import begin_partial_step, failed_before
 from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.graph.node import Node, Ref
 
-_RESOURCES = (dtypes.resource, dtypes.variant)
+
+class Calls(Protocol):
+    """What carries the calls of one step. One thread at a time."""
+
+    def call(
+        self, given: Mapping[Tensor, Any], tensors: Sequence[Tensor], targets: Sequence[Operation]
+    ) -> list[Any]:
+        """The values of ``tensors``. Raises as `Session.partial_run`."""
 
 
 @final
 class PartialRun:
-    """The state of one step. Made by `Session.partial_run_setup`; may be used from one thread at a time."""
+    """One step. Made by `Session.partial_run_setup`; of several threads one waits for the other."""
 
-    def __init__(
-        self, session: Any, graph: Graph, fetches: Sequence[Tensor | Operation], feeds: Sequence[Tensor]
-    ) -> None:
-        self._session, self._graph = session, graph
-        self._feeds = set(feeds)
-        self._pending = set(fetches)
-        self._needed = _ancestors([f if isinstance(f, Operation) else f.op for f in fetches], self._feeds)
-        self._known: dict[Tensor, Any] = {}
-        self._done: set[Operation] = set()
+    def __init__(self, graph: Graph, calls: Calls) -> None:
+        self._graph, self._calls = graph, calls
         self._lock = threading.Lock()
 
     def run(self, fetches: Any, feed_dict: Mapping[Any, Any]) -> Any:
         """See `Session.partial_run`."""
         with self._lock:
-            given = self._given(feed_dict)
+            tensors = {resolve_feed(self._graph, key): value for key, value in feed_dict.items()}
+            given = {tensor: converter(tensor)(value) for tensor, value in tensors.items()}
             parsed = parse_fetches(self._graph, fetches)
-            self._check(given, [*parsed.tensors, *parsed.targets])
-            known = {**self._known, **given}
-            roots = [t.op for t in parsed.tensors if t not in known] + list(parsed.targets)
-            new = _ancestors(roots, set(known)) - self._done
-            self._check_feeds(new, known)
-            kept = [t for t in self._kept(new) if t not in known]
-            wanted = [t for t in parsed.tensors if t not in known]
-            targets = [op for op in parsed.targets if op not in self._done]
-            computed = list(dict.fromkeys([*wanted, *kept]))
-            done = frozenset(op.name for op in self._done)
-            values = self._session.run_part(computed, targets, self._used(new, known), done)
-            self._known = {**known, **dict(zip(computed, values, strict=True))}
-            self._done |= new
-            self._pending -= {*parsed.tensors, *parsed.targets}
-            self._feeds -= set(given)
-            return parsed.rebuild([copied(self._known[t]) for t in parsed.tensors])
-
-    def _given(self, feed_dict: Mapping[Any, Any]) -> dict[Tensor, Any]:
-        tensors = {resolve_feed(self._graph, key): value for key, value in feed_dict.items()}
-        return {tensor: converter(tensor)(value) for tensor, value in tensors.items()}
-
-    def _check(self, given: Mapping[Tensor, Any], wanted: Sequence[Tensor | Operation]) -> None:
-        for tensor in given:
-            if tensor not in self._feeds:
-                raise _not_announced("feeds", tensor.name)
-        for element in wanted:
-            if element not in self._pending:
-                raise _not_announced("fetches", element.name)
-
-    def _check_feeds(self, new: set[Operation], known: Mapping[Tensor, Any]) -> None:
-        for op in new:
-            for tensor in op.inputs:
-                if tensor in self._feeds and tensor not in known:
-                    raise InvalidArgumentError(
-                        f"partial_run: {op.name!r} needs {tensor.name!r}, which has not been fed"
-                    )
-
-    def _kept(self, new: set[Operation]) -> list[Tensor]:
-        """What ``new`` computes and later calls read or fetch."""
-        later = self._needed - self._done - new
-        read = [t for op in later for t in op.inputs]
-        read += [t for t in self._pending if isinstance(t, Tensor)]
-        return [t for t in dict.fromkeys(read) if t.op in new and t.dtype not in _RESOURCES]
-
-    def _used(self, new: set[Operation], known: Mapping[Tensor, Any]) -> dict[Tensor, Any]:
-        return {t: known[t] for op in new for t in op.inputs if t in known}
+            return parsed.rebuild(self._calls.call(given, parsed.tensors, parsed.targets))
 
 
-def _not_announced(what: str, name: str) -> InvalidArgumentError:
-    return InvalidArgumentError(
-        f"partial_run: expected {what} announced in partial_run_setup, each once; got {name!r}"
-    )
+RunPart = Callable[[Sequence[Tensor], Sequence[Operation], Mapping[Tensor, Any], frozenset[str]], list[Any]]
+"""See `flowrt.executor.session.BaseSession.run_part`."""
 
 
-def _ancestors(roots: Sequence[Operation], known: set[Tensor]) -> set[Operation]:
-    """The operations that ``roots`` need when the tensors ``known`` are given."""
-    found: set[Operation] = set()
-    stack = list(roots)
-    while stack:
-        op = stack.pop()
-        if op not in found:
-            found.add(op)
-            stack += [t.op for t in op.inputs if t not in known] + list(op.control_inputs)
-    return found
+@final
+class LocalCalls:
+    """Runs each call as a step of a session by ``run_part``. Raises `InvalidArgumentError` as
+    `begin_partial_step`.
+    """
+
+    def __init__(
+        self,
+        run_part: RunPart,
+        graph: Graph,
+        fetches: Sequence[Tensor],
+        targets: Sequence[Operation],
+        feeds: Sequence[Tensor],
+    ) -> None:
+        def node_of(name: str) -> Node:
+            return graph.operations[name].node
+
+        self._run_part, self._graph = run_part, graph
+        names = [operation.name for operation in targets]
+        self._step = begin_partial_step(node_of, [t.ref for t in fetches], names, [t.ref for t in feeds])
+        self._values: dict[Ref, Any] = {}
+        self._failure: BaseException | None = None
+
+    def call(
+        self, given: Mapping[Tensor, Any], tensors: Sequence[Tensor], targets: Sequence[Operation]
+    ) -> list[Any]:
+        """See `Calls`."""
+        if self._failure is not None:
+            raise failed_before(self._failure)
+        wanted = [tensor.ref for tensor in tensors]
+        values = {**self._values, **{tensor.ref: value for tensor, value in given.items()}}
+        call = self._step.call([t.ref for t in given], wanted, [operation.name for operation in targets])
+        fetched = [self._tensor(ref) for ref in dict.fromkeys(call.computed + call.kept)]
+        left = [self._graph.operations[name] for name in call.targets]
+        feeds = {self._tensor(ref): values[ref] for ref in call.used}
+        try:
+            computed = self._run_part(fetched, left, feeds, call.done)
+        except BaseException as failure:
+            self._failure = failure
+            raise
+        values.update({tensor.ref: value for tensor, value in zip(fetched, computed, strict=True)})
+        self._step = call.after
+        fed = {tensor.ref for tensor in given}  # the caller's arrays, which he may change now
+        self._values = {
+            ref: copied(value) if ref in fed else value
+            for ref, value in values.items()
+            if ref in call.after.known
+        }
+        return [copied(values[ref]) for ref in wanted]
+
+    def _tensor(self, ref: Ref) -> Tensor:
+        return self._graph.operations[ref[0]].outputs[ref[1]]

@@ -210,9 +210,9 @@ class BaseSession:
             self._runtime.count_run(plan, functools.partial(self._replace, request))
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run_straight(arrays))
-        return request.fetches.rebuild(self._run_controlled(plan, arrays, options, run_metadata))
+        return request.fetches.rebuild(self.run_controlled(plan, arrays, options, run_metadata))
 
-    def _run_controlled(
+    def run_controlled(
         self, plan: Plan, arrays: Sequence[Any], options: RunOptions | None, run_metadata: Any
     ) -> list[Any]:
         """A run that may be cancelled, end at a deadline, or be traced."""
@@ -333,12 +333,14 @@ class BaseSession:
         """Begin a step that is run in parts by `partial_run`: ``fetches`` and ``feeds`` are all that will be
         asked and given.
 
-        Raises `InvalidArgumentError` as `run`.
+        Raises `InvalidArgumentError` as `run`, and for a placeholder that a fetch needs and that is not among
+        the feeds.
         """
         self._check_open()
         parsed = parse_fetches(self._graph, fetches)
-        given = [resolve_feed(self._graph, f) for f in feeds or ()]
-        return PartialRun(self, self._graph, [*parsed.tensors, *parsed.targets], given)
+        given = list(dict.fromkeys([resolve_feed(self._graph, f) for f in feeds or ()]))
+        calls = self._runtime.begin_partial_run(self, parsed, given)
+        return PartialRun(self._graph, calls)
 
     def partial_run(
         self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
@@ -346,10 +348,13 @@ class BaseSession:
         """Continue a step: each feed may be given once and each operation runs at most once in the whole
         step.
 
-        Raises `InvalidArgumentError` for fetches or feeds that were not announced or come twice, and for a
-        fetch that needs a feed that has not come.
+        Raises `DTypeError` for what is no handle, `InvalidArgumentError` for fetches or feeds that were not
+        announced or come twice, and for a fetch that needs a feed that has not come; the step is then as it
+        was. Whatever else a call raises ends it: later calls raise `FailedPreconditionError`.
         """
         self._check_open()
+        if not isinstance(handle, PartialRun):
+            raise DTypeError(f"partial_run: expected a handle of partial_run_setup; got {handle!r}")
         return handle.run(fetches, feed_dict or {})
 
     # --- life
@@ -440,17 +445,20 @@ class Session(BaseSession):
 
 
 class InteractiveSession(BaseSession):
-    """A session that is the default one, with its graph, from its creation until `close`."""
+    """A session that is the default one from its creation until `close`; so is ``graph``, if it is given."""
 
     def __init__(
         self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
     ) -> None:
         super().__init__(target, graph, config)
-        self._graph.__enter__()
+        self._brings_graph = graph is not None
+        if self._brings_graph:
+            self._graph.__enter__()
         default_sessions().append(self)
 
     def close(self) -> None:
         if self in default_sessions():
             leave(self)
-            leave_default_graph(self._graph)
+            if self._brings_graph:
+                leave_default_graph(self._graph)
         super().close()

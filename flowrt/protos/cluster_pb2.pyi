@@ -6,7 +6,7 @@ from typing import ClassVar as _ClassVar, Iterable as _Iterable, Mapping as _Map
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class Envelope(_message.Message):
-    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "also", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "get_progress", "progress", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version")
+    __slots__ = ("request_id", "is_answer", "status", "tensors", "settled", "also", "hello", "heartbeat", "get_status", "task_status", "read_clock", "clock_reading", "get_progress", "progress", "create_worker_session", "delete_worker_session", "register_graph", "graph_handle", "deregister_graph", "run_graph", "step_result", "cleanup_graph", "recv_tensor", "reset_containers", "drain", "describe_graphs", "graph_descriptions", "forget_partial_runs", "create_session", "session_handle", "close_session", "make_callable", "callable_handle", "release_callable", "run_step", "cancel_step", "list_devices", "device_list", "done", "reset", "extend_session", "graph_version", "partial_run_setup", "partial_run_handle", "partial_run")
     REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
     IS_ANSWER_FIELD_NUMBER: _ClassVar[int]
     STATUS_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class Envelope(_message.Message):
     DRAIN_FIELD_NUMBER: _ClassVar[int]
     DESCRIBE_GRAPHS_FIELD_NUMBER: _ClassVar[int]
     GRAPH_DESCRIPTIONS_FIELD_NUMBER: _ClassVar[int]
+    FORGET_PARTIAL_RUNS_FIELD_NUMBER: _ClassVar[int]
     CREATE_SESSION_FIELD_NUMBER: _ClassVar[int]
     SESSION_HANDLE_FIELD_NUMBER: _ClassVar[int]
     CLOSE_SESSION_FIELD_NUMBER: _ClassVar[int]
@@ -48,6 +49,9 @@ class Envelope(_message.Message):
     RESET_FIELD_NUMBER: _ClassVar[int]
     EXTEND_SESSION_FIELD_NUMBER: _ClassVar[int]
     GRAPH_VERSION_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RUN_SETUP_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RUN_HANDLE_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RUN_FIELD_NUMBER: _ClassVar[int]
     request_id: int
     is_answer: bool
     status: Status
@@ -75,6 +79,7 @@ class Envelope(_message.Message):
     drain: Drain
     describe_graphs: DescribeGraphs
     graph_descriptions: GraphDescriptions
+    forget_partial_runs: ForgetPartialRuns
     create_session: CreateSession
     session_handle: SessionHandle
     close_session: CloseSession
@@ -89,7 +94,10 @@ class Envelope(_message.Message):
     reset: Reset
     extend_session: ExtendSession
     graph_version: GraphVersion
-    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., also: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., get_progress: _Optional[_Union[GetProgress, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ...) -> None: ...
+    partial_run_setup: PartialRunSetup
+    partial_run_handle: PartialRunHandle
+    partial_run: PartialRun
+    def __init__(self, request_id: _Optional[int] = ..., is_answer: bool = ..., status: _Optional[_Union[Status, _Mapping]] = ..., tensors: _Optional[_Iterable[_Union[TensorMeta, _Mapping]]] = ..., settled: _Optional[_Iterable[int]] = ..., also: _Optional[_Iterable[int]] = ..., hello: _Optional[_Union[Hello, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., get_status: _Optional[_Union[GetStatus, _Mapping]] = ..., task_status: _Optional[_Union[TaskStatus, _Mapping]] = ..., read_clock: _Optional[_Union[ReadClock, _Mapping]] = ..., clock_reading: _Optional[_Union[ClockReading, _Mapping]] = ..., get_progress: _Optional[_Union[GetProgress, _Mapping]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., create_worker_session: _Optional[_Union[CreateWorkerSession, _Mapping]] = ..., delete_worker_session: _Optional[_Union[DeleteWorkerSession, _Mapping]] = ..., register_graph: _Optional[_Union[RegisterGraph, _Mapping]] = ..., graph_handle: _Optional[_Union[GraphHandle, _Mapping]] = ..., deregister_graph: _Optional[_Union[DeregisterGraph, _Mapping]] = ..., run_graph: _Optional[_Union[RunGraph, _Mapping]] = ..., step_result: _Optional[_Union[StepResult, _Mapping]] = ..., cleanup_graph: _Optional[_Union[CleanupGraph, _Mapping]] = ..., recv_tensor: _Optional[_Union[RecvTensor, _Mapping]] = ..., reset_containers: _Optional[_Union[ResetContainers, _Mapping]] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., describe_graphs: _Optional[_Union[DescribeGraphs, _Mapping]] = ..., graph_descriptions: _Optional[_Union[GraphDescriptions, _Mapping]] = ..., forget_partial_runs: _Optional[_Union[ForgetPartialRuns, _Mapping]] = ..., create_session: _Optional[_Union[CreateSession, _Mapping]] = ..., session_handle: _Optional[_Union[SessionHandle, _Mapping]] = ..., close_session: _Optional[_Union[CloseSession, _Mapping]] = ..., make_callable: _Optional[_Union[MakeCallable, _Mapping]] = ..., callable_handle: _Optional[_Union[CallableHandle, _Mapping]] = ..., release_callable: _Optional[_Union[ReleaseCallable, _Mapping]] = ..., run_step: _Optional[_Union[RunStep, _Mapping]] = ..., cancel_step: _Optional[_Union[CancelStep, _Mapping]] = ..., list_devices: _Optional[_Union[ListDevices, _Mapping]] = ..., device_list: _Optional[_Union[DeviceList, _Mapping]] = ..., done: _Optional[_Union[Done, _Mapping]] = ..., reset: _Optional[_Union[Reset, _Mapping]] = ..., extend_session: _Optional[_Union[ExtendSession, _Mapping]] = ..., graph_version: _Optional[_Union[GraphVersion, _Mapping]] = ..., partial_run_setup: _Optional[_Union[PartialRunSetup, _Mapping]] = ..., partial_run_handle: _Optional[_Union[PartialRunHandle, _Mapping]] = ..., partial_run: _Optional[_Union[PartialRun, _Mapping]] = ...) -> None: ...
 
 class Status(_message.Message):
     __slots__ = ("code", "type", "message", "op", "op_type", "source", "task", "is_derived")
@@ -226,18 +234,22 @@ class DeleteWorkerSession(_message.Message):
     def __init__(self, session: _Optional[str] = ...) -> None: ...
 
 class RegisterGraph(_message.Message):
-    __slots__ = ("session", "graph", "optimises", "constants", "carried")
+    __slots__ = ("session", "graph", "optimises", "constants", "carried", "taken", "keeps")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     OPTIMISES_FIELD_NUMBER: _ClassVar[int]
     CONSTANTS_FIELD_NUMBER: _ClassVar[int]
     CARRIED_FIELD_NUMBER: _ClassVar[int]
+    TAKEN_FIELD_NUMBER: _ClassVar[int]
+    KEEPS_FIELD_NUMBER: _ClassVar[int]
     session: str
     graph: bytes
     optimises: bool
     constants: _containers.RepeatedScalarFieldContainer[int]
     carried: _containers.RepeatedScalarFieldContainer[int]
-    def __init__(self, session: _Optional[str] = ..., graph: _Optional[bytes] = ..., optimises: bool = ..., constants: _Optional[_Iterable[int]] = ..., carried: _Optional[_Iterable[int]] = ...) -> None: ...
+    taken: _containers.RepeatedScalarFieldContainer[int]
+    keeps: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., graph: _Optional[bytes] = ..., optimises: bool = ..., constants: _Optional[_Iterable[int]] = ..., carried: _Optional[_Iterable[int]] = ..., taken: _Optional[_Iterable[int]] = ..., keeps: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class GraphHandle(_message.Message):
     __slots__ = ("graph",)
@@ -256,16 +268,18 @@ class DeregisterGraph(_message.Message):
     def __init__(self, session: _Optional[str] = ..., graphs: _Optional[_Iterable[int]] = ..., constants: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RunGraph(_message.Message):
-    __slots__ = ("graph", "step", "timeout_ms", "trace_level")
+    __slots__ = ("graph", "step", "timeout_ms", "trace_level", "partial_run")
     GRAPH_FIELD_NUMBER: _ClassVar[int]
     STEP_FIELD_NUMBER: _ClassVar[int]
     TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
     TRACE_LEVEL_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RUN_FIELD_NUMBER: _ClassVar[int]
     graph: int
     step: int
     timeout_ms: int
     trace_level: int
-    def __init__(self, graph: _Optional[int] = ..., step: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., trace_level: _Optional[int] = ...) -> None: ...
+    partial_run: int
+    def __init__(self, graph: _Optional[int] = ..., step: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., trace_level: _Optional[int] = ..., partial_run: _Optional[int] = ...) -> None: ...
 
 class StepResult(_message.Message):
     __slots__ = ("step_stats",)
@@ -280,6 +294,14 @@ class CleanupGraph(_message.Message):
     step: int
     status: Status
     def __init__(self, step: _Optional[int] = ..., status: _Optional[_Union[Status, _Mapping]] = ...) -> None: ...
+
+class ForgetPartialRuns(_message.Message):
+    __slots__ = ("session", "partial_runs")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RUNS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    partial_runs: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., partial_runs: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class RecvTensor(_message.Message):
     __slots__ = ("step", "keys")
@@ -448,6 +470,44 @@ class RunStep(_message.Message):
     timeout_ms: int
     trace_level: int
     def __init__(self, session: _Optional[str] = ..., callable: _Optional[int] = ..., timeout_ms: _Optional[int] = ..., trace_level: _Optional[int] = ...) -> None: ...
+
+class PartialRunSetup(_message.Message):
+    __slots__ = ("session", "feeds", "fed", "fetches", "targets", "released")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    FEEDS_FIELD_NUMBER: _ClassVar[int]
+    FED_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    RELEASED_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    feeds: bytes
+    fed: _containers.RepeatedCompositeFieldContainer[TensorName]
+    fetches: _containers.RepeatedCompositeFieldContainer[TensorName]
+    targets: _containers.RepeatedScalarFieldContainer[str]
+    released: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session: _Optional[str] = ..., feeds: _Optional[bytes] = ..., fed: _Optional[_Iterable[_Union[TensorName, _Mapping]]] = ..., fetches: _Optional[_Iterable[_Union[TensorName, _Mapping]]] = ..., targets: _Optional[_Iterable[str]] = ..., released: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class PartialRunHandle(_message.Message):
+    __slots__ = ("partial_run",)
+    PARTIAL_RUN_FIELD_NUMBER: _ClassVar[int]
+    partial_run: int
+    def __init__(self, partial_run: _Optional[int] = ...) -> None: ...
+
+class PartialRun(_message.Message):
+    __slots__ = ("session", "partial_run", "fed", "fetches", "targets", "timeout_ms")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    PARTIAL_RUN_FIELD_NUMBER: _ClassVar[int]
+    FED_FIELD_NUMBER: _ClassVar[int]
+    FETCHES_FIELD_NUMBER: _ClassVar[int]
+    TARGETS_FIELD_NUMBER: _ClassVar[int]
+    TIMEOUT_MS_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    partial_run: int
+    fed: _containers.RepeatedCompositeFieldContainer[TensorName]
+    fetches: _containers.RepeatedCompositeFieldContainer[TensorName]
+    targets: _containers.RepeatedScalarFieldContainer[str]
+    timeout_ms: int
+    def __init__(self, session: _Optional[str] = ..., partial_run: _Optional[int] = ..., fed: _Optional[_Iterable[_Union[TensorName, _Mapping]]] = ..., fetches: _Optional[_Iterable[_Union[TensorName, _Mapping]]] = ..., targets: _Optional[_Iterable[str]] = ..., timeout_ms: _Optional[int] = ...) -> None: ...
 
 class CancelStep(_message.Message):
     __slots__ = ("request_id", "status")

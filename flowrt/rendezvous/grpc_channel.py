@@ -231,7 +231,8 @@ def _why_not_bound(address: str) -> OpError:
     except OSError as error:
         if error.errno == errno.EADDRINUSE:
             return AlreadyExistsError(
-                f"listen {address}: expected a free port; another process has it. Port 0 takes a free one"
+                f"listen {address}: expected a free port; another process has it. "
+                "Is this task running already?"
             )
         return UnavailableError(f"listen {address}: expected an address of this host; {error}")
     return UnavailableError(f"listen {address}: gRPC could not bind it, and did not say why")

@@ -46,7 +46,9 @@ _REASONS = {
     "Name or service not known": "name not found",
     "lookup failed": "name not found",
     "DNS": "name not found",
-    "Socket closed": "closed at once: does the other end want a certificate?",
+    "Socket closed": (
+        "closed at once: does the other end want a certificate? Set FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
+    ),
     "handshake": "TLS",
     "CERTIFICATE": "TLS",
     "Ssl": "TLS",

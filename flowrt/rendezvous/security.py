@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import ssl
 import stat
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -52,13 +53,37 @@ def load_security(environ: Mapping[str, str], home: Path) -> Security:
     ``FLOWRT_TOKEN`` is the token, ``FLOWRT_TOKEN_PATH`` a file with it; ``FLOWRT_TLS_CA``,
     ``FLOWRT_TLS_CERT`` and ``FLOWRT_TLS_KEY`` are PEM files. Raises `NotFoundError` for a file that is not
     there, `PermissionDeniedError` for a secret that others than its owner can read, and
-    `InvalidArgumentError` for a token that cannot be one and a certificate without its key. No message has a
-    secret in it.
+    `InvalidArgumentError` for a token that cannot be one and a certificate without its own key. No message
+    has a secret in it.
     """
     cert, key = _pem(environ, "FLOWRT_TLS_CERT"), _pem(environ, "FLOWRT_TLS_KEY", is_secret=True)
     if (cert is None) != (key is None):
         raise InvalidArgumentError("expected FLOWRT_TLS_CERT and FLOWRT_TLS_KEY together; got one of them")
+    if cert is not None and key is not None:
+        _check_pair(environ, cert, key)
     return Security(_load_token(environ, home), _pem(environ, "FLOWRT_TLS_CA"), cert, key)
+
+
+def load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
+    """Raises `ssl.SSLError` for texts that are none, and for another certificate's key."""
+    # OpenSSL wants a file; one in memory keeps the key off the disk.
+    descriptor = os.memfd_create("flowrt", os.MFD_CLOEXEC)
+    try:
+        os.write(descriptor, cert + b"\n" + key)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+
+
+def _check_pair(environ: Mapping[str, str], cert: bytes, key: bytes) -> None:
+    """gRPC would dial with what does not fit, again and again, and say only that no connection came."""
+    try:
+        load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), cert, key)
+    except ssl.SSLError as error:
+        got = f"{environ['FLOWRT_TLS_CERT']} and {environ['FLOWRT_TLS_KEY']}"
+        raise InvalidArgumentError(
+            f"FLOWRT_TLS_CERT, FLOWRT_TLS_KEY: expected a certificate and its own key; got {got} ({error})"
+        ) from None
 
 
 def _load_token(environ: Mapping[str, str], home: Path) -> str | None:

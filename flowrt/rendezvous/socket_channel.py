@@ -39,12 +39,16 @@ class SocketConnection(Connection):
         control = _no_control if self._shared is None else self._shared.control
         self._writer = FrameWriter(sock, self.peer, control, lambda error: self._life.lose(str(error), error))
         self._reader: threading.Thread | None = None
+        self._has_answered = False
+        """Whether the reader has written itself since it last read."""
         stream.on_end(sock.end_reading)
 
     def send(
         self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
     ) -> None:
         self._life.check()
+        if threading.current_thread() is self._reader:
+            self._has_answered = True
         if self._shared is None or not payload:
             frame = Outgoing(encode(Kind.DATA, header, payload), sent)
         else:
@@ -94,11 +98,12 @@ class SocketConnection(Connection):
         buffer = memoryview(bytearray(READ_BYTES))
         while True:
             room = self._decoder.room
+            is_due, self._has_answered = self._has_answered, False
             if len(room) >= READ_BYTES:
                 count = self._socket.read(room)
                 frames = self._decoder.written(count) if count else []
             else:
-                count = self._socket.read(buffer)
+                count = self._socket.read(buffer, is_due=is_due)
                 frames = self._decoder.feed(buffer[:count])
             if not count:
                 raise UnavailableError(self._why_it_ended())

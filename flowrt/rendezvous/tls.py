@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 import socket
 import ssl
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.security import Security, load_certificate
 
 
 def server_context(security: Security) -> ssl.SSLContext:
@@ -58,18 +57,8 @@ def _load(context: ssl.SSLContext, security: Security) -> None:
         if security.ca is not None:
             context.load_verify_locations(cadata=security.ca.decode("ascii"))
         if security.cert is not None:
-            _load_certificate(context, security.cert, security.key or b"")
+            load_certificate(context, security.cert, security.key or b"")
     except (ssl.SSLError, ValueError) as error:
         raise InvalidArgumentError(
             f"TLS: expected PEM of a CA, a certificate and its key; {error}"
         ) from error
-
-
-def _load_certificate(context: ssl.SSLContext, cert: bytes, key: bytes) -> None:
-    """OpenSSL wants a file; one in memory keeps the key off the disk."""
-    descriptor = os.memfd_create("flowrt", os.MFD_CLOEXEC)
-    try:
-        os.write(descriptor, cert + b"\n" + key)
-        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
-    finally:
-        os.close(descriptor)

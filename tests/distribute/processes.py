@@ -74,6 +74,11 @@ class Worker:
     def send_signal(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
+    def freeze(self) -> None:
+        """SIGSTOP, and wait until all its threads have stopped: a running one may still answer a request."""
+        self.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.pid, os.WSTOPPED)
+
     def end(self, number: signal.Signals | None = None, timeout_s: float = SOON_S) -> Ended:
         """Wait until it has ended, which ``number`` has it do if that is given."""
         if number is not None:
@@ -98,6 +103,12 @@ class Worker:
     def wait_for_steps(self, number: int) -> None:
         """Wait until that many steps run in it."""
         wait_until(lambda: self.status().running_steps == number, f"{number} steps in {self.task}", SOON_S)
+
+
+def wait_until_idle(server: tf.train.Server) -> None:
+    """Until ``server`` holds nothing of any step: it tells a step's end first, and then forgets the step."""
+    tables = server._worker._steps, server._steps._controls
+    wait_until(lambda: not any(tables), f"no step in {server.task}", SOON_S)
 
 
 class Cluster(NamedTuple):

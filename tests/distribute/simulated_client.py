@@ -7,6 +7,7 @@ variable says of each step how often it was applied.
 from __future__ import annotations
 
 import functools
+import math
 import random
 from collections.abc import Callable, Generator
 from typing import Any, NamedTuple
@@ -16,8 +17,16 @@ import numpy as np
 import flowrt as tf
 from flowrt.distribute.messages import PROTOCOL, Message, encode_status
 from flowrt.distribute.peer import Peer, dial
-from flowrt.distribute.session_graph import SentGraph, callable_of
-from flowrt.errors import AbortedError, CancelledError, OpError, Origin, UnavailableError
+from flowrt.distribute.session_graph import SentGraph, callable_of, named, partial_run_of
+from flowrt.errors import (
+    AbortedError,
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    Origin,
+    UnavailableError,
+)
 from flowrt.graph.passes.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.channel import Transport
@@ -33,7 +42,9 @@ TURNS = 3
 
 
 class Program(NamedTuple):
-    """``expected(x)`` of what it fetches; ``hops`` are the tasks that check their input, in order."""
+    """``expected(x)`` of what it fetches; ``hops`` are the tasks that check their input, in order. ``calls``:
+    of a step in several calls, how many of the fetches each asks for, and how many of the feeds it gives.
+    """
 
     graph: tf.Graph
     fetches: list[Any]
@@ -41,6 +52,7 @@ class Program(NamedTuple):
     size: int
     expected: Callable[[Any], Any] | None
     hops: tuple[str, ...]
+    calls: tuple[tuple[int, int], ...] = ()
 
 
 def _on(task: str, cpu: int = 0) -> str:
@@ -79,7 +91,17 @@ def programs_of(tasks: tuple[str, ...], home: str) -> dict[str, Program]:
         with tf.control_dependencies([looped]), tf.device(_on(server)):
             counted_late = tf.assign_add(tally, slot)
 
-    one = {slot: (SLOTS,)}
+        planted = tf.placeholder(tf.float32, [1], "planted")
+        with tf.control_dependencies([counted]), tf.device(_on(tasks[-1])):
+            kept = x + 1.0  # by the last task, until the second call
+        with tf.device(_on(home)):
+            begun = kept * 2.0
+        with tf.device(_on(server, 1)):
+            passed = tf.check_numerics(kept + planted, "planted")
+        with tf.device(_on(tasks[-1])):
+            ended = begun + passed  # of which the home keeps one
+
+    one: dict[Any, tuple[int, ...]] = {slot: (SLOTS,)}
     return {
         "count": Program(graph, [seen], one, 0, None, ()),
         "chain": Program(
@@ -98,6 +120,15 @@ def programs_of(tasks: tuple[str, ...], home: str) -> dict[str, Program]:
             lambda x: x * 2**TURNS + 2**TURNS - 1,
             (),
         ),
+        "parts": Program(
+            graph,
+            [begun, ended, counted],
+            one | {x: (PAYLOAD,), planted: (1,)},
+            PAYLOAD,
+            None,
+            (server,),
+            ((1, 2), (1, 1), (1, 0)),
+        ),
     }
 
 
@@ -107,12 +138,59 @@ class Step:
     def __init__(self, slot: int, program: str, planted: str, timeout_s: float, began: float, since: int):
         self.slot, self.program, self.planted = slot, program, planted
         self.timeout_s, self.began, self.since = timeout_s, began, since
+        """``began`` is math.inf as long as its graph is compiled: no deadline counts that."""
         self.is_done = self.was_told = False
         """Whether it has ended for its client, and whether the master has said so."""
         self.error: OpError | None = None
 
 
 Script = Generator[Message, tuple[Message | None, OpError | None], None]
+
+
+Request = Generator[Message, tuple[Message | None, OpError | None], bool]
+
+
+class PartialCall(NamedTuple):
+    """Call ``number`` of ``program``, a step with ``values`` for all of its feeds."""
+
+    program: Program
+    session: str
+    partial_run: int
+    values: list[Any]
+    number: int
+    timeout_ms: int
+
+    def message(self) -> Message:
+        before = self.program.calls[: self.number]
+        fetched, fed = (sum(counts) for counts in zip(*before, strict=True)) if before else (0, 0)
+        num_fetches, num_feeds = self.program.calls[self.number]
+        body = pb.PartialRun(
+            session=self.session,
+            partial_run=self.partial_run,
+            fed=[named(x.ref) for x in list(self.program.feeds)[fed : fed + num_feeds]],
+            fetches=[named(t.ref) for t in self.program.fetches[fetched : fetched + num_fetches]],
+            timeout_ms=self.timeout_ms,
+        )
+        return Message(body, self.values[fed : fed + num_feeds])
+
+    def without_feeds(self) -> Message:
+        """What it asks for, before that can be had."""
+        body = self.message().body
+        del body.fed[:]
+        return Message(body)
+
+    def before(self) -> Message:
+        """The call before this one, again."""
+        return self._replace(number=self.number - 1).message()
+
+
+def check_parts(step: Step, values: list[Any], answers: list[Any]) -> None:
+    """What the calls of "parts" must have fetched, as far as they were made."""
+    kept = values[1] + 1.0
+    for got, expected in zip(answers, (kept * 2.0, kept * 3.0), strict=False):
+        np.testing.assert_array_equal(got, expected)
+    assert len(answers) < 3 or answers[2][step.slot] == 1, f"step {step.slot} does not see its own update"
+    assert len(answers) == 1 or not step.planted, f"step {step.slot} succeeded, with a fault planted"
 
 
 class Client:
@@ -149,6 +227,8 @@ class Client:
         """A second step, which it runs at the same time."""
         self.is_asking = False
         self._again: tuple[Any, ...] = ()
+        self._given_up: list[int] = []
+        """Steps in several calls of which it has let go, until the master is told."""
         self._script = self._live()
         self._reply: Any = None
 
@@ -182,7 +262,8 @@ class Client:
 
     @property
     def may_run_beside(self) -> bool:
-        return self.step is not None and self.is_asking and self.beside is None and self._left > 0
+        runs = self.step is not None and self.is_asking and self._again != ()
+        return runs and self.beside is None and self._left > 0
 
     def run_beside(self) -> None:
         """Run a step of the callable whose step runs, as another thread of the client would."""
@@ -228,15 +309,14 @@ class Client:
         while self._left > 0:
             self._left -= 1
             name = self._rng.choice(list(self._programs))
+            if self._programs[name].calls:
+                if not (yield from self._run_in_parts(session, name, sent, since)):
+                    return
+                continue
             if name not in handles:
                 program = self._programs[name]
-                step = extract(program.graph, program.fetches, [], program.feeds, [])
-                extension = sent.extension(program.graph, step, program.feeds)
-                if extension is not None:
-                    extended, _ = yield extension.message(session)
-                    if extended is None:
-                        return
-                    sent.extended(extension, extended.body.version)
+                if not (yield from self._extend(session, program, sent)):
+                    return
                 made, _ = yield callable_of(session, program.fetches, [], program.feeds)
                 if made is None:
                     return
@@ -250,6 +330,58 @@ class Client:
                 return
             if self._rng.random() < 0.2:
                 yield Message(pb.ReleaseCallable(session=session, callable=handles.pop(name)))
+
+    def _extend(self, session: str, program: Program, sent: SentGraph) -> Request:
+        """Whether the master has what ``program`` needs."""
+        step = extract(program.graph, program.fetches, [], program.feeds, [])
+        extension = sent.extension(program.graph, step, program.feeds)
+        if extension is not None:
+            extended, _ = yield extension.message(session)
+            if extended is None:
+                return False
+            sent.extended(extension, extended.body.version)
+        return True
+
+    def _run_in_parts(self, session: str, name: str, sent: SentGraph, since: int) -> Request:
+        """One step in several calls. Whether the session is of use afterwards."""
+        program, rng = self._programs[name], self._rng
+        if not (yield from self._extend(session, program, sent)):
+            return False
+        released, self._given_up = self._given_up, []
+        set_up = partial_run_of(session, program.fetches, [], list(program.feeds), released)
+        handle, _ = yield set_up
+        if handle is None:
+            return False
+        number = handle.body.partial_run
+        self._again = ()
+        step, options, values = self._next_step(session, name, 0, since)
+        self.step, error = step, None
+        answers: list[Any] = []
+        num_calls = len(program.calls) if rng.random() < 0.8 else 1
+        for part in range(num_calls):
+            call = PartialCall(program, session, number, values, part, options.timeout_ms)
+            if part and rng.random() < 0.3:
+                refused = yield call.without_feeds() if part == 1 else call.before()
+                assert refused[0] is None, f"step {step.slot}: a call that is wrong was answered"
+                if not isinstance(refused[1], InvalidArgumentError):
+                    error = refused[1]
+                    break
+            step.began = math.inf
+            answer, error = yield call.message()
+            if answer is None:
+                break
+            answers += answer.tensors
+        self.step = None
+        if error is None and len(answers) < len(program.fetches):
+            self._given_up.append(number)
+        self._finish(step, values, None, error)
+        if error is None:
+            check_parts(step, values, answers)
+        elif not isinstance(error, UnavailableError | AbortedError):
+            again, failure = yield PartialCall(program, session, number, values, 0, 0).message()
+            assert again is None, f"step {step.slot}: a call after one that failed was answered"
+            return isinstance(failure, FailedPreconditionError)
+        return error is None
 
     def _finish(self, step: Step, feeds: list[Any], answer: Message | None, error: OpError | None) -> None:
         step.error, step.is_done = error, True

@@ -82,6 +82,10 @@ class Task:
         self.slot_of: dict[int, int] = {}
         """The slot of each step that is asked for here, by its number."""
         self._slot = 0
+        self._partial_slots: dict[int, int] = {}
+        """By the number of a partial run."""
+        self.asked_to_run: list[int] = []
+        """The steps of this master that have begun."""
         self._unanswered: dict[tuple[str, int], str] = {}
         """Requests that wait for their one answer; those for tensors are counted by their programs."""
         self.work: list[Callable[[], object]] = []
@@ -168,7 +172,14 @@ class Task:
             self._over.add(message.body.step)
         if kind is pb.RunStep:
             self._slot = int(message.tensors[0].argmax())
+        if kind is pb.PartialRun:
+            self._note_slot(message)
         (self._to_master if m.Master.knows(message.body) else self._to_worker)(event)
+
+    def _note_slot(self, call: Message) -> None:
+        is_first = "slot" in [fed.op for fed in call.body.fed]
+        if is_first and call.body.session in self.master._sessions:
+            self._partial_slots[call.body.partial_run] = int(call.tensors[0].argmax())
 
     def _to_master(self, event: ev.MasterEvent) -> None:
         if not self.is_dead:
@@ -200,7 +211,9 @@ class Task:
     def _ask(self, ask: ev.Ask) -> None:
         done = functools.partial(self._answered, ask.token)
         if type(ask.message.body) is pb.RunGraph:
-            self.slot_of[ask.message.body.step] = self._slot
+            body = ask.message.body
+            self.slot_of[body.step] = self._partial_slots.get(body.partial_run, self._slot)
+            self.asked_to_run.append(body.step)
         if ask.task == self.name:
             self._ask_itself(ask.message, done)
         else:
@@ -233,7 +246,6 @@ class Task:
             "steps": worker._steps,
             "master sessions": master._sessions,
             "rounds": master._rounds,
-            "graphs that are extended or cut": master._works,
             "controls": self.steps._controls,
             "values that leave": self.ended,
             "requests without an answer": self._unanswered,

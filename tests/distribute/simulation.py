@@ -12,7 +12,7 @@ What must hold after every event (numbers as in the reliability programme):
 
   I1  no value is delivered to a program twice;
   I2  every receive, and every request of a client, ends by its deadline, and ends;
-  I3  what an ended step leaves in a rendezvous is nothing;
+  I3  what an ended step leaves in a rendezvous is nothing, and an ended partial run in its tasks;
   I4  a step that succeeded was applied once, every other at most once;
   I5  who fails names a cause that there was, and with one cause all name that one;
   I6  no task starts a step that has ended there, nor one of which the client was told the end.
@@ -33,9 +33,9 @@ import numpy as np
 from flowrt.distribute import links, messages
 from flowrt.distribute.cluster_spec import ClusterSpec
 from flowrt.distribute.drain import Operator
-from flowrt.distribute.master import GRACE_S, LATE_S
 from flowrt.distribute.messages import Message
 from flowrt.distribute.peer import MAX_REPEATED, dial
+from flowrt.distribute.rounds import GRACE_S, LATE_S
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -252,6 +252,8 @@ class Simulation:
 
     def _drain(self) -> None:
         """An operator tells a task to end; what it runs then may, and does if nothing else is wrong."""
+        if not self.tasks:
+            return
         name = self.rng.choice(list(self.tasks))
         task = self.tasks[name]
         self._fault(Fault("drain", (name,)))
@@ -332,11 +334,16 @@ class Simulation:
             for number in task.started:
                 self._check_start(self.steps[self._slot_of[number]], task.name)
             task.started.clear()
+            for number in task.asked_to_run:
+                step = self.steps[self._slot_of[number]]
+                step.began = min(step.began, self.now)
+            task.asked_to_run.clear()
             for number, error in task.failures:
                 step = self.steps[self._slot_of[number]]
                 if not step.is_done:
                     self._check_cause(step, error, task.name)
             task.failures.clear()
+        self._check_kept()
         applied = self._applied()
         assert applied.max() <= 1, f"I4: step {applied.argmax()} was applied {applied.max()} times"
         assert not applied[len(self.steps) :].any(), "I4: a step was applied and never asked for"
@@ -380,6 +387,19 @@ class Simulation:
                 assert origin in blamed or frames, told
             case _:
                 raise AssertionError(told)
+
+    def _check_kept(self) -> None:
+        """I3, when nothing is on its way: tasks keep tensors only of partial runs that go on."""
+        is_busy = any(end.inbox for end in self.network.ends) or any(t.work for t in self.tasks.values())
+        if self._mode == "frames" or is_busy:  # what was lost is sent again when time has passed
+            return
+        sessions = {name: s for task in self.tasks.values() for name, s in task.master._sessions.items()}
+        for task in self.tasks.values():
+            for name, session in task.worker._sessions.items():
+                for number in session.kept:
+                    run = name in sessions and sessions[name].partial_runs.runs.get(number)
+                    goes_on = run and run.failure is None and not run.stage.step.is_over
+                    assert goes_on, f"I3: {task.name} keeps tensors of partial run {number}, which is over"
 
     def _check_deadlines(self) -> None:
         """I2."""

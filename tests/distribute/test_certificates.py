@@ -199,6 +199,40 @@ def test_the_command_makes_what_tasks_load(tmp_path: Path, capsys: pytest.Captur
 
 
 @needs_openssl
+def test_an_authority_alone_says_how_its_tasks_get_certificates(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["certs", "init", "--dir", str(tmp_path)]) == 0
+    *files, hint = capsys.readouterr().out.splitlines()
+    assert files == [str(tmp_path / "ca.pem"), str(tmp_path / "ca.key")]
+    assert hint.startswith("No task has a certificate yet")
+    assert "--task worker:0=a.example" in hint
+
+
+@needs_openssl
+def test_a_session_with_the_key_of_another_certificate_dials_nobody(
+    certs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = {"CA": certs / "ca.pem", "CERT": certs / "worker_0.pem", "KEY": certs / "worker_1.key"}
+    for name, path in files.items():
+        monkeypatch.setenv(f"FLOWRT_TLS_{name}", str(path))
+    with tf.Graph(), pytest.raises(InvalidArgumentError, match="KEY_VALUES_MISMATCH") as refused:
+        tf.Session("grpc://127.0.0.1:1")
+    assert f"got {files['CERT']} and {files['KEY']} (" in refused.value.message
+
+
+@needs_openssl
+def test_who_shows_no_certificate_where_one_is_wanted_is_told_how(certs: Path) -> None:
+    ours = security_of(certs, "worker_0")
+    listener = new_transport(ours, "grpc").listen("127.0.0.1:0", Connection.abort)
+    try:
+        with pytest.raises(UnavailableError, match="Set FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"):
+            new_transport(Security(ca=ours.ca), "grpc").connect(listener.address, DEADLINE_S)
+    finally:
+        listener.close()
+
+
+@needs_openssl
 def test_one_certificate_may_be_that_of_several_tasks(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     assert main(["certs", "init", "--dir", str(folder), "--task", "worker:2-4=127.0.0.1"]) == 0

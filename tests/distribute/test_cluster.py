@@ -15,6 +15,7 @@ from flowrt.distribute import messages, peer
 from flowrt.distribute.local_cluster import ReservedPorts
 from flowrt.distribute.peer import Reply
 from flowrt.distribute.server import EXIT_WITH_JOB
+from flowrt.executor import session as session_module
 from tests.contracts.check_transport import wait_until
 
 DEADLINE_S = 30.0
@@ -203,6 +204,21 @@ def test_a_large_graph_is_sent_once_and_forgotten_with_its_session(
                 assert session.run(rows[i], {row: 10}) == 10 + i
             assert 3 * table.nbytes < sum(sent) < 3.2 * table.nbytes
         wait_until(lambda: not cluster[1]._worker._sessions, "the session's end")
+
+
+def test_what_a_session_has_forgotten_the_tasks_forget(
+    cluster: list[tf.train.Server], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another request every time, as scripts do that build lists of fetches."""
+    monkeypatch.setattr(session_module, "MAX_REQUESTS", 2)
+    with tf.Graph(), tf.device("/task:1"):
+        tensors = [tf.constant(float(i)) * 2 for i in range(6)]
+        with tf.Session(cluster[0].target) as session:
+            kept = session.make_callable(tensors[0])
+            for _ in range(2):
+                assert [session.run(tensor) for tensor in tensors] == [2.0 * i for i in range(6)]
+            wait_until(lambda: len(cluster[1]._worker._graphs) <= 4, "what two requests and a callable need")
+            assert kept() == 0.0
 
 
 def test_an_interrupted_extension_is_heard_of_before_the_next(

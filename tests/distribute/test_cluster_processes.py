@@ -5,6 +5,7 @@ Numbers in brackets are those of the faults in the project's list of them.
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -87,7 +88,7 @@ def test_who_is_told_to_end_lets_the_running_step_end(
     assert errors.splitlines()[-1] == "flowrt-worker: ended: it was told to drain"
     assert draining.result(SOON_S) == 0
     first, last = capsys.readouterr().err.splitlines()[:2]
-    assert first == f"flowrt-worker: {worker.task} at {worker.address} drains, 1 step runs"
+    assert first == f"flowrt-worker: {worker.task} at {worker.address} drains, 1 step is running"
     assert last == f"flowrt-worker: {worker.address} has ended"
 
 
@@ -106,6 +107,26 @@ def test_a_second_sigterm_ends_it_at_once(pool: ThreadPoolExecutor) -> None:
                 step.result(SOON_S)
     assert status == -signal.SIGTERM
     assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("at", [0, 1], ids=["the session's own task", "another task"])
+def test_who_waits_for_a_step_that_is_cut_off_is_told_that_its_task_was_drained(
+    at: int, pool: ThreadPoolExecutor
+) -> None:
+    with cluster(0, 2, environ={"FLOWRT_DRAIN": "0.1"}) as tasks, tf.Graph():
+        with tf.device(on(at)):
+            endless = tf.while_loop(lambda x: x >= 0.0, lambda x: tf.abs(x) + 1.0, [0.0])
+        with tf.Session(tasks.target) as session:
+            step = pool.submit(session.run, endless, options=options())
+            worker = tasks.workers[at]
+            worker.wait_for_steps(1)
+            status, errors = worker.end(signal.SIGTERM)
+            with pytest.raises(
+                tf.errors.UnavailableError, match=rf"{worker.task} was lost: it was drained, and FLOWRT_DRAIN"
+            ):
+                step.result(SOON_S)
+    assert status == 0
+    assert errors.splitlines()[-1].endswith("got SIGTERM; steps that still ran were cancelled")
 
 
 def test_workers_end_with_the_chief_that_was_killed(pool: ThreadPoolExecutor) -> None:
@@ -159,6 +180,8 @@ def test_a_restarted_worker_rejoins_and_the_old_session_says_so() -> None:
             assert old.run(step) == 2.0
             life = worker.status().incarnation
             worker.end(signal.SIGKILL)
+            with pytest.raises(tf.errors.UnavailableError):  # now the master knows, too
+                old.run(step, options=options())
             worker.start()
             with tf.Session(tasks.target) as new:  # which waits until it is there
                 with pytest.raises(tf.errors.FailedPreconditionError, match="'there' has no value"):
@@ -220,7 +243,11 @@ def test_a_connection_may_be_idle(kind: str, monkeypatch: pytest.MonkeyPatch) ->
         x = tf.placeholder_with_default(2.0, [])
         with tf.Session(tasks.target) as session:
             assert session.run(x * 2.0) == 4.0
+            pids = os.getpid(), tasks.workers[0].pid
+            threads = [len(os.listdir(f"/proc/{pid}/task")) for pid in pids]
             time.sleep(55.0)
+            for pid, before in zip(pids, threads, strict=True):
+                assert len(os.listdir(f"/proc/{pid}/task")) <= before
             assert session.run(x * 3.0) == 6.0
 
 

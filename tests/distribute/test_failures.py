@@ -20,7 +20,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import master, messages, server
+from flowrt.distribute import messages, rounds, server
 from flowrt.distribute.check import probe
 from flowrt.distribute.cluster_spec import parse_address
 from flowrt.distribute.local_cluster import ReservedPorts
@@ -29,7 +29,7 @@ from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.framing import MAX_HEADER
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import open_files, random_bytes, wait_until
-from tests.distribute.processes import SOON_S, Worker, cluster, dial_as_client
+from tests.distribute.processes import SOON_S, Worker, cluster, dial_as_client, wait_until_idle
 from tests.distribute.tcp_proxy import TcpProxy
 
 NOTICED_S = 2.0  # within which the death of a process of this host is noticed
@@ -128,7 +128,7 @@ def test_a_step_that_fails_on_one_task_leaves_nothing_on_the_others() -> None:
                 with pytest.raises(tf.errors.InvalidArgumentError, match="planted"):
                     session.run([here, there], {x: fed}, options())
                 for server in tasks.servers:
-                    assert (server._worker._steps, server._steps._controls) == ({}, {})
+                    wait_until_idle(server)
             assert session.run(made, {x: fed}, options())[1] == 1.0
 
 
@@ -198,7 +198,7 @@ def test_killed_while_its_variables_are_saved(pool: ThreadPoolExecutor, tmp_path
             whole = saver.save(session, str(tmp_path / "model"), 1)
             files = sorted(tmp_path.iterdir())
             session.run(counters.step, options=options())
-            tasks.workers[0].send_signal(signal.SIGSTOP)
+            tasks.workers[0].freeze()
             save = pool.submit(saver.save, session, str(tmp_path / "model"), 2)
             wait_until(lambda: tasks.servers[0]._master._rounds, "the save has begun", SOON_S)
             tasks.workers[0].end(signal.SIGKILL)
@@ -249,7 +249,7 @@ def test_a_task_that_sleeps_is_given_up_and_ends_when_it_wakes(pool: ThreadPoolE
         with tf.Session(tasks.target) as session:
             counters.commit(session)
             slept = time.monotonic()
-            tasks.workers[0].send_signal(signal.SIGSTOP)
+            tasks.workers[0].freeze()
             step = run_beside(pool, session, counters.step)
             with pytest.raises(tf.errors.UnavailableError, match=r"task:1 was lost: nothing was heard"):
                 step.result(2 * SOON_S)
@@ -268,7 +268,7 @@ def test_how_long_silence_may_last_is_a_setting(
         counters = Counters()
         with tf.Session(tasks.target) as session:
             counters.commit(session)
-            tasks.workers[0].send_signal(signal.SIGSTOP)
+            tasks.workers[0].freeze()
             step = run_beside(pool, session, counters.step)
             with pytest.raises(tf.errors.UnavailableError, match="nothing was heard of it for 3 s"):
                 step.result(SOON_S)
@@ -309,7 +309,7 @@ def test_what_is_lost_now_and_then_is_made_good(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("lost", ["RunGraph:drop=1", "RecvTensor:drop=1", "RecvTensor:drop_reply=1"])
 def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     monkeypatch.setenv("FLOWRT_FAULTS", lost)
-    monkeypatch.setattr(master, "GRACE_S", 0.5)
+    monkeypatch.setattr(rounds, "GRACE_S", 0.5)
     with cluster(2, 0) as tasks, tf.Graph():
         counters = Counters()
         with tf.Session(tasks.target) as session:

@@ -9,9 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt.distribute import events as ev
 from flowrt.distribute import master as m
 from flowrt.distribute.messages import Message, derived, encode_status, lost
+from flowrt.distribute.rounds import GRACE_S, LATE_S
 from flowrt.distribute.session_graph import SessionGraph
 from flowrt.errors import (
     CancelledError,
@@ -21,7 +23,9 @@ from flowrt.errors import (
     Origin,
     UnavailableError,
 )
-from flowrt.graph.node import Subgraph
+from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.op_def import op_def
+from flowrt.graph.passes.prune import feed_node
 from flowrt.protos import cluster_pb2 as pb
 
 PS, FIRST, SECOND = "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
@@ -141,7 +145,7 @@ def ready(master: Conversation) -> Conversation:
 
 
 def is_idle(master: m.Master) -> bool:
-    return not master._sessions and not master._rounds and not master._works
+    return not master._sessions and not master._rounds
 
 
 # --- sessions
@@ -243,6 +247,11 @@ def test_a_reset_is_done_when_all_tasks_have_done_it(master: Conversation) -> No
 
 def test_a_message_that_is_a_workers_is_refused(master: Conversation) -> None:
     assert master.ask(pb.RunGraph()) == ["answer client#1 1: UnimplementedError"]
+
+
+@pytest.mark.parametrize("body", [pb.PartialRunSetup(session="s"), pb.PartialRun(session="s")])
+def test_a_partial_run_of_an_unknown_session_is_refused(master: Conversation, body: Any) -> None:
+    assert master.ask(body) == ["answer client#1 1: AbortedError"]
 
 
 # --- the session's graph
@@ -508,11 +517,11 @@ def test_tasks_that_miss_the_deadline_are_ended_and_then_left(ready: Conversatio
     ready.tell(ev.Ticked(100.0))
     ready.run(timeout_ms=1000)
     ready.finish(PS)
-    assert ready.tell(ev.Ticked(101.0 + m.LATE_S)) == []
-    assert ready.tell(ev.Ticked(101.1 + m.LATE_S)) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
-    assert ready.tell(ev.Ticked(101.0 + m.LATE_S + m.GRACE_S)) == []
+    assert ready.tell(ev.Ticked(101.0 + LATE_S)) == []
+    assert ready.tell(ev.Ticked(101.1 + LATE_S)) == ["w1 <~ CleanupGraph", "w0 <~ CleanupGraph"]
+    assert ready.tell(ev.Ticked(101.0 + LATE_S + GRACE_S)) == []
     assert ready.finish(FIRST) == []
-    late = ready.tell(ev.Ticked(101.2 + m.LATE_S + m.GRACE_S))
+    late = ready.tell(ev.Ticked(101.2 + LATE_S + GRACE_S))
     assert late == ["answer client#1 3: DeadlineExceededError"]
     assert isinstance(ready.error, DeadlineExceededError)
     assert ready.finish(SECOND) == []  # nobody waits for it any more
@@ -522,8 +531,8 @@ def test_who_does_not_end_a_failed_step_is_waited_for_only_so_long(ready: Conver
     ready.tell(ev.Ticked(50.0))
     ready.run()
     ready.fail(PS, InvalidArgumentError("planted"))
-    assert ready.tell(ev.Ticked(50.0 + m.GRACE_S)) == []
-    assert ready.tell(ev.Ticked(50.1 + m.GRACE_S)) == ["answer client#1 3: InvalidArgumentError"]
+    assert ready.tell(ev.Ticked(50.0 + GRACE_S)) == []
+    assert ready.tell(ev.Ticked(50.1 + GRACE_S)) == ["answer client#1 3: InvalidArgumentError"]
 
 
 def test_a_step_without_a_deadline_may_take_any_time(ready: Conversation) -> None:
@@ -555,3 +564,139 @@ def test_a_callable_without_parts_is_there_at_once(master: Conversation) -> None
     assert master.tell(ev.GraphCut(master.cut, {}, {}, None)) == ["answer client#1 2: CallableHandle()"]
     master.callable = master.messages[0].body.callable
     assert master.run()[0].startswith("answer client#1 3: StepResult")
+
+
+# --- partial runs
+
+
+def step_in_parts() -> tuple[SessionGraph, Subgraph]:
+    """``y = exp(a)`` on the ps, ``z = y * b`` on worker 1; and the feeds of ``a`` and ``b``."""
+    with tf.Graph() as graph:
+        a, b = (tf.placeholder(tf.float32, [], name=name) for name in "ab")
+        y = tf.exp(a, name="y")
+        tf.multiply(y, b, name="z")
+    feeds = [feed_node(tensor, ()) for tensor in (a, b)]
+    nodes = {op.name: op.node for op in graph.get_operations() if op.type != "Placeholder"}
+    return SessionGraph(1, nodes), Subgraph({node.name: node for node in feeds}, ("a", "b"))
+
+
+def names(*refs: str) -> list[Any]:
+    return [pb.TensorName(op=ref) for ref in refs]
+
+
+@pytest.fixture
+def parts(master: Conversation) -> Conversation:
+    """With a partial run that will fetch ``y`` and ``z``."""
+    master.create()
+    extension(master, 0)
+    graph, feeds = step_in_parts()
+    master.tell(ev.GraphExtended(master.extending, graph, None))
+    body = pb.PartialRunSetup(session=master.session, fed=names("a", "b"), fetches=names("y", "z"))
+    (line,) = master.ask(body, graph=feeds)
+    assert line.startswith("answer client#1 3: PartialRunHandle")
+    master.callable = master.messages[0].body.partial_run
+    return master
+
+
+def call(master: Conversation, fed: str, fetches: str) -> list[str]:
+    body = pb.PartialRun(
+        session=master.session, partial_run=master.callable, fed=names(*fed), fetches=names(*fetches)
+    )
+    return master.ask(body, [np.float32(ord(name)) for name in fed])
+
+
+def cut_parts(master: Conversation, task: str, feeds: int, fetches: int) -> list[str]:
+    """What was to be cut is one part, of ``task``."""
+    node = Node("p", op_def("_Feed"), (), (), {}, f"{task}/device:CPU:0", None, (TensorSpec(tf.float32, ()),))
+    subgraph = Subgraph({"p": node}, ("p",) * feeds, (("p", 0),) * fetches)
+    part = ev.Part(subgraph, tuple(range(feeds)), tuple(range(fetches)))
+    return master.tell(ev.GraphCut(master.cut, {task: part}, {}, None))
+
+
+def first_call(master: Conversation) -> None:
+    """``y`` is fetched, and kept in the ps for ``z``."""
+    assert call(master, "a", "y") == ["cut version 1 for client#1"]
+    assert cut_parts(master, PS, 1, 2) == ["ps <- RegisterGraph"]
+    assert (list(master.messages[0].body.taken), list(master.messages[0].body.keeps)) == ([], [1])
+    assert master.answer(PS, pb.GraphHandle(graph=4)) == ["ps <- RunGraph(97.0)"]
+    assert master.messages[0].body.partial_run == master.callable
+    assert master.answer(PS, pb.StepResult(), ["the value of y"]) == [
+        "answer client#1 4: StepResult(the value of y)"
+    ]
+
+
+def test_a_call_is_cut_registered_and_run_and_what_is_read_later_stays_there(parts: Conversation) -> None:
+    first_call(parts)
+    assert call(parts, "b", "z") == ["cut version 1 for client#1"]
+    assert cut_parts(parts, PS, 2, 1) == ["ps <- RegisterGraph"]
+    assert (list(parts.messages[0].body.taken), list(parts.messages[0].body.keeps)) == ([1, 0], [])
+    assert parts.answer(PS, pb.GraphHandle(graph=5)) == ["ps <- RunGraph(98.0)"]
+    assert parts.answer(PS, pb.StepResult(), ["the value of z"]) == [
+        "ps <~ ForgetPartialRuns",
+        "answer client#1 5: StepResult(the value of z)",
+    ]
+    assert call(parts, "", "z") == ["answer client#1 6: InvalidArgumentError"]
+
+
+def test_of_two_calls_at_once_one_is_refused(parts: Conversation) -> None:
+    call(parts, "a", "y")
+    assert call(parts, "b", "z") == ["answer client#1 5: FailedPreconditionError"]
+    assert "one call at a time" in str(parts.error)
+    cut_parts(parts, PS, 1, 2)
+    parts.answer(PS, pb.GraphHandle(graph=4))
+    assert call(parts, "b", "z") == ["answer client#1 6: FailedPreconditionError"]
+
+
+def test_a_call_that_is_cancelled_before_it_runs_does_not_run(parts: Conversation) -> None:
+    call(parts, "a", "y")
+    body = pb.CancelStep(request_id=4, status=encode_status(CancelledError("enough"), "client"))
+    assert parts.ask(body) == ["answer client#1 5: Done()"]
+    assert cut_parts(parts, PS, 1, 2) == ["answer client#1 4: CancelledError"]
+    assert call(parts, "a", "y") == ["answer client#1 6: FailedPreconditionError"]
+
+
+def test_a_call_whose_task_is_lost_ends_the_run_and_names_the_task(parts: Conversation) -> None:
+    first_call(parts)
+    call(parts, "b", "z")
+    cut_parts(parts, PS, 2, 1)
+    parts.answer(PS, pb.GraphHandle(graph=5))
+    assert parts.fail(PS, lost(PS, "reset")) == [
+        "ps <~ ForgetPartialRuns",
+        "answer client#1 5: UnavailableError",
+    ]
+    assert call(parts, "b", "z") == ["answer client#1 6: FailedPreconditionError"]
+    assert PS in str(parts.error)
+
+
+def test_a_session_closed_while_a_call_is_cut_registered_or_run(parts: Conversation) -> None:
+    first_call(parts)
+    call(parts, "b", "z")
+    parts.ask(pb.CloseSession(session=parts.session))
+    assert cut_parts(parts, PS, 2, 1) == ["answer client#1 5: CancelledError"]
+    assert call(parts, "b", "z") == ["answer client#1 7: AbortedError"]
+    assert is_idle(parts.master)
+
+
+def test_what_is_kept_of_a_run_that_is_let_go_of_is_forgotten(parts: Conversation) -> None:
+    first_call(parts)
+    _, feeds = step_in_parts()
+    body = pb.PartialRunSetup(
+        session=parts.session, fed=names("a", "b"), fetches=names("y"), released=[parts.callable, 99]
+    )
+    assert parts.ask(body, graph=feeds) == [
+        "ps <~ ForgetPartialRuns",
+        "answer client#1 5: PartialRunHandle()",
+    ]
+
+
+def test_a_run_that_is_let_go_of_while_it_is_called_is_forgotten_then(parts: Conversation) -> None:
+    call(parts, "a", "y")
+    cut_parts(parts, PS, 1, 2)
+    parts.answer(PS, pb.GraphHandle(graph=4))
+    _, feeds = step_in_parts()
+    body = pb.PartialRunSetup(session=parts.session, fed=names("a", "b"), released=[parts.callable])
+    assert parts.ask(body, graph=feeds) == ["answer client#1 5: PartialRunHandle()"]
+    assert parts.answer(PS, pb.StepResult(), ["y"]) == [
+        "ps <~ ForgetPartialRuns",
+        "answer client#1 4: CancelledError",
+    ]

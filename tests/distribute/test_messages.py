@@ -118,6 +118,13 @@ def test_a_scalar_string_arrives_as_an_array(text: Any) -> None:
     assert got[()] == (text if isinstance(text, bytes) else text.encode())
 
 
+def test_a_session_s_handle_stays() -> None:
+    with tf.Graph(), tf.Session() as session:
+        handle = session.run(tf.get_session_handle(tf.constant(1.0)))
+        with pytest.raises(errors.UnimplementedError, match="a TensorHandle cannot travel"):
+            encode(1, Message(pb.Done(), [handle]))
+
+
 def test_a_value_of_python_stays() -> None:
     with pytest.raises(errors.UnimplementedError, match="a value of Python's list"):
         encode(1, Message(pb.Done(), [np.array([[1], [2, 3]], object)]))

@@ -104,6 +104,19 @@ def test_the_ends_know_each_other_by_name(pair: Pair) -> None:
     assert asker.name == HERE
 
 
+def test_a_peer_keeps_its_name_and_its_life() -> None:
+    pair = Pair()
+    for name, life in ((HERE, 5), (THERE, 5), (HERE, 6)):
+        pair.ask(Message(pb.Hello(protocol=PROTOCOL, version="1.0", task=name, incarnation=life)))
+        pair.deliver()
+    same, other_name, other_life = pair.settled
+    assert isinstance(same, pb.Hello)
+    for refused in (other_name, other_life):
+        assert isinstance(refused, FailedPreconditionError)
+        assert f"expected {HERE} to stay who it is" in refused.message
+    assert (pair.answering.name, pair.answering.incarnation) == (HERE, 5)
+
+
 def test_requests_that_are_faster_than_the_answer_to_the_hello_are_done_in_order() -> None:
     """Whoever accepts knows who dialled before that can know him."""
     network, caller, called = Network(), Owner(HERE), Owner(THERE, asks=(1, 2, 3))

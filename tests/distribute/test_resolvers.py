@@ -79,7 +79,7 @@ def failure(environ: dict[str, str], **flags: Any) -> str:
 @pytest.mark.parametrize(
     ("environ", "line"),
     [
-        ({}, "1 worker from the default, a single process; I am worker 0 at 127.0.0.1:0"),
+        ({}, "1 worker from the default (a single process); I am worker 0 at 127.0.0.1:0"),
         (tf_config(), "2 workers from TF_CONFIG; I am worker 0 at 127.0.0.1:2222"),
         (tf_config(index="1"), "2 workers from TF_CONFIG; I am worker 1 at 127.0.0.1:2223"),
         (tf_config(PS, "ps"), "1 ps, 2 workers from TF_CONFIG; I am ps 0 at p:1"),

@@ -246,6 +246,14 @@ def test_a_failure_has_one_summary_with_the_root_cause(
     assert log.read_text().endswith("ValueError: boom\n")
 
 
+def test_a_script_that_said_nothing_has_no_last_lines(
+    script: Callable[[str], str], capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--standalone", script("os._exit(3)")]) == 3
+    *_, last = capfd.readouterr().err.splitlines()
+    assert last == "flowrt-run: attempt 0 failed: worker 0 exited with status 3"
+
+
 def test_the_cause_is_named_though_who_lost_it_ends_first(
     script: Callable[[str], str],
     tmp_path: Path,

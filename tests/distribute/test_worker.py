@@ -394,3 +394,35 @@ def test_a_message_that_is_a_masters_is_refused(worker: Conversation) -> None:
 
 def test_an_end_that_nobody_waits_for_is_nothing(worker: Conversation) -> None:
     assert worker.tell(ended()) == []
+
+
+# --- partial runs
+
+
+def test_what_a_call_keeps_is_fed_to_the_next_and_goes_with_its_run(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    numbers = []
+    for ends in ({"keeps": [1, 2]}, {"taken": [2, 0, 1]}):
+        worker.ask(pb.RegisterGraph(session="s", **ends), graph=GRAPH)
+        numbers.append(max(worker.worker._graphs))
+        worker.tell(ev.GraphCompiled(numbers[-1], "part", None))
+    first, second = (pb.RunGraph(graph=number, step=7 + i, partial_run=5) for i, number in enumerate(numbers))
+    worker.ask(first, ["a"])
+    (answer,) = worker.worker.handle(ev.StepEnded(7, ("fetched", "x", "y"), None))
+    assert answer.message.tensors == ("fetched",)
+    assert worker.ask(second, ["b"]) == ["start 8: part(y, b, x) in 0 ms"]
+    other = pb.RunGraph(graph=numbers[1], step=9, partial_run=6)
+    assert worker.ask(other, ["b"])[-1].endswith("InvalidArgumentError")
+    worker.ask(pb.ForgetPartialRuns(session="s", partial_runs=[5, 6]))
+    again = pb.RunGraph(graph=numbers[1], step=10, partial_run=5)
+    assert worker.ask(again, ["b"])[-1].endswith("InvalidArgumentError")
+
+
+def test_a_call_that_fails_keeps_nothing(worker: Conversation) -> None:
+    worker.ask(pb.CreateWorkerSession(session="s"))
+    worker.ask(pb.RegisterGraph(session="s", keeps=[1]), graph=GRAPH)
+    worker.tell(ev.GraphCompiled(graph_of(worker), "part", None))
+    run(worker, partial_run=5)
+    worker.ask(aborted())
+    worker.tell(ev.StepEnded(7, ("x",), None))
+    assert not list(worker.worker._sessions["s"].kept)

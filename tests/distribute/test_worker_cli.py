@@ -183,7 +183,7 @@ def test_a_task_drains_for_who_has_the_token(
         server.stop()
     said = capsys.readouterr().err
     assert "task:0 at " in said
-    assert "drains, 0 steps run" in said
+    assert "drains, 0 steps are running" in said
 
 
 def test_a_task_that_does_not_end_is_not_waited_for_for_ever(
@@ -261,7 +261,8 @@ def test_check_compares_versions_clusters_and_tasks(
     [
         (["--cluster", "{"], "--cluster: cluster: expected JSON"),
         (["--cluster", '{"worker": ["a:1", "b:1"]}'], "expected to be told which task"),
-        (["--task", "1"], "1 from --task"),
+        (["--task", "1"], "expected a task of the cluster (0); got 1"),
+        (["--cluster", '{"worker": ["a:1"]}', "--task", "3"], "expected a task of the cluster (0); got 3"),
         ([], "expected one described by --cluster, FLOWRT_CLUSTER, TF_CONFIG"),
         (["--job", "worker", "--task", "0", "--check"], "expected one described by --cluster"),
         (["--task", "x"], "argument --task: expected a number of at least 0; got x"),

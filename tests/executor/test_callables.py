@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 import flowrt as tf
@@ -84,18 +83,7 @@ def test_a_callable_outlives_the_cache(session):
     assert call(2.0) == 3.0
 
 
-# --- partial runs
-
-
-def test_a_step_is_run_in_parts(session):
-    a, b, c = (tf.placeholder(tf.float32, [], name=n) for n in "abc")
-    first = a + b
-    second = first * c
-    handle = session.partial_run_setup([first, second], [a, b, c])
-    assert session.partial_run(handle, first, {a: 1.0, b: 2.0}) == 3.0
-    temporary = first * 17.0
-    assert session.run(temporary, {first: 1.0}) == 17.0  # other runs go between
-    assert session.partial_run(handle, second, {c: 10.0}) == 30.0
+# --- partial runs, of which more in tests/distribute/test_partial_runs.py
 
 
 def test_operations_run_once_in_the_whole_step(session):
@@ -115,50 +103,3 @@ def test_operations_run_once_in_the_whole_step(session):
     assert session.partial_run(handle, {"r": right, "c": count})["r"].tolist() == [15.0]
     assert session.run(counter) == 1.0
     assert calls == [1]
-
-
-def test_random_operations_draw_once_in_the_whole_step(session):
-    draw = tf.random_uniform([3])
-    shifted = draw + 1.0
-    handle = session.partial_run_setup([draw, shifted], [])
-    first = session.partial_run(handle, draw)
-    first_value = first.copy()
-    first[...] = 0  # the caller's
-    np.testing.assert_array_equal(session.partial_run(handle, shifted), first_value + 1)
-
-
-def test_wrong_uses_of_a_partial_run_are_typed_errors(session):
-    a, b, c = (tf.placeholder(tf.float32, [], name=n) for n in "abc")
-    first, second, other = a + 1, (a + 1) * b, a * 3
-    handle = session.partial_run_setup([first, second], [a, b])
-    with pytest.raises(tf.errors.InvalidArgumentError, match="'b:0', which has not been fed"):
-        session.partial_run(handle, second, {a: 1.0})
-    assert session.partial_run(handle, first, {a: 1.0}) == 2.0  # the failed call took nothing
-    for fetch, feed in ((first, {}), (other, {}), (second, {a: 1.0}), (second, {c: 1.0})):
-        with pytest.raises(tf.errors.InvalidArgumentError, match="announced"):
-            session.partial_run(handle, fetch, feed)
-    with pytest.raises(tf.errors.InvalidArgumentError, match="shape"):
-        session.partial_run(handle, second, {b: [1.0, 2.0]})
-    assert session.partial_run(handle, second, {b: 4.0}) == 8.0
-    with pytest.raises(tf.errors.InvalidArgumentError, match="announced"):
-        session.partial_run(handle, second)
-
-
-def test_a_partial_run_ends_with_its_session():
-    a = tf.placeholder(tf.float32, [])
-    session = tf.Session()
-    handle = session.partial_run_setup([a + 1], [a])
-    session.close()
-    with pytest.raises(RuntimeError, match="closed"):
-        session.partial_run(handle, [], {})
-    with pytest.raises(RuntimeError, match="closed"):
-        session.partial_run_setup([a + 1], [a])
-
-
-def test_partial_runs_go_on_side_by_side(session):
-    a, b = tf.placeholder(tf.float32, []), tf.placeholder(tf.float32, [])
-    first = a * 2.0
-    second = first + b
-    handles = [session.partial_run_setup([first, second], [a, b]) for _ in range(5)]
-    assert [session.partial_run(h, first, {a: i}) for i, h in enumerate(handles)] == [0, 2, 4, 6, 8]
-    assert [session.partial_run(h, second, {b: 1}) for h in reversed(handles)] == [9, 7, 5, 3, 1]

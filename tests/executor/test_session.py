@@ -147,6 +147,19 @@ def test_interactive_sessions_may_be_closed_in_any_order():
     tf.reset_default_graph()  # no graph is left on the stack
 
 
+def test_a_cell_of_a_notebook_may_be_run_again():
+    """The default graph is replaced while the session of the last time is open."""
+    for _ in range(3):
+        tf.reset_default_graph()
+        session = tf.InteractiveSession()
+        x = tf.Variable(2.0) * 3.0
+        tf.global_variables_initializer().run()
+        assert x.eval() == 6.0
+        assert tf.get_default_session() is session
+    while tf.get_default_session() is not None:
+        tf.get_default_session().close()
+
+
 def test_variables_belong_to_their_session():
     v = tf.Variable(1.0)
     a, b = tf.Session(), tf.Session()

@@ -40,7 +40,7 @@ VARIABLES = tuple(
 """A source whose variables are missing says nothing. Who starts processes of a cluster of its own removes
 them."""
 
-ALONE = ResolvedCluster(workers([("127.0.0.1", 0)]), "worker", 0, "the default, a single process")
+ALONE = ResolvedCluster(workers([("127.0.0.1", 0)]), "worker", 0, "the default (a single process)")
 
 
 T = TypeVar("T")
@@ -106,7 +106,7 @@ def _own_task(
     if len(spec.jobs) == 1:
         jobs.append((source, spec.jobs[0]))
     _, job = _agreed("job", jobs) or _missing("job", "--job", source, spec)
-    if spec.jobs == [job] and len(spec) == 1:
+    if spec.jobs == [job] and len(spec) == 1 and all(task is None for _, task in tasks):
         tasks.append((source, spec.task_indices(job)[0]))
     _, task = _agreed("task", tasks) or _missing("task", "--task", source, spec)
     try:

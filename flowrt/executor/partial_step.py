@@ -1,0 +1,188 @@
+"""`PartialStep`: what a step that is run in several calls has done, as a value.
+
+    begin_partial_step(...) -> PartialStep
+    PartialStep.call(fed, fetches, targets) -> PartialCall: what is to run now, and the step after it
+
+A call runs what its fetches need and no earlier call has run. What it computes and a later call may read is
+kept and is fed to that, so each operation runs once. Resources and variants are not kept: who names them does
+nothing but that, and does it again. After TensorFlow's `Session.partial_run`.
+
+Pure: on nodes and their names, without values, for a session of this process and for the master of a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from typing import NamedTuple, final
+
+from flowrt import dtypes
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OpError
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref
+
+_NOT_KEPT = (dtypes.resource, dtypes.variant)
+
+
+class PartialCall(NamedTuple):
+    """One call: a step that is fed ``used`` and fetches ``computed`` and ``kept`` (a tensor may be in both),
+    in which nobody waits for the operations named in ``done``.
+    """
+
+    used: tuple[Ref, ...]
+    computed: tuple[Ref, ...]
+    """What is fetched of it, and is not known yet."""
+    kept: tuple[Ref, ...]
+    """What it computes and later calls read."""
+    targets: tuple[str, ...]
+    done: frozenset[str]
+    after: PartialStep
+
+
+def begin_partial_step(
+    node_of: Callable[[str], Node], fetches: Collection[Ref], targets: Collection[str], feeds: Collection[Ref]
+) -> PartialStep:
+    """A step of which nothing has run: ``fetches``, ``targets`` and ``feeds`` are all that will be asked and
+    given. Raises `InvalidArgumentError` for a placeholder that is needed and not among the feeds.
+    """
+    nodes: dict[str, Node] = {}
+    stack = [*[name for name, index in fetches if (name, index) not in feeds], *targets]
+    while stack:
+        name = stack.pop()
+        if name in nodes:
+            continue
+        node = nodes[name] = node_of(name)
+        if node.op.name == "Placeholder":
+            message = "partial_run_setup: expected this placeholder among the feeds, since a fetch needs it"
+            raise located(node, InvalidArgumentError(message))
+        stack += [ref[0] for ref in node.inputs if ref not in feeds]
+        stack += node.controls
+    pending = frozenset(fetches), frozenset(targets)
+    return PartialStep(nodes, frozenset(feeds), *pending, frozenset(), frozenset())
+
+
+@final
+class PartialStep:
+    """``nodes`` are all of the step, ``missing`` its feeds that have not come, ``pending`` and
+    ``pending_targets`` what has not been fetched, ``done`` the operations that ran, ``known`` the tensors
+    that later calls read and that are there. Compared by identity.
+    """
+
+    def __init__(
+        self,
+        nodes: Mapping[str, Node],
+        missing: frozenset[Ref],
+        pending: frozenset[Ref],
+        pending_targets: frozenset[str],
+        done: frozenset[str],
+        known: frozenset[Ref],
+    ) -> None:
+        self.nodes, self.missing, self.known = nodes, missing, known
+        self._pending, self._pending_targets, self._done = pending, pending_targets, done
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all that was announced has been fetched."""
+        return not self._pending and not self._pending_targets
+
+    def call(self, fed: Collection[Ref], fetches: Sequence[Ref], targets: Sequence[str]) -> PartialCall:
+        """What runs when ``fed`` are given and ``fetches`` and ``targets`` asked for. Raises
+        `InvalidArgumentError` for what was not announced or comes twice, and for a fetch that needs a feed
+        that has not come.
+        """
+        self._check(fed, fetches, targets)
+        there = self.known | frozenset(fed)
+        computed = tuple([ref for ref in dict.fromkeys(fetches) if ref not in there])
+        left = tuple([name for name in dict.fromkeys(targets) if name not in self._done])
+        new, used = self._walk([*[name for name, _ in computed], *left], there)
+        pending = self._pending - frozenset(fetches), self._pending_targets - frozenset(targets)
+        after = self._done.union(new)
+        read = self._read_later(*pending, after)
+        kept = tuple([ref for ref in read if ref[0] in new and ref not in there and self._is_kept(ref)])
+        known = frozenset([ref for ref in read if ref in there]) | frozenset(kept)
+        step = PartialStep(self.nodes, self.missing - there, *pending, after, known)
+        return PartialCall(tuple(used), computed, kept, left, self._done, step)
+
+    def _check(self, fed: Collection[Ref], fetches: Sequence[Ref], targets: Sequence[str]) -> None:
+        for name, index in fed:
+            if (name, index) not in self.missing:
+                raise _not_announced("feeds", f"{name}:{index}")
+        for name, index in fetches:
+            if (name, index) not in self._pending:
+                raise _not_announced("fetches", f"{name}:{index}")
+            if (name, index) in self.missing and (name, index) not in fed:
+                raise _not_fed("the fetch", name, index)
+        for name in targets:
+            if name not in self._pending_targets:
+                raise _not_announced("fetches", name)
+
+    def _walk(self, roots: Sequence[str], there: Collection[Ref]) -> tuple[dict[str, None], dict[Ref, None]]:
+        """(the operations that run for the first time, what of ``there`` is read)."""
+        seen: set[str] = set()
+        new: dict[str, None] = {}
+        used: dict[Ref, None] = {}
+        stack = list(roots)
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name not in self._done:
+                new[name] = None
+                stack += [control for control in self.nodes[name].controls if control not in self._done]
+            for ref in self.nodes[name].inputs:
+                if ref in there:
+                    used[ref] = None
+                elif ref in self.missing:
+                    raise _not_fed(repr(name), *ref)
+                else:
+                    stack.append(ref[0])
+        return new, used
+
+    def _read_later(
+        self, fetches: Iterable[Ref], targets: Iterable[str], done: Collection[str]
+    ) -> dict[Ref, None]:
+        """What is read by the operations that are still to run, and by those that are done again for them."""
+        read = dict.fromkeys(sorted(fetches))
+        seen: set[str] = set()
+        stack = [name for name in sorted(targets) if name not in done]
+        stack += [ref[0] for ref in read if self._runs_later(ref, done)]
+        while stack:
+            name = stack.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            node = self.nodes[name]
+            for ref in node.inputs:
+                read[ref] = None
+                if self._runs_later(ref, done):
+                    stack.append(ref[0])
+            stack += [control for control in node.controls if control not in done]
+        return read
+
+    def _runs_later(self, ref: Ref, done: Collection[str]) -> bool:
+        """Whether the operation behind ``ref`` is still to run, or runs again."""
+        if ref in self.missing or ref in self.known:
+            return False
+        return ref[0] not in done or not self._is_kept(ref)
+
+    def _is_kept(self, ref: Ref) -> bool:
+        return self.nodes[ref[0]].outputs[ref[1]].dtype not in _NOT_KEPT
+
+
+def failed_before(failure: BaseException) -> OpError:
+    """What the calls raise that come after the one that failed: nobody knows what that one did."""
+    reason = failure.message if isinstance(failure, OpError) else repr(failure)
+    return FailedPreconditionError(
+        f"partial_run: expected a step that has not failed; got one that did: {reason}. "
+        "Begin another one with partial_run_setup"
+    )
+
+
+def _not_announced(what: str, name: str) -> OpError:
+    return InvalidArgumentError(
+        f"partial_run: expected {what} announced in partial_run_setup, each once; got {name!r}"
+    )
+
+
+def _not_fed(who: str, name: str, index: int) -> OpError:
+    return InvalidArgumentError(f"partial_run: {who} needs '{name}:{index}', which has not been fed")
