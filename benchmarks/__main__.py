@@ -140,7 +140,8 @@ class Report:
 def conditions(sides_of_run: Sequence[Side]) -> Iterator[str]:
     """Two lines: what ran, and on what machine."""
     versions = ", ".join(f"{sides.TITLES[side.name]} {side.version}" for side in sides_of_run)
-    yield f"Medians, and in brackets flowrt's over the peer's: below 1 flowrt is faster. {versions}."
+    ratios = ", and in brackets flowrt's over the peer's: below 1 flowrt is faster"
+    yield f"Medians{ratios if len(sides_of_run) > 1 else ''}. {versions}."
     when = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %z")
     cores, load = len(os.sched_getaffinity(0)), os.getloadavg()[0]
     yield f"{when}, {processor()}, {cores} cores, load {load:.1f} before the run."

@@ -40,6 +40,8 @@ BARS: dict[tuple[str, str], tuple[Bar, ...]] = {
     ("add_callable", "run"): (Bar(1.0, ("torch",)),),
     ("chain_1000_small_ops", "run"): (_jax(1.0),),
     ("while_10k", "run"): (_tf(0.004), _jax(2.0)),
+    ("while_nested", "run"): (_tf(0.004), _jax(2.0)),
+    ("while_cond_1k", "run"): (_tf(0.03), _jax(2.5)),
     ("hops_1000_two_cpus", "run"): (_tf(0.3),),
     ("graph_50k", "build"): (_tf(0.06),),
     ("graph_50k", "first_run"): (_tf(0.1),),

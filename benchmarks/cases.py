@@ -91,6 +91,38 @@ def while_10k(tf: Any) -> Outcome:
     return timed(lambda: session.run(last, {steps: inputs.LOOP_STEPS}), value=lambda last: last[1])
 
 
+def while_nested(tf: Any) -> Outcome:
+    """100 steps of a loop of 100 steps, on scalars."""
+    graph = tf.Graph()
+    with graph.as_default():
+        steps = tf.placeholder(tf.int32, [])
+
+        def inner(j: Any, a: Any) -> Any:
+            return j + 1, a * 0.999 + 1.0
+
+        def outer(i: Any, a: Any) -> Any:
+            return i + 1, 0.5 * tf.while_loop(lambda j, _: j < steps, inner, [tf.constant(0), a])[1]
+
+        last = tf.while_loop(lambda i, _: i < steps, outer, [tf.constant(0), tf.constant(0.0)])
+    session = _session(tf, graph)
+    return timed(lambda: session.run(last, {steps: inputs.NEST_STEPS}), value=lambda last: last[1])
+
+
+def while_cond_1k(tf: Any) -> Outcome:
+    """A loop of 1,000 steps on 16 floats, with a branch in it."""
+    graph = tf.Graph()
+    with graph.as_default():
+        steps = tf.placeholder(tf.int32, [])
+
+        def body(i: Any, a: Any) -> Any:
+            return i + 1, tf.cond(a[0] > 1.0, lambda: a * 0.5 - 1.0, lambda: tf.tanh(a) + 1.5)
+
+        start = [tf.constant(0), tf.zeros([inputs.BRANCH_WIDTH])]
+        last = tf.while_loop(lambda i, _: i < steps, body, start)
+    session = _session(tf, graph)
+    return timed(lambda: session.run(last, {steps: inputs.BRANCH_STEPS}), value=lambda last: last[1].sum())
+
+
 def hops_1000_two_cpus(tf: Any) -> Outcome:
     """1,000 operations on two CPU devices by turns: every tensor goes through the rendezvous."""
     graph = tf.Graph()
@@ -275,6 +307,8 @@ CASES: dict[str, Callable[[Any], Outcome]] = {
         add_callable,
         chain_1000_small_ops,
         while_10k,
+        while_nested,
+        while_cond_1k,
         hops_1000_two_cpus,
         graph_50k,
         mlp_adam,

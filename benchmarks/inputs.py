@@ -9,6 +9,8 @@ import numpy as np
 
 CHAIN = 500  # pairs of operations
 LOOP_STEPS = 10_000
+NEST_STEPS = 100  # of each of two loops
+BRANCH_STEPS, BRANCH_WIDTH = 1_000, 16
 MLP_WIDTHS = (784, 512, 512, 10)
 KERNELS = ((5, 5, 1, 32), (5, 5, 32, 64))  # height, width, channels in, channels out
 DENSE = ((3136, 256), (256, 10))

@@ -87,6 +87,35 @@ def while_10k() -> Outcome:
     return timed(lambda: loop(inputs.LOOP_STEPS).block_until_ready())
 
 
+def while_nested() -> Outcome:
+    def inner(state: Any) -> Any:
+        j, a = state
+        return j + 1, a * 0.999 + 1.0
+
+    @jax.jit
+    def loop(steps: Any) -> Any:
+        def outer(state: Any) -> Any:
+            i, a = state
+            return i + 1, 0.5 * jax.lax.while_loop(lambda state: state[0] < steps, inner, (0, a))[1]
+
+        return jax.lax.while_loop(lambda state: state[0] < steps, outer, (0, 0.0))[1]
+
+    return timed(lambda: loop(inputs.NEST_STEPS).block_until_ready())
+
+
+def while_cond_1k() -> Outcome:
+    def step(state: Any) -> Any:
+        i, a = state
+        return i + 1, jax.lax.cond(a[0] > 1.0, lambda: a * 0.5 - 1.0, lambda: jnp.tanh(a) + 1.5)
+
+    @jax.jit
+    def loop(steps: Any) -> Any:
+        start = (0, jnp.zeros(inputs.BRANCH_WIDTH))
+        return jax.lax.while_loop(lambda state: state[0] < steps, step, start)[1]
+
+    return timed(lambda: loop(inputs.BRANCH_STEPS).block_until_ready(), value=lambda a: a.sum())
+
+
 def mlp_adam() -> Outcome:
     def loss(parameters: Any, x: Any, labels: Any) -> Any:
         w1, b1, w2, b2, w3, b3 = parameters
@@ -170,6 +199,8 @@ CASES: dict[str, Callable[[], Outcome]] = {
         add_callable,
         chain_1000_small_ops,
         while_10k,
+        while_nested,
+        while_cond_1k,
         mlp_adam,
         lenet_sgd,
         lstm_while_train,

@@ -119,13 +119,18 @@ def format_seconds(seconds: float) -> str:
 
 
 def table_lines(rows: Iterable[Row], sides: Sequence[str]) -> Iterator[str]:
-    """The Markdown table of ``rows``, a column a side. A peer's cell: its median (flowrt's ratio to it)."""
-    yield _line(["case", "measure", *(TITLES[side] for side in sides), "bars"])
-    yield _line(["---"] * (len(sides) + 3))
+    """The Markdown table of ``rows``, a column a side; bars where there are peers to be measured against.
+
+    A peer's cell is its median, and flowrt's ratio to it in brackets.
+    """
+    has_bars = any(side != "flowrt" for side in sides)
+    head = ["case", "measure", *(TITLES[side] for side in sides), *["bars"] * has_bars]
+    yield _line(head)
+    yield _line(["---"] * len(head))
     for row in rows:
-        bars = ", ".join(_format_bar(bar, row.judged(bar)) for bar in row.bars)
+        bars = [", ".join(_format_bar(bar, row.judged(bar)) for bar in row.bars)] * has_bars
         cells = (_format_cell(row, side) for side in sides)
-        yield _line([f"`{row.case}`", row.measure.replace("_", " "), *cells, bars])
+        yield _line([f"`{row.case}`", row.measure.replace("_", " "), *cells, *bars])
 
 
 def _line(cells: Iterable[str]) -> str:

@@ -12,8 +12,10 @@ __all__ = ["flags", "run"]
 
 
 def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None = None) -> NoReturn:
-    """Call ``main(argv)`` with what the flags left over (the script's own ``main`` if None) and exit with
-    its result.
+    """Call ``main(argv)`` (the script's own ``main`` if None) and exit with its result.
+
+    Its ``argv`` is the script's name and what the flags left over. As with TensorFlow 1's ``app.run``,
+    unknown flags are among it, and are not refused.
     """
     rest = flags.FLAGS(argv)
     function = main if main is not None else sys.modules["__main__"].main

@@ -22,6 +22,10 @@ _SPARSE = "there are no sparse tensors. Nearest: gather and IndexedSlices, or de
 _TABLES = "there are no lookup tables. Nearest: a dict through flowrt.data.Dataset.map or py_func"
 _PARSING = "there are no parsers of records. Nearest: flowrt.data.Dataset.from_generator"
 _IMAGES = "there are no image operations. Nearest: py_func, or the map of a flowrt.data.Dataset"
+_EXAMPLES = (
+    "the tutorials of TensorFlow and their data are not there. Nearest: flowrt.data, over arrays as those of "
+    "sklearn.datasets.load_digits (examples/digits.py)"
+)
 _EAGER = "there is no eager execution. Nearest: Session.run"
 _STORAGE = "the format is TensorFlow's own. Nearest: train.Saver, train.write_graph"
 _POOLS = "a session's devices have pools of their own. Nearest: Session.devices and their pool.stats()"
@@ -81,6 +85,7 @@ _REASONS: dict[str, dict[str, str]] = {
     "": dict.fromkeys(("keras",), _KERAS)
     | dict.fromkeys(("estimator", "feature_column"), _ESTIMATOR)
     | dict.fromkeys(("queue",), _QUEUES)
+    | dict.fromkeys(("examples",), _EXAMPLES)
     | dict.fromkeys(
         ("SparseTensor", "SparseTensorValue", "sparse_placeholder", "sparse_tensor_dense_matmul"), _SPARSE
     )

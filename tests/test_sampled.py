@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.errors import InvalidArgumentError
 
 CLASSES = 12
 
@@ -72,3 +75,15 @@ def test_accidental_hits_say_where_they_are() -> None:
 def test_more_classes_than_there_are_cannot_be_drawn_without_repetition() -> None:
     with pytest.raises(tf.errors.InvalidArgumentError, match="expected 1 to 12 classes"):
         tf.nn.uniform_candidate_sampler([[0]], 1, CLASSES + 1, True, CLASSES)
+
+
+@pytest.mark.parametrize("loss", [tf.nn.nce_loss, tf.nn.sampled_softmax_loss])
+def test_labels_in_the_place_of_inputs_are_told_at_the_call(loss: Callable[..., tf.Tensor]) -> None:
+    weights, biases = tf.ones([CLASSES, 5]), tf.zeros([CLASSES])
+    embedded = tf.ones([3, 5])
+    for labels in (tf.zeros([3], tf.int32), tf.zeros([3, 1], tf.int64), np.zeros([3, 1], np.int32)):
+        message = r"test_sampled\.py:\d+\): inputs: expected floats .*got int.*labels come before"
+        with pytest.raises(InvalidArgumentError, match=message):
+            loss(weights, biases, embedded, labels, 4, CLASSES)
+    cast = tf.zeros([3, 1])
+    assert loss(weights, biases, cast, embedded, 4, CLASSES).shape == [3]

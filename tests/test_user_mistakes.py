@@ -364,6 +364,29 @@ def test_an_activation_by_name():
         tf.layers.dense(x, 2, 3)
 
 
+def test_a_mistyped_argument_of_a_layer():
+    with pytest.raises(DTypeError, match=rf"{HERE}\): layers\.conv2d: .*'activaton'\. Nearest: activation"):
+        tf.layers.conv2d(tf.ones([1, 3, 3, 1]), 1, 3, activaton=tf.nn.relu)
+    with pytest.raises(DTypeError, match=rf"{HERE}\): layers\.dense: .*required argument: 'inputs'\.$"):
+        tf.layers.dense()
+
+
+def test_an_axis_that_was_not_given_as_a_tensor_is_not_told_as_an_input():
+    x = tf.ones([5])
+    with pytest.raises(InvalidArgumentError, match=r"2 equal parts; got 5; inputs are \(float32\[5\]\)$"):
+        tf.split(x, 2)
+    with pytest.raises(InvalidArgumentError, match=r"; inputs are \(float32\[5\], float32\[5, 2\]\)$"):
+        tf.concat([x, tf.ones([5, 2])], 0)
+    with pytest.raises(
+        InvalidArgumentError, match=r"vector; got shape \[1, 1\]; inputs are \(float32\[\]\)$"
+    ):
+        tf.fill([[1]], 1.0)
+    fed = tf.placeholder(tf.float32)
+    with tf.Session() as session:
+        with pytest.raises(InvalidArgumentError, match=r"; inputs are \(float32\[3\]\)$"):
+            session.run(tf.split(fed, 2), {fed: [1, 2, 3]})
+
+
 def test_a_message_does_not_end_in_a_blank_when_no_name_is_near():
     for call in (lambda: tf.qqqqqqqq, lambda: tf.get_default_graph().get_operation_by_name("q")):
         with pytest.raises((AttributeError, NotFoundError), match=r"\.$"):

@@ -25,6 +25,7 @@ from flowrt.graph.ops.division import realdiv
 from flowrt.graph.ops.identities import cast, identity
 from flowrt.graph.ops.shaping import shape
 from flowrt.graph.shapes import TensorShape
+from flowrt.graph.source import user_line
 from flowrt.structure import map_structure
 from flowrt.variable_scope import VariableScope, variable_scope
 from flowrt.variables import GraphKeys, Variable, VariableAggregation, VariableSynchronization
@@ -260,7 +261,13 @@ def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., 
     signature = inspect.Signature([inspect.Parameter("inputs", kind), *own, *ends])
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
-        given = signature.bind(*args, **kwargs).arguments
+        try:
+            given = signature.bind(*args, **kwargs).arguments
+        except TypeError as error:
+            unknown = next((name for name in kwargs if name not in signature.parameters), "")
+            hint = nearest(unknown, signature.parameters)
+            message = f"layers.{function.__name__}: expected arguments that fit; {error}.{hint}"
+            raise DTypeError(message, source=user_line()) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
         outputs: Tensor = layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs)
         return outputs

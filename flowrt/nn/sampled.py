@@ -33,6 +33,7 @@ from flowrt.graph.ops.reductions import reduce_any, reduce_sum
 from flowrt.graph.ops.sampling import multinomial
 from flowrt.graph.ops.selecting import embedding_lookup
 from flowrt.graph.ops.shaping import reshape, size
+from flowrt.graph.source import user_line
 
 ACCIDENT = -1e30
 """Added to the logit of a sampled class that is a true one: its exponential is 0 in float32."""
@@ -96,6 +97,11 @@ def _logits_and_labels(
     """Corrected logits ``[batch, num_true + num_sampled]``, the true classes first, and their labels."""
     labels = reshape(cast(convert_to_tensor(labels), int64), [-1, num_true])
     inputs = convert_to_tensor(inputs)
+    if not inputs.dtype.is_floating or inputs.shape.ndims != 2 or inputs.shape[1].value is None:
+        message = (
+            f"inputs: expected floats [batch, dim], dim known; got {inputs.spec}. labels come before inputs"
+        )
+        raise InvalidArgumentError(message, source=user_line())
     drawn = sampled_values or log_uniform_candidate_sampler(
         labels, num_true, num_sampled, True, num_classes, seed
     )
@@ -122,7 +128,8 @@ def nce_loss(
 
     ``weights`` ``[num_classes, dim]``, ``biases`` ``[num_classes]``, ``labels`` ``[batch, num_true]``,
     ``inputs`` ``[batch, dim]``; ``sampled_values`` is what a sampler gave, by default
-    `log_uniform_candidate_sampler`."""
+    `log_uniform_candidate_sampler`. Raises `InvalidArgumentError` for ``inputs`` that are none.
+    """
     with get_default_graph().name_scope(name):
         logits, targets = _logits_and_labels(
             weights, biases, labels, inputs, num_sampled, num_classes, num_true, sampled_values,

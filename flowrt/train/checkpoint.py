@@ -40,6 +40,8 @@ MAX_SHARD_BYTES = 256 << 20  # a save holds about two shards in memory beside th
 CHUNK_BYTES = 1 << 20  # read at a time for a checksum; larger ones leave the CPU's cache
 NO_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EINVAL}  # a file system without: no sweeps there
 
+_FILE_OF_TENSORFLOW = re.compile(r"\.(index|meta|data-\d+-of-\d+)$")
+
 
 # Names
 
@@ -121,10 +123,12 @@ def _make_directory(prefix: str) -> None:
     try:
         os.mkdir(directory)
     except (FileNotFoundError, NotADirectoryError):
-        raise InvalidArgumentError(f"checkpoint {prefix}: its parent directory does not exist") from None
+        message = f"saving checkpoint {prefix}: expected the parent directory of {directory}; got none"
+        raise InvalidArgumentError(message) from None
     except FileExistsError:  # by another process, just now; or a file
         if not os.path.isdir(directory):
-            raise InvalidArgumentError(f"checkpoint {prefix}: {directory} is not a directory") from None
+            message = f"saving checkpoint {prefix}: expected a directory; got the file {directory}"
+            raise InvalidArgumentError(message) from None
 
 
 @contextmanager
@@ -218,6 +222,26 @@ def checkpoint_exists(checkpoint_prefix: PathLike) -> bool:
     return os.path.isfile(_manifest_path(check_prefix(checkpoint_prefix)))
 
 
+def is_of_tensorflow(prefix: str) -> bool:
+    """Whether TensorFlow has saved a checkpoint under this prefix; flowrt does not read its format."""
+    return os.path.isfile(f"{prefix}.index")
+
+
+def why_absent(prefix: str) -> str:
+    """Why there is no checkpoint under ``prefix``, and what to do."""
+    manifest = _manifest_path("")
+    if prefix.endswith(manifest) and checkpoint_exists(prefix.removesuffix(manifest)):
+        return f"drop {manifest!r} from it"
+    if os.path.isdir(prefix):
+        return "it is a directory. Use latest_checkpoint(directory)"
+    if is_of_tensorflow(_FILE_OF_TENSORFLOW.sub("", prefix)):
+        return (
+            "it is in TensorFlow's own format, which flowrt does not read. Write the values to a file with "
+            "numpy.savez there, and give each to its variable here with load(value, session)"
+        )
+    return f"there is no {_manifest_path(prefix)}"
+
+
 def read_checkpoint(prefix: PathLike, names: Iterable[str] | None = None) -> dict[str, Array]:
     """The tensors ``names`` (all of them where None), by name, all of one and the same save.
 
@@ -300,9 +324,12 @@ def _nearest(name: object, names: Iterable[str]) -> str:
 
 
 def _read_manifest(prefix: str) -> Manifest:
-    path = _manifest_path(prefix)
-    with typed_os_errors(f"checkpoint {prefix}: expected its manifest"), open(path, "rb") as file:
-        data = file.read()
+    path, expected = _manifest_path(prefix), f"checkpoint {prefix}: expected its manifest"
+    try:
+        with typed_os_errors(expected), open(path, "rb") as file:
+            data = file.read()
+    except NotFoundError:
+        raise NotFoundError(f"{expected}; {why_absent(prefix)}") from None
     return form.decode_manifest(data, path)
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from typing import final
 
 from flowrt.errors import DataLossError, InvalidArgumentError
-from flowrt.train.checkpoint import CheckpointReader, checkpoint_exists
+from flowrt.train.checkpoint import CheckpointReader, checkpoint_exists, is_of_tensorflow
 from flowrt.train.checkpoint_format import Array
 from flowrt.train.durable_files import PathLike, path_string, replace_file, typed_os_errors
 
@@ -130,11 +130,13 @@ def get_checkpoint_state(
 
 
 def latest_checkpoint(checkpoint_dir: PathLike, latest_filename: str | None = None) -> str | None:
-    """The prefix of the directory's newest checkpoint; None where there is none. Raises `DataLossError`."""
+    """The prefix of the directory's newest checkpoint; None where there is none. Raises `DataLossError`.
+
+    One that TensorFlow saved counts: restoring it says what to do; with None a script would start afresh.
+    """
     state = get_checkpoint_state(checkpoint_dir, latest_filename)
-    if state is None or not checkpoint_exists(state.model_checkpoint_path):
-        return None
-    return state.model_checkpoint_path
+    prefix = None if state is None else state.model_checkpoint_path
+    return prefix if prefix and (checkpoint_exists(prefix) or is_of_tensorflow(prefix)) else None
 
 
 def load_checkpoint(ckpt_dir_or_file: PathLike) -> CheckpointReader:

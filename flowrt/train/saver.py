@@ -22,12 +22,12 @@ from flowrt.train.checkpoint import (
     checkpoint_exists,
     read_checkpoint,
     remove_checkpoint,
+    why_absent,
     write_checkpoint,
 )
 from flowrt.train.checkpoint_state import update_checkpoint_state
+from flowrt.train.durable_files import path_string
 from flowrt.variables import GraphKeys, Variable, global_variables
-
-_MANIFEST = ".index.json"
 
 
 class Saver:
@@ -101,7 +101,7 @@ class Saver:
         """
         _check_session(sess, "save")
         targets = self._targets()
-        prefix = os.fspath(save_path)
+        prefix = path_string(save_path, "save")
         if global_step is not None:
             step = _step_of(sess, global_step)
             prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
@@ -142,9 +142,10 @@ class Saver:
             raise InvalidArgumentError(
                 "restore: expected a checkpoint's prefix; got None. Was anything saved?"
             )
-        prefix = os.fspath(save_path)
+        prefix = path_string(save_path, "restore")
         if not checkpoint_exists(prefix):
-            raise InvalidArgumentError(f"restore: {prefix!r} is not a checkpoint's prefix: {_reason(prefix)}")
+            expected = "expected the prefix of a checkpoint that flowrt saved"
+            raise InvalidArgumentError(f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}")
         targets = self._targets()
         reader = CheckpointReader(prefix)
         shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
@@ -238,15 +239,6 @@ def _by_name(var_list: Any) -> dict[str, Variable]:
 def _check_session(sess: Any, what: str) -> None:
     if not hasattr(sess, "variable_values"):
         raise DTypeError(f"{what}: expected a session first; got {sess!r}")
-
-
-def _reason(prefix: str) -> str:
-    """Why there is no checkpoint at ``prefix``."""
-    if prefix.endswith(_MANIFEST) and checkpoint_exists(prefix.removesuffix(_MANIFEST)):
-        return f"drop {_MANIFEST!r} from it"
-    if os.path.isdir(prefix):
-        return "it is a directory. Use latest_checkpoint(directory)"
-    return f"there is no {prefix}{_MANIFEST}"
 
 
 def _some_of(names: Mapping[str, Any]) -> str:

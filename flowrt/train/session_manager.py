@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, final
 
@@ -27,6 +27,9 @@ RECOVERY_WAIT_S = 1.0
 """How often it looks whether variables are there (TensorFlow: 30 s, which is how late its workers begin)."""
 
 MAX_WAIT_S = 7200.0
+
+NAMES_LOGGED = 3
+"""Of those that are waited for: a model has hundreds, and the line comes each second."""
 
 
 @final
@@ -126,19 +129,20 @@ class SessionManager:
         for ``max_wait_secs`` if that is less.
         """
         end = time.monotonic() + (float("inf") if max_wait_secs is None else max_wait_secs)
+        level = logging.INFO  # to wait once is usual
         while True:
             with connecting_within(end - time.monotonic()), self._new_session(master, config) as session:
                 missing = self._missing(session)
             if not missing:
                 return session
             session.close()
-            names = ", ".join(missing)
             if time.monotonic() + self._recovery_wait_s > end:
                 raise DeadlineExceededError(
                     f"session of {master!r}: expected variables with values within {max_wait_secs:g} s; "
-                    f"got none for {names}. Does the chief run?"
+                    f"got none for {', '.join(missing)}. Does the chief run?"
                 )
-            LOGGER.info("waiting for the chief to initialize %s", names)
+            LOGGER.log(level, "waiting for the chief to initialize %s", _first(missing))
+            level = logging.WARNING
             time.sleep(self._recovery_wait_s)
 
     # --- steps on the way
@@ -226,6 +230,12 @@ class SessionManager:
         if self._local_init_op is not None:
             session.run(self._local_init_op, self._local_init_feed_dict, self._local_init_run_options)
         return _names(session, self._ready_op)
+
+
+def _first(names: Sequence[str]) -> str:
+    """``a, b, c and 30 more``."""
+    more = len(names) - NAMES_LOGGED
+    return ", ".join(names[:NAMES_LOGGED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _names(session: Session, op: Any) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -153,6 +154,22 @@ def test_a_worker_waits_until_the_chief_has_initialized(v, caplog):
             thread.join(JOIN_S)
     assert "waiting for the chief to initialize v" in caplog.text
     assert found == [[1.0, 5.0]]
+
+
+def test_a_worker_that_waits_names_few_variables(caplog):
+    caplog.set_level("INFO", "flowrt")
+    for index in range(33):
+        tf.get_variable(f"v{index}", [], initializer=tf.constant_initializer(1.0))
+    waiting, init = manager(), tf.global_variables_initializer()
+    with servers(worker=1) as (worker,), ThreadPoolExecutor(1) as pool:
+        ready = pool.submit(waiting.wait_for_session, worker.target, max_wait_secs=JOIN_S)
+        end = time.monotonic() + JOIN_S
+        while "waiting for the chief" not in caplog.text and time.monotonic() < end:
+            time.sleep(POLL_S)
+        with tf.Session(worker.target) as session:
+            session.run(init)
+            ready.result(JOIN_S).close()
+    assert "waiting for the chief to initialize v0, v1, v2 and 30 more\n" in caplog.text
 
 
 # --- Scaffold
