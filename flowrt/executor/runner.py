@@ -14,9 +14,10 @@ All of them drive the same generators (`Program.run`), and the result does not d
 from __future__ import annotations
 
 import inspect
+import itertools
 import random
 import time
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import Any, TypeAlias, final
 
 import numpy as np
@@ -80,29 +81,27 @@ def run_inline(running: Sequence[Running], control: StepControl) -> None:
     """Take turns until all are done. Raises `InternalError` when all wait for tensors that
     nobody will send.
     """
-    waiting: list[tuple[Running, str | None]] = [(program, None) for program in running]
-    while waiting:
-        progress = False
-        still: list[tuple[Running, str | None]] = []
-        for program, last in waiting:
+    last: dict[Running, str | None] = dict.fromkeys(running)
+    while last:
+        has_moved = False
+        for program in list(last):
             key = next(program, None)
-            progress = progress or key is None or key is PAUSE or key != last
-            if key is not None:
-                still.append((program, key))
-        waiting = still
-        _check(control, [program for program, _ in waiting])
-        if not progress:
-            raise InternalError(
-                f"the step cannot go on: nobody sends {', '.join(str(k) for _, k in waiting)}"
-            )
+            has_moved = has_moved or key is None or key is PAUSE or key != last[program]
+            if key is None:
+                del last[program]
+            else:
+                last[program] = key
+        _check(control, last)
+        if not has_moved:
+            raise InternalError(f"the step cannot go on: nobody sends {', '.join(map(str, last.values()))}")
 
 
-def _check(control: StepControl, running: Sequence[Running]) -> None:
+def _check(control: StepControl, running: Iterable[Running]) -> None:
     """Raises the reason when the step must end, with the operation that the first program was at."""
     try:
         control.check()
     except OpError as error:
-        for program in running[:1]:
+        for program in itertools.islice(running, 1):
             if inspect.getgeneratorstate(program) == inspect.GEN_SUSPENDED:
                 program.throw(error)  # it raises the error again, and says where
         raise
