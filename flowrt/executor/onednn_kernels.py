@@ -176,20 +176,22 @@ def _image_layout(images: Array) -> Layout:
 # --- mean pooling
 
 
-def _pool(op: OpDef, xp: Any, value: Array, out: Any = None, **attrs: Any) -> Any:
+def _pool(op: OpDef, xp: Any, value: Array, out: Any = None, workspace: Any = None, **attrs: Any) -> Any:
     with suppress(Unsupported):
         y = _result(op, attrs, (value,), value.dtype, out)
         _run_pooling(mean_pooling, value, y, attrs)
         return y
-    return op.kernel(xp, value, out=out, **attrs)
+    return op.kernel(xp, value, out=out, workspace=workspace, **attrs)
 
 
-def _pool_to_input(op: OpDef, xp: Any, sizes: Any, grad: Array, out: Any = None, **attrs: Any) -> Any:
+def _pool_to_input(
+    op: OpDef, xp: Any, sizes: Any, grad: Array, out: Any = None, workspace: Any = None, **attrs: Any
+) -> Any:
     with suppress(Unsupported):
         x = _result(op, attrs, (sizes, grad), grad.dtype, out)
         _run_pooling(mean_pooling_gradient, x, grad, attrs)
         return x
-    return op.kernel(xp, sizes, grad, out=out, **attrs)
+    return op.kernel(xp, sizes, grad, out=out, workspace=workspace, **attrs)
 
 
 def _run_pooling(make: Callable[..., Primitive], x: Array, y: Array, attrs: dict[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import hypothesis.strategies as st
@@ -11,7 +12,6 @@ from hypothesis import given, settings
 
 from flowrt.device import host_jit
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor import pool_kernels
 from flowrt.executor.pool_kernels import MAX_TAPS, POOL_KERNELS
 from flowrt.graph.op_def import OpDef, registered_ops
 
@@ -92,20 +92,27 @@ def test_random_windows(case: tuple[Array, str, dict[str, Any]], seed: int) -> N
 
 @pytest.mark.parametrize("size, stride", [(2, 2), (3, 2), (2, 3), (3, 1)])
 @pytest.mark.parametrize("padding", ["SAME", "VALID"])
-def test_large_images_are_the_loops(
-    size: int, stride: int, padding: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_large_images_are_the_loops(size: int, stride: int, padding: str) -> None:
     """Threads share them; and whatever the other tests compare, here the operation's own kernel is not
-    called.
+    called: there is none.
     """
     x = np.random.default_rng(0).standard_normal((8, 30, 31, 16)).astype(np.float32)
     attrs = dict(ksize=(1, size, size, 1), strides=(1, stride, stride, 1), padding=padding)
-    done: list[Any] = []
-    run = pool_kernels._run
-    monkeypatch.setattr(pool_kernels, "_run", lambda *a: (done.append(a), run(*a)))
-    check_both(x, "", attrs, 0)
-    is_apart = stride >= size
-    assert len(done) == 2 * (2 if is_apart else 2 + size * size)
+    ops = registered_ops()
+    y = ops["MaxPool"].kernel(np, x, **attrs)
+    expected = ops["MaxPoolGrad"].kernel(np, x, y, y, **attrs)
+    max_pool, max_pool_grad = (partial(POOL_KERNELS[name], None, np) for name in ("MaxPool", "MaxPoolGrad"))
+    assert np.array_equal(max_pool(x, **attrs), y)
+    assert np.array_equal(max_pool_grad(x, y, y, **attrs), expected)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_nan_is_the_maximum_wherever_it_is_in_a_window(dtype: str) -> None:
+    x = np.random.default_rng(0).standard_normal((9, 3, 3, 16)).astype(dtype)
+    for i, image in enumerate(x):
+        image.reshape(9, 16)[i] = np.nan
+    y = check(registered_ops()["MaxPool"], x, ksize=(1, 3, 3, 1), strides=(1, 3, 3, 1), padding="VALID")
+    assert np.isnan(y).all()
 
 
 def test_windows_of_more_taps_are_the_operations() -> None:

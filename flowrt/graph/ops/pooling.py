@@ -3,12 +3,16 @@
 Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is
 1), so kernels know no data format and no number of dimensions. Maxima and sums go one axis at a time: 3x3
 takes 4 passes, not 8. The gradient of a maximum goes to the first element of the window that has it, in
-row-major order.
+row-major order; an element's gradients are added up in the order of their windows, as in TensorFlow.
+
+The maximum with a NaN is NaN, as in NumPy, and has no gradient. TensorFlow's kernels of the CPU pass over
+NaNs, and yet give a gradient to one that comes first.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -30,8 +34,11 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.identities import renamed_argument
 from flowrt.graph.ops.shaping import expand_dims, shape, squeeze
+from flowrt.graph.ops.window_parts import WindowPart, element_parts, window_parts
 from flowrt.graph.ops.windows import (
     Axis,
+    New,
+    begin,
     channels_first,
     check_positive,
     every_axis,
@@ -41,7 +48,6 @@ from flowrt.graph.ops.windows import (
     pad,
     padding_attrs,
     steps_of,
-    taps_of,
 )
 from flowrt.graph.shapes import Shape, merge
 
@@ -74,23 +80,19 @@ def _average_grad_shape(s: ShapeContext) -> Sequence[Shape]:
     return [sizes]
 
 
-def pool_axes(x_shape: Sequence[int], *pooled: Any, **attrs: Any) -> list[Axis]:
-    """The windows along every axis. Raises `InvalidArgumentError` unless the ``pooled`` arrays have the
-    pooled shape.
-    """
+def pool_axes(x_shape: Sequence[int], *pooled: Sequence[int], **attrs: Any) -> list[Axis]:
+    """The windows along every axis. Raises `InvalidArgumentError` unless ``pooled`` are shapes of results."""
     expected = _pooled_shape(tuple(x_shape), attrs)
-    for array in pooled:
-        if array.shape != expected:
-            raise InvalidArgumentError(
-                f"expected a gradient of shape {list(expected)}; got {list(array.shape)}"
-            )
+    for found in pooled:
+        if found != expected:
+            raise InvalidArgumentError(f"expected a gradient of shape {list(expected)}; got {list(found)}")
     return [lay_windows(*axis) for axis in zip(x_shape, attrs["ksize"], steps_of(attrs), strict=True)]
 
 
 # --- kernels
 
 
-def _fold(xp: Any, function: Any, x: Any, axes: Sequence[Axis], out: Any) -> Any:
+def _fold(function: Any, x: Any, axes: Sequence[Axis], out: Any, new: New) -> None:
     """``function`` over the elements of every window of the padded ``x``, one axis after the other, into
     ``out``.
     """
@@ -99,16 +101,15 @@ def _fold(xp: Any, function: Any, x: Any, axes: Sequence[Axis], out: Any) -> Any
         out[...] = x
     for d in folded:
         first, *rest = [x[(slice(None),) * d + (axes[d].at(t),)] for t in range(axes[d].taps)]
-        total = out if d == folded[-1] else None
         if not rest:
             x = first
-            if total is not None:
-                total[...] = first
+            if d == folded[-1]:
+                out[...] = first
             continue
-        x = function(first, rest[0], out=total)
+        x = out if d == folded[-1] else new(first.shape, first.dtype)
+        function(first, rest[0], out=x)
         for part in rest[1:]:
             function(x, part, out=x)
-    return out
 
 
 def lowest(dtype: Any) -> Any:
@@ -117,61 +118,69 @@ def lowest(dtype: Any) -> Any:
 
 
 def _max_pool(
-    xp: Any, input: Any, ksize: Any, strides: Any, padding: str, explicit_paddings: Any = (), out: Any = None
-) -> Any:
-    axes = pool_axes(
-        input.shape, ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings
-    )
-    out = xp.empty([a.outputs for a in axes], input.dtype) if out is None else out
-    return _fold(xp, xp.maximum, pad(xp, input, axes, input.dtype, lowest(input.dtype), 0), axes, out)
+    xp: Any, input: Any, ksize: Any, strides: Any, padding: str, explicit_paddings: Any = (), out: Any = None,
+    workspace: Any = None,
+) -> Any:  # fmt: skip
+    attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
+    axes = pool_axes(input.shape, **attrs)
+    out, new = xp.empty([a.outputs for a in axes], input.dtype) if out is None else out, begin(xp, workspace)
+    _fold(xp.maximum, pad(input, axes, input.dtype, lowest(input.dtype), new), axes, out, new)
+    return out
 
 
-def _first_maxima(xp: Any, x: Any, y: Any, axes: Sequence[Axis]) -> Iterator[tuple[tuple[slice, ...], Any]]:
-    """For each tap where it lies, and in which windows it is the first that has the window's maximum."""
-    x = pad(xp, x, axes, x.dtype, lowest(x.dtype), 0)
-    free = xp.ones(y.shape, bool)
-    for _, where in taps_of(axes):
-        hit = xp.equal(x[where], y)
-        hit &= free
-        free ^= hit
-        yield where, hit
+def _ranks(xp: Any, x: Any, y: Any, parts: Iterable[WindowPart], taps: int, new: New) -> Any:
+    """For each window which tap is the first that has its maximum ``y``: the last of ``taps`` is 1, the one
+    before 2. 0 if none is equal to it, as none is to a NaN.
+    """
+    ranks, room = (new(y.shape, np.min_scalar_type(taps)) for _ in range(2))
+    ranks[...] = 0
+    for windows, seen in parts:
+        rank = room[windows]
+        for number, where in seen.items():
+            xp.equal(x[where], y[windows], out=rank)
+            rank *= taps - number
+            xp.maximum(ranks[windows], rank, out=ranks[windows])
+    return ranks
 
 
 def _max_pool_grad(
     xp: Any, orig_input: Any, orig_output: Any, grad: Any, ksize: Any, strides: Any, padding: str,
-    explicit_paddings: Any = (), out: Any = None,
+    explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
-    axes = pool_axes(orig_input.shape, orig_output, grad, **attrs)
-    out = xp.empty(orig_input.shape, grad.dtype) if out is None else out
-    fits = all(a.padded == a.length for a in axes)
-    total = out if fits else xp.empty([a.padded for a in axes], grad.dtype)
-    apart = all(a.stride >= a.taps for a in axes)  # no element is in two windows
-    if not all(a.stride == a.taps and a.outputs * a.stride == a.padded for a in axes):
-        total[...] = 0  # some element is in no window, or in several
-    for where, hit in _first_maxima(xp, orig_input, orig_output, axes):
-        if apart:
-            xp.multiply(grad, hit, out=total[where])
-        else:
-            total[where] += grad * hit
-    if not fits:
-        out[...] = total[tuple(a.inner for a in axes)]
+    axes = tuple(pool_axes(orig_input.shape, orig_output.shape, grad.shape, **attrs))
+    out, new = xp.empty(orig_input.shape, grad.dtype) if out is None else out, begin(xp, workspace)
+    taps, bits = math.prod([a.taps for a in axes]), f"u{grad.itemsize}"
+    ranks = _ranks(xp, orig_input, orig_output, window_parts(axes), taps, new)
+    given = new(grad.shape, bits)
+    out[...] = 0
+    for windows, elements in element_parts(axes):
+        for where, users in elements:
+            for i, number in users:
+                part = given[windows[i]]
+                xp.equal(ranks[windows[i]], taps - number, out=part)
+                part *= grad[windows[i]].view(bits)  # floats would give NaN for an infinity times 0
+                out[where] += part.view(grad.dtype)
     return out
 
 
 def _max_pool_grad_grad(
     xp: Any, orig_input: Any, orig_output: Any, grad: Any, ksize: Any, strides: Any, padding: str,
-    explicit_paddings: Any = (), out: Any = None,
+    explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
-    axes = pool_axes(orig_input.shape, orig_output, **attrs)
+    axes = tuple(pool_axes(orig_input.shape, orig_output.shape, **attrs))
     if grad.shape != orig_input.shape:
         raise InvalidArgumentError(f"grad: expected shape {list(orig_input.shape)}; got {list(grad.shape)}")
-    out = xp.empty(orig_output.shape, grad.dtype) if out is None else out
+    out, new = xp.empty(orig_output.shape, grad.dtype) if out is None else out, begin(xp, workspace)
+    taps = math.prod([a.taps for a in axes])
+    ranks = _ranks(xp, orig_input, orig_output, window_parts(axes), taps, new)
+    is_here = new(orig_output.shape, np.bool_)
     out[...] = 0
-    padded = pad(xp, grad, axes, grad.dtype, 0, 0)
-    for where, hit in _first_maxima(xp, orig_input, orig_output, axes):
-        out += padded[where] * hit
+    for windows, seen in window_parts(axes):
+        for number, where in seen.items():
+            xp.equal(ranks[windows], taps - number, out=is_here[windows])
+            xp.copyto(out[windows], grad[where], where=is_here[windows])
     return out
 
 
@@ -186,30 +195,34 @@ def _counts(xp: Any, axes: Sequence[Axis], dtype: Any) -> Any:
     return counts
 
 
-def _average_pool(xp: Any, value: Any, ksize: Any, strides: Any, padding: str, out: Any = None) -> Any:
+def _average_pool(
+    xp: Any, value: Any, ksize: Any, strides: Any, padding: str, out: Any = None, workspace: Any = None
+) -> Any:
     axes = pool_axes(value.shape, ksize=ksize, strides=strides, padding=padding)
     dtype = np.dtype(np.float32) if value.dtype.itemsize == 2 else value.dtype
-    out = xp.empty([a.outputs for a in axes], value.dtype) if out is None else out
-    total = out if dtype == value.dtype else xp.empty(out.shape, dtype)
-    _fold(xp, xp.add, pad(xp, value, axes, dtype, 0, 0), axes, total)
+    out, new = xp.empty([a.outputs for a in axes], value.dtype) if out is None else out, begin(xp, workspace)
+    total = out if dtype == value.dtype else new(out.shape, dtype)
+    _fold(xp.add, pad(value, axes, dtype, 0, new), axes, total, new)
     out[...] = xp.divide(total, _counts(xp, axes, dtype), out=total)
     return out
 
 
 def _average_pool_grad(
-    xp: Any, orig_input_shape: Any, grad: Any, ksize: Any, strides: Any, padding: str, out: Any = None
-) -> Any:
-    axes = pool_axes(orig_input_shape, grad, ksize=ksize, strides=strides, padding=padding)
+    xp: Any, orig_input_shape: Any, grad: Any, ksize: Any, strides: Any, padding: str, out: Any = None,
+    workspace: Any = None,
+) -> Any:  # fmt: skip
+    axes = pool_axes(orig_input_shape, grad.shape, ksize=ksize, strides=strides, padding=padding)
     dtype = np.dtype(np.float32) if grad.dtype.itemsize == 2 else grad.dtype
-    spread = grad / _counts(xp, axes, dtype)
+    out, new = xp.empty(orig_input_shape, grad.dtype) if out is None else out, begin(xp, workspace)
+    spread = xp.divide(grad, _counts(xp, axes, dtype), out=new(grad.shape, dtype))
     for d, a in enumerate(axes):
         if a.taps == a.stride == 1:
             continue
-        total = xp.zeros((*spread.shape[:d], a.padded, *spread.shape[d + 1 :]), dtype)
+        total = new((*spread.shape[:d], a.padded, *spread.shape[d + 1 :]), dtype)
+        total[...] = 0
         for tap in range(a.taps):
             total[(slice(None),) * d + (a.at(tap),)] += spread
         spread = total[(slice(None),) * d + (a.inner,)]
-    out = xp.empty(orig_input_shape, grad.dtype) if out is None else out
     out[...] = spread
     return out
 

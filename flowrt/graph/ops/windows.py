@@ -194,17 +194,15 @@ def begin(xp: Any, workspace: Any) -> New:
     return new
 
 
-def pad(xp: Any, x: Any, axes: Sequence[Axis], dtype: Any, value: Any = 0, first: int = 1) -> Any:
-    """``x`` with its dimensions from ``first`` on, those of ``axes``, padded with ``value``.
-
-    Returns ``x`` itself where there is nothing to pad or convert.
+def pad(x: Any, axes: Sequence[Axis], dtype: Any, value: Any, new: New) -> Any:
+    """``x``, whose dimensions ``axes`` are, padded with ``value``; itself where there is nothing to pad or
+    convert.
     """
     if x.dtype == dtype and all(a.padded == a.length for a in axes):
         return x
-    padded = xp.full(
-        (*x.shape[:first], *(a.padded for a in axes), *x.shape[first + len(axes) :]), value, dtype
-    )
-    padded[(*[slice(None)] * first, *(a.inner for a in axes))] = x
+    padded = new(tuple([a.padded for a in axes]), dtype)
+    padded[...] = value
+    padded[tuple([a.inner for a in axes])] = x
     return padded
 
 
