@@ -30,15 +30,20 @@ from flowrt.executor.compiled_body import (
     compiled_block,
     compiled_branches,
     iterations_of,
+    list_of_lists,
     may_be_compiled,
     row_list,
 )
 from flowrt.executor.control import Branches, Frame, Loop, has_loop
+from flowrt.executor.copies import clear_call
 from flowrt.executor.cost import CALL_SECONDS
 from flowrt.executor.indexed_rows import indexed_lists
 from flowrt.executor.iterated_program import IteratedProgram, iterated_program
+from flowrt.executor.list_rows import PushedRows, StackedRows, is_elsewhere
 from flowrt.executor.loop_layout import compiled
-from flowrt.executor.open_lists import ListBinder, OpenList, open_lists
+from flowrt.executor.nested_lists import nested_lists
+from flowrt.executor.nested_rows import NoElements, TakenLists, is_inner_list
+from flowrt.executor.open_lists import ListBinder, OpenList, OpenListBinder, open_lists
 from flowrt.executor.pace import Pace
 from flowrt.executor.program import Segment, segment_of
 from flowrt.executor.relocation import Relocation
@@ -100,7 +105,7 @@ def bind_control(
             _bind_iterated(node, program, mover, strand, inputs, outputs)
             return
     if node.op.name == "_Loop":
-        _bind_loop(node, mover, strand, inputs, outputs, functions, frame, compiles, trips)
+        _bind_loop(node, mover, strand, tensors, functions, frame, compiles, trips)
     else:
         _bind_branches(node, mover, strand, inputs, outputs, functions, frame, compiles)
 
@@ -167,16 +172,19 @@ def _bind_loop(
     node: Node,
     mover: _Mover,
     strand: Strand,
-    inputs: Sequence[Operand],
-    outputs: Sequence[Operand],
+    tensors: BoundTensors,
     functions: Sequence[Bind],
     frame: Frame | None,
     compiles: bool,
     trips: int | None,
 ) -> None:
+    inputs, outputs = tensors.inputs(node), tensors.outputs(node)
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
     strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
-    mover.move(strand, initial, outputs, [False] * len(outputs))
+    pairs = list(zip(initial, outputs, strict=True))
+    begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
+    moved = [(i, o) for i, o in pairs if o.slot not in begun]
+    mover.move(strand, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
     slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
     lists = open_lists(node, slots) if mover.device.executor.computes else {}
     own_frame = Frame(frame, node.attrs.get("_site", node.name))
@@ -184,8 +192,13 @@ def _bind_loop(
     def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
         return functions[0]([*outputs, *invariant], outputs, own_frame, lists)
 
-    body = _compiled_body(node, mover, strand, outputs, invariant, bind, lists) if compiles else None
-    if body is None:
+    body = _compiled_body(node, mover, strand, outputs, invariant, bind, lists, begun) if compiles else None
+    if begun and (body is None or body.block is None):
+        strand.emit(node, is_elsewhere)
+        return
+    if body is not None:
+        _place_inner(node, strand, tensors, body.inner)
+    else:
         body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
     for opened in body.lists:
         strand.emit(node, opened.open(mover.registers))
@@ -200,6 +213,16 @@ def _bind_loop(
     strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
     for opened in body.lists:
         strand.emit(node, opened.close(mover.registers))
+
+
+def _place_inner(node: Node, strand: Strand, tensors: BoundTensors, inner: Mapping[int, StackedRows]) -> None:
+    """Say of the lists that are parts of other lists which rows they are; where they begin empty, do so."""
+    for k, output in enumerate(tensors.outputs(node)):
+        rows = None if output.slot is None else inner.get(output.slot)
+        if rows is not None:
+            tensors.place(node, k, Operand(rows, None, output.text))
+        if isinstance(rows, PushedRows):
+            strand.emit(node, *clear_call(rows.length))
 
 
 class _Counter:
@@ -219,19 +242,21 @@ class _Counter:
 
 class _Body(NamedTuple):
     """A loop's body, bound: where its predicate is and how it is read, the lists that are open, and how often
-    it runs between two pauses; and as machine code, where nothing else has to be done around the loop.
+    it runs between two pauses; as machine code, where nothing else has to be done around the loop; and by
+    their registers the lists that are parts of open ones.
     """
 
     segments: tuple[Segment, ...]
     predicate: Operand
     goes_on: Callable[[], Any]
-    lists: Sequence[ListBinder]
+    lists: Sequence[OpenListBinder]
     iterations: int
     block: Block | None = None
+    inner: Mapping[int, StackedRows] = {}
 
 
 def _body(
-    mover: _Mover, outputs: Sequence[Operand], function: BoundFunction, lists: Sequence[ListBinder]
+    mover: _Mover, outputs: Sequence[Operand], function: BoundFunction, lists: Sequence[OpenListBinder]
 ) -> _Body:
     strand, (again, *results) = function.strand, function.results
     mover.move(strand, results, outputs, function.is_read[1:])
@@ -251,27 +276,41 @@ def _compiled_body(
     invariant: Sequence[Operand],
     bind: BindBody,
     lists: Mapping[str, OpenList],
+    begun: Mapping[int, NoElements | TakenLists],
 ) -> _Body | None:
-    """The body that makes all iterations in machine code; None if it is more than that."""
+    """The body that makes all iterations in machine code; None if it is more than that. ``begun``: by their
+    registers, what the lists begin as that are parts of others.
+    """
     slots = {k: o.slot for k, o in enumerate([*outputs, *invariant]) if o.slot is not None}
     lists = {**lists, **indexed_lists(node, slots)}
-    if not may_be_compiled(node.attrs["body"], lists):
+    nested = nested_lists(node, {k: slot for k, slot in slots.items() if k < len(outputs)})
+    if not may_be_compiled(node.attrs["body"], lists, nested):
         return None
     rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}
+    rows.update({name: list_of_lists(opened, mover.device) for name, opened in nested.changed.items()})
+    inner = {one.slot: one for one in rows.values() if isinstance(one, StackedRows) and one.slot in begun}
+    for slot, one in inner.items():
+        begun[slot].hand_to(one)
+    around = [one for one in rows.values() if one.slot not in inner]
+    empty = {name: NoElements(source) for name, source in nested.empty.items()}
     n_lines = len(strand.lines)
     moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
-    body = _body(mover, outputs, bind(moved.operands, rows), list(rows.values()))
+    body = _body(mover, outputs, bind(moved.operands, {**rows, **empty}), around)
     block = None if body.predicate.slot is not None else compiled_block(body.segments)
     if block is None or not block.parts:
         del strand.lines[n_lines:]  # it is bound anew
         return None
-    made = iterations_of(node, block, body.predicate.value, list(rows.values()))
+    made = iterations_of(node, block, body.predicate.value)
     relocate = moved.bind([made.call], mover.registers)
     if relocate is not None:
         strand.emit(node, relocate)
-    is_whole = relocate is None and not rows
+    is_whole = relocate is None and not around
     return body._replace(
-        segments=(made.segment,), goes_on=made.goes_on, iterations=1, block=block if is_whole else None
+        segments=(made.segment,),
+        goes_on=made.goes_on,
+        iterations=1,
+        block=block if is_whole else None,
+        inner=inner,
     )
 
 

@@ -17,7 +17,6 @@ import numpy as np
 from flowrt.device.call_program import (
     LEFT,
     PAUSED_AT,
-    START,
     Choose,
     Guarded,
     Part,
@@ -30,12 +29,14 @@ from flowrt.device.call_sequence import Call, Table
 from flowrt.device.device import Device
 from flowrt.device.host_call import LoopCall
 from flowrt.device.loops import DTYPES
-from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.errors import OpError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.copies import compiled_form
 from flowrt.executor.indexed_rows import AddedRows, ReadRows, SetRows
 from flowrt.executor.iterated_program import is_scalar_loop
-from flowrt.executor.list_rows import PushedRows, RowList, TakenRows
+from flowrt.executor.list_rows import PushedRows, RowList, StackedRows, TakenRows
+from flowrt.executor.nested_lists import NO_LISTS, NestedLists
+from flowrt.executor.nested_rows import PushedLists, TakenLists
 from flowrt.executor.open_lists import OpenList
 from flowrt.executor.pace import Pace
 from flowrt.executor.places import nbytes_of
@@ -58,17 +59,20 @@ FIRST_NS = 1e5
 """Estimated time of the first call."""
 
 
-def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList]) -> bool:
-    """Whether a loop's body, whose open ``lists`` go by the names of who changes them, may be machine code
-    alone: by what is known before it is bound.
+def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList], nested: NestedLists = NO_LISTS) -> bool:
+    """Whether a loop's body may be machine code alone, by what is known before it is bound. Its open
+    ``lists`` go by the names of who changes them; lists of lists are ``nested``.
     """
-    are_calls = all(node.name in lists or _may_be_call(body, node) for node in body)
+    known = [lists, nested.changed, nested.empty]
+    are_calls = all(any(node.name in n for n in known) or _may_be_call(body, node, nested) for node in body)
     return are_calls and all(_has_rows(body, opened) for opened in lists.values())
 
 
-def _may_be_call(body: Subgraph, node: Node) -> bool:
+def _may_be_call(body: Subgraph, node: Node, nested: NestedLists) -> bool:
     if "group" in node.attrs:
         return True
+    if node.name in nested.inner:
+        return may_be_compiled(node.attrs["body"], *nested.inner[node.name])
     if node.op.effect is Effect.NESTED:
         functions = owned_subgraphs(node.attrs)
         return is_scalar_loop(node) or all(may_be_compiled(function, {}) for function in functions)
@@ -97,6 +101,11 @@ def row_list(opened: OpenList, device: Device) -> RowList:
     """The list, to be bound as ``opened`` would be."""
     make, _ = ROW_LISTS[opened.node.op.name]
     return make(opened, device)
+
+
+def list_of_lists(opened: OpenList, device: Device) -> StackedRows:
+    """The same for a list of lists."""
+    return (PushedLists if opened.is_pushed else TakenLists)(opened, device)
 
 
 class Repair(NamedTuple):
@@ -210,18 +219,18 @@ class Iterations(NamedTuple):
     goes_on: Callable[[], int]
 
 
-def iterations_of(node: Node, block: Block, again: Array, lists: Sequence[RowList]) -> Iterations:
+def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
     """The iterations of the loop ``node``, whose body is ``block``, while ``again``, a bool, is true."""
     table = program_of((Repeat(None, again, block.parts),))
     function = walker().call
     words = table.words.data  # looked at in 40 ns, an array's element in 100
     goes_on = partial(words.__getitem__, PAUSED_AT)
-    iterate = _along_rows(function, table, words, lists) if lists else _iterating(function, table, words)
+    iterate = _iterating(function, table, words)
     if any(block.aftermath):
         iterate = _looking(iterate, block.aftermath)
     first = max(1, int(FIRST_NS / table.nanoseconds))
     segment = segment_of([(Pace(iterate, goes_on, first), ())], [node])
-    return Iterations(segment, (function, (table, first, first)), goes_on)
+    return Iterations(segment, (function, (table, 0, first)), goes_on)
 
 
 def _looking(iterate: Callable[[int], int], aftermath: Aftermath) -> Callable[[int], int]:
@@ -238,32 +247,12 @@ def _looking(iterate: Callable[[int], int], aftermath: Aftermath) -> Callable[[i
 
 
 def _iterating(function: LoopCall, table: Table, words: memoryview) -> Callable[[int], int]:
-    """``function`` on ``table``, for so many iterations; it returns how many were made."""
-
-    def iterate(count: int) -> int:
-        function(table, count, count)
-        return count - words[LEFT]
-
-    return iterate
-
-
-def _along_rows(
-    function: LoopCall, table: Table, words: memoryview, lists: Sequence[RowList]
-) -> Callable[[int], int]:
-    """As `_iterating`, with rows for as many rounds of the outermost loop as there can be, but not for more.
-
-    Raises `InvalidArgumentError` where an element is to be taken from an empty list.
+    """``function`` on ``table``, for so many iterations; it returns how many were made, 1 where the first of
+    them was not finished.
     """
 
     def iterate(count: int) -> int:
-        rounds = min([rows.room(count) for rows in lists])
-        if not rounds and words[PAUSED_AT] <= START:
-            raise InvalidArgumentError("expected a list with elements; got an empty one")
-        for rows in lists:
-            rows.begin(rounds)
-        function(table, max(1, rounds), count)  # the rest of a round that has its rows needs no more
-        for rows in lists:
-            rows.end()
-        return count - words[LEFT]
+        function(table, 0, count)
+        return max(1, count - words[LEFT])
 
     return iterate

@@ -65,15 +65,8 @@ class IndexedRows(RowList):
 
     _value: TensorList
     """The list, before the loop."""
-
-    def room(self, limit: int) -> int:
-        return limit
-
-    def begin(self, count: int) -> None:
-        """All rows are there."""
-
-    def end(self) -> None:
-        """Nor does their number change."""
+    _words: Array
+    """The table of the copy from or to a row."""
 
     def _copy(self, make: Callable[[str], str], index: Array, row: Array, *more: int) -> Call:
         """The copy of a row; `open` sets where the rows are, and how many."""

@@ -2,28 +2,33 @@
 
 A list that a loop only pushes onto, or only takes from, changes in place (`open_lists`). A loop that pushes
 writes into new rows, one behind the other; one that takes elements reads them backwards. No row is an array
-of its own unless somebody asks for one. There are rows for a part of the iterations at a time.
+of its own unless somebody asks for one. Where there is no room for another row, machine code pauses, and goes
+on when there is more. What is in lists that are in lists is in `flowrt.executor.nested_rows`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from typing import Any, final
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
-from flowrt.device.call_sequence import advancing, in_sequence
+from flowrt import dtypes
+from flowrt.device.call_sequence import Call
 from flowrt.device.device import Device
+from flowrt.device.row_stacks import END, STATUS, TOP, pushing, taking
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.copies import copy_call
-from flowrt.executor.open_lists import SLAB_BYTES, OpenList
+from flowrt.executor.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
+from flowrt.executor.small_calls import run_or_repair
 from flowrt.executor.strand import Strand
 from flowrt.graph.node import static_shape
+from flowrt.graph.ops.tensor_lists import check_dtype
 from flowrt.graph.shapes import format_shape
-from flowrt.graph.tensor_list import TensorList
+from flowrt.graph.tensor_list import ListSpec, TensorList
 
 Array = np.ndarray[Any, Any]
 
@@ -47,13 +52,15 @@ class RowList(ABC):
         self._opened, self._device = opened, device
         self._like: Array = np.empty(0)
         """A row's like."""
-        self._words: Array = np.empty(1, np.int64)
-        """The table of the copy from or to a row; the first says where the row is."""
 
     @property
-    def _place(self) -> int:
-        """Where the loop is in the rows."""
-        return int(self._words[0])
+    def spec(self) -> ListSpec:
+        return self._opened.spec
+
+    @property
+    def slot(self) -> int:
+        """The register of the list."""
+        return self._opened.slot
 
     @abstractmethod
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
@@ -67,21 +74,38 @@ class RowList(ABC):
     def close(self, registers: list[Any]) -> Callable[[], None]:
         """Behind it: put it there."""
 
-    @abstractmethod
-    def room(self, limit: int) -> int:
-        """For how many iterations, of ``limit``, there can be rows."""
 
-    @abstractmethod
-    def begin(self, count: int) -> None:
-        """Have rows for ``count`` iterations."""
+class StackedRows(RowList):
+    """A list that changes at its end."""
 
-    @abstractmethod
-    def end(self) -> None:
-        """Note how many of them there were."""
+    _call: Call
+    """Pushes a row, or takes one."""
+    _words: Array
+    """Its table's."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self.length: Array = np.zeros((), np.int64)
+        """Elements of the list, as machine code counts them."""
+
+    def _emit(
+        self, strand: Strand, call: Call, repair: Callable[[], None], operands: Sequence[Operand], text: str
+    ) -> None:
+        """Emit ``call``, with ``repair()`` for what it cannot do."""
+        function, (table, *_) = self._call = call
+        self._words = table.words
+        status = table.words[STATUS : STATUS + 1].data
+        strand.emit_line(
+            self._opened.node, run_or_repair, (function, call[1], status, repair), operands, text
+        )
+
+    def _repeat(self) -> None:
+        """What the call was to do."""
+        function, arguments = self._call
+        function(*arguments)
 
 
-@final
-class PushedRows(RowList):
+class PushedRows(StackedRows):
     """A list that is pushed onto."""
 
     def __init__(self, opened: OpenList, device: Device) -> None:
@@ -89,32 +113,46 @@ class PushedRows(RowList):
         self._size = 1
         """Rows of the next piece."""
         self._pieces: list[Array] = []
-        self._left = 0
-        """Rows of the last piece that are still free."""
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
-        node = self._opened.node
-        operands = [tensors[ref] for ref in node.inputs[:2]]
-        tensors.place(node, 0, operands[0])
+        operands = [tensors[ref] for ref in self._opened.node.inputs[:2]]
+        tensors.place(self._opened.node, 0, operands[0])
         if operands[1].slot is not None:
-            strand.emit(node, is_elsewhere)
-            return
-        self._like = np.empty_like(operands[1].value, order="C")
-        copy = copy_call(self._like, operands[1].value)
-        table = copy[1][0]
-        self._words = table.words[1:]
+            strand.emit(self._opened.node, is_elsewhere)
+        else:
+            self._bind_push(strand, operands, operands[1].value)
+
+    def _bind_push(self, strand: Strand, operands: Sequence[Operand], value: Array) -> None:
+        self._like = np.empty_like(value, order="C")
         self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
-        call = in_sequence([copy, advancing(table, 1, self._like.nbytes)])
-        strand.emit_line(node, *call, operands, operands[0].text)
+        if not value.flags.c_contiguous:
+            strand.emit(self._opened.node, *copy_call(self._like, value))
+            value = self._like
+        self._emit(strand, pushing(value, self.length), self._grow_and_push, operands, operands[0].text)
+
+    def begin(self) -> None:
+        """Have no elements."""
+        self._pieces = []
+        self._grow()
+        self.length[...] = 0
+
+    def _grow(self) -> None:
+        """Have room for more rows."""
+        rows = self._device.empty((self._size, *self._like.shape), self._like.dtype)
+        self._pieces.append(rows)
+        self._words[TOP] = rows.ctypes.data
+        self._words[END] = rows.ctypes.data + rows.nbytes
+        self._size = max(1, min(2 * self._size, self._most))
+
+    def _grow_and_push(self) -> None:
+        self._grow()
+        self._repeat()
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
-        def open() -> None:
-            self._pieces, self._left = [], 0
-
-        return open
+        return self.begin
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot, spec = self._opened.slot, self._opened.spec
+        slot, spec = self._opened.slot, self.spec
 
         def close() -> None:
             pieces = self._filled()
@@ -127,12 +165,18 @@ class PushedRows(RowList):
 
         return close
 
+    def finished(self) -> Any:
+        """All rows, in the place of an array of them. The next list may have as many."""
+        return self._joined(self._filled())
+
     def _filled(self) -> list[Array]:
         """The pieces, without free rows. The next list may have as many."""
-        pieces, self._pieces = self._pieces, []
-        if pieces:
-            pieces[-1] = pieces[-1][: len(pieces[-1]) - self._left]
-            self._size = max(1, min(sum(map(len, pieces)), self._most))
+        *pieces, last = self._pieces
+        free = (int(self._words[END]) - int(self._words[TOP])) // self._like.nbytes
+        if free < len(last):
+            pieces.append(last[: len(last) - free])
+        self._pieces = []
+        self._size = max(1, min(sum(map(len, pieces)), self._most))
         return pieces
 
     def _joined(self, pieces: list[Array]) -> Array:
@@ -140,91 +184,96 @@ class PushedRows(RowList):
         if len(pieces) == 1:
             return pieces[0]
         rows = self._device.empty((sum(map(len, pieces)), *self._like.shape), self._like.dtype)
-        return np.concatenate(pieces, out=rows)
+        return np.concatenate(pieces, out=rows) if pieces else rows
 
     @property
     def _most(self) -> int:
         """Rows of a piece."""
         return MAX_PIECE // self._like.nbytes
 
-    def room(self, limit: int) -> int:
-        return min(limit, self._left or self._size)
 
-    def begin(self, count: int) -> None:
-        if not self._left:
-            self._pieces.append(self._device.empty((self._size, *self._like.shape), self._like.dtype))
-            self._left = self._size
-            self._size = max(1, min(2 * self._size, self._most))
-        self._words[0] = self._end - self._left * self._like.nbytes
-
-    def end(self) -> None:
-        self._left = (self._end - self._place) // self._like.nbytes
-
-    @property
-    def _end(self) -> int:
-        """Where the last piece ends."""
-        return self._pieces[-1].ctypes.data + self._pieces[-1].nbytes
+_NOTHING: Array = np.zeros((), np.int64)
 
 
-@final
-class TakenRows(RowList):
+class TakenRows(StackedRows):
     """A list from which the last element is taken again and again."""
 
     def __init__(self, opened: OpenList, device: Device) -> None:
         super().__init__(opened, device)
-        self._rows: Array = np.empty(0)
-        self._left = 0
+        self._rows: Any = ()
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
         node, spec = self._opened.node, self._opened.node.outputs[1]
-        handle = tensors[node.inputs[0]]
-        self._like = element = np.empty(static_shape(spec), spec.dtype.np)
-        tensors.place(node, 0, handle)
-        tensors.place(node, 1, Operand(element, None, f"{handle.text}[-1]"))
-        copy = copy_call(element, np.empty_like(element))
-        table = copy[1][0]
-        self._words = table.words
-        call = in_sequence([copy, advancing(table, 0, -element.nbytes)])
-        strand.emit_line(node, *call, [handle], f"{handle.text}[-1]")
+        element = np.empty(static_shape(spec), spec.dtype.np)
+        text = f"{tensors[node.inputs[0]].text}[-1]"
+        tensors.place(node, 1, Operand(element, None, text))
+        self._bind_take(strand, tensors, taking(element, self.length, _NOTHING), element)
+
+    def _bind_take(self, strand: Strand, tensors: BoundTensors, call: Call, element: Array) -> None:
+        handle = tensors[self._opened.node.inputs[0]]
+        self._like = element
+        tensors.place(self._opened.node, 0, handle)
+        self._emit(strand, call, self._refuse, [handle], f"{handle.text}[-1]")
+
+    def _refuse(self) -> None:
+        raise InvalidArgumentError(NO_ELEMENTS)
+
+    def begin(self, rows: Any) -> None:
+        """Take from ``rows``. The list on their top has no elements yet."""
+        self._rows = rows
+        self._words[TOP] = rows.ctypes.data + rows.nbytes
+        self.length[...] = 0
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot
 
         def open() -> None:
-            value = registers[slot]
-            self._left = value.length
-            if value.length:
-                self._rows = rows_of(value, self._like)
+            self.begin(self.rows_of([registers[slot]]))
+            self.length[...] = registers[slot].length
 
         return open
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot, spec = self._opened.slot, self._opened.spec
+        slot, spec = self._opened.slot, self.spec
 
         def close() -> None:
-            left = self._rows[: self._left]
-            registers[slot] = TensorList.of_rows(spec, left) if self._left else TensorList(spec)
-            self._rows = left[:0]
+            left = int(self.length)
+            registers[slot] = TensorList.of_rows(spec, self._rows[:left]) if left else TensorList(spec)
+            self.end()
 
         return close
 
-    def room(self, limit: int) -> int:
-        return min(limit, self._left)
-
-    def begin(self, count: int) -> None:
-        self._words[0] = self._last
-
     def end(self) -> None:
-        self._left -= (self._last - self._place) // self._like.nbytes
+        """Let go of the rows."""
+        self._rows = ()
 
-    @property
-    def _last(self) -> int:
-        """Where the last row that is left is."""
-        return self._rows.ctypes.data + (self._left - 1) * self._like.nbytes
+    def rows_of(self, values: Sequence[TensorList]) -> Any:
+        """The elements of ``values``, one behind the other, as rows. Raises `InvalidArgumentError` or
+        `DTypeError` if one is none.
+        """
+        found = [rows_of(value, self._like) for value in values]
+        return found[0] if len(found) == 1 else np.concatenate([self._like[None][:0], *found])
+
+    def suits(self, rows: Any) -> bool:
+        """Whether elements can be taken from ``rows`` as they are."""
+        like = self._like
+        return (
+            isinstance(rows, np.ndarray)
+            and (rows.dtype, rows.shape[1:]) == (like.dtype, like.shape)
+            and rows.flags.c_contiguous
+        )
+
+    def skip(self) -> None:
+        """Leave out what is left of the list on the top."""
+        self._words[TOP] -= int(self.length) * self._like.nbytes
+        self.length[...] = 0
 
 
 def rows_of(value: TensorList, like: Array) -> Array:
-    """The elements of ``value``, each ``like`` this one, as rows. Raises `InvalidArgumentError`."""
+    """The elements of ``value``, each ``like`` this one, as rows. Raises `InvalidArgumentError` where one is
+    not, `DTypeError`.
+    """
+    check_dtype(value, dtypes.as_dtype(like.dtype))
     rows = value.rows
     if rows is None:
         zeros = np.zeros_like(like)  # what is not set counts as

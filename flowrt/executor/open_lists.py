@@ -16,22 +16,30 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.device.device import Device
+from flowrt.errors import InvalidArgumentError
 from flowrt.executor.arguments import Operand
 from flowrt.executor.bound_tensors import BoundTensors
 from flowrt.executor.strand import Strand
 from flowrt.executor.swapping import Arrivals, swapped
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.tensor_lists import RESTORES, SWAPS
+from flowrt.graph.ops.tensor_lists import RESTORES, SWAPS, check_dtype
 from flowrt.graph.shapes import is_static
 from flowrt.graph.tensor_list import ListSpec, TensorList
 
+NO_ELEMENTS = "expected a list with elements; got an empty one"
+"""What is said where an element is to be taken from it."""
+
 
 class ListBinder(Protocol):
-    """A list that is open while a loop runs, in place of the list value in a register."""
+    """What binds an operation on lists in a loop's body, in place of its kernel."""
 
     def bind(self, strand: Strand, tensors: BoundTensors) -> None:
-        """Emit the instruction of the operation that changes it, and say where its outputs are."""
+        """Emit the operation's instruction, and say where its outputs are."""
+
+
+class OpenListBinder(ListBinder, Protocol):
+    """The same of a list that is open while a loop runs, in place of the list value in a register."""
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
         """Open it, in front of the loop."""
@@ -51,9 +59,14 @@ class OpenList(NamedTuple):
         return self.node.op.name == "TensorListPushBack"
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
-        """Make the list value in the register a list of its elements."""
-        slot = self.slot
-        return lambda: registers.__setitem__(slot, registers[slot].kept())
+        """Make the list value in the register a list of its elements. Raises `DTypeError`."""
+        slot, dtype = self.slot, self.spec.dtype
+
+        def open() -> None:
+            check_dtype(registers[slot], dtype)
+            registers[slot] = registers[slot].kept()
+
+        return open
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         """Make it a list value again."""
@@ -124,7 +137,10 @@ class OpenList(NamedTuple):
         take = Arrivals().pop if self._swaps(tensors.device) else list.pop
 
         def pop() -> None:
-            value = take(registers[slot])
+            try:
+                value = take(registers[slot])
+            except IndexError:
+                raise InvalidArgumentError(NO_ELEMENTS) from None
             registers[target] = xp.zeros(spec.shape, spec.dtype.np) if value is None else value
 
         return pop
@@ -161,7 +177,7 @@ def open_lists(loop: Node, slots: dict[int, int]) -> dict[str, OpenList]:
         node = changed_by(body, position, readers)
         if node is None:
             continue
-        is_push = _is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
+        is_push = is_unlimited_push(node) and body.spec(node.inputs[1]).dtype is not dtypes.variant
         is_pop = node.op.name == "TensorListPopBack" and _is_plain(node.outputs[1])
         if is_push or is_pop:
             found[node.name] = OpenList(node, slot)
@@ -182,7 +198,7 @@ def changed_by(body: Subgraph, position: int, readers: Mapping[str, Sequence[str
     return node if is_linear and is_once else None
 
 
-def _is_unlimited_push(node: Node) -> bool:
+def is_unlimited_push(node: Node) -> bool:
     """Whether it is a gradient that pushes: onto a list without a greatest length, or what was taken."""
     marks = ("_stack", RESTORES, SWAPS)
     return node.op.name == "TensorListPushBack" and not node.attrs.keys().isdisjoint(marks)

@@ -21,8 +21,15 @@ MAX_DEPTH = 3
 class RandomNest:
     """A nest from ``seed``: of scalars alone in one of three, else of small tensors too."""
 
-    def __init__(self, seed: int) -> None:
-        self._seed = seed
+    def __init__(self, seed: int, has_branches: bool = True) -> None:
+        self._seed, self._has_branches = seed, has_branches
+
+    def build_gradient(self) -> tuple[list[Any], dict[Any, Any]]:
+        """As `build`, and the gradients of what is a float by what was one; they may become large."""
+        fetches, feeds = self.build()
+        wanted = [x for x in fetches if x.dtype.is_floating]
+        found = tf.gradients(wanted, self._floats) if wanted else []
+        return [*fetches, *[g for g in found if g is not None]], feeds
 
     def build(self) -> tuple[list[Any], dict[Any, Any]]:
         """The fetches, and what is to be fed, in the current graph. The same each time."""
@@ -32,6 +39,7 @@ class RandomNest:
         for _ in range(2 + self._below(3)):
             dtype, shape = self._choose(DTYPES), self._choose(shapes)
             state.append(tf.constant(self._rng.integers(-3, 4, shape).astype(dtype.as_numpy_dtype)))
+        self._floats = [x for x in state if x.dtype.is_floating]
         self._limit = tf.placeholder(tf.int32, [])
         fetches = self._loop(state, self._limit, 0)
         return fetches, {self._limit: np.int32(self._below(5))}
@@ -57,7 +65,7 @@ class RandomNest:
             if kind == 0:
                 limit = self._choose((i, i - 1, tf.constant(2), self._limit))
                 state = self._loop(state, limit, depth + 1)
-            elif kind == 1:
+            elif kind == 1 and self._has_branches:
                 state = self._branches(state, i, depth + 1)
             else:
                 state = self._step(state, i)

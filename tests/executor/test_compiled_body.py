@@ -194,10 +194,7 @@ def test_a_loop_in_a_loop(monkeypatch):
         last = tf.while_loop(lambda i, _: i < 4, outer, [tf.constant(0), tf.zeros([6])])[1]
         return [last, tf.gradients(last, x)[0]], {"x": x}
 
-    x = np.linspace(-2, 2, 6).astype("f")
-    compiled = run(build, {"x": x}, is_whole=False)
-    monkeypatch.setattr(bind_control, "may_be_compiled", lambda *_: False)
-    assert_equal(compiled, run(build, {"x": x}, is_whole=False))
+    assert_equal(*both(monkeypatch, build, {"x": np.linspace(-2, 2, 6).astype("f")}))
 
 
 def test_a_body_that_turns_out_to_be_more_is_bound_anew(monkeypatch):

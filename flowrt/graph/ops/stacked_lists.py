@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.graph import Operation, Tensor
@@ -54,6 +55,11 @@ def _copied_rows(xp: Any, tensor: Any) -> list[Any]:
     return [copy[i, ...] for i in range(len(copy))]
 
 
+def _is_one_array(handle: TensorList) -> bool:
+    """Whether its elements came as the rows of an array. Lists in a list come together, too: as no array."""
+    return handle.rows is not None and handle.spec.dtype is not dtypes.variant
+
+
 # --- stack and unstack
 
 
@@ -84,8 +90,8 @@ def _stack_all(
 ) -> Any:
     if num_elements not in (-1, handle.length):
         raise InvalidArgumentError(f"expected a list of {num_elements} elements; got {handle.length}")
-    if handle.rows is not None:
-        check_dtype(handle, element_dtype)
+    check_dtype(handle, element_dtype)
+    if _is_one_array(handle):
         merge(handle.rows.shape[1:], as_element_shape(element_shape))
         return handle.rows
     return _stack(xp, handle, handle.elements(), element_shape, element_dtype)
@@ -261,7 +267,7 @@ def _concat(
     check_dtype(handle, element_dtype)
     shape = merge(handle.spec.shape, as_element_shape(element_shape))
     rows, first = rows_of(shape), _first(shape)
-    if handle.rows is not None and handle.rows.ndim > 1:
+    if _is_one_array(handle) and handle.rows.ndim > 1:
         count, length, *others = handle.rows.shape
         merge(rows, others)
         return handle.rows.reshape(count * length, *others), np.full(count, length)
