@@ -23,10 +23,11 @@ from flowrt.graph.function_gradients import (
 )
 from flowrt.graph.gradients import total_of
 from flowrt.graph.graph import get_default_graph
-from flowrt.graph.node import Subgraph, TensorSpec
+from flowrt.graph.node import Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import op_def
 from flowrt.graph.operation import Operation, Tensor
 from flowrt.graph.recomputation import RECOMPUTE, compute_again
+from flowrt.graph.shapes import num_elements
 
 
 @final
@@ -104,7 +105,7 @@ class _Branches:
             fetches = [*[forward.tensor(ref) for ref in function.fetches], *added]
             functions.append(forward.again(fetches, function))
         if len(functions) > 1:  # a branch that is not taken has nothing to hand out
-            specs = [TensorSpec(spec.dtype, None) for spec in specs]
+            specs = [spec if _is_small(spec) else TensorSpec(spec.dtype, None) for spec in specs]
         attrs = _with_functions(self._op, functions)
         attrs["Tout"] = (*self._op.node.attrs["Tout"], *[spec.dtype for spec in specs])
         return self._op.extend([], attrs, specs)
@@ -156,11 +157,23 @@ def _with_functions(op: Operation, functions: Sequence[Subgraph]) -> dict[str, A
     return {"branches": tuple(functions)} if op.type == "Case" else {"f": functions[0]}
 
 
+MAX_NOTHING = 1 << 10
+"""Elements of what stands for a tensor in its own shape: it is copied as the tensor is."""
+
+
 def _nothing(tensor: Tensor) -> Tensor:
-    """What stands for ``tensor`` where its branch is not taken: nobody reads it."""
+    """What stands for ``tensor`` where its branch is not taken: nobody reads it. Of a small tensor it has the
+    shape, so that a loop around it may be machine code.
+    """
     if tensor.dtype is dtypes.variant:
         return op_def("EmptyTensorList")(-1, -1, element_dtype=dtypes.float32)  # type: ignore[no-any-return]
-    return constant_tensor(np.zeros((), tensor.dtype.np))
+    shape = static_shape(tensor.spec) if _is_small(tensor.spec) else ()
+    return constant_tensor(np.zeros(shape, tensor.dtype.np))
+
+
+def _is_small(spec: TensorSpec) -> bool:
+    count = num_elements(spec.shape)
+    return spec.dtype.np.kind != "O" and count is not None and count <= MAX_NOTHING
 
 
 def branches_vjp(op: Operation, *dys: Any) -> list[Any]:

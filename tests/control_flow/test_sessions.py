@@ -13,10 +13,8 @@ import flowrt as tf
 from tests.control_flow.counting import counted
 from tests.executor.test_program import bind
 
-LIMIT_S = 0.1
-"""In which a running loop is stopped; the machine may be busy, so the tests allow `SLACK` times as much."""
-
-SLACK = 10
+SOON_S = 30.0
+"""A loop that is stopped, after 0.1 s on an idle machine, has been stopped after this on any."""
 
 
 def endless(body=lambda i: i + 1):
@@ -111,7 +109,7 @@ def stopped_within(seconds, run):
     start = time.monotonic()
     with pytest.raises(BaseException) as caught:  # noqa: PT011  (the caller looks at it)
         run()
-    assert seconds <= time.monotonic() - start < seconds + SLACK * LIMIT_S
+    assert seconds <= time.monotonic() - start < seconds + SOON_S
     return caught.value
 
 
@@ -166,12 +164,22 @@ def test_closing_the_session_from_another_thread_ends_an_endless_loop():
 
 
 def test_control_c_ends_an_endless_loop():
-    began = threading.Event()
+    began, ended = threading.Event(), threading.Event()
     n = endless(lambda i: counted(i, Begun(began)) + 1)
+
+    def interrupt():
+        began.wait(SOON_S)
+        while not ended.is_set():
+            _thread.interrupt_main()
+            ended.wait(5)  # Python drops an interrupt that comes in a `__del__`: then one presses again
+
     with tf.Session() as session:
-        killer = threading.Thread(target=lambda: (began.wait(10), _thread.interrupt_main()))
+        killer = threading.Thread(target=interrupt)
         killer.start()
-        error = stopped_within(0.0, lambda: session.run(n))
+        try:
+            error = stopped_within(0.0, lambda: session.run(n))
+        finally:
+            ended.set()
         killer.join()
         assert isinstance(error, KeyboardInterrupt)
         assert session.run(power(tf.constant(2.0))) == 16
