@@ -189,6 +189,11 @@ def test_a_generator_is_called_for_every_pass_with_its_arguments():
     assert calls == [2, 2]
 
 
+def test_a_generator_gets_scalars_as_values():
+    generate = lambda name, n: ([{2: name.decode()}[n]] * n for _ in range(1))  # noqa: E731
+    assert elements(Dataset.from_generator(generate, dtypes.string, [None], args=("a", 2))) == [[b"a", b"a"]]
+
+
 def test_a_generator_that_breaks_its_word_is_named():
     following = (
         Dataset.from_generator(lambda: iter([1, "two"]), dtypes.int32).make_one_shot_iterator().get_next()

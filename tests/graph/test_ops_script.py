@@ -170,8 +170,16 @@ def test_py_func_returns_a_list_for_a_list_of_dtypes_and_an_operation_for_none()
     assert calls == [1]
 
 
+def test_py_func_gets_scalars_as_values_that_can_be_keys_and_names() -> None:
+    """As in TensorFlow: a path to be opened, a number to look something up by."""
+    number = py_func(lambda k: {2: 5.0}[k], [constant(2)], "float32")
+    assert value_of(number) == 5.0
+    kinds = [py_func(lambda x: type(x).__name__, [x], "string") for x in (constant("a"), constant(1.5))]
+    assert [kind.item() for kind in values_of(kinds)] == [b"bytes", b"float32"]
+
+
 def test_py_func_takes_and_returns_strings() -> None:
-    upper = py_func(lambda s: s.item().upper(), [constant("abc")], dtypes.string)
+    upper = py_func(lambda s: s.upper(), [constant("abc")], dtypes.string)
     assert value_of(upper).item() == b"ABC"
     several = numpy_function(
         lambda s: np.array([t + b"!" for t in s], object), [strings(b"a", b"b\0")], dtypes.string

@@ -194,13 +194,15 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
     return [xp.asarray(_result(state, i, v, d)) for i, (v, d) in enumerate(zip(results, Tout, strict=True))]
 
 
-def _read_only(x: Any) -> np.ndarray[Any, Any]:
-    """An input as an array of its own, which the function may keep: a plan writes over its buffers."""
+def _read_only(x: Any) -> Any:
+    """An input as an array of its own, which the function may keep: a plan writes over its buffers. A scalar,
+    as in TensorFlow, as one of NumPy's or as bytes: there are scripts that open a file by it.
+    """
     if isinstance(x, bytes):
-        return as_array(x)
+        return x
     copy = np.array(x.get() if hasattr(x, "get") else x)
     copy.flags.writeable = False  # writing would look like a way to change the tensor
-    return copy
+    return copy[()]
 
 
 def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
@@ -246,8 +248,8 @@ def py_func(
 ) -> Any:
     """What ``func`` returns for the values of ``inp``, when the graph runs.
 
-    ``func`` gets one read-only array an input, and returns one array (or number or string) for each
-    dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list of tensors, or for an
+    ``func`` gets one read-only array an input, of a scalar a NumPy scalar or bytes, and returns one array (or
+    number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list of tensors, or for an
     empty list the operation. With ``stateful=False`` the call may be merged with an equal one, folded or left
     out. No gradient flows. When run, raises `DTypeError` or `InvalidArgumentError` if ``func`` returns
     something else, and the error that stands for what ``func`` raises, with that as its cause.
