@@ -85,8 +85,8 @@ class Dataset:
         """What ``generator(*args)`` yields, checked against ``output_types`` and ``output_shapes`` (unknown
         if None).
 
-        ``args`` reach it as arrays, scalars as NumPy's or bytes. It is called anew for each pass over the data. When run, raises
-        `DTypeError` or `InvalidArgumentError` for an element that does not fit.
+        ``args`` reach it as arrays, scalars as NumPy's or bytes. It is called anew for each pass over the
+        data. When run, raises `DTypeError` or `InvalidArgumentError` for an element that does not fit.
         """
         if not callable(generator):
             raise DTypeError(

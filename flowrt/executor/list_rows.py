@@ -252,7 +252,11 @@ class TakenRows(StackedRows):
         `DTypeError` if one is none.
         """
         found = [rows_of(value, self._like) for value in values]
-        return found[0] if len(found) == 1 else np.concatenate([self._like[None][:0], *found])
+        if len(found) == 1:
+            return found[0]
+        # By itself, `concatenate` lays arrays of one row each out as it likes: not always row by row.
+        rows = np.empty((sum(map(len, found)), *self._like.shape), self._like.dtype)
+        return np.concatenate(found, out=rows) if found else rows
 
     def suits(self, rows: Any) -> bool:
         """Whether elements can be taken from ``rows`` as they are."""

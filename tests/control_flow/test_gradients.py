@@ -363,3 +363,24 @@ def test_a_large_loop(run):
         return y
 
     np.testing.assert_allclose(run(tf.gradients(y, x)[0], {x: 0.5}), difference(reference, 0.5), rtol=1e-6)
+
+
+def test_what_a_branch_lacks_is_one_constant_a_kind():
+    """Not one for each tensor that the gradients of all others read."""
+    x = tf.placeholder(tf.float32, [8, 8])
+
+    def branch(number):
+        def build():
+            y = x
+            for _ in range(5):
+                y = tf.tanh(y * number)
+            return y
+
+        return build
+
+    y = tf.switch_case(tf.placeholder(tf.int32, []), [branch(float(i)) for i in range(1, 5)])
+    before = [len(function.nodes) for function in y.op.node.attrs["branches"]]
+    tf.gradients(y, x)
+    functions = y.op.node.attrs["branches"]
+    assert len(functions[0].fetches) > 4 * 5
+    assert [len(function.nodes) for function in functions] == [count + 1 for count in before]

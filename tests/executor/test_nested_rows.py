@@ -156,6 +156,28 @@ def test_a_feed_that_lies_somewhere_else_in_each_step(monkeypatch):
             np.testing.assert_array_equal(found, 6.0 * value**2 + 8.0 * value**3)  # of (2 x^2 + 2 x) x^2
 
 
+@pytest.mark.parametrize("count", [0, 1, 2])
+@pytest.mark.parametrize("shape", [(), (3,), (5, 1), (2, 3)], ids=str)
+def test_a_nest_in_python_with_a_gradient_that_is_machine_code(shape, count):
+    """It makes plain lists, whose elements are put together: row by row, also where each list has one."""
+
+    def nest(x):
+        def inner(j, a):
+            one = tf.py_func(lambda _: 1.0, [j], tf.float64)
+            one.set_shape([])
+            return j + 1, tf.sin(a) * x * one
+
+        def outer(i, a):
+            return i + 1, tf.while_loop(lambda j, _: j < count, inner, [0, a + 0.1 * x])[1]
+
+        return tf.while_loop(lambda i, _: i < 3, outer, [0, start(x)])[1:]
+
+    found, segments = run(gradient_of(nest, shape))
+    assert any(are_whole(segments))
+    for one, other in zip(found, run(gradient_of(nest, shape), "off")[0], strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-12)
+
+
 def test_second_derivatives():
     def build():
         x = tf.placeholder(tf.float64, [3])

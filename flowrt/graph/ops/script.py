@@ -249,10 +249,11 @@ def py_func(
     """What ``func`` returns for the values of ``inp``, when the graph runs.
 
     ``func`` gets one read-only array an input, of a scalar a NumPy scalar or bytes, and returns one array (or
-    number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list of tensors, or for an
-    empty list the operation. With ``stateful=False`` the call may be merged with an equal one, folded or left
-    out. No gradient flows. When run, raises `DTypeError` or `InvalidArgumentError` if ``func`` returns
-    something else, and the error that stands for what ``func`` raises, with that as its cause.
+    number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list
+    of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with an
+    equal one, folded or left out. No gradient flows. When run, raises `DTypeError` or `InvalidArgumentError`
+    if ``func`` returns something else, and the error that stands for what ``func`` raises, with that as its
+    cause.
     """
     single = not isinstance(Tout, (list, tuple))
     wanted = [as_dtype(dtype) for dtype in ([Tout] if single else Tout)]
