@@ -21,6 +21,7 @@ _INFIX = {
     "div": "/", "and": "&", "or": "|", "xor": "^", "shr": ">>",
 }  # fmt: skip
 _FLOAT_INFIX = {"add": "+", "sub": "-", "mul": "*"}
+_INTEGER_INFIX = {"rem": "%"}
 _FUNCTORS = {
     "add": "Add", "sub": "Subtract", "mul": "Multiply", "shl": "ShiftLeft",
     "min": "Minimum", "max": "Maximum",
@@ -29,7 +30,7 @@ _FUNCTORS = {
 _MATH = {
     **{name: name for name in FUNCTIONS - {"sigmoid"}},
     "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil", "round": "rint", "trunc": "trunc",
-    "copysign": "copysign", "fma": "fma",
+    "copysign": "copysign", "fma": "fma", "rem": "fmod",
 }  # fmt: skip
 _REINTERPRET = {
     "int32": "__float_as_int", "int64": "__double_as_longlong",
@@ -73,8 +74,9 @@ def expression(instruction: Instruction, source: str, arguments: Sequence[str]) 
     op, dtype = instruction.op, instruction.dtype
     if op == "const":
         return literal(instruction.data, dtype)
-    if op in _INFIX or (op in _FLOAT_INFIX and is_float(dtype)):
-        return f"{arguments[0]} {_INFIX.get(op) or _FLOAT_INFIX[op]} {arguments[1]}"
+    infix = _INFIX.get(op) or (_FLOAT_INFIX if is_float(dtype) else _INTEGER_INFIX).get(op)
+    if infix is not None:
+        return f"{arguments[0]} {infix} {arguments[1]}"
     if op in _FUNCTORS:
         return f"{functor(op)}({', '.join(arguments)})"
     if op in _MATH and is_float(dtype):

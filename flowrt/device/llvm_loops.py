@@ -275,12 +275,14 @@ class _Emitter(Writer):
         op, dtype = _COMBINE[instruction.op], instruction.dtype
         type_ = TYPES[dtype]
         before = self._let(f"load {type_}, ptr {accumulator}")
-        self._say(f"store {type_} {self._binary(op, dtype, before, value, 'reassoc ')}, ptr {accumulator}")
+        self._say(
+            f"store {type_} {self._binary(op, dtype, before, value, 'reassoc contract ')}, ptr {accumulator}"
+        )
 
     def _accumulate_sum(self, accumulator: str, value: str, dtype: str) -> None:
         type_ = TYPES[dtype]
         before = self._let(f"load {type_}, ptr {accumulator}")
-        after = self._binary("add", dtype, before, value, "reassoc ")
+        after = self._binary("add", dtype, before, value, "reassoc contract ")
         self._say(f"store {type_} {after}, ptr {accumulator}")
 
     def _add_to(self, total: str, value: str, dtype: str) -> None:

@@ -9,15 +9,15 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
-from flowrt.device.loops import COMPARISONS, Instruction
+from flowrt.device.loops import COMPARISONS, EXTREMES, Instruction
 
 TYPES = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
 STORED = {**TYPES, "bool": "i8"}
 _SUFFIX = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64"}
-_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv"}
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
 _INTEGER_BINARY = {
-    "add": "add", "sub": "sub", "mul": "mul", "and": "and", "or": "or", "xor": "xor", "shl": "shl",
-    "shr": "ashr",
+    "add": "add", "sub": "sub", "mul": "mul", "div": "sdiv", "rem": "srem", "and": "and", "or": "or",
+    "xor": "xor", "shl": "shl", "shr": "ashr",
 }  # fmt: skip
 _FLOAT_INTRINSICS = {
     "min": "minimum", "max": "maximum", "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil",
@@ -104,8 +104,18 @@ class Writer:
         if op in ("bits", "from_bits"):
             return self._let(f"bitcast {TYPES[source]} {arguments[0]} to {type_}")
         if len(arguments) == 2:
-            return self._binary(op, dtype, *arguments)
+            left, right = arguments
+            return self._binary(op, dtype, left, right, self._freedom(instruction))
         return self._unary(op, dtype, arguments)
+
+    def _freedom(self, instruction: Instruction) -> str:
+        """Whether it may be contracted with a product. Not where a row's extreme is taken away: ``a * b``
+        less that, itself ``a * b``, is 0, where ``fma`` leaves the rounding error, 1e31 at times, of which
+        exp is infinite.
+        """
+        sources = [self._instructions[number].op for number in instruction.args]
+        is_from_extreme = instruction.op == "sub" and not EXTREMES.isdisjoint(sources)
+        return "" if is_from_extreme else "contract "
 
     def _unary(self, op: str, dtype: str, arguments: Sequence[str]) -> str:
         type_ = TYPES[dtype]
@@ -118,11 +128,11 @@ class Writer:
         negative = self._let(f"sub {type_} 0, {arguments[0]}")
         return negative if op == "neg" else self._call(f"llvm.smax.{type_}", type_, arguments[0], negative)
 
-    def _binary(self, op: str, dtype: str, left: str, right: str, flags: str = "") -> str:
+    def _binary(self, op: str, dtype: str, left: str, right: str, flags: str = "contract ") -> str:
         type_ = TYPES[dtype]
         if is_float(dtype):
             if op in _FLOAT_BINARY:
-                return self._let(f"{_FLOAT_BINARY[op]} {flags}contract {type_} {left}, {right}")
+                return self._let(f"{_FLOAT_BINARY[op]} {flags}{type_} {left}, {right}")
             return self._call(f"llvm.{_FLOAT_INTRINSICS[op]}.{_SUFFIX[dtype]}", type_, left, right)
         if op in ("min", "max"):
             if dtype == "bool":

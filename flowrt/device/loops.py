@@ -14,7 +14,8 @@ Rules of this file:
 
   1. Instructions are in order: an argument stands before its user. Equal instructions are one.
   2. Arithmetic is that of the dtype: integers wrap, floats are IEEE's, and a NaN stays one. A back end may
-     contract ``a * b + c`` and add up a row in any order; it may do nothing else.
+     contract ``a * b + c``, but for the difference to a row's extreme, and add up a row in any order; it may
+     do nothing else.
   3. An operand that is also a result (a variable that is updated) is read before it is written, element by
      element.
 """
@@ -34,10 +35,13 @@ DTYPES = ("bool", "int32", "int64", "float32", "float64")
 """What loops compute with, by their NumPy names."""
 
 ARITHMETIC = frozenset(
-    ["add", "sub", "mul", "div", "neg", "abs", "min", "max", "fma", "sqrt", "floor", "ceil", "round", "trunc"]
-    + ["copysign", "and", "or", "xor", "not", "shl", "shr"]
+    ["add", "sub", "mul", "div", "rem", "neg", "abs", "min", "max", "fma", "sqrt", "floor", "ceil", "round"]
+    + ["trunc", "copysign", "and", "or", "xor", "not", "shl", "shr"]
 )
-"""What a machine does in an instruction or two: results have the arguments' dtype."""
+"""What a machine does in an instruction or two, but for the remainder of floats, which is C's ``fmod``:
+results have the arguments' dtype. ``div`` of integers cuts towards zero, and ``rem`` has the first one's
+sign: by 0, and by -1, which the lowest integer overflows, they must not be asked for.
+"""
 
 COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
 
@@ -46,7 +50,9 @@ FUNCTIONS = frozenset(
 )
 """What a back end takes from a library of its own (`flowrt.device.loop_math` on the host)."""
 
-ROW_REDUCTIONS = frozenset({"row_sum", "row_max", "row_min", "row_prod"})
+EXTREMES = frozenset({"row_max", "row_min"})
+
+ROW_REDUCTIONS = EXTREMES | {"row_sum", "row_prod"}
 
 
 class Instruction(NamedTuple):
@@ -267,6 +273,11 @@ class LoopBuilder:
         if self._status is None:
             self._status = self.operand("int64")
         self._outputs.append(Output(Store.CHECK, condition.number, self._status))
+
+    def known(self, value: Value) -> float | int | bool | None:
+        """The number that ``value`` is, if it is a constant."""
+        instruction = self._instructions[value.number]
+        return instruction.data if instruction.op == "const" else None
 
     def cast(self, value: Value, dtype: str) -> Value:
         """``value`` in ``dtype``, as C casts it. A float that does not fit its integer gives any integer."""

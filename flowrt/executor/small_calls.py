@@ -183,12 +183,12 @@ def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) 
 def _reduction(
     op: str, input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
 ) -> Call | None:
-    """Along the last dimensions, or all."""
+    """Along the last dimensions, all, or none."""
     (target,) = out
     axes = [axis % input.ndim for axis in np.atleast_1d(reduction_indices).tolist()]
     kept = input.ndim - len(axes)
     is_plain = input.flags.c_contiguous and is_fit(input) and input.dtype == target.dtype
-    if sorted(axes) != [*range(kept, input.ndim)] or not axes or not is_plain:
+    if sorted(axes) != [*range(kept, input.ndim)] or not is_plain:
         return None
     if not 0 < input.size <= MAX_SMALL:
         return None
@@ -198,6 +198,21 @@ def _reduction(
     builder.put(builder.emit(op, value), builder.operand(target.dtype.name))
     layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (1, 0)])
     return call_on(layout, [rows, target])
+
+
+def _unreduced(
+    input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
+) -> Call | None:
+    """A sum or mean along no axes, of a scalar for one: each element and 0, which makes 0 of -0."""
+    (target,) = out
+    is_plain = is_fit(input) and input.dtype == target.dtype and input.shape == target.shape
+    if np.size(reduction_indices) or not (is_plain and 0 < input.size <= MAX_SMALL):
+        return None
+    builder = LoopBuilder()
+    value = builder.load(builder.operand(input.dtype.name))
+    builder.put(value + 0, builder.operand(target.dtype.name))
+    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in (input, target)]
+    return call_on(layout_of(builder.build(), target.shape, strides), [input, target])
 
 
 def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
@@ -223,6 +238,8 @@ _CALLS: Mapping[str, Callable[..., Call | None]] = {
     "GatherV2": _gather,
     "BiasAddGrad": _bias_gradient,
     "Select": _select,
+    "Sum": _unreduced,
+    "Mean": _unreduced,
     "Max": partial(_reduction, "row_max"),
     "Min": partial(_reduction, "row_min"),
     "Prod": partial(_reduction, "row_prod"),

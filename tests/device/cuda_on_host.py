@@ -32,8 +32,9 @@ extern "C" {{
 #define BOTH(name) float name##f(float); double name(double);
 BOTH(exp) BOTH(expm1) BOTH(log) BOTH(log1p) BOTH(tanh) BOTH(erf) BOTH(sin) BOTH(cos) BOTH(sqrt) BOTH(fabs)
 BOTH(floor) BOTH(ceil) BOTH(rint) BOTH(trunc)
-float powf(float, float); double pow(double, double); float copysignf(float, float);
-double copysign(double, double); float fmaf(float, float, float); double fma(double, double, double);
+float powf(float, float); double pow(double, double); float fmodf(float, float); double fmod(double, double);
+float copysignf(float, float); double copysign(double, double);
+float fmaf(float, float, float); double fma(double, double, double);
 }}
 static float rsqrtf(float x) {{ return (float)(1 / sqrt((double)x)); }}
 static double rsqrt(double x) {{ return 1 / sqrt(x); }}

@@ -131,6 +131,12 @@ def _libm_fma() -> Callable[..., Array]:
 _FMA_FLOAT64 = _libm_fma()
 
 
+def _quotient(x: Array, y: Array) -> Array:
+    """Of integers, cut towards zero."""
+    down = np.floor_divide(x, y)
+    return down + ((np.remainder(x, y) != 0) & ((x < 0) != (y < 0)))
+
+
 # --- tables
 
 
@@ -164,7 +170,8 @@ _ELEMENTWISE: dict[str, Callable[..., Array]] = {
     "add": np.add,
     "sub": np.subtract,
     "mul": np.multiply,
-    "div": np.divide,
+    "div": lambda x, y: np.divide(x, y) if x.dtype.kind == "f" else _quotient(x, y),
+    "rem": np.fmod,
     "neg": np.negative,
     "abs": np.abs,
     "min": np.minimum,

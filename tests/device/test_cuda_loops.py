@@ -12,7 +12,7 @@ from flowrt.device.loops import FUNCTIONS, LoopBuilder, Store
 from tests.device import cuda_on_host
 from tests.device.cuda_on_host import load_kernels
 from tests.device.loop_reference import domain_of, evaluate_loops, matrices_of
-from tests.device.test_llvm_loops import programs
+from tests.device.test_llvm_loops import programs, quotients
 
 pytestmark = pytest.mark.skipif(
     cuda_on_host.why_no_compiler() is not None, reason=str(cuda_on_host.why_no_compiler())
@@ -163,6 +163,13 @@ def test_integers_wrap_and_bits_are_bits():
     program = b.build()
     numbers = np.random.default_rng(0).integers(-(2**31), 2**31, (5, 9)).astype(np.int32)
     check(program, [numbers, random(5, 9) * 100, *[None] * (len(program.dtypes) - 2)], ulps=0)
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+def test_quotients_and_remainders_are_exact(dtype):
+    program, operands = quotients(dtype)
+    for one, other in zip(run(program, operands), evaluate_loops(program, operands), strict=True):
+        np.testing.assert_array_equal(one, other)
 
 
 def test_nan_and_infinity_go_where_they_should():

@@ -165,6 +165,17 @@ def test_softmax_has_three_stages_and_computes_its_powers_once(dtype, shape):
     assert list(kept.values()) == [result], "the powers wait for their sum where the result will be"
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_a_product_less_the_largest_of_its_row_is_not_contracted(dtype):
+    """Its rounding error would be left of the largest, and here its power would be infinite."""
+    b = LoopBuilder()
+    product = b.load(b.operand(dtype)) * b.load(b.operand(dtype))
+    b.put(b.exp(product - b.row_max(product)), b.operand(dtype))
+    operands = [random(5, 7, dtype=dtype) * 1e15, random(5, 7, dtype=dtype, seed=1) * 1e15]
+    found = Compiled(expand_functions(b.build()), [*operands, np.zeros((5, 7), dtype)]).run()[0]
+    np.testing.assert_array_equal(found.max(axis=1), np.ones(5, dtype))
+
+
 def test_a_long_float32_sum_is_as_exact_as_its_blocks():
     b = LoopBuilder()
     x, row, total = b.operand("float32"), b.operand("float32"), b.operand("float64")
@@ -175,6 +186,33 @@ def test_a_long_float32_sum_is_as_exact_as_its_blocks():
     exact = values.sum(dtype=np.float64)
     assert abs(found[0][0, 0] - exact) < 1e-6 * exact
     assert abs(found[1][0] - exact) < 1e-6 * exact
+
+
+def quotients(dtype):
+    """A program of all divisions, and operands for it; integers are not divided by 0 and -1."""
+    if dtype.startswith("float"):
+        values = [np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.5, 7.25, np.finfo(dtype).max, 1e-30]
+    else:
+        values = [np.iinfo(dtype).min, np.iinfo(dtype).max, -7, -2, 1, 3, 10]
+    x = np.array([*values, 0], dtype)
+    b = LoopBuilder()
+    loaded = [b.load(b.operand(dtype)), b.load(b.operand(dtype), True)]
+    for op in ("div", "rem"):
+        b.put(b.emit(op, *loaded), b.operand(dtype))
+        b.put(b.emit(op, loaded[0], 3), b.operand(dtype))
+    shape = (len(values), len(x))
+    operands = [np.tile(x, (len(values), 1)), np.array(values, dtype)[:, None]]
+    return b.build(), [*operands, *[np.zeros(shape, dtype) for _ in range(4)]]
+
+
+@pytest.mark.parametrize("dtype", ["int32", "int64", "float32", "float64"])
+def test_quotients_and_remainders_are_exact(dtype):
+    program, operands = quotients(dtype)
+    with np.errstate(all="ignore"):
+        expected = evaluate_loops(program, operands)
+    for one, other in zip(Compiled(program, operands).run(), expected, strict=True):
+        np.testing.assert_array_equal(one, other)
+        np.testing.assert_array_equal(np.signbit(one[one == 0]), np.signbit(other[one == 0]))
 
 
 def test_nan_and_infinity_go_where_they_should():

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device import host_jit
 from flowrt.executor import bind, growth
 from flowrt.executor.tiers import RUNS_BEFORE_COMPILING, compile_beside
 from flowrt.graph.evaluate import evaluate
@@ -301,6 +302,7 @@ def test_an_earlier_plan_that_is_gone_leaves_the_later_one_its_memory():
         np.testing.assert_array_equal(session.run(y, feed), value)
 
 
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 def test_a_plan_with_compiled_loops_grows_too(laid, monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "background")
     x = tf.placeholder(tf.float32, [4])

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.device import host_jit
 from flowrt.graph.op_def import registered_ops
 from tests.executor.test_program import bind, lines
 
@@ -61,6 +62,7 @@ def test_a_batch_of_products_is_one_call_however_many_there_are(monkeypatch, jit
     assert functions_entered(2) == functions_entered(12)
 
 
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 @pytest.mark.parametrize("dtype", [tf.float32, tf.float64, tf.int32])
 @pytest.mark.parametrize("axis", [None, 0, 1])
 def test_a_large_sum_is_one_loop_that_threads_share(monkeypatch, dtype, axis):

@@ -39,9 +39,10 @@ FUNCTION_ULP = 4
 FAMILIES = {
     "arithmetic": "Add AddV2 Sub Mul Neg Abs Square SquaredDifference Maximum Minimum AddN Sign Reciprocal"
     " Inv",
-    "quotients": "RealDiv Div FloorDiv TruncateDiv Xdivy DivNoNan MulNoNan Xlogy Xlog1py",
+    "quotients": "RealDiv Div FloorDiv TruncateDiv FloorMod TruncateMod Xdivy DivNoNan MulNoNan Xlogy"
+    " Xlog1py",
     "comparison": "Less LessEqual Greater GreaterEqual Equal NotEqual IsNan IsInf IsFinite",
-    "logic": "LogicalAnd LogicalOr LogicalNot BitwiseAnd BitwiseOr BitwiseXor Invert",
+    "logic": "LogicalAnd LogicalOr LogicalNot BitwiseAnd BitwiseOr BitwiseXor Invert LeftShift RightShift",
     "choice and dtype": "SelectV2 Cast ZerosLike OnesLike",
     "functions": "Exp Expm1 Log Log1p Sqrt Rsqrt Sigmoid Tanh Sin Cos Erf Pow",
     "rounding": "Floor Ceil Rint Round",
@@ -57,10 +58,13 @@ FAMILIES = {
     " ResourceApplyFtrl",
 }
 
+QUOTIENTS = ["Div", "FloorDiv", "TruncateDiv", "FloorMod", "TruncateMod"]
+"""Those that refuse integers of which a divisor is 0."""
+
 EXTREMES: dict[str, list[Any]] = {
     "bool": [False, True],
     **{
-        name: [np.iinfo(name).min, np.iinfo(name).min + 1, -7, -1, 0, 1, 6, np.iinfo(name).max]
+        name: [np.iinfo(name).min, np.iinfo(name).min + 1, -33, -7, -1, 0, 1, 6, 31, 64, np.iinfo(name).max]
         for name in ("int32", "int64")
     },
     **{
@@ -134,6 +138,8 @@ def _extreme_cases_of(op: OpDef, dtype: DType) -> Iterator[Case]:
             kinds, zip(*itertools.product(*[EXTREMES[k.name] for k in kinds]), strict=True), strict=True
         )
     ]
+    if op.name in QUOTIENTS and dtype.is_integer:
+        inputs = [column[inputs[1] != 0] for column in inputs]
     if op.name == "BiasAdd":
         inputs = [np.tile(inputs[0], (2, 1)), inputs[1]]
     if op.inputs[0].number_attr:
@@ -243,11 +249,7 @@ def results_of(program: LoopProgram, operands: Sequence[Any]) -> list[Any]:
 def has_no_loop(case: Case) -> bool:
     """What the rules leave to the kernels: see `test_a_rule_leaves_to_the_kernel_…`."""
     kind = case.flat[0].dtype.kind
-    return (
-        (case.op.name in ("Pow", "Div", "FloorDiv", "TruncateDiv") and kind == "i")
-        or (case.op.name == "Cast" and kind == "f" and case.attrs["DstT"].is_integer)
-        or case.attrs.get("data_format") == "NCHW"
-    )
+    return (case.op.name == "Pow" and kind == "i") or case.attrs.get("data_format") == "NCHW"
 
 
 ELEMENTWISE = with_loop(Effect.PURE)
@@ -262,6 +264,28 @@ def test_elementwise_rules_agree_with_kernels(case: Case) -> None:
     ulp = FUNCTION_ULP if calls_functions(program) else 0
     for got, expected in zip(results[: len(case.op.outputs)], run_kernel(case), strict=True):
         assert_equal(got, np.asarray(expected), ulp)
+
+
+@pytest.mark.parametrize("divisors", [[3, 0, -1], [3, 1, -1]])
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_an_integer_divisor_that_is_zero_fails_the_check(name: str, divisors: list[int]) -> None:
+    inputs = (np.array([5, -7, np.iinfo(np.int32).min], np.int32), np.array(divisors, np.int32))
+    program, (quotients, status) = elementwise_results(Case(op_def(name), inputs, {}))
+    assert program.status is not None
+    assert status.all() == status.any() == (0 in divisors)
+    if 0 not in divisors:
+        assert_equal(quotients, run_kernel(Case(op_def(name), inputs, {}))[0], 0)
+
+
+@pytest.mark.parametrize("name", QUOTIENTS)
+def test_a_divisor_that_is_known_needs_no_check(name: str) -> None:
+    loop = op_def(name).loop
+    assert loop is not None
+    for divisor, is_checked in [(10, False), (-1, False), (0, True)]:
+        b = LoopBuilder()
+        x = b.load(b.operand("int64"))
+        b.put(loop.build(b, x, b.const(divisor, "int64")), b.operand("int64"))
+        assert (b.build().status is not None) == is_checked
 
 
 @pytest.mark.parametrize("alpha", [0.0, 0.5, 1.0, 3.0])

@@ -9,6 +9,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
+    Loop,
     OpDef,
     Ufunc,
     define_op,
@@ -18,6 +19,22 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.comparison import broadcast_shape
 from flowrt.graph.ops.identities import unchanged
+
+
+def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
+    """``x`` shifted by ``y``, and ``beyond`` where that is no number below the number of bits: there the
+    processor takes some of y's bits only.
+    """
+    bits = np.dtype(x.dtype).itemsize * 8
+    return b.select((y >= 0) & (y < bits), b.emit(op, x, y & (bits - 1)), beyond)
+
+
+def _left_shift_loop(b: Any, x: Any, y: Any) -> Any:
+    return _shift_loop(b, x, y, "shl", 0)
+
+
+def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
+    return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
 
 
 def _bitwise(name: str, ufunc: str, doc: str, **facts: Any) -> OpDef:
@@ -57,9 +74,14 @@ bitwise_xor = _bitwise(
     commutative=True,
     loop=instruction("xor"),
 )
-left_shift = _bitwise("LeftShift", "left_shift", "x * 2**y, for 0 <= y < the number of bits.")
+left_shift = _bitwise(
+    "LeftShift", "left_shift", "x * 2**y, for 0 <= y < the number of bits.", loop=Loop(_left_shift_loop)
+)
 right_shift = _bitwise(
-    "RightShift", "right_shift", "x / 2**y, rounded down, for 0 <= y < the number of bits."
+    "RightShift",
+    "right_shift",
+    "x / 2**y, rounded down, for 0 <= y < the number of bits.",
+    loop=Loop(_right_shift_loop),
 )
 
 invert = define_op(

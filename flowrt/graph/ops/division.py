@@ -23,7 +23,6 @@ from flowrt.graph.op_def import (
     Ufunc,
     define_op,
     instruction,
-    on_floats,
     op_def,
 )
 from flowrt.graph.ops.arithmetic import (
@@ -90,6 +89,45 @@ def _truncate_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
     return xp.fmod(x, y, out)
 
 
+# --- quotients of integers in loops
+
+
+def _by_kind(of_floats: Callable[..., Any], of_integers: Callable[..., Any]) -> Loop:
+    return Loop(lambda b, x, y: (of_floats if x.dtype.startswith("float") else of_integers)(b, x, y))
+
+
+def _harmless(b: Any, y: Any) -> Any:
+    """The divisor ``y``, or 1 where the processor would stop: at 0, which is checked, and at -1."""
+    if not b.known(y):
+        b.check(y.differs(0))
+    return b.select(y.equals(0) | y.equals(-1), 1, y)
+
+
+def _truncated_quotient(b: Any, x: Any, y: Any) -> Any:
+    return b.select(y.equals(-1), -x, b.emit("div", x, _harmless(b, y)))
+
+
+def _truncated_remainder(b: Any, x: Any, y: Any) -> Any:
+    return b.emit("rem", x, _harmless(b, y))
+
+
+def _floored_quotient(b: Any, x: Any, y: Any) -> Any:
+    quotient = _truncated_quotient(b, x, y)
+    rest = x - quotient * y
+    return b.select(rest.differs(0) & ((rest ^ y) < 0), quotient - 1, quotient)
+
+
+def _floored_remainder(b: Any, x: Any, y: Any) -> Any:
+    rest = _truncated_remainder(b, x, y)
+    return b.select(rest.differs(0) & ((rest ^ y) < 0), rest + y, rest)
+
+
+def _floored_remainder_of_floats(b: Any, x: Any, y: Any) -> Any:
+    """It has y's sign even where it is 0."""
+    rest = b.emit("rem", x, y)
+    return b.select(rest.equals(0), b.copysign(0.0, y), b.select((rest < 0).differs(y < 0), rest + y, rest))
+
+
 def _div_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
     x, y = op.inputs
     dx = realdiv(dz, conjugated(y))
@@ -129,7 +167,7 @@ div_op = binary_op(
     jvp=BY_VJP,
     samples=pairs(gap=0.5),
     simplify=drops_neutral(is_one, 1),
-    loop=on_floats(lambda b, x, y: x / y),
+    loop=_by_kind(lambda b, x, y: x / y, _truncated_quotient),
     doc="x / y, as older graphs have it; integers are divided towards zero.",
 )
 
@@ -142,7 +180,7 @@ floor_div = binary_op(
     jvp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
     value=integer_value(operator.floordiv),
-    loop=on_floats(lambda b, x, y: b.floor(x / y)),
+    loop=_by_kind(lambda b, x, y: b.floor(x / y), _floored_quotient),
     doc="floor(x / y).",
 )
 
@@ -155,6 +193,7 @@ floormod = binary_op(
     jvp=BY_VJP,
     samples=pairs(gap=0.5),
     value=integer_value(operator.mod),
+    loop=_by_kind(_floored_remainder_of_floats, _floored_remainder),
     doc="x - floor(x / y) * y: the remainder that has y's sign.",
 )
 
@@ -166,7 +205,7 @@ truncatediv = binary_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=pairs(gap=0.5),
-    loop=on_floats(lambda b, x, y: b.trunc(x / y)),
+    loop=_by_kind(lambda b, x, y: b.trunc(x / y), _truncated_quotient),
     doc="x / y without its fraction.",
 )
 
@@ -178,6 +217,7 @@ truncatemod = binary_op(
     vjp=_mod_vjp(truncatediv),
     jvp=BY_VJP,
     samples=pairs(gap=0.5),
+    loop=_by_kind(lambda b, x, y: b.emit("rem", x, y), _truncated_remainder),
     doc="The remainder of x / y that has x's sign.",
 )
 

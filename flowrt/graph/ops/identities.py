@@ -5,6 +5,7 @@ Rule of this file: what returns its input says ``alias``, so that a plan does no
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -211,8 +212,26 @@ def _cast_jvp(op: Operation, dx: Tensor) -> list[Tensor | None]:
 
 
 def _cast_loop(b: Any, x: Any, *, DstT: DType) -> Any:
-    """Not from floats to integers: what a number out of range becomes is the kernel's to say."""
-    return None if x.dtype.startswith("float") and DstT.is_integer else b.cast(x, DstT.name)
+    if not (x.dtype.startswith("float") and DstT.is_integer):
+        return b.cast(x, DstT.name)
+    below, above, undefined = _out_of_range(x.dtype, DstT.name)
+    end = float(2 ** (8 * DstT.np.itemsize - 1))
+    is_whole = (x >= -end) & (x < end)
+    whole = b.cast(b.select(is_whole, x, 0.0), DstT.name)
+    outside = b.select(
+        x < 0, b.const(below, DstT.name), b.select(x > 0, b.const(above, DstT.name), undefined)
+    )
+    return b.select(is_whole, whole, outside)
+
+
+@functools.cache
+def _out_of_range(source: str, target: str) -> list[int]:
+    """What NumPy makes of floats below, above and beside the integers of ``target``: C leaves that to the
+    machine.
+    """
+    with np.errstate(invalid="ignore"):
+        made: list[int] = np.array([-np.inf, np.inf, np.nan], source).astype(target).tolist()
+    return made
 
 
 NUMBERS_AND_BOOL = dtypes.NUMERIC | {dtypes.bool_}
