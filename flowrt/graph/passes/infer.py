@@ -1,16 +1,24 @@
-"""Shape inference over a subgraph: again, with what is known now (the shapes of the feeds)."""
+"""Shape inference over a subgraph: again, with what is known now (the shapes of the feeds).
+
+What a loop's variables are is a fixed point over its iterations. A list that begins without elements says
+nothing of them itself: it holds what the loop writes. So a gradient, whose loop reads that, has the shapes
+of the way forward.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 
+from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
 from flowrt.graph.inference import describe_data
-from flowrt.graph.node import Node, Subgraph, TensorSpec, with_functions
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, with_functions
 from flowrt.graph.op_def import Effect, PartialValue, ShapeContext
+from flowrt.graph.ops.tensor_lists import SHORTENS, UNSET, WRITES, writes_once
 from flowrt.graph.partial_value import partial_value
-from flowrt.graph.shapes import Shape, is_static, merge, relax
+from flowrt.graph.shapes import Shape, compatible, is_static, merge, relax
 
 
 def infer_shapes(subgraph: Subgraph) -> Subgraph:
@@ -38,19 +46,35 @@ def _is_known(node: Node) -> bool:
 
 def _infer(node: Node, nodes: Mapping[str, Node]) -> Node:
     specs = [nodes[name].outputs[index] for name, index in node.inputs]
+    shapes = [s[1] for s in specs]
+    writes = WRITES.get(node.op.name)
     context = ShapeContext(
         node.op,
         node.attrs,
-        [s[1] for s in specs],
+        shapes if writes is None else _as_declared(node, specs),
         [s[0] for s in specs],
         lambda i: partial_value(nodes.__getitem__, node.inputs[i]),
     )
     try:
-        shapes = node.op.shape(context)
-        outputs = tuple(TensorSpec(o[0], merge(o[1], s)) for o, s in zip(node.outputs, shapes, strict=True))
+        found = node.op.shape(context) if writes is None else _holding(node, context, shapes)
+        outputs = tuple(TensorSpec(o[0], merge(o[1], s)) for o, s in zip(node.outputs, found, strict=True))
     except InvalidArgumentError as error:
         raise located(node, error, f"; inputs are ({describe_data(node.op, node.attrs, specs)})") from None
     return node if outputs == node.outputs else node.replace(outputs=outputs)
+
+
+def _holding(node: Node, declared: ShapeContext, shapes: Sequence[Shape]) -> list[Shape]:
+    """The shape of a list that gets an element more. What its elements were found to be so far nobody has
+    promised of this one; what was declared holds for all.
+    """
+    node.op.shape(declared)  # raises if the element does not fit
+    return [relax(shapes[0], WRITES[node.op.name](shapes))]
+
+
+def _as_declared(node: Node, specs: Sequence[TensorSpec]) -> list[Shape]:
+    """The shapes of the inputs, of lists only what was declared: that the node's own list has, too."""
+    declared = node.outputs[0].shape
+    return [declared if s.dtype is dtypes.variant else s.shape for s in specs]
 
 
 # --- functions
@@ -61,22 +85,44 @@ def _infer_functions(node: Node, nodes: Mapping[str, Node]) -> Node:
     shapes = [nodes[name].outputs[index].shape for name, index in node.inputs]
     values = [partial_value(nodes.__getitem__, ref) for ref in node.inputs]
     carried = len(node.attrs["T"]) if node.op.name == "_Loop" else 0
+    unset = [i for i, (name, _) in enumerate(node.inputs[1 : 1 + carried]) if nodes[name].op.name in UNSET]
 
     def refine(function: Subgraph) -> Subgraph:
         first = len(shapes) - len(function.feeds)  # behind a predicate or an index
-        return _refine(function, shapes[first:], values[first:], carried)
+        return _refine(function, shapes[first:], values[first:], carried, unset)
 
     return _infer(with_functions(node, refine), nodes)
 
 
 def _refine(
-    function: Subgraph, shapes: Sequence[Shape], values: Sequence[PartialValue], carried: int
+    function: Subgraph,
+    shapes: Sequence[Shape],
+    values: Sequence[PartialValue],
+    carried: int,
+    unset: Sequence[int],
 ) -> Subgraph:
-    """``function`` for arguments of ``shapes``. Its first ``carried`` results are its next arguments: what is
-    not the same in all iterations is widened until nothing changes, at most once a dimension.
+    """``function`` for arguments of ``shapes``. Its first ``carried`` results are its next arguments; the
+    lists among them that begin without an element that is set, ``unset``, hold what the function writes.
+    That may be elements of another such list: so once a list.
     """
     parameters = [function.nodes[name] for name in function.feeds]
     given = [merge(p.outputs[0].shape, shape) for p, shape in zip(parameters, shapes, strict=True)]
+    refined = _widen(function, given, values, carried)
+    for _ in unset:
+        before = list(given)
+        for k in unset:
+            written = _written(refined, k)
+            given[k] = merge(given[k], written) if compatible(given[k], written) else given[k]
+        if given == before:
+            break
+        refined = _widen(function, given, values, carried)
+    return refined
+
+
+def _widen(function: Subgraph, given: list[Shape], values: Sequence[PartialValue], carried: int) -> Subgraph:
+    """``function`` for the ``given`` shapes, of which what is not the same in all iterations is widened until
+    nothing changes, at most once a dimension.
+    """
     while True:
         refined = infer_shapes(_with_parameters(function, given, values, carried))
         results = refined.fetches[1 : 1 + carried]
@@ -101,3 +147,38 @@ def _with_parameters(
             nodes[name] = parameter.replace(attrs=attrs, outputs=(spec,))
             changed = True
     return function.replace(nodes=nodes) if changed else function
+
+
+# --- lists
+
+
+def _written(body: Subgraph, k: int) -> Shape:
+    """What is known of all elements that an iteration writes to its variable ``k``, a list."""
+    found: list[Shape] = []
+    if _argument(body, body.fetches[1 + k], found) != k or not found:
+        return None
+    return functools.reduce(relax, found)
+
+
+def _argument(function: Subgraph, ref: Ref, found: list[Shape]) -> int | None:
+    """The number of the argument that became the list ``ref``, by what writes to it alone: elements of these
+    shapes, which ``found`` gets. None: there is none, or what is done to it is not known.
+    """
+    while ref[0] not in function.feeds:
+        node, output = function.nodes[ref[0]], ref[1]
+        position: int | None = 0
+        if node.op.name == "_Loop":
+            body: Subgraph = node.attrs["body"]
+            position = 1 + output if _argument(body, body.fetches[1 + output], found) == output else None
+        elif node.op.name == "_Case":
+            arguments = {_argument(b, b.fetches[output], found) for b in node.attrs["branches"]}
+            argument = arguments.pop()
+            position = None if arguments or argument is None else 1 + argument
+        elif writes_once(node):
+            found.append(WRITES[node.op.name]([function.spec(r).shape for r in node.inputs]))
+        elif output or node.op.name not in SHORTENS:
+            position = None
+        if position is None:
+            return None
+        ref = node.inputs[position]
+    return function.feeds.index(ref[0])
