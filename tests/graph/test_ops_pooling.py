@@ -145,6 +145,31 @@ def test_a_nan_is_the_maximum_and_has_no_gradient() -> None:
     np.testing.assert_array_equal(np.argwhere(dx[0, :, :, 0]), [[1, 3], [3, 1], [3, 3]])
 
 
+class Counting:
+    """NumPy that counts what it is asked for."""
+
+    def __init__(self) -> None:
+        self.count = 0
+
+    def __getattr__(self, name: str) -> Any:
+        self.count += 1
+        return getattr(np, name)
+
+
+@pytest.mark.parametrize("kind", ["MaxPoolGrad", "MaxPoolGradGrad"])
+@pytest.mark.parametrize("taps", [2, 5, 13])
+def test_a_gradient_takes_a_few_passes_a_tap_whatever_the_image(kind: str, taps: int) -> None:
+    attrs: dict[str, Any] = dict(ksize=(1, taps, taps, 1), strides=(1, 1, 1, 1), padding="SAME")
+    counts = []
+    for side in (taps, 13, 40):
+        x = np.random.default_rng(0).standard_normal((1, side, side, 1))
+        numpy = Counting()
+        op_def(kind).kernel(numpy, x, op_def("MaxPool").kernel(np, x, **attrs), x, **attrs)
+        counts.append(numpy.count)
+    assert len(set(counts)) == 1
+    assert counts[0] <= 4 * taps**2 + 20
+
+
 @pytest.mark.parametrize("kind", ["MaxPool", "MaxPoolGrad", "MaxPoolGradGrad", "AvgPool", "AvgPoolGrad"])
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_kernels_work_in_their_workspace(kind: str, dtype: Any) -> None:

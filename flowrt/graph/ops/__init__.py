@@ -12,7 +12,7 @@ Order (a module imports only from the lines above it, and in a line from its lef
     linalg, matrix_parts, norms, decompositions, spectral, einsum
     random, sampling
     activations, bias, softmax, losses                  networks
-    windows, window_parts, conv, depthwise_conv, convolution, pooling, moments, batch_norm, normalization
+    windows, conv, depthwise_conv, convolution, pooling, moments, batch_norm, normalization
     state, update_loops, training, iterators, staged_iterators   what a session keeps
     collective_shapes, collective_gradients, collectives, group_transfer
     script, assertions, strings, formatting, summaries  the host's: Python, text, printing

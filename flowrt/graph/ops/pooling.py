@@ -11,7 +11,6 @@ NaNs, and yet give a gradient to one that comes first.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -34,10 +33,10 @@ from flowrt.graph.op_def import (
 )
 from flowrt.graph.ops.identities import renamed_argument
 from flowrt.graph.ops.shaping import expand_dims, shape, squeeze
-from flowrt.graph.ops.window_parts import WindowPart, element_parts, window_parts
 from flowrt.graph.ops.windows import (
     Axis,
     New,
+    Tap,
     begin,
     channels_first,
     check_positive,
@@ -47,7 +46,9 @@ from flowrt.graph.ops.windows import (
     output_lengths,
     pad,
     padding_attrs,
+    ranked_elements,
     steps_of,
+    taps_inside,
 )
 from flowrt.graph.shapes import Shape, merge
 
@@ -128,18 +129,17 @@ def _max_pool(
     return out
 
 
-def _ranks(xp: Any, x: Any, y: Any, parts: Iterable[WindowPart], taps: int, new: New) -> Any:
-    """For each window which tap is the first that has its maximum ``y``: the last of ``taps`` is 1, the one
-    before 2. 0 if none is equal to it, as none is to a NaN.
+def _ranks(xp: Any, x: Any, y: Any, taps: Sequence[Tap], new: New) -> Any:
+    """For each window which of the ``taps`` is the first that has its maximum ``y``: the last one is 1, the
+    one before 2. 0 if none is equal to it, as none is to a NaN.
     """
-    ranks, room = (new(y.shape, np.min_scalar_type(taps)) for _ in range(2))
+    ranks, room = (new(y.shape, np.min_scalar_type(len(taps))) for _ in range(2))
     ranks[...] = 0
-    for windows, seen in parts:
-        rank = room[windows]
-        for number, where in seen.items():
-            xp.equal(x[where], y[windows], out=rank)
-            rank *= taps - number
-            xp.maximum(ranks[windows], rank, out=ranks[windows])
+    for behind, (windows, elements) in zip(range(len(taps), 0, -1), taps, strict=True):
+        rank, highest = room[windows], ranks[windows]
+        xp.equal(x[elements], y[windows], out=rank)
+        rank *= behind
+        xp.maximum(highest, rank, out=highest)
     return ranks
 
 
@@ -148,19 +148,14 @@ def _max_pool_grad(
     explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
-    axes = tuple(pool_axes(orig_input.shape, orig_output.shape, grad.shape, **attrs))
+    axes = pool_axes(orig_input.shape, orig_output.shape, grad.shape, **attrs)
     out, new = xp.empty(orig_input.shape, grad.dtype) if out is None else out, begin(xp, workspace)
-    taps, bits = math.prod([a.taps for a in axes]), f"u{grad.itemsize}"
-    ranks = _ranks(xp, orig_input, orig_output, window_parts(axes), taps, new)
-    given = new(grad.shape, bits)
-    out[...] = 0
-    for windows, elements in element_parts(axes):
-        for where, users in elements:
-            for i, number in users:
-                part = given[windows[i]]
-                xp.equal(ranks[windows[i]], taps - number, out=part)
-                part *= grad[windows[i]].view(bits)  # floats would give NaN for an infinity times 0
-                out[where] += part.view(grad.dtype)
+    ranks = _ranks(xp, orig_input, orig_output, taps_inside(axes), new)
+    total, gradient = new((orig_input.size + 1,), grad.dtype), new(grad.shape, grad.dtype)
+    total[...] = 0
+    gradient[...] = grad
+    xp.add.at(total, ranked_elements(xp, ranks, axes, new).reshape(-1), gradient.reshape(-1))
+    out[...] = total[:-1].reshape(orig_input.shape)
     return out
 
 
@@ -169,18 +164,17 @@ def _max_pool_grad_grad(
     explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
 ) -> Any:  # fmt: skip
     attrs = dict(ksize=ksize, strides=strides, padding=padding, explicit_paddings=explicit_paddings)
-    axes = tuple(pool_axes(orig_input.shape, orig_output.shape, **attrs))
+    taps = taps_inside(pool_axes(orig_input.shape, orig_output.shape, **attrs))
     if grad.shape != orig_input.shape:
         raise InvalidArgumentError(f"grad: expected shape {list(orig_input.shape)}; got {list(grad.shape)}")
     out, new = xp.empty(orig_output.shape, grad.dtype) if out is None else out, begin(xp, workspace)
-    taps = math.prod([a.taps for a in axes])
-    ranks = _ranks(xp, orig_input, orig_output, window_parts(axes), taps, new)
-    is_here = new(orig_output.shape, np.bool_)
+    ranks = _ranks(xp, orig_input, orig_output, taps, new)
+    room = new(orig_output.shape, np.bool_)
     out[...] = 0
-    for windows, seen in window_parts(axes):
-        for number, where in seen.items():
-            xp.equal(ranks[windows], taps - number, out=is_here[windows])
-            xp.copyto(out[windows], grad[where], where=is_here[windows])
+    for rank, (windows, elements) in enumerate(reversed(taps), 1):
+        is_here = room[windows]
+        xp.equal(ranks[windows], rank, out=is_here)
+        xp.copyto(out[windows], grad[elements], where=is_here)
     return out
 
 

@@ -12,8 +12,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import reduce
 from itertools import product
 from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.shapes import Shape, format_shape
@@ -62,6 +65,16 @@ class Axis(NamedTuple):
         """Element ``tap`` of every window, in the padded axis."""
         start = tap * self.dilation
         return slice(start, start + max(0, (self.outputs - 1) * self.stride + 1), self.stride)
+
+    def inside(self, tap: int) -> tuple[slice, slice]:
+        """(the windows that have element ``tap`` within the axis, where that is)."""
+        first = tap * self.dilation - self.before
+        begin = max(0, -(first // self.stride))
+        end = min(self.outputs, (self.length - 1 - first) // self.stride + 1)
+        if end <= begin:
+            return slice(0), slice(0)
+        start, last = (i * self.stride + first for i in (begin, end - 1))
+        return slice(begin, end), slice(start, last + 1, self.stride)
 
 
 def lay_windows(length: int, taps: int, step: Step) -> Axis:
@@ -184,6 +197,9 @@ def of_rank(name: str, shape: Shape, rank: int) -> tuple[int | None, ...]:
 
 # --- arrays
 
+Tap: TypeAlias = tuple[tuple[slice, ...], tuple[slice, ...]]
+"""(the windows that have a tap within the input, where that is)."""
+
 New: TypeAlias = Callable[[tuple[int, ...], Any], Any]
 """``new(shape, dtype)`` is an array with any elements, for as long as the kernel runs."""
 
@@ -201,9 +217,17 @@ def pad(x: Any, axes: Sequence[Axis], dtype: Any, value: Any, new: New) -> Any:
     if x.dtype == dtype and all(a.padded == a.length for a in axes):
         return x
     padded = new(tuple([a.padded for a in axes]), dtype)
-    padded[...] = value
-    padded[tuple([a.inner for a in axes])] = x
+    inner = tuple([a.inner for a in axes])
+    fill_outside(padded, inner, value)
+    padded[inner] = x
     return padded
+
+
+def fill_outside(array: Any, inner: Sequence[slice], value: Any) -> None:
+    """``value`` for all elements but those at ``inner``."""
+    for d, here in enumerate(inner):
+        for outside in (slice(0, here.start), slice(here.stop, None)):
+            array[(*inner[:d], outside)] = value
 
 
 def image_blocks(images: int, nbytes: int) -> Iterator[slice]:
@@ -253,6 +277,37 @@ def taps_of(axes: Sequence[Axis]) -> Iterator[tuple[tuple[int, ...], tuple[slice
     """Each tap of the window, in row-major order, and where all windows have it in the padded axes."""
     for tap in product(*(range(a.taps) for a in axes)):
         yield tap, tuple(a.at(t) for a, t in zip(axes, tap, strict=True))
+
+
+def taps_inside(axes: Sequence[Axis]) -> list[Tap]:
+    """Each tap of the window, in row-major order."""
+    along = [[a.inside(tap) for tap in range(a.taps)] for a in axes]
+    windows, elements = (product(*[[pair[i] for pair in pairs] for pairs in along]) for i in (0, 1))
+    return list(zip(windows, elements, strict=True))
+
+
+def ranked_elements(xp: Any, ranks: Any, axes: Sequence[Axis], new: New) -> Any:
+    """For each window the number, in row-major order, of the element that is its tap of a rank (the last has
+    1, the one before 2); how many elements there are for 0. The windows have no dilation.
+    """
+    steps = [math.prod([a.length for a in axes[d + 1 :]]) for d in range(len(axes))]
+    offsets = reduce(np.add.outer, [np.arange(a.taps) * step for a, step in zip(axes, steps, strict=True)])
+    by_rank = xp.asarray(np.append(offsets.reshape(-1), 0)[::-1])
+    index, elements = new(ranks.shape, np.intp), new(ranks.shape, np.intp)
+    index[...] = ranks
+    if xp is np:
+        np.take(by_rank, index, 0, elements, mode="clip")  # in range; "raise" would copy the output
+    else:
+        elements[...] = by_rank[index]
+    for d, (a, step) in enumerate(zip(axes, steps, strict=True)):
+        starts = (np.arange(a.outputs) * a.stride - a.before) * step
+        elements += xp.asarray(starts.reshape((-1,) + (1,) * (len(axes) - d - 1)))
+    xp.copyto(
+        elements,
+        math.prod([a.length for a in axes]),
+        where=xp.equal(ranks, 0, out=new(ranks.shape, np.bool_)),
+    )
+    return elements
 
 
 def patches(
