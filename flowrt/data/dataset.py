@@ -95,7 +95,7 @@ class Dataset:
         shapes = output_shapes if output_shapes is not None else map_structure(lambda _: None, output_types)
         pair = lambda dtype, shape: TensorSpec(as_shape(shape), as_dtype(dtype))  # noqa: E731
         spec = map_structure(pair, output_types, shapes)
-        return Dataset(FromGenerator(generator, spec, tuple(_component(arg)[()] for arg in args or ())))
+        return Dataset(FromGenerator(generator, spec, tuple(_component(arg) for arg in args or ())))
 
     @staticmethod
     def range(*args: Any) -> Dataset:

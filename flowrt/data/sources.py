@@ -109,7 +109,7 @@ class FromGenerator(Node):
         leaves = list(zip(leaf_paths(self.yields), flatten(self.yields), strict=True))
         with ExitStack() as stack:
             with _users_errors():
-                values = iter(self.generator(*self.args))
+                values = iter(self.generator(*[_as_argument(arg) for arg in self.args]))
             if close := getattr(values, "close", None):
                 stack.callback(close)
             for index in count():
@@ -126,6 +126,11 @@ class FromGenerator(Node):
             return flatten_up_to(self.yields, value)
         except InvalidArgumentError as error:
             raise InvalidArgumentError(f"{where}: {error}") from None
+
+
+def _as_argument(value: Any) -> Any:
+    """A scalar as a Python function gets it in TensorFlow, too: one of NumPy's, or bytes."""
+    return value[()] if isinstance(value, np.ndarray) else value
 
 
 _END = object()

@@ -28,7 +28,7 @@ from flowrt.executor.strand import Strand
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.ops.tensor_lists import check_unset
 from flowrt.graph.passes.group import Level
-from flowrt.graph.tensor_list import TensorList
+from flowrt.graph.tensor_list import ListSpec, TensorList
 
 
 def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
@@ -58,6 +58,10 @@ def _is_written(body: Subgraph, node: Node) -> bool:
     if node.op.name == "TensorListAddAt":
         return body.spec(node.inputs[1]).shape == ()
     return node.op.name == "TensorListSetItem" and not node.attrs["resize_if_index_out_of_bounds"]
+
+
+NO_LIST = TensorList(ListSpec(dtypes.float32, None))
+"""What is held between two steps."""
 
 
 class IndexedRows(RowList):
@@ -116,7 +120,7 @@ class ReadRows(IndexedRows):
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         def close() -> None:
-            self._rows = self._like[None]
+            self._rows, self._value = self._like[None], NO_LIST
 
         return close
 
@@ -163,7 +167,7 @@ class WrittenRows(IndexedRows):
 
         def close() -> None:
             registers[slot] = self._changed()
-            self._rows = self._like[None]
+            self._rows, self._value = self._like[None], NO_LIST
 
         return close
 

@@ -13,6 +13,7 @@ from typing import Any, final
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.graph.array_values import as_array
 from flowrt.graph.build import constant_tensor, convert_to_tensor
 from flowrt.graph.func_graph import FuncGraph
 from flowrt.graph.function_gradients import (
@@ -160,7 +161,9 @@ def _with_functions(op: Operation, functions: Sequence[Subgraph]) -> dict[str, A
 
 
 MAX_NOTHING = 1 << 10
-"""Elements of what stands for a tensor in its own shape: 4 KiB of float32, which are copied in 0.1 us."""
+"""Bytes of what stands for a tensor in its own shape. In a loop that keeps them each iteration has such a row
+for every tensor of every branch that it did not take.
+"""
 
 
 def _nothing(spec: TensorSpec) -> Tensor:
@@ -169,13 +172,15 @@ def _nothing(spec: TensorSpec) -> Tensor:
     """
     if spec.dtype is dtypes.variant:
         return op_def("EmptyTensorList")(-1, -1, element_dtype=dtypes.float32)  # type: ignore[no-any-return]
+    if spec.dtype is dtypes.string:
+        return constant_tensor(as_array(b""))
     shape = static_shape(spec) if _is_small(spec) else ()
     return constant_tensor(np.zeros(shape, spec.dtype.np))
 
 
 def _is_small(spec: TensorSpec) -> bool:
     count = num_elements(spec.shape)
-    return spec.dtype.np.kind != "O" and count is not None and count <= MAX_NOTHING
+    return spec.dtype is not dtypes.string and count is not None and count * spec.dtype.size <= MAX_NOTHING
 
 
 def branches_vjp(op: Operation, *dys: Any) -> list[Any]:

@@ -384,3 +384,16 @@ def test_what_a_branch_lacks_is_one_constant_a_kind():
     functions = y.op.node.attrs["branches"]
     assert len(functions[0].fetches) > 4 * 5
     assert [len(function.nodes) for function in functions] == [count + 1 for count in before]
+
+
+def test_a_graph_is_written_whose_branch_lacks_a_string(session):
+    @tf.custom_gradient
+    def doubled(x):
+        text = tf.as_string(x)
+        return x * 2.0, lambda dy: dy * tf.strings.to_number(text)
+
+    x = tf.placeholder(tf.float32, [])
+    y = tf.cond(x > 0.0, lambda: doubled(x), lambda: x)
+    (gradient,) = tf.gradients(y, x)
+    assert [session.run(gradient, {x: value}) for value in (3.0, -3.0)] == [3.0, 1.0]
+    assert x.graph.as_graph_def().ByteSize()

@@ -32,7 +32,7 @@ from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Graph, get_default_graph
 from flowrt.graph.ops.arithmetic import add, multiply
 from flowrt.graph.ops.comparison import greater
-from flowrt.graph.ops.constant import placeholder
+from flowrt.graph.ops.constant import constant, placeholder
 from flowrt.graph.ops.identities import cast
 from flowrt.graph.ops.random import random_uniform
 from flowrt.graph.ops.reductions import reduce_sum
@@ -190,8 +190,15 @@ def test_a_generator_is_called_for_every_pass_with_its_arguments():
 
 
 def test_a_generator_gets_scalars_as_values():
-    generate = lambda name, n: ([{2: name.decode()}[n]] * n for _ in range(1))  # noqa: E731
-    assert elements(Dataset.from_generator(generate, dtypes.string, [None], args=("a", 2))) == [[b"a", b"a"]]
+    def generate(name, n):
+        yield [{2: name.decode()}[n]] * n
+
+    def of(*args):
+        return Dataset.from_generator(generate, dtypes.string, [None], args=args)
+
+    names = Dataset.from_tensor_slices(["b", "c"])
+    assert elements(of("a", 2)) == elements(of(constant("a"), constant(2))) == [[b"a", b"a"]]
+    assert elements(names.flat_map(lambda name: of(name, 2))) == [[b"b", b"b"], [b"c", b"c"]]
 
 
 def test_a_generator_that_breaks_its_word_is_named():

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,6 +13,7 @@ import flowrt as tf
 from flowrt.device import host_jit
 from flowrt.graph.ops import stacked_lists
 from flowrt.graph.ops import tensor_lists as lists
+from flowrt.graph.tensor_list import TensorList
 from tests.executor.test_compiled_body import loops_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -191,3 +194,21 @@ def test_what_is_fetched_is_the_callers():
     _, (stack, joined), _ = in_modes(build, {"x": X, "limit": 6})
     np.testing.assert_array_equal(stack.reshape(12, 3), joined)
     assert not np.shares_memory(stack, joined)
+
+
+# --- memory
+
+
+def test_a_list_that_was_read_is_let_go_of(monkeypatch):
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    with tf.Graph().as_default(), tf.Session() as session:
+        limit = tf.placeholder(tf.int32, [])
+        x = tf.fill([40, 8], tf.to_float(limit))
+        array = tf.TensorArray(tf.float32, 40, element_shape=[8], clear_after_read=False).unstack(x)
+        body = lambda i, total: (i + 1, total * 0.5 + array.read(i))  # noqa: E731
+        _, total = tf.while_loop(lambda i, _: i < limit, body, [0, tf.zeros([8])])
+        assert session.run(total, {limit: 2}).tolist() == [3.0] * 8
+        assert all(loops_of(session))
+        gc.collect()
+        alive = [one for one in gc.get_objects() if isinstance(one, TensorList) and one.rows is not None]
+        assert not [one for one in alive if one.rows.shape == (40, 8)]

@@ -9,6 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.executor import plan
+from flowrt.executor.runner import StepControl, run_inline, run_seeded
 from flowrt.rendezvous import InlineRendezvous
 from tests.executor.random_programs import RandomProgram, assert_same
 
@@ -158,3 +159,13 @@ def test_another_device_gets_the_value_that_a_variable_had_when_it_was_read(way,
         for _ in range(20):
             session.run(v.initializer)
             assert session.run([doubled, update])[0].tolist() == [2, 4]
+
+
+@pytest.mark.parametrize("run", [run_inline, lambda running, control: run_seeded(running, control, 3)])
+def test_programs_that_wait_for_each_other_for_ever_end_with_what_they_wait_for(run):
+    def program(key):
+        while True:
+            yield key
+
+    with pytest.raises(tf.errors.InternalError, match="nobody sends first, second"):
+        run([program("first"), program("second")], StepControl())

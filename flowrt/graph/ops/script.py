@@ -269,7 +269,7 @@ def py_func(
 
 
 def py_function(func: Callable[..., Any], inp: Sequence[Any], Tout: Any, name: str | None = None) -> Any:
-    """`py_func` under its newer name; ``func`` gets arrays."""
+    """`py_func` under its newer name; ``func`` gets what NumPy has."""
     return py_func(func, inp, Tout, name=name or "EagerPyFunc")
 
 
