@@ -96,7 +96,7 @@ class _There:
         peer.answer(request_id, Message(pb.Done()), None)
 
     def lost(self, peer: Peer, error: OpError) -> None:
-        """See `flowrt.distribute.peer.Owner`: what was asked has been settled."""
+        """See `flowrt.distribute.peer.Owner`: what was asked is settled by the peer."""
 
     def new_reply(self) -> Reply:
         reply = Reply()

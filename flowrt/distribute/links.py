@@ -202,9 +202,9 @@ class Links:
             was_known = self._peers.pop(peer.token, None) is not None
             if self._links.get(peer.name) is peer:
                 del self._links[peer.name]
-        peer.connection.close()
         if was_known:
             self._handler.lost(peer.token, peer.name, error)
+        peer.connection.close()
 
     # --- time
 

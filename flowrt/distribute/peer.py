@@ -325,15 +325,17 @@ class Peer:
         self.fail(error.message)
 
     def fail(self, reason: str) -> None:
-        """The peer is gone: end all that was asked of it, and tell the owner. Once."""
+        """The peer is gone: tell the owner, and end all that was asked of it. Once. In this order, since who
+        hears of the end may ask again: then the owner knows no peer that is gone.
+        """
         with self._lock:
             if self._error is not None:
                 return
             self._error = error = lost(self.name, reason)
             waiting, self._waiting = self._waiting, {}
+        self._owner.lost(self, error)
         for asked in waiting.values():
             asked.done(None, error)
-        self._owner.lost(self, error)
 
     @property
     def is_lost(self) -> bool:

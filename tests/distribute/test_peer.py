@@ -254,6 +254,14 @@ def test_answers_of_one_message_are_each_its_own(pair: Pair) -> None:
     assert peer._cache._bytes == 0
 
 
+def test_the_owner_hears_of_a_loss_before_those_who_wait(pair: Pair) -> None:
+    """They may ask again at once, and then it must know no peer that is gone."""
+    known: list[int] = []
+    pair.peer.ask(Message(pb.GetStatus()), lambda *_: known.append(len(pair.caller.losses)))
+    pair.peer.fail("it was killed")
+    assert known == [1]
+
+
 def test_answers_to_a_peer_that_is_lost_have_left(pair: Pair) -> None:
     pair.ask(Message(pb.RecvTensor(step=1, keys=["a"])))
     pair.deliver()
