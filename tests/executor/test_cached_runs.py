@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import threading
 
@@ -25,11 +26,13 @@ def calls_of(run):
         elif event == "c_call":
             built_in.append(function)
 
+    gc.disable()  # it calls what garbage has to be told
     sys.setprofile(note)
     try:
         run()
     finally:
         sys.setprofile(None)
+        gc.enable()
     return python[1:], built_in[:-1]  # without `run` itself, and without setprofile
 
 
