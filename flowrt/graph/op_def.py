@@ -286,7 +286,7 @@ def instruction(op: str) -> Loop:
 
 
 def on_floats(build: Callable[..., Any]) -> Loop:
-    """The `Loop` of an op that loops compute for floats only, since integers may raise (a zero divisor)."""
+    """The `Loop` of an op that loops compute for floats only: integers may raise (a negative exponent)."""
     return Loop(lambda b, *inputs: build(b, *inputs) if inputs[0].dtype.startswith("float") else None)
 
 

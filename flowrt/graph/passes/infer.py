@@ -16,7 +16,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.inference import describe_data
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, with_functions
 from flowrt.graph.op_def import Effect, PartialValue, ShapeContext
-from flowrt.graph.ops.tensor_lists import SHORTENS, UNSET, WRITES, writes_once
+from flowrt.graph.ops.list_writes import SHORTENS, UNSET, WRITES, writes_once
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, compatible, is_static, merge, relax
 
