@@ -8,6 +8,7 @@ The data path, from a user's call to what the executor gets:
     operation     `Operation`, `Tensor`: the user's handles on nodes; `source` finds the user's line
     scopes, defaults           what colours new operations; a thread's default graphs and sessions
     shapes, partial_value      the shape lattice, and small values that shapes are made of
+    list_slices, list_writes   a list from step to step of a loop: its rows, and who writes them
     gradients, forward_mode, jvp, custom_gradient, indexed_slices    derivatives as more graph
     node          `Node`, `Subgraph`: the immutable form; edges are names; `topology` sorts them
     passes/       pure functions from Subgraph to Subgraph: prune, order, infer, optimise, place, partition

@@ -14,9 +14,9 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import located
 from flowrt.graph.inference import describe_data
+from flowrt.graph.list_writes import SHORTENS, UNSET, WRITES, writes_once
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, with_functions
 from flowrt.graph.op_def import Effect, PartialValue, ShapeContext
-from flowrt.graph.ops.list_writes import SHORTENS, UNSET, WRITES, writes_once
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, compatible, is_static, merge, relax
 
