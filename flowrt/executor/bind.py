@@ -36,7 +36,7 @@ from flowrt.executor.host_kernels import host_kernel
 from flowrt.executor.lifetimes import Lifetimes
 from flowrt.executor.open_lists import ListBinder
 from flowrt.executor.places import FunctionPlaces, Places, Storage, assign_places, is_on_host, stand_ins
-from flowrt.executor.program import Program
+from flowrt.executor.program import Program, side_by_side
 from flowrt.executor.sized_call import is_pooled, sized_call
 from flowrt.executor.small_calls import small_call
 from flowrt.executor.strand import Strand
@@ -141,8 +141,8 @@ class Binder:
             strand.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
             program = Program(
-                self._device, index, strand.segments, self.tensors.registers, *ends, self._take,
-                strand.lines, strand.is_fixed,
+                self._device, index, side_by_side(strand.segments), self.tensors.registers, *ends,
+                self._take, strand.lines, strand.is_fixed,
             )  # fmt: skip
             programs.append(program)
         return programs
