@@ -23,6 +23,7 @@ The way of a step, in the order of the modules:
     loop_factors, row_slices, relocation      how their weights lie; `x[t]`; what lies elsewhere in each step
     arguments, sized_call, cost      what an instruction reads, who brings its memory, how long it takes
     program       straight stretches of bound calls, and a wait where a tensor must arrive
+    turns         programs that one thread runs, laid end to end: one program without waits
     runner        drives the programs: in turn, a thread a device, or in a seeded order; relay: one program,
                   by whoever brings what it waits for
     step_stats    what a traced step records; stream_times: when devices that work by themselves did it

@@ -60,7 +60,9 @@ class Instance:
         feed_order: Sequence[int],
         fetch_order: Sequence[int],
         bound: Bound | None = None,
+        whole: Program | None = None,
     ) -> None:
+        """``whole``: what does the work of several ``programs`` by itself, if there is such a program."""
         self.programs, self._rendezvous = programs, rendezvous
         feeds = [feed for program in programs for feed in program.feeds]
         fetches = [fetch for program in programs for fetch in program.fetches]
@@ -72,8 +74,11 @@ class Instance:
         self.fetches = [fetches[position] for position in fetch_order]
         self._with_registers = [program for program in programs if program.registers]
         self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
-        self.run_straight = _straight_run(programs[0]) if programs else _do_nothing
-        """One step of a plan that is straight."""
+        self._driven = programs if whole is None else [whole]
+        self.is_straight = all(p.is_straight for p in self._driven) and len(self._driven) <= 1
+        """Whether a step is one stretch, or none: nothing in it waits."""
+        self.run_straight = _straight_run(self._driven[0]) if self._driven else _do_nothing
+        """One step, if it is straight."""
         self._bound = bound
         self._others: WeakKeyDictionary[Any, Instance] = WeakKeyDictionary()
         """Those on the same memory, by their plans: they wait until this one gives way."""
@@ -138,7 +143,7 @@ class Instance:
     def running(self, recorder: StepRecorder | None) -> list[Running]:
         """The programs as generators; ``recorder`` hears of each instruction."""
         if recorder is None:
-            return [p.run() for p in self.programs]
+            return [p.run() for p in self._driven]
         return [p.run_traced(time.time_ns, recorder) for p in self.programs]
 
     @functools.cached_property

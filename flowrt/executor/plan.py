@@ -31,6 +31,8 @@ from flowrt.executor.relay import Ended, Relay
 from flowrt.executor.runner import StepControl
 from flowrt.executor.schedule import schedule_parts
 from flowrt.executor.step_stats import StepRecorder
+from flowrt.executor.strand import MAX_STRETCH_COST
+from flowrt.executor.turns import in_turn
 from flowrt.graph.evaluate import located
 from flowrt.graph.growth import Growth
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
@@ -84,8 +86,8 @@ class Plan:
         programs = first.programs
         self._recent = recent_steps()
         is_free = seed is None and not controlled and not is_shared and self._recent is None
-        self.is_straight = len(programs) <= 1 and all(p.is_straight for p in programs) and is_free
-        """Whether a step is one stretch on one device, or nothing at all: nothing in it waits, so nothing can
+        self.is_straight = first.is_straight and is_free
+        """Whether a step is one stretch of one thread, or nothing at all: nothing in it waits, so nothing can
         end it early.
         """
         self.is_direct = self.is_straight and first.direct_puts is not None
@@ -108,6 +110,7 @@ class Plan:
         self.has_loops = any(_has_loops(part) for part in self.partitions.values())
         """Whether compiled loops are a part of it."""
         self._inline = self._seed is not None or not _needs_threads(self.partitions.values(), inline)
+        self._is_short = sum(total_cost(p.subgraph) for p in self.partitions.values()) < MAX_STRETCH_COST
         subgraphs = [part.subgraph for part in self.partitions.values()]
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
@@ -143,7 +146,8 @@ class Plan:
         instance = earlier._take_idle()
         if instance is None:
             return None
-        self.has_loops, self._inline, self._remote_devices = earlier.has_loops, earlier._inline, []
+        self.has_loops, self._remote_devices = earlier.has_loops, []
+        self._inline, self._is_short = earlier._inline, earlier._is_short
         self._ranks = ranks_in(self.placed) if earlier._ranks else frozenset()
         self._feed_order = list(range(len(self.placed.feeds)))
         self._fetch_order = list(range(len(self.placed.fetches)))
@@ -352,7 +356,8 @@ class Plan:
             bound = bound_from(part, resource, ends, binder.tensors)
         can_grow = len(programs) == 1 and self._seed is None and not self._is_shared
         bound = bound if can_grow else None
-        return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound)
+        whole = in_turn(programs) if self._inline and self._is_short else None
+        return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
 
     @property
     def subgraphs(self) -> list[Subgraph]:

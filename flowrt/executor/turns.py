@@ -1,0 +1,81 @@
+"""The turns of programs on one thread, laid end to end: one program without waits.
+
+`flowrt.executor.runner.run_inline` leaves a program where it waits for a tensor, and comes back when the
+others have had their turns. Programs without loops take the same turns in every step. So they take them once
+when they are bound, and note their instructions instead of running them; where one waited there is an
+instruction that takes what was sent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import Any, final
+
+from flowrt.executor.control import PAUSE
+from flowrt.executor.keys import tensor_key
+from flowrt.executor.program import MAX_STRETCH, Instruction, Program, Segment, segment_of
+from flowrt.executor.runner import StepControl, run_inline
+from flowrt.graph.node import Node
+from flowrt.graph.ops.transfer import send_op
+
+
+def in_turn(programs: Sequence[Program]) -> Program | None:
+    """What does the work of ``programs``, which are bound to one rendezvous, by itself. None for one program,
+    where several are streams of one device, and where their turns may differ from step to step: with loops
+    and branches, and on devices that work by themselves. Raises `InternalError` where all wait for what
+    nobody sends.
+    """
+    has_streams = any(program.stream for program in programs)
+    if len(programs) < 2 or has_streams or not all(map(_is_always_alike, programs)):
+        return None
+    laid = _Laid()
+    run_inline([laid.take_turns(program) for program in programs], StepControl())
+    laid.cut(None)
+    first = programs[0]
+    return Program(first.device, first.stream, laid.segments, [], (), (), first.take, ())
+
+
+def _is_always_alike(program: Program) -> bool:
+    keys = [segment.key for segment in program.segments if segment.control is None]
+    return (
+        not program.device.is_remote and len(keys) == len(program.segments) and not any(map(callable, keys))
+    )
+
+
+@final
+class _Laid:
+    """The segments so far, and which tensors have been sent and not taken."""
+
+    def __init__(self) -> None:
+        self.segments: list[Segment] = []
+        self._instructions: list[Instruction] = []
+        self._nodes: list[Node] = []
+        self._sent: set[str] = set()
+
+    def take_turns(self, program: Program) -> Generator[str, Any, None]:
+        """As `Program.run`, with nothing computed."""
+        for segment in program.segments:
+            if len(self._instructions) >= MAX_STRETCH:
+                self.cut(PAUSE)
+            self._instructions += segment.stretch
+            self._nodes += segment.nodes
+            self._sent.update(tensor_key(node, None) for node in segment.nodes if node.op is send_op)
+            key = segment.key
+            if key is PAUSE:
+                self.cut(PAUSE)
+                yield PAUSE
+            elif isinstance(key, str):
+                while key not in self._sent:
+                    yield key
+                self._sent.remove(key)
+                assert segment.receive is not None
+                self._instructions.append((_receive, (program.registers, segment.slot, program.take, key)))
+                self._nodes.append(segment.receive)
+
+    def cut(self, key: str | None) -> None:
+        self.segments.append(segment_of(self._instructions, self._nodes, key))
+        self._instructions, self._nodes = [], []
+
+
+def _receive(registers: list[Any], slot: int, take: Callable[[str], Any], key: str) -> None:
+    registers[slot] = take(key)
