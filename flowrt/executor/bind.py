@@ -280,7 +280,7 @@ class Binder:
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = self.tensors.inputs(node)
-        if not self._is_of_device(node, operands) or is_on_host(node):
+        if self._strand.is_fixed and (not self._is_of_device(node, operands) or is_on_host(node)):
             self._strand.is_fixed = False
         is_buffer = self._storage[node.name] is Storage.BUFFER
         if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):
