@@ -59,10 +59,12 @@ def _activation(
     gradient: OpDef,
     types: Iterable[DType],
     doc: str,
+    by_output: bool = False,
     **attrs: Attr,
 ) -> OpDef:
-    """``features: T -> T`` whose derivative is ``gradient`` of the input, or of the output if it says so."""
-    by_output = gradient.inputs[1].name == "outputs"
+    """``features: T -> T`` whose derivative is ``gradient`` at the input, or, ``by_output``, at the output: the
+    input is not kept for it then, and may be written over.
+    """
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
         at = op.outputs[0] if by_output else op.inputs[0]
@@ -143,7 +145,7 @@ relu_grad = _gradient(
     lambda xp, dy, x, out=None: xp.multiply(dy, x > 0, out=out),
     lambda b, dy, x: dy * b.cast(x > 0, dy.dtype),
     dtypes.REAL,
-    "The gradient of relu: dy where x > 0.",
+    "The gradient of relu: dy where x > 0, and so where relu(x) > 0.",
 )
 relu = _activation(
     "Relu",
@@ -152,6 +154,7 @@ relu = _activation(
     relu_grad,
     dtypes.REAL,
     "max(x, 0).",
+    by_output=True,
 )
 
 relu6_grad = _gradient(
@@ -160,7 +163,7 @@ relu6_grad = _gradient(
     lambda xp, dy, x, out=None: xp.multiply(dy, (x > 0) & (x < 6), out=out),
     lambda b, dy, x: dy * b.cast((x > 0) & (x < 6), dy.dtype),
     dtypes.REAL,
-    "The gradient of relu6: dy where 0 < x < 6.",
+    "The gradient of relu6: dy where 0 < x < 6, and so where 0 < relu6(x) < 6.",
 )
 relu6 = _activation(
     "Relu6",
@@ -169,6 +172,7 @@ relu6 = _activation(
     relu6_grad,
     dtypes.REAL,
     "min(max(x, 0), 6).",
+    by_output=True,
 )
 
 leaky_relu_grad = _gradient(
@@ -230,7 +234,13 @@ elu_grad = _gradient(
     _where_negative,
 )
 elu = _activation(
-    "Elu", _elu, _elu_loop, elu_grad, dtypes.FLOATING, "x where it is positive, otherwise exp(x) - 1."
+    "Elu",
+    _elu,
+    _elu_loop,
+    elu_grad,
+    dtypes.FLOATING,
+    "x where it is positive, otherwise exp(x) - 1.",
+    by_output=True,
 )
 
 selu_grad = _gradient(
@@ -242,7 +252,9 @@ selu_grad = _gradient(
     "The gradient of selu from its value.",
     _where_negative,
 )
-selu = _activation("Selu", _selu, _selu_loop, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.")
+selu = _activation(
+    "Selu", _selu, _selu_loop, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.", by_output=True
+)
 
 
 # --- smooth ones
