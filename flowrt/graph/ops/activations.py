@@ -62,8 +62,8 @@ def _activation(
     by_output: bool = False,
     **attrs: Attr,
 ) -> OpDef:
-    """``features: T -> T`` whose derivative is ``gradient`` at the input, or, ``by_output``, at the output: then
-    the input is not kept for it, and may be written over.
+    """``features: T -> T`` with the derivative ``gradient`` of the input, or, ``by_output``, of the output:
+    then the input is not kept for it, and may be written over.
     """
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
