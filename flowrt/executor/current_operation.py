@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 
+from flowrt.executor.collector import paused_collector
 from flowrt.executor.program import Program
 from flowrt.graph.node import Node
 
@@ -22,7 +23,8 @@ def current_operation(thread: int) -> Node | None:
     """The innermost operation that the thread with this identifier is at. None where it runs none, or several
     of them as one piece of machine code.
     """
-    frame = sys._current_frames().get(thread)
+    with paused_collector():  # before Python 3.11.9 a collection in there may wait for a lock that it holds
+        frame = sys._current_frames().get(thread)
     while frame is not None:
         if frame.f_code in _CODES:
             names = frame.f_locals
