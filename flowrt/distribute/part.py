@@ -22,7 +22,7 @@ from flowrt.executor.plan import Plan
 from flowrt.executor.relay import Ended
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
-from flowrt.executor.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
+from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
 from flowrt.graph.detached import detach_constants
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
@@ -112,12 +112,12 @@ class CompiledPart:
         """What it receives from other tasks in every step."""
         make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
         mode = jit_mode()
-        self._plan = make(mode is Jit.EAGER and optimises)
+        can_fuse = optimises and len(part.nodes) <= MAX_NODES
+        self._plan = make(mode is Jit.EAGER and can_fuse)
         self.is_short = self._plan.is_single and _is_short(part)
         """Whether it takes less than handing it to another thread: `relay` runs it."""
         self._lock = threading.Lock()
-        is_later = mode is Jit.BACKGROUND and optimises
-        self._runs_to_compile = runs_before_compiling(len(part.nodes)) if is_later else 0
+        self._runs_to_compile = RUNS_BEFORE_COMPILING if mode is Jit.BACKGROUND and can_fuse else 0
         self._make, self._devices = make, list(devices.values())
         self._is_closed = False
 

@@ -356,8 +356,7 @@ class Plan:
             bound = bound_from(part, resource, ends, binder.tensors)
         can_grow = len(programs) == 1 and self._seed is None and not self._is_shared
         bound = bound if can_grow else None
-        takes_turns = isinstance(rendezvous, InlineRendezvous) and self._is_short
-        whole = in_turn(programs) if takes_turns else None
+        whole = in_turn(programs) if self._inline and self._is_short else None
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
 
     @property

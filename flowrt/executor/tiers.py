@@ -2,8 +2,7 @@
 between two steps.
 
 `FLOWRT_JIT` says when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
-that runs once, as an initializer does, is not worth it: compiling begins with the second run, and for a large
-plan when its steps have taken about as long as compiling will.
+that runs once, as an initializer does, is not worth it: compiling begins with the second run.
 """
 
 from __future__ import annotations
@@ -29,10 +28,8 @@ times; to have it back takes as long each time while another thread runs steps. 
 loop is there after 0.64 s instead of 0.2.
 """
 
-LARGE, RUNS_BEFORE_LARGE = 20_000, 500
-"""Nodes from which a plan is large, and its runs before compiling: beside the steps of 100,000 small ops that
-takes 17 s, as long as 600 of them, and makes 0.1 ms of their 25.
-"""
+MAX_NODES = 20_000
+"""Of a plan that is compiled: its compilation takes some seconds of a core."""
 
 
 class Jit(Enum):
@@ -41,11 +38,6 @@ class Jit(Enum):
     OFF = "off"
     EAGER = "eager"
     BACKGROUND = "background"
-
-
-def runs_before_compiling(nodes: int) -> int:
-    """How often a plan of so many nodes runs before its loops are compiled beside it."""
-    return RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
 
 
 def jit_mode() -> Jit:

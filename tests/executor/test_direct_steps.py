@@ -11,7 +11,6 @@ import pytest
 
 import flowrt as tf
 from flowrt.device import host_jit
-from flowrt.executor import tiers
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.plan import Plan
 from flowrt.executor.tiers import RUNS_BEFORE_COMPILING, compile_beside
@@ -193,35 +192,6 @@ def test_the_plan_with_loops_is_run_the_short_way_too(monkeypatch):
         assert plan.is_direct
         assert any("group" in node.attrs for subgraph in plan.subgraphs for node in subgraph)
         np.testing.assert_allclose(call(value), np.tanh(value) * value + 1, rtol=1e-6)
-
-
-@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
-def test_a_large_plan_is_compiled_after_more_runs_than_others(monkeypatch):
-    monkeypatch.setenv("FLOWRT_JIT", "background")
-    monkeypatch.setattr(tiers, "LARGE", 10)
-    monkeypatch.setattr(tiers, "RUNS_BEFORE_LARGE", 20)
-    x = y = tf.placeholder(tf.float32, [4])
-    for _ in range(10):
-        y = tf.tanh(y) * 2.0
-    with tf.Session() as session:
-        call = session.make_callable(y, [x])
-        expected = call(np.ones(4))
-        (request,) = session._requests.values()
-
-        def is_compiled():
-            compiled = threading.Event()
-            compile_beside(compiled.set)
-            assert compiled.wait(60)
-            (plan,) = request.plans.values()
-            return plan.has_loops
-
-        for _ in range(18):
-            call(np.ones(4))
-        assert not is_compiled()
-        for _ in range(2):
-            call(np.ones(4))
-        assert is_compiled()
-        np.testing.assert_allclose(call(np.ones(4)), expected, rtol=1e-5)
 
 
 def test_a_call_enters_few_functions(session):
