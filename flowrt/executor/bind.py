@@ -140,9 +140,10 @@ class Binder:
         for index, strand in enumerate(self._streams.strands):
             strand.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
+            segments = strand.segments if self._is_remote else side_by_side(strand.segments)
             program = Program(
-                self._device, index, side_by_side(strand.segments), self.tensors.registers, *ends,
-                self._take, strand.lines, strand.is_fixed,
+                self._device, index, segments, self.tensors.registers, *ends, self._take,
+                strand.lines, strand.is_fixed,
             )  # fmt: skip
             programs.append(program)
         return programs

@@ -23,7 +23,7 @@ def current_operation(thread: int) -> Node | None:
     """The innermost operation that the thread with this identifier is at. None where it runs none, or several
     of them as one piece of machine code.
     """
-    with paused_collector():  # before Python 3.11.9 a collection in there may wait for a lock that it holds
+    with paused_collector():  # in 3.11.2 one that begins in there may wait for the call's own lock
         frame = sys._current_frames().get(thread)
     while frame is not None:
         if frame.f_code in _CODES:

@@ -25,7 +25,6 @@ from flowrt.executor.runner import Running, StepControl, run_inline, run_seeded,
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.graph.growth import Growth
 from flowrt.graph.node import Subgraph
-from flowrt.graph.op_def import Effect
 from flowrt.graph.step import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
@@ -163,30 +162,18 @@ def put_directly(instance: Instance, values: Iterable[Any]) -> bool:
 
 
 def _straight_run(program: Program) -> Callable[[], None]:
-    """One step of ``program``, if it is straight."""
+    """One step of ``program``, if it is straight, while NumPy says nothing: 0/0 is nan, without a word, as in
+    TensorFlow. To run in a context of its own costs 0.1 us, to enter ``errstate`` 0.6. What calls Python
+    functions, which may ask for the caller's context variables, is not straight: it pauses behind them.
+    """
     segment = program.segments[0]
     if not (segment.stretch or segment.key or segment.control):
         return _do_nothing
-    return _quietly(program.run_straight, any(n.op.effect is Effect.STATEFUL for n in segment.nodes))
+    return functools.partial(contextvars.Context().run(_quiet_context).run, program.run_straight)
 
 
 def _do_nothing() -> None:
     """A step without instructions."""
-
-
-def _quietly(run: Callable[[], None], calls_python: bool) -> Callable[[], None]:
-    """``run`` while NumPy says nothing: 0/0 is nan, without a word, as in TensorFlow. To run in a context of
-    its own costs 0.1 us, to enter ``errstate`` 0.6; but the context has the caller's context variables not,
-    which Python functions may ask for.
-    """
-    if not calls_python:
-        return functools.partial(contextvars.Context().run(_quiet_context).run, run)
-
-    def run_quietly() -> None:
-        with np.errstate(all="ignore"):
-            run()
-
-    return run_quietly
 
 
 def _quiet_context() -> contextvars.Context:

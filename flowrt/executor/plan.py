@@ -32,7 +32,7 @@ from flowrt.executor.runner import StepControl
 from flowrt.executor.schedule import schedule_parts
 from flowrt.executor.step_stats import StepRecorder
 from flowrt.executor.strand import MAX_STRETCH_COST
-from flowrt.executor.turns import in_turn
+from flowrt.executor.turns import laid_end_to_end
 from flowrt.graph.evaluate import located
 from flowrt.graph.growth import Growth
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
@@ -70,6 +70,9 @@ class Plan:
         self.placed = placed
         self._devices, self._resource, self._fuses = devices, resource, fuses
         self._seed, self._is_shared = seed, is_shared
+        self._recent = recent_steps()
+        self._is_free = seed is None and not controlled and not is_shared and self._recent is None
+        """Whether nobody looks at a step between its instructions."""
         self.runs_to_compile = 0
         """How many runs from now its loops are compiled; 0: they are not, or will be soon."""
         self.with_loops: Callable[[], Plan] | None = None
@@ -84,9 +87,7 @@ class Plan:
         if first is None:
             first = self._compile(inline, times)
         programs = first.programs
-        self._recent = recent_steps()
-        is_free = seed is None and not controlled and not is_shared and self._recent is None
-        self.is_straight = first.is_straight and is_free
+        self.is_straight = first.is_straight and self._is_free
         """Whether a step is one stretch of one thread, or nothing at all: nothing in it waits, so nothing can
         end it early.
         """
@@ -111,6 +112,7 @@ class Plan:
         """Whether compiled loops are a part of it."""
         self._inline = self._seed is not None or not _needs_threads(self.partitions.values(), inline)
         self._is_short = sum(total_cost(p.subgraph) for p in self.partitions.values()) < MAX_STRETCH_COST
+        """Whether all devices together have no more to do than one may between two pauses."""
         subgraphs = [part.subgraph for part in self.partitions.values()]
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
@@ -356,7 +358,8 @@ class Plan:
             bound = bound_from(part, resource, ends, binder.tensors)
         can_grow = len(programs) == 1 and self._seed is None and not self._is_shared
         bound = bound if can_grow else None
-        whole = in_turn(programs) if self._inline and self._is_short else None
+        can_lay = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
+        whole = laid_end_to_end(programs) if can_lay else None
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
 
     @property

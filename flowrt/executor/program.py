@@ -47,7 +47,7 @@ class Segment(NamedTuple):
     slot: int
     control: Control | None
     calls: tuple[Instruction, ...]
-    """The stretch as it runs where nobody looks between its instructions."""
+    """The stretch as it runs where nobody looks between its instructions: itself, if nothing was joined."""
     receive: Node | None
     """What waits for ``key``, if that is a receive."""
 
@@ -62,8 +62,8 @@ def segment_of(
 ) -> Segment:
     """A segment, with its machine code joined."""
     stretch = tuple(instructions)
-    calls = joined(stretch)
-    calls = calls if len(calls) < len(stretch) else stretch
+    joint = joined(stretch)
+    calls = joint if len(joint) < len(stretch) else stretch
     return Segment(stretch, tuple(nodes), key, slot, control, calls, receive)
 
 

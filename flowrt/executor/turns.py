@@ -19,7 +19,7 @@ from flowrt.graph.node import Node
 from flowrt.graph.ops.transfer import send_op
 
 
-def in_turn(programs: Sequence[Program]) -> Program | None:
+def laid_end_to_end(programs: Sequence[Program]) -> Program | None:
     """What does the work of ``programs``, which are bound to one rendezvous, by itself. None for one program,
     where several are streams of one device, and where their turns may differ from step to step: with loops
     and branches, and on devices that work by themselves. Raises `InternalError` where all wait for what
@@ -29,17 +29,16 @@ def in_turn(programs: Sequence[Program]) -> Program | None:
     if len(programs) < 2 or has_streams or not all(map(_is_always_alike, programs)):
         return None
     laid = _Laid()
-    run_inline([laid.take_turns(program) for program in programs], StepControl())
+    run_inline([laid.lay(program) for program in programs], StepControl())
     laid.cut(None)
     first = programs[0]
     return Program(first.device, first.stream, laid.segments, [], (), (), first.take, ())
 
 
 def _is_always_alike(program: Program) -> bool:
-    keys = [segment.key for segment in program.segments if segment.control is None]
-    return (
-        not program.device.is_remote and len(keys) == len(program.segments) and not any(map(callable, keys))
-    )
+    """Whether it is the host's, and waits for the same keys in the same order in every step."""
+    keys_are_known = all(s.control is None and not callable(s.key) for s in program.segments)
+    return keys_are_known and not program.device.is_remote
 
 
 @final
@@ -52,7 +51,7 @@ class _Laid:
         self._nodes: list[Node] = []
         self._sent: set[str] = set()
 
-    def take_turns(self, program: Program) -> Generator[str, Any, None]:
+    def lay(self, program: Program) -> Generator[str, Any, None]:
         """As `Program.run`, with nothing computed."""
         for segment in program.segments:
             if len(self._instructions) >= MAX_STRETCH:

@@ -11,7 +11,7 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.bind import Binder, compile_partition
 from flowrt.executor.compile_step import compile_step
 from flowrt.executor.plan import raise_error
-from flowrt.executor.program import MAX_STRETCH
+from flowrt.executor.program import MAX_STRETCH, side_by_side
 from flowrt.executor.streams import one_stream
 from flowrt.rendezvous import InlineRendezvous
 
@@ -98,6 +98,27 @@ def test_long_programs_pause_so_that_they_can_be_ended():
     large = tf.placeholder(tf.float32, [300, 300])
     product = tf.matmul(tf.matmul(large, large), large)
     assert len(bind([product], [large]).segments) > 1
+
+
+def test_a_relu_that_is_trained_is_computed_in_place():
+    x, w = tf.placeholder(tf.float32, [4, 5]), tf.placeholder(tf.float32, [5, 6])
+    y = tf.nn.relu(tf.matmul(x, w))
+    program = bind(tf.gradients(y * y, w), [x, w])
+    (line,) = [line for line in lines(program) if "Relu(" in line]
+    assert re.fullmatch(r"(b\d+) = Relu\(\1\)", line)
+
+
+def test_instructions_are_copied_side_by_side_unless_they_run_as_machine_code():
+    x = y = tf.placeholder(tf.float32, [8])
+    for _ in range(5):
+        y = y + 1.0
+    (segment,) = bind([y], [x]).segments
+    joint = segment._replace(calls=segment.stretch[:1])
+    copied, kept = side_by_side([segment, joint])
+    assert kept is joint
+    assert copied == segment
+    assert copied.calls is copied.stretch
+    assert not any(a is b for a, b in zip(copied.stretch, segment.stretch, strict=True))
 
 
 def test_large_values_are_let_go_after_their_last_reader():

@@ -29,7 +29,7 @@ def straight(session):
 @pytest.fixture
 def by_turns(monkeypatch):
     """Nothing is laid end to end."""
-    monkeypatch.setattr("flowrt.executor.plan.in_turn", lambda programs: None)
+    monkeypatch.setattr("flowrt.executor.plan.laid_end_to_end", lambda programs: None)
 
 
 @pytest.fixture
@@ -104,7 +104,7 @@ def test_an_error_names_the_operation_of_the_device_that_raised_it():
         assert session.run(kept, {x: [0, 1]}).tolist() == [1, 3]
         with pytest.raises(tf.errors.InvalidArgumentError, match="picked"):
             session.run(kept, {x: [0, 5]})
-        assert session.run(kept, {x: [1, 0]}).tolist() == [3, 1]  # nothing of the failed step is left
+        assert session.run(kept, {x: [1, 0]}).tolist() == [3, 1]
         assert straight(session) == [True]
 
 

@@ -100,6 +100,14 @@ def test_the_gradient_of_each_activation_is_one_operation() -> None:
             assert gradients(function(x), x)[0].op.type == kind
 
 
+@pytest.mark.parametrize("function", [relu, relu6, elu, selu])
+def test_nobody_keeps_the_input_for_a_gradient_that_the_output_gives(function: Any) -> None:
+    with Graph().as_default():
+        x = placeholder("float32", [3])
+        y = function(x)
+        assert gradients(y, x)[0].op.inputs[1] is y
+
+
 def test_leaky_relu_takes_any_slope_and_integers() -> None:
     with Graph():
         x = np.array([-2, 0, 3])

@@ -59,12 +59,13 @@ def _activation(
     gradient: OpDef,
     types: Iterable[DType],
     doc: str,
-    by_output: bool = False,
+    is_same_at_output: bool = False,
     **attrs: Attr,
 ) -> OpDef:
-    """``features: T -> T`` with the derivative ``gradient`` of the input, or, ``by_output``, of the output:
-    then the input is not kept for it, and may be written over.
+    """``features: T -> T`` whose derivative is ``gradient`` at the input, or at the output if it says so or
+    is the same there: then the input is not kept for it, and may be written over.
     """
+    by_output = is_same_at_output or gradient.inputs[1].name == "outputs"
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
         at = op.outputs[0] if by_output else op.inputs[0]
@@ -154,7 +155,7 @@ relu = _activation(
     relu_grad,
     dtypes.REAL,
     "max(x, 0).",
-    by_output=True,
+    is_same_at_output=True,
 )
 
 relu6_grad = _gradient(
@@ -172,7 +173,7 @@ relu6 = _activation(
     relu6_grad,
     dtypes.REAL,
     "min(max(x, 0), 6).",
-    by_output=True,
+    is_same_at_output=True,
 )
 
 leaky_relu_grad = _gradient(
@@ -240,7 +241,6 @@ elu = _activation(
     elu_grad,
     dtypes.FLOATING,
     "x where it is positive, otherwise exp(x) - 1.",
-    by_output=True,
 )
 
 selu_grad = _gradient(
@@ -252,9 +252,7 @@ selu_grad = _gradient(
     "The gradient of selu from its value.",
     _where_negative,
 )
-selu = _activation(
-    "Selu", _selu, _selu_loop, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.", by_output=True
-)
+selu = _activation("Selu", _selu, _selu_loop, selu_grad, dtypes.FLOATING, "The self-normalizing scaled elu.")
 
 
 # --- smooth ones
