@@ -222,8 +222,8 @@ def test_what_was_free_waits_with_the_rest_of_a_merged_row():
 def test_growth_starts_small_and_is_a_part_of_what_is_there():
     allocator, at, sizes = BFCAllocator(1 << 40), 0, []
     while allocator.stats().bytes_in_use < 1 << 30:
-        if allocator.allocate(MIB // 4) is None:
-            growth = allocator.growth(MIB // 4)
+        if allocator.allocate(FIRST_REGION) is None:
+            growth = allocator.growth(FIRST_REGION)
             assert growth is not None
             assert growth.give_back == []
             allocator.add_region(at, growth.nbytes)
@@ -232,7 +232,7 @@ def test_growth_starts_small_and_is_a_part_of_what_is_there():
     assert sizes[0] == FIRST_REGION
     assert at <= (1 << 30) * (1 + 1 / AHEAD)
     assert len(sizes) < 100
-    assert all(size >= sum(sizes[:i]) // LEAST_GROWTH - MIB // 4 for i, size in enumerate(sizes))
+    assert all(size >= sum(sizes[:i]) // LEAST_GROWTH - FIRST_REGION for i, size in enumerate(sizes))
 
 
 @given(nbytes=st.integers(1, MIB // 2))
