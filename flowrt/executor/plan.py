@@ -111,9 +111,9 @@ class Plan:
         self.has_loops = any(_has_loops(part) for part in self.partitions.values())
         """Whether compiled loops are a part of it."""
         self._inline = self._seed is not None or not _needs_threads(self.partitions.values(), inline)
-        self._is_short = sum(total_cost(p.subgraph) for p in self.partitions.values()) < MAX_STRETCH_COST
-        """Whether all devices together have no more to do than one may between two pauses."""
         subgraphs = [part.subgraph for part in self.partitions.values()]
+        self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_STRETCH_COST
+        """Whether several devices together have no more to do than one may between two pauses."""
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
         self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]

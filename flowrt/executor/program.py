@@ -2,7 +2,7 @@
 must arrive.
 
 An instruction is ``(function, arguments)``: everything that can be known is bound already, so running a
-stretch is one tight loop (0.34 us an op with ``np.add`` in it, 0.32 of them the addition). A program is run
+stretch is one tight loop (0.25 us an op with ``np.add`` in it, 0.24 of them the addition). A program is run
 by a generator, which yields the key of a tensor that has not arrived; whoever drives it (see
 `flowrt.executor.runner`) decides how to wait.
 """
