@@ -22,7 +22,7 @@ import flowrt as tf
 from benchmarks.inputs import floats
 from benchmarks.report import format_seconds
 from benchmarks.timing import median_s
-from flowrt.executor.tiers import RUNS_BEFORE_COMPILING, compile_beside
+from flowrt.executor.tiers import compile_beside, runs_before_compiling
 
 OPS = (100, 1_000, 10_000, 100_000, 1_000_000)
 ELEMENTS = tuple(4**k for k in range(2, 13))  # 64 B to 64 MiB of float32
@@ -57,9 +57,9 @@ def time_graph(ops: int) -> dict[str, float]:
         feed = {x: floats(64)}
         session.run(total, feed)
         ran = time.perf_counter()
-        for _ in range(RUNS_BEFORE_COMPILING):
+        for _ in range(runs_before_compiling(ops)):
             session.run(total, feed)
-        wait_for_loops()
+        wait_for_loops(ops)
         run = median_s(lambda: session.run(total, feed), warm_s=1.0)
         with graph.as_default():
             more = total * 2.0
@@ -74,10 +74,10 @@ def time_graph(ops: int) -> dict[str, float]:
     }
 
 
-def wait_for_loops() -> None:
-    """Until the loops of what has run are compiled."""
+def wait_for_loops(ops: int) -> None:
+    """Until the loops of a graph that has run are compiled."""
     compiled = threading.Event()
-    compile_beside(compiled.set)
+    compile_beside(compiled.set, ops)
     compiled.wait(600)
 
 

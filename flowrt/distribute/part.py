@@ -22,7 +22,7 @@ from flowrt.executor.plan import Plan
 from flowrt.executor.relay import Ended
 from flowrt.executor.runner import StepControl
 from flowrt.executor.step_stats import StepRecorder
-from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
+from flowrt.executor.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
 from flowrt.graph.detached import detach_constants
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
@@ -112,12 +112,12 @@ class CompiledPart:
         """What it receives from other tasks in every step."""
         make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
         mode = jit_mode()
-        can_fuse = optimises and len(part.nodes) <= MAX_NODES
-        self._plan = make(mode is Jit.EAGER and can_fuse)
+        self._plan = make(mode is Jit.EAGER and optimises)
         self.is_short = self._plan.is_single and _is_short(part)
         """Whether it takes less than handing it to another thread: `relay` runs it."""
         self._lock = threading.Lock()
-        self._runs_to_compile = RUNS_BEFORE_COMPILING if mode is Jit.BACKGROUND and can_fuse else 0
+        is_later = mode is Jit.BACKGROUND and optimises
+        self._runs_to_compile = runs_before_compiling(len(part.nodes)) if is_later else 0
         self._make, self._devices = make, list(devices.values())
         self._is_closed = False
 
@@ -164,10 +164,10 @@ class CompiledPart:
     def _count_run(self) -> None:
         self._runs_to_compile = max(0, self._runs_to_compile - 1)
         if not self._runs_to_compile:
-            compile_beside(self._take_loops)
+            compile_beside(self._take_loops, len(self._plan.placed))
 
     def _take_loops(self) -> None:
-        """On the compiling thread: a plan with loops in the place of this one."""
+        """On a compiling thread: a plan with loops in the place of this one."""
         if self._is_closed or not any(device.executor.compiles_loops() for device in self._devices):
             return
         try:

@@ -29,7 +29,7 @@ from flowrt.executor.partial_run import Calls, LocalCalls
 from flowrt.executor.plan import Plan
 from flowrt.executor.request import Request
 from flowrt.executor.session_variables import Place, assign_variables, new_resource, read_variables
-from flowrt.executor.tiers import MAX_NODES, RUNS_BEFORE_COMPILING, Jit, compile_beside, jit_mode
+from flowrt.executor.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
 from flowrt.graph.graph import Graph, Tensor
 from flowrt.graph.growth import Growth, growth
 from flowrt.graph.node import Node, Subgraph
@@ -140,12 +140,12 @@ class LocalRuntime:
         inline = self._config.inter_op_parallelism_threads == 1
         controlled = bool(self._config.operation_timeout_in_ms)
         make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
-        can_fuse = optimises and len(placed) <= MAX_NODES
-        fuses = self._jit is Jit.EAGER and can_fuse
+        fuses = self._jit is Jit.EAGER and optimises
         plan = make(fuses, times, earlier=None if fuses else self._plan_before(placed))
         self._plans.append(ref(plan))
-        if self._jit is Jit.BACKGROUND and can_fuse and self._seed is None:
-            plan.runs_to_compile, plan.with_loops = RUNS_BEFORE_COMPILING, functools.partial(make, True)
+        if self._jit is Jit.BACKGROUND and optimises and self._seed is None:
+            plan.runs_to_compile = runs_before_compiling(len(placed))
+            plan.with_loops = functools.partial(make, True)
         return plan
 
     def _plan_before(self, placed: Subgraph) -> tuple[Plan, Growth] | None:
@@ -175,10 +175,10 @@ class LocalRuntime:
         """Have loops compiled for a plan that runs again and again."""
         plan.runs_to_compile = max(0, plan.runs_to_compile - 1)  # threads may count at once
         if not plan.runs_to_compile:
-            compile_beside(functools.partial(self._add_loops, plan, replace))
+            compile_beside(functools.partial(self._add_loops, plan, replace), len(plan.placed))
 
     def _add_loops(self, plan: Plan, replace: Callable[[Plan, Plan], None]) -> None:
-        """On the compiling thread."""
+        """On a compiling thread."""
         if self._closed or not any(device.executor.compiles_loops() for device in self.devices):
             return
         assert plan.with_loops is not None

@@ -2,7 +2,9 @@
 between two steps.
 
 `FLOWRT_JIT` says when: ``background`` (the default), ``eager`` (before the first step) or ``off``. A step
-that runs once, as an initializer does, is not worth it: compiling begins with the second run.
+that runs once, as an initializer does, is not worth it: compiling begins with the second run, and for a large
+plan when its steps have taken about as long as compiling will. A thread of its own compiles large plans: the
+small ones of the process do not wait for them.
 """
 
 from __future__ import annotations
@@ -11,7 +13,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from queue import SimpleQueue
 from typing import final
@@ -28,8 +31,10 @@ times; to have it back takes as long each time while another thread runs steps. 
 loop is there after 0.64 s instead of 0.2.
 """
 
-MAX_NODES = 20_000
-"""Of a plan that is compiled: its compilation takes some seconds of a core."""
+LARGE, RUNS_BEFORE_LARGE = 20_000, 500
+"""Nodes from which a plan is large, and its runs before compiling: beside the steps of 100,000 small ops that
+takes 17 s, as long as 600 of them, and makes 0.1 ms of their 25.
+"""
 
 
 class Jit(Enum):
@@ -50,11 +55,17 @@ def jit_mode() -> Jit:
         raise InvalidArgumentError(f"FLOWRT_JIT: expected one of {choices}; got {name!r}") from None
 
 
+def runs_before_compiling(nodes: int) -> int:
+    """How often a plan of so many nodes runs before its loops are compiled beside it."""
+    return RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
+
+
 @final
 class _Background:
-    """One thread that does one piece of work after another."""
+    """One thread that does one piece of work after another, at ``turns``: a context of each."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str, turns: Callable[[], AbstractContextManager[None]]) -> None:
+        self._name, self._turns = name, turns
         self.begin()
 
     def begin(self) -> None:
@@ -67,7 +78,7 @@ class _Background:
         with self._lock:
             self._work.put(work)
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="flowrt compiler", daemon=True)
+                self._thread = threading.Thread(target=self._run, name=self._name, daemon=True)
                 self._thread.start()
 
     def _run(self) -> None:
@@ -77,20 +88,31 @@ class _Background:
     def _run_next(self) -> None:
         """In a function of its own: its end lets go of the work."""
         work = self._work.get()
-        interval = sys.getswitchinterval()
-        sys.setswitchinterval(min(interval, SWITCH_S))
         try:
-            work()
+            with self._turns():
+                work()
         except Exception:
             LOGGER.exception("loops were not compiled: the operations' own kernels go on")
-        finally:
-            sys.setswitchinterval(interval)
 
 
-_background = _Background()
-os.register_at_fork(after_in_child=_background.begin)
+@contextmanager
+def _short_turns() -> Iterator[None]:
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(min(interval, SWITCH_S))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(interval)
 
 
-def compile_beside(work: Callable[[], object]) -> None:
-    """Have ``work()`` done by the compiling thread. What it raises is logged."""
-    _background.submit(work)
+_background = _Background("flowrt compiler", _short_turns)
+_background_of_large = _Background("flowrt compiler of large plans", nullcontext)
+for _each in (_background, _background_of_large):
+    os.register_at_fork(after_in_child=_each.begin)
+
+
+def compile_beside(work: Callable[[], object], nodes: int) -> None:
+    """Have ``work()``, which compiles a plan of so many nodes, done by another thread. What it raises is
+    logged.
+    """
+    (_background_of_large if nodes > LARGE else _background).submit(work)

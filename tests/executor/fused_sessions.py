@@ -59,8 +59,8 @@ def in_all_modes(monkeypatch, fetches, feeds):
     return results, groups
 
 
-def wait_for_loops():
-    """Until the compiling thread has done what it was given."""
+def wait_for_loops(nodes=0):
+    """Until the thread that compiles plans of so many nodes has done what it was given."""
     is_done = threading.Event()
-    compile_beside(is_done.set)
+    compile_beside(is_done.set, nodes)
     assert is_done.wait(WAIT_S)

@@ -10,6 +10,7 @@ last bit.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ from flowrt.device.loops import DTYPES
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, registered_ops
 from flowrt.graph.ops import all as all_ops  # noqa: F401  (defines every op)
+from flowrt.graph.passes import loop_budget
 from tests.executor.fused_sessions import in_all_modes
 from tests.graph.test_all_ops import build, feeds_of, flat_inputs
 from tests.graph.test_loop_rules import EXTREMES, Case, extreme_cases, has_no_loop, with_loop
@@ -77,6 +79,7 @@ def with_reader(tensor: Any) -> list[Any]:
 
 def run_samples(monkeypatch: Any, samples: Sequence[tuple[OpDef, Sample]]) -> tuple[Any, list[str], set[str]]:
     """The results of all of them in one graph, what each is of, and the ops that are in groups."""
+    monkeypatch.setattr(loop_budget, "MAX_COMPILE_S", math.inf)
     fetches: list[Any] = []
     what: list[str] = []
     feeds: dict[Any, Any] = {}

@@ -185,7 +185,7 @@ def test_the_plan_with_loops_is_run_the_short_way_too(monkeypatch):
             np.testing.assert_allclose(call(value), np.tanh(value) * value + 1, rtol=1e-6)
         (request,) = session._requests.values()
         compiled = threading.Event()
-        compile_beside(compiled.set)  # behind the plan's loops
+        compile_beside(compiled.set, 0)  # behind the plan's loops
         assert compiled.wait(60)
         (plan,) = request.plans.values()
         assert plan.has_loops

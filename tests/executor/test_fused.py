@@ -259,13 +259,13 @@ def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "background")
     may_compile, is_done = threading.Event(), threading.Event()
 
-    def compile_beside(work):
+    def compile_beside(work, nodes):
         def run():
             assert may_compile.wait(WAIT_S)
             work()
             is_done.set()
 
-        tiers.compile_beside(run)
+        tiers.compile_beside(run, nodes)
 
     monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", compile_beside)
     x = tf.placeholder(tf.float32, [8])
@@ -295,7 +295,7 @@ def test_a_compilation_that_fails_leaves_the_kernels_at_work(monkeypatch, caplog
 
 def test_off_is_off(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", lambda work: pytest.fail("compiles"))
+    monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", lambda *_: pytest.fail("compiles"))
     x = tf.placeholder(tf.float32, [8])
     with tf.Session() as session:
         for _ in range(5):

@@ -312,7 +312,7 @@ def test_a_plan_with_compiled_loops_grows_too(laid, monkeypatch):
         for _ in range(RUNS_BEFORE_COMPILING + 1):
             value = session.run(y, feed)
         compiled = threading.Event()
-        compile_beside(compiled.set)
+        compile_beside(compiled.set, 0)
         assert compiled.wait(60)
         np.testing.assert_allclose(session.run(y, feed), value, rtol=1e-5)
         laid.clear()

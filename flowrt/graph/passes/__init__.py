@@ -18,7 +18,8 @@ collective becomes, is known to the passes that lower them.
       -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
       -> narrow_products               Subgraph                 only the parts of products that are read
       -> read_rows_in_place            Subgraph                 rows of variables are gathered where they lie
-      -> fuse                          Subgraph                 what one loop can compute is one node
+      -> fuse                          Subgraph                 what one loop can compute is one node,
+                                                                 in as many loops as `loop_budget` allows
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any, final
 
 from flowrt import dtypes
@@ -29,6 +29,7 @@ from flowrt.graph.node import Node, Ref, Subgraph, static_shape
 from flowrt.graph.op_def import Effect, LoopPattern
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.passes.group import Group, Level, Support, fused_op, fused_rows_op
+from flowrt.graph.passes.loop_budget import within_budget
 from flowrt.graph.shapes import is_static
 
 MAX_MEMBERS = 64
@@ -137,6 +138,7 @@ class _Fuser:
         self._placed: set[str] = set()
         self._support: dict[str, Support] = {}
         self._groups: list[_Open] = []
+        self._fetched = {*subgraph.fetches, *[(name, 0) for name in subgraph.targets]}
 
     def run(self) -> Subgraph:
         for node in self._nodes:
@@ -151,7 +153,23 @@ class _Fuser:
                 self._groups.append(self._grown_from(node))
         if not any(group.is_worth_it for group in self._groups):
             return self._subgraph
-        return _rebuilt(self._subgraph, self._groups)
+        found = list(map(self._closed, self._groups))
+        return _rebuilt(self._subgraph, within_budget(found, self._single))
+
+    def _single(self, node: Node) -> Group | Node:
+        """The node as a group of its own, if it can be one."""
+        single = self._alone(node, each=True)
+        single.is_checked = self._support[node.name] is Support.CHECKED
+        return self._closed(single)
+
+    def _closed(self, group: _Open) -> Group | Node:
+        """What stands for the group: itself, or its one member."""
+        if not group.is_worth_it:
+            return group.members[0]
+        names = {member.name for member in group.members}
+        readers = {user for name in names for user in self._consumers[name]} - names
+        read = {ref for reader in readers for ref in self._subgraph.nodes[reader].inputs}
+        return group.close(self._subgraph, self._fetched | read)
 
     def _grown_from(self, node: Node) -> _Open:
         """The group that ``node`` opens, or one of it alone."""
@@ -235,12 +253,14 @@ class _Fuser:
             return Support.NONE
         if op.loop is not None and op.loop.pattern is LoopPattern.RESHAPE:
             return Support.FULL
-        alone = _Open(self._domain_of(node), self._each)
-        levels = self._levels(alone, node)
-        if levels is None:
-            return Support.NONE
-        alone.add(node, levels, self._data_inputs(node))
-        return self._supports(alone.close(self._subgraph, levels))
+        alone = self._alone(node, self._each)
+        return self._supports(alone.close(self._subgraph, alone.levels)) if alone.levels else Support.NONE
+
+    def _alone(self, node: Node, each: bool) -> _Open:
+        """The node in a group of its own, without levels if it does not fit there."""
+        alone = _Open(self._domain_of(node), each)
+        alone.add(node, self._levels(alone, node) or {}, self._data_inputs(node))
+        return alone
 
     def _domain_of(self, node: Node) -> tuple[int, ...]:
         loop = node.op.loop
@@ -344,32 +364,23 @@ def _inputs(node: Node) -> Iterator[tuple[Ref, bool]]:
             yield next(refs), argument.on_host
 
 
-def _rebuilt(subgraph: Subgraph, groups: Sequence[_Open]) -> Subgraph:
-    """``subgraph`` with a node for each group that is worth it."""
+def _rebuilt(subgraph: Subgraph, found: Iterable[Group | Node]) -> Subgraph:
+    """``subgraph`` with a node for each group."""
     names: dict[str, str] = {}
     refs: dict[Ref, Ref] = {}
     nodes: list[Node] = []
-    fetched = {*subgraph.fetches, *[(name, 0) for name in subgraph.targets]}
-    consumers = subgraph.consumers()
-    for open_group in groups:
-        if open_group.is_worth_it:
-            group = open_group.close(subgraph, fetched | _read_outside(open_group, subgraph, consumers))
-            nodes.append(_fused_node(group))
-            names.update(dict.fromkeys([member.name for member in group.members], nodes[-1].name))
-            refs.update({ref: (nodes[-1].name, i) for i, ref in enumerate(group.outputs)})
-        else:
-            nodes += open_group.members
+    for item in found:
+        if isinstance(item, Node):
+            nodes.append(item)
+            continue
+        nodes.append(_fused_node(item))
+        names.update(dict.fromkeys([member.name for member in item.members], nodes[-1].name))
+        refs.update({ref: (nodes[-1].name, i) for i, ref in enumerate(item.outputs)})
     return subgraph.replace(
         nodes={node.name: _redirected(node, names, refs) for node in nodes},
         fetches=tuple([refs.get(ref, ref) for ref in subgraph.fetches]),
         targets=tuple(dict.fromkeys([names.get(name, name) for name in subgraph.targets])),
     )
-
-
-def _read_outside(group: _Open, subgraph: Subgraph, consumers: Mapping[str, Sequence[str]]) -> set[Ref]:
-    names = {member.name for member in group.members}
-    readers = {user for name in names for user in consumers[name]} - names
-    return {ref for reader in readers for ref in subgraph.nodes[reader].inputs}
 
 
 def _fused_node(group: Group) -> Node:

@@ -4,13 +4,13 @@ as data; and the ops of the nodes that stand for groups.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from enum import Enum
 from typing import Any, NamedTuple
 
 from flowrt import dtypes
 from flowrt.graph.evaluate import evaluate_node
-from flowrt.graph.node import Node, Ref, TensorSpec
+from flowrt.graph.node import Node, Ref, TensorSpec, static_shape
 from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, OpDef, define_op
 
 
@@ -62,6 +62,39 @@ class Group(NamedTuple):
     def output_specs(self) -> tuple[TensorSpec, ...]:
         specs = {(m.name, i): spec for m in self.members for i, spec in enumerate(m.outputs)}
         return tuple([specs[ref] for ref in self.outputs])
+
+    @property
+    def form(self) -> Hashable:
+        """What the group computes, without names and sizes: groups of one form have one compiled loop, where
+        their arrays lie alike.
+        """
+        numbers = {ref: number for number, ref in enumerate([*self.inputs, *self.levels])}
+        members = [
+            (
+                member.op.name,
+                tuple([str(member.attrs[key]) for key in member.op.loop_attrs]),
+                tuple(
+                    [numbers[ref] if ref in numbers else _text(self.constants[ref]) for ref in member.inputs]
+                ),
+            )
+            for member in self.members
+        ]
+        return (
+            len(self.domain),
+            tuple([(spec.dtype, self._is_spread(spec)) for spec in self.inputs.values()]),
+            tuple(members),
+            tuple(self.levels.values()),
+            tuple([numbers[ref] for ref in self.outputs]),
+        )
+
+    def _is_spread(self, spec: TensorSpec) -> tuple[bool, ...]:
+        """For each dimension, the last first, whether the domain has more of it."""
+        pairs = zip(reversed(static_shape(spec)), reversed(self.domain), strict=False)
+        return tuple([size != whole for size, whole in pairs])
+
+
+def _text(value: Any) -> str:
+    return f"{value.dtype} {value.shape} {value.tobytes()!r}"
 
 
 def plain_kernel(xp: Any, inputs: Sequence[Any], group: Group, out: Any = None) -> tuple[Any, ...]:
