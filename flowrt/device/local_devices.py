@@ -6,6 +6,7 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from flowrt.device import onednn
 from flowrt.device.cuda import CudaExecutor, GpuDescription, visible_devices
 from flowrt.device.device import Device
 from flowrt.device.host import HostExecutor
@@ -41,8 +42,9 @@ class DeviceRequest(NamedTuple):
 
 def local_devices(request: DeviceRequest, job: str = "localhost", task: int = 0) -> list[Device]:
     """New devices by ``request``, the CPUs first. Raises `InvalidArgumentError` for a request that does not
-    fit this machine; nothing is opened then.
+    fit this machine, and for a value that ``FLOWRT_ONEDNN`` has not; nothing is opened then.
     """
+    onednn.is_switched_on()  # else a mistake there would be told by the first large product, or by none
     gpus = _gpus(request)
     devices = []
     for index in range(request.cpus):

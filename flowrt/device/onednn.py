@@ -1,7 +1,7 @@
 """oneDNN, a library of convolutions and matrix products, through its C API of version 3: the one door to it.
 
 It comes with the package ``onednn-cpu-gomp`` (extra ``onednn``) and is loaded when a plan first has work for
-it. Without it, with another version, or with ``FLOWRT_ONEDNN=0``, everything is computed without it.
+it. Without it, with another version, or with ``FLOWRT_ONEDNN=off``, everything is computed without it.
 
 Its threads are those of OpenMP (libgomp), as many as `flowrt.device.host_pool.num_threads` says. How they
 wait for work decides how all else runs (2 cores): where they spin without end, a NumPy product between two
@@ -27,13 +27,22 @@ from pathlib import Path
 from typing import Any, TypeAlias, final
 
 from flowrt.device.host_pool import num_threads
-from flowrt.errors import FailedPreconditionError, InternalError, ResourceExhaustedError
+from flowrt.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
 
 LOGGER = logging.getLogger(__name__)
 
 PACKAGE, LIBRARY = "onednn-cpu-gomp", "libdnnl.so.3"
 VERSION = 3
 """The C API changed from 2 to 3; within 3 it only grows."""
+
+VARIABLE = "FLOWRT_ONEDNN"
+SWITCH = {"on": True, "off": False, "1": True, "0": False}
+"""Whether oneDNN may be used, by what the variable says, in capitals or not."""
 
 SPINS = "5000"
 """How often a waiting thread of libgomp looks before it sleeps: 0.1 ms."""
@@ -96,6 +105,14 @@ class Handle:
         self._destroy(self.address)
 
 
+def is_switched_on() -> bool:
+    """Whether ``FLOWRT_ONEDNN`` lets oneDNN be used; by default it does. Raises `InvalidArgumentError`."""
+    said = os.environ.get(VARIABLE) or "on"
+    if said.lower() not in SWITCH:
+        raise InvalidArgumentError(f"{VARIABLE}: expected one of {', '.join(SWITCH)}; got {said!r}")
+    return SWITCH[said.lower()]
+
+
 def is_available() -> bool:
     """Whether oneDNN can be used. The first call loads it (20 ms), or logs why it cannot."""
     return why_unavailable() is None
@@ -103,9 +120,9 @@ def is_available() -> bool:
 
 @cache
 def why_unavailable() -> str | None:
-    """Why oneDNN is not used, or None."""
-    if os.environ.get("FLOWRT_ONEDNN") == "0":
-        return "FLOWRT_ONEDNN=0 switches it off"
+    """Why oneDNN is not used, or None. Raises what `is_switched_on` raises."""
+    if not is_switched_on():
+        return f"{VARIABLE}={os.environ[VARIABLE]} switches it off"
     try:
         library()
     except (FailedPreconditionError, InternalError) as error:

@@ -10,7 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib.metadata import PackageNotFoundError, distribution
 from pathlib import Path
 from typing import Any
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import flowrt as tf
 from flowrt.device import host_pool, onednn, primitives
 from flowrt.device.onednn import Unsupported
 from flowrt.device.primitives import Axis, Layout, Primitive, layout_of, matrix_product
-from flowrt.errors import FailedPreconditionError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 
 needs_library = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
 
@@ -104,10 +105,26 @@ def test_another_version_is_a_reason(
     assert "expected version 3; got 2.7" in str(onednn.why_unavailable())
 
 
-def test_a_variable_switches_it_off(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FLOWRT_ONEDNN", "0")
+@pytest.mark.parametrize("said", ["0", "off", "OFF"])
+def test_a_variable_switches_it_off(said: str, asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_ONEDNN", said)
     assert not onednn.is_available()
-    assert "FLOWRT_ONEDNN" in str(onednn.why_unavailable())
+    assert onednn.why_unavailable() == f"FLOWRT_ONEDNN={said} switches it off"
+
+
+@pytest.mark.parametrize("said", ["", "1", "on", "On"])
+def test_the_variable_may_say_that_it_is_on(said: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FLOWRT_ONEDNN", said)
+    assert onednn.is_switched_on()
+
+
+@pytest.mark.parametrize("ask", [tf.Session, onednn.is_available], ids=["session", "library"])
+def test_what_the_variable_has_not_is_refused(
+    ask: Callable[[], object], asked_anew: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FLOWRT_ONEDNN", "never")
+    with pytest.raises(InvalidArgumentError, match="FLOWRT_ONEDNN: expected one of on, off, 1, 0; got 'nev"):
+        ask()
 
 
 def test_importing_flowrt_does_not_load_it() -> None:
