@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import threadpoolctl
 
+from flowrt.device import host_jit, onednn
 from flowrt.device.cuda import CudaExecutor, GpuDescription, load_cupy, visible_devices
 from flowrt.device.host import HostExecutor
 from flowrt.errors import FailedPreconditionError
@@ -107,9 +108,17 @@ def cupy_version() -> str:
 
 
 def library_versions() -> dict[str, str]:
-    """The versions of all libraries that flowrt uses, by package."""
+    """The versions of all libraries that flowrt uses, by package; of one that is there and cannot be used,
+    why. Raises `InvalidArgumentError` for a value that ``FLOWRT_ONEDNN`` has not.
+    """
     versions = {name: package_version(name) for name in REQUIRED}
-    return versions | {"cupy": cupy_version()} | {name: package_version(name) for name in OPTIONAL}
+    optional = {name: package_version(name) for name in OPTIONAL}
+    return versions | {"cupy": cupy_version()} | optional | _unusable()
+
+
+def _unusable() -> dict[str, str]:
+    reasons = {"llvmlite": host_jit.why_unusable(), onednn.PACKAGE: onednn.why_unusable()}
+    return {name: f"cannot be used: {reason}" for name, reason in reasons.items() if reason}
 
 
 def blas_libraries() -> list[Blas]:

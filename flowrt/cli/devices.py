@@ -59,8 +59,9 @@ def lines(facts: dict[str, Any]) -> list[str]:
     rows = [("cores", f"{facts['cores']}, {facts['usable_cores']} of them for this process")]
     rows += [("BLAS", f"{b['name']} {b['version']}, {b['threads']} threads") for b in facts["blas"]]
     rows += list(facts["libraries"].items())
-    if facts["why_no_onednn"]:
-        rows.append(("no oneDNN", facts["why_no_onednn"]))
+    why = facts["why_no_onednn"]
+    if why and why not in facts["libraries"].get(onednn.PACKAGE, ""):
+        rows.append(("no oneDNN", why))
     if facts["why_no_gpu"]:
         rows.append(("no GPU", facts["why_no_gpu"]))
     return [*first, "", *aligned(rows)]

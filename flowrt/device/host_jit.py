@@ -21,6 +21,7 @@ import threading
 from collections import deque
 from collections.abc import Sequence
 from functools import cache
+from importlib.util import find_spec
 from typing import Any, final
 from weakref import WeakValueDictionary
 
@@ -80,25 +81,42 @@ def compile_functions(text: str, names: Sequence[str]) -> dict[str, CompiledLoop
 
 
 def is_available() -> bool:
-    """Whether this process can compile. The first call loads LLVM, 60 ms, or logs why it cannot."""
+    """Whether this process can compile. The first call loads LLVM, 60 ms, or logs why it cannot:
+    as a warning where llvmlite is installed."""
     return why_unavailable() is None
 
 
 @cache
 def why_unavailable() -> str | None:
     """Why this process cannot compile, or None."""
+    reason = _what_is_wrong() if is_installed() else "expected the package; it is not installed"
+    if reason is None:
+        return None
+    told = f"llvmlite: {reason}. Install flowrt[jit]"
+    LOGGER.log(logging.WARNING if is_installed() else logging.INFO, "loops are not compiled: %s", told)
+    return told
+
+
+def why_unusable() -> str | None:
+    """Why the llvmlite that is installed cannot be used, or None."""
+    return why_unavailable() if is_installed() else None
+
+
+def is_installed() -> bool:
+    return find_spec("llvmlite") is not None
+
+
+def _what_is_wrong() -> str | None:
     try:
         import llvmlite.binding as llvm
 
         llvm.check_jit_execution()
-    except (ImportError, OSError, RuntimeError) as error:
-        reason = f"llvmlite cannot be used: {error}. Install flowrt[jit]"
-    else:
-        if llvm.llvm_version_info >= OLDEST_LLVM:
-            return None
-        reason = f"llvmlite is older than 0.45: its LLVM is {llvm.llvm_version_info}. Install flowrt[jit]"
-    LOGGER.info("loops are not compiled: %s", reason)
-    return reason
+        found = llvm.llvm_version_info
+    except Exception as error:  # noqa: BLE001 (a broken installation may raise anything)
+        return f"expected to load it; {' '.join(str(error).split())}"
+    if found >= OLDEST_LLVM:
+        return None
+    return f"expected version 0.45 or newer; got one with LLVM {'.'.join(map(str, found))}"
 
 
 @cache

@@ -114,7 +114,9 @@ def is_switched_on() -> bool:
 
 
 def is_available() -> bool:
-    """Whether oneDNN can be used. The first call loads it (20 ms), or logs why it cannot."""
+    """Whether oneDNN can be used. The first call loads it (20 ms), or logs why it cannot: as a
+    warning where the package is installed.
+    """
     return why_unavailable() is None
 
 
@@ -126,9 +128,25 @@ def why_unavailable() -> str | None:
     try:
         library()
     except (FailedPreconditionError, InternalError) as error:
-        LOGGER.info("convolutions are computed without oneDNN: %s", error)
+        level = logging.WARNING if is_installed() else logging.INFO
+        LOGGER.log(level, "convolutions and products are computed without oneDNN: %s", error)
         return str(error)
     return None
+
+
+def why_unusable() -> str | None:
+    """Why the oneDNN that is installed, and switched on, cannot be used, or None. Raises what
+    `is_switched_on` raises.
+    """
+    return why_unavailable() if is_switched_on() and is_installed() else None
+
+
+def is_installed() -> bool:
+    try:
+        distribution(PACKAGE)
+    except PackageNotFoundError:
+        return False
+    return True
 
 
 def version() -> str:

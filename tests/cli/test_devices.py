@@ -12,7 +12,7 @@ import flowrt
 from flowrt import machine
 from flowrt.cli.devices import lines
 from flowrt.cli.main import main
-from flowrt.device import cuda
+from flowrt.device import cuda, host_jit, onednn
 from flowrt.device.cuda import GpuDescription
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from flowrt.python.client import device_lib
@@ -105,6 +105,19 @@ def test_the_text_is_all_of_the_json() -> None:
         "numpy      2.4",
         "no oneDNN  it is switched off",
     ]
+
+
+def test_a_library_that_cannot_be_used_is_shown_with_the_reason_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(host_jit, "why_unusable", lambda: "llvmlite: it is half there")
+    for name in ("why_unusable", "why_unavailable"):
+        monkeypatch.setattr(onednn, name, lambda: "oneDNN: it is an old one")
+    assert main(["devices"]) == 0
+    printed = capsys.readouterr().out
+    assert re.search("^llvmlite +cannot be used: llvmlite: it is half there$", printed, re.MULTILINE)
+    assert re.search("^onednn-cpu-gomp +cannot be used: oneDNN: it is an old one$", printed, re.MULTILINE)
+    assert "no oneDNN" not in printed
 
 
 def test_device_lib_lists_cpu_and_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

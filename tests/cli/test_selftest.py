@@ -187,6 +187,11 @@ def test_a_loop_that_is_wrong_is_found(cpu: Target, monkeypatch: pytest.MonkeyPa
     assert "AddV2: largest difference 1" in result.failures[0]
 
 
+def test_why_no_loops_are_compiled_is_told(cpu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(host_jit, "why_unavailable", lambda: "llvmlite: it is half there")
+    assert loops.check_loops(cpu) == Result("left out: llvmlite: it is half there")
+
+
 @pytest.mark.usefixtures("looped_ops")
 @pytest.mark.skipif(cuda_on_host.why_no_compiler() is not None, reason=str(cuda_on_host.why_no_compiler()))
 def test_loops_run_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:

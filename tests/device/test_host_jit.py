@@ -292,32 +292,49 @@ def test_a_text_that_is_no_loop_says_why(text: str, said: str) -> None:
     assert added_by(compile_loop(adding(11))) == 11
 
 
+@pytest.fixture
+def asked_anew() -> Iterator[None]:
+    """Whether llvmlite is there is found out in the test, and again after it."""
+    for known in (host_jit.why_unavailable, host_jit._compiler):
+        known.cache_clear()
+    yield
+    for known in (host_jit.why_unavailable, host_jit._compiler):
+        known.cache_clear()
+
+
 def test_without_llvmlite_the_reason_is_logged_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    asked_anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setitem(sys.modules, "llvmlite.binding", None)
-    host_jit.why_unavailable.cache_clear()
-    host_jit._compiler.cache_clear()
-    try:
-        with caplog.at_level(logging.INFO):
-            assert not host_jit.is_available()
-            assert not host_jit.is_available()
-        assert "Install flowrt[jit]" in caplog.text
-        assert len(caplog.records) == 1
-        with pytest.raises(FailedPreconditionError, match=r"flowrt\[jit\]"):
-            compile_loop(adding(13))
-    finally:
-        host_jit.why_unavailable.cache_clear()
-        host_jit._compiler.cache_clear()
+    monkeypatch.setitem(sys.modules, "llvmlite", None)
+    with caplog.at_level(logging.INFO):
+        assert not host_jit.is_available()
+        assert not host_jit.is_available()
+    (said,) = caplog.records
+    assert said.levelno == logging.INFO
+    assert said.getMessage().endswith("it is not installed. Install flowrt[jit]")
+    assert host_jit.why_unusable() is None
+    with pytest.raises(FailedPreconditionError, match=r"flowrt\[jit\]"):
+        compile_loop(adding(13))
 
 
-def test_an_old_llvmlite_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("kind", [ImportError, OSError, AttributeError])
+def test_an_llvmlite_that_cannot_be_loaded_is_warned_of_once(
+    kind: type[Exception], asked_anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse() -> None:
+        raise kind("it is\nhalf there")
+
+    monkeypatch.setattr("llvmlite.binding.check_jit_execution", refuse)
+    assert not host_jit.is_available()
+    assert host_jit.why_unusable() == host_jit.why_unavailable()
+    (said,) = caplog.records
+    assert said.levelno == logging.WARNING
+    assert said.getMessage().endswith("expected to load it; it is half there. Install flowrt[jit]")
+
+
+def test_an_old_llvmlite_is_not_used(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_jit, "OLDEST_LLVM", (1000,))
-    host_jit.why_unavailable.cache_clear()
-    try:
-        assert "older" in (host_jit.why_unavailable() or "")
-    finally:
-        host_jit.why_unavailable.cache_clear()
+    assert "expected version 0.45 or newer; got one with LLVM " in (host_jit.why_unusable() or "")
 
 
 # --- threads and forks

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import ctypes.util
+import logging
 import os
 import shutil
 import signal
@@ -59,13 +60,16 @@ def install(monkeypatch: pytest.MonkeyPatch, path: Path | None) -> None:
 
 
 def test_without_the_package_the_reason_says_what_to_install(
-    asked_anew: None, monkeypatch: pytest.MonkeyPatch
+    asked_anew: None, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def find(name: str) -> Any:
         raise PackageNotFoundError(name)
 
     monkeypatch.setattr(onednn, "distribution", find)
-    assert not onednn.is_available()
+    with caplog.at_level(logging.INFO):
+        assert not onednn.is_available()
+    assert [said.levelno for said in caplog.records] == [logging.INFO]
+    assert onednn.why_unusable() is None
     assert "flowrt[onednn]" in str(onednn.why_unavailable())
     with pytest.raises(FailedPreconditionError, match="not installed"):
         onednn.version()
@@ -78,12 +82,20 @@ def test_a_package_without_the_library_is_a_reason(asked_anew: None, monkeypatch
 
 @pytest.mark.parametrize("content", [b"", b"\x7fELF and nothing else", b"#!/bin/sh\n"])
 def test_a_damaged_library_is_a_reason(
-    content: bytes, asked_anew: None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    content: bytes,
+    asked_anew: None,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     damaged = tmp_path / onednn.LIBRARY
     damaged.write_bytes(content)
     install(monkeypatch, damaged)
-    assert "expected a library" in str(onednn.why_unavailable())
+    assert "expected a library" in str(onednn.why_unusable())
+    assert not onednn.is_available()
+    (said,) = caplog.records
+    assert said.levelno == logging.WARNING
+    assert said.getMessage().startswith("convolutions and products are computed without oneDNN: ")
 
 
 def test_another_library_is_a_reason(asked_anew: None, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -110,6 +122,7 @@ def test_a_variable_switches_it_off(said: str, asked_anew: None, monkeypatch: py
     monkeypatch.setenv("FLOWRT_ONEDNN", said)
     assert not onednn.is_available()
     assert onednn.why_unavailable() == f"FLOWRT_ONEDNN={said} switches it off"
+    assert onednn.why_unusable() is None
 
 
 @pytest.mark.parametrize("said", ["", "1", "on", "On"])

@@ -11,6 +11,7 @@ import numpy as np
 
 from flowrt.cli.selftest.ops import Call, build_calls, difference, reference
 from flowrt.cli.selftest.target import Result, Target, describe_error
+from flowrt.device import host_jit
 from flowrt.executor.cuda_kernel import CudaKernel
 from flowrt.executor.fused_kernel import FusedKernel
 from flowrt.executor.fused_program import supports
@@ -22,7 +23,8 @@ from flowrt.graph.passes.fuse import fuse
 def check_loops(target: Target) -> Result:
     """Compile and run, of each op, the first sample that is a loop."""
     if not target.device.executor.compiles_loops():
-        return Result("left out: nothing is compiled for this device")
+        why = host_jit.why_unavailable() if target.device.spec.device_type == "CPU" else None
+        return Result(f"left out: {why or 'nothing is compiled for this device'}")
     checked: set[str] = set()
     failures = []
     with Graph():
