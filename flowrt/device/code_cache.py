@@ -38,6 +38,8 @@ LIMIT_BYTES = 256 << 20  # a fused group's code has 2-20 KiB
 UNFINISHED, UNFINISHED_FOR_S = ".unfinished", 3600
 """What a writer that was killed leaves, by its suffix; no writer takes an hour."""
 
+ADVICE = "FLOWRT_CACHE_DIR can name another folder"
+
 _ENTRY = re.compile("[0-9a-f]{64}")
 
 
@@ -48,15 +50,15 @@ def code_cache() -> CodeCache:
     """
     try:
         return CodeCache(_chosen_folder(), LIMIT_BYTES)
-    except RuntimeError as error:  # there is no home
-        LOGGER.warning("compiled code is not kept: %s. Set FLOWRT_CACHE_DIR", error)
+    except RuntimeError as error:  # there is no home; Python's message is a sentence
+        LOGGER.warning("compiled code is not kept: %s %s", error, ADVICE)
         return CodeCache(None, 0)
 
 
 def _chosen_folder() -> Path | None:
     chosen = os.environ.get("FLOWRT_CACHE_DIR")
     if chosen is not None:
-        return Path(chosen).absolute() if chosen else None
+        return Path(chosen).expanduser().absolute() if chosen else None
     caches = Path(os.environ.get("XDG_CACHE_HOME", ""))
     return (caches if caches.is_absolute() else Path.home() / ".cache") / "flowrt"
 
@@ -97,20 +99,25 @@ class CodeCache:
         return payload
 
     def put(self, key: str, payload: bytes) -> None:
-        """Keep ``payload`` under ``key``, instead of what was there; not if it alone passes the limit."""
+        """Keep ``payload`` under ``key``, instead of what was there; not if it alone passes the limit, nor
+        where a folder is, whose files may be somebody's.
+        """
         content = _packed(key, payload)
         if self._folder is None or len(content) > self._limit_bytes:
             return
+        path = self._folder / key
         try:
-            _write(self._folder / key, content)
+            _write(path, content)
             self._room -= len(content)
             if self._room < 0:
                 self._room = self._make_room(self._folder)
+        except IsADirectoryError:
+            LOGGER.warning("expected an entry of compiled code; %s is a folder. Remove it", path)
         except OSError as error:
             self._give_up(error)
 
     def _give_up(self, error: OSError) -> None:
-        LOGGER.warning("compiled code is no longer kept in %s: %s", self._folder, error)
+        LOGGER.warning("compiled code is no longer kept in %s: %s. %s", self._folder, error, ADVICE)
         self._folder = None
 
     def _make_room(self, folder: Path) -> int:
@@ -135,7 +142,7 @@ def _private(folder: Path) -> Path | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         found = folder.stat()
     except OSError as error:
-        LOGGER.warning("compiled code is not kept: %s", error)
+        LOGGER.warning("compiled code is not kept: %s. %s", error, ADVICE)
         return None
     return folder if _is_ours(found, folder) else None
 
@@ -144,11 +151,13 @@ def _is_ours(found: os.stat_result, path: Path) -> bool:
     if found.st_uid == os.geteuid() and not found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
         return True
     LOGGER.warning(
-        "%s is not used: expected it to be user %d's, and writable by no other; it is user %d's with mode %o",
+        "%s is not used: expected it to be user %d's, and writable by no other; "
+        "it is user %d's with mode %o. %s",
         path,
         os.geteuid(),
         found.st_uid,
         stat.S_IMODE(found.st_mode),
+        ADVICE,
     )
     return False
 
@@ -158,12 +167,16 @@ def _read_private(path: Path) -> bytes | None:
 
     It is opened once, and what is asked and read is what was opened: no other can come between.
     """
-    with open(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-        found = os.fstat(file.fileno())
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        found = os.fstat(descriptor)
         if not stat.S_ISREG(found.st_mode) or not _is_ours(found, path):
             return None
-        os.utime(file.fileno())
-        return file.read()
+        os.utime(descriptor)
+        with open(descriptor, "rb", closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 # --- entries
@@ -203,7 +216,7 @@ def _entries(folder: Path) -> Iterator[_Entry]:
     """The folder's entries. What else is there is none of ours, and stays."""
     with os.scandir(folder) as found:
         for file in found:
-            if _ENTRY.fullmatch(file.name):
+            if _ENTRY.fullmatch(file.name) and not file.is_dir(follow_symlinks=False):
                 with suppress(FileNotFoundError):  # another process removed it
                     status = file.stat(follow_symlinks=False)
                     yield _Entry(Path(file.path), status.st_size, status.st_mtime_ns)

@@ -120,6 +120,7 @@ def test_a_folder_that_others_may_write_is_not_used(
     cache.put(key(2), b"code")
     assert names(tmp_path) == {key(1)}
     assert "is not used" in caplog.text
+    assert "FLOWRT_CACHE_DIR" in caplog.text
 
 
 @pytest.mark.parametrize("mode", [0o620, 0o602])
@@ -147,6 +148,21 @@ def test_a_link_or_a_pipe_is_no_entry(tmp_path: Path) -> None:
     assert cache.get(key(2)) is None
 
 
+def test_a_folder_is_no_entry_and_the_cache_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    limit = 2 * (HEADER.size + 100)
+    cache, taken = make(tmp_path, limit), tmp_path / "cache" / key(1)
+    (taken / "inside").mkdir(parents=True)
+    assert cache.get(key(1)) is None
+    cache.put(key(1), b"code")
+    assert [said.getMessage() for said in caplog.records] == [
+        f"expected an entry of compiled code; {taken} is a folder. Remove it"
+    ]
+    for number in range(2, 9):
+        cache.put(key(number), bytes(100))
+    assert cache.get(key(8)) == bytes(100)
+    assert (taken / "inside").exists()
+
+
 # --- where it cannot be
 
 
@@ -158,6 +174,7 @@ def test_where_the_folder_cannot_be_made_all_goes_on_without(
     cache.put(key(1), b"code")
     assert cache.get(key(1)) is None
     assert len(caplog.records) == 1
+    assert "FLOWRT_CACHE_DIR" in caplog.text
 
 
 def test_where_nothing_can_be_written_all_goes_on_without(
@@ -173,6 +190,7 @@ def test_where_nothing_can_be_written_all_goes_on_without(
     cache.put(key(2), b"code")
     assert cache.get(key(1)) is None
     assert len(caplog.records) == 1
+    assert "FLOWRT_CACHE_DIR" in caplog.text
     assert names(tmp_path) == set()  # nothing unfinished either
 
 
@@ -189,6 +207,7 @@ def test_where_the_folder_was_removed_all_goes_on_without(tmp_path: Path) -> Non
     [
         ({"FLOWRT_CACHE_DIR": "/a/b", "XDG_CACHE_HOME": "/x", "HOME": "/h"}, Path("/a/b")),
         ({"FLOWRT_CACHE_DIR": "", "HOME": "/h"}, None),
+        ({"FLOWRT_CACHE_DIR": "~/kept", "HOME": "/h"}, Path("/h/kept")),
         ({"XDG_CACHE_HOME": "/x", "HOME": "/h"}, Path("/x/flowrt")),
         ({"XDG_CACHE_HOME": "not/absolute", "HOME": "/h"}, Path("/h/.cache/flowrt")),
         ({"HOME": "/h"}, Path("/h/.cache/flowrt")),
@@ -202,6 +221,17 @@ def test_the_environment_chooses_the_folder(
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
     assert code_cache._chosen_folder() == expected
+
+
+def test_where_there_is_no_such_home_all_goes_on_without(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FLOWRT_CACHE_DIR", "~nobody-has-this-name/kept")
+    cache = code_cache.code_cache.__wrapped__()
+    cache.put(key(1), b"code")
+    assert cache.get(key(1)) is None
+    (said,) = caplog.records
+    assert said.getMessage().endswith(" home directory. FLOWRT_CACHE_DIR can name another folder")
 
 
 # --- eviction
