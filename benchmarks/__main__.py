@@ -20,15 +20,29 @@ from benchmarks.report import Rounds, Row, remarks_of, rows_of, summary_of, tabl
 from benchmarks.sides import NotRun, Side
 from benchmarks.timing import Outcome
 
+INTERRUPTED = 130
+"""128 + SIGINT, as shells have it."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Return 1 if flowrt failed in a case; an operation that is not there yet is no failure."""
+    """Return 1 if flowrt failed in a case; an operation that is not there yet is no failure. A mistake on the
+    command line is 2, Ctrl-C 130.
+    """
     parser = _parser()
     options = parser.parse_args(arguments)
+    try:
+        return _run(parser, options)
+    except KeyboardInterrupt:
+        print(f"{parser.prog}: interrupted", file=sys.stderr)
+        return INTERRUPTED
+
+
+def _run(parser: argparse.ArgumentParser, options: argparse.Namespace) -> int:
     ours = sides.ours()
     if isinstance(ours, NotRun):
         sys.exit(f"flowrt: {ours.reason}")
     cases = _chosen(parser, options.cases, ours.cases)
+    _make_folder(parser, options.out)
     peers, absent = ([], []) if options.only_ours else _find_peers(parser, options.peers)
     report = Report(options.out, [ours, *peers])
     for remark in absent:
@@ -63,6 +77,13 @@ def _count(text: str) -> int:
     return int(text)
 
 
+def _make_folder(parser: argparse.ArgumentParser, path: Path) -> None:
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        parser.error(f"--out: expected a folder, or a place for one; got {path}: {error.strerror}")
+
+
 def _chosen(parser: argparse.ArgumentParser, names: list[str], there: Sequence[str]) -> Sequence[str]:
     unknown = [name for name in names if name not in there]
     if unknown:
@@ -74,7 +95,7 @@ def _find_peers(parser: argparse.ArgumentParser, path: Path) -> tuple[list[Side]
     """The peers that the environment at ``path`` has, and a remark on each that it has not."""
     try:
         interpreter = sides.find_interpreter(path)
-    except FileNotFoundError as error:
+    except sides.NoInterpreter as error:
         parser.error(str(error))
     found = {name: sides.find_side(name, interpreter) for name in sides.PEERS}
     absent = [
@@ -97,7 +118,7 @@ def run_case(case: str, sides_of_run: Sequence[Side], rounds: int) -> Rounds:
 
 class Report:
     """Prints rows as they come and keeps ``table.md`` whole after every case, so that a run that is broken
-    off leaves what it has.
+    off leaves what it has. ``folder`` is there.
     """
 
     def __init__(self, folder: Path, sides_of_run: Sequence[Side]) -> None:
@@ -107,7 +128,6 @@ class Report:
         self._head = list(conditions(sides_of_run))
         self._rows: list[Row] = []
         self._remarks: list[str] = []
-        folder.mkdir(parents=True, exist_ok=True)
         print("\n".join([*self._head, "", *table_lines([], self._names)]), flush=True)
 
     def add(self, case: str, rounds: Rounds) -> None:

@@ -16,6 +16,9 @@ from benchmarks.timing import Outcome
 
 WORKER = Path(__file__).resolve().parent / "worker.py"
 TIMEOUT_S = 900  # TensorFlow's first run of 100,000 operations takes a minute, twice that on a busy machine
+VERSION_S = 60
+"""An interpreter on a slow disk tells its version within this."""
+
 TITLES = {
     "flowrt": "flowrt",
     "tensorflow": "TensorFlow",
@@ -24,6 +27,10 @@ TITLES = {
     "jax": "JAX",
 }
 PEERS = tuple(name for name in TITLES if name != "flowrt")
+
+
+class NoInterpreter(Exception):
+    """What was named as a side's interpreter is none."""
 
 
 class Side(NamedTuple):
@@ -61,11 +68,27 @@ def measure(side: Side, case: str) -> Outcome | NotRun:
 
 
 def find_interpreter(path: Path) -> Path:
-    """The interpreter that ``path`` is, or that is in the environment there. Raises FileNotFoundError."""
+    """The interpreter that ``path`` is, or that is in the environment there. Raises `NoInterpreter`."""
     found = path / "bin" / "python" if path.is_dir() else path
     if not found.is_file():
-        raise FileNotFoundError(f"peers: expected an environment or an interpreter; got {path}")
+        raise NoInterpreter(f"peers: expected an environment or an interpreter; got {path}")
+    why = _why_no_python(found)
+    if why is not None:
+        raise NoInterpreter(f"peers: expected a Python interpreter; got {found}: {why}")
     return found
+
+
+def _why_no_python(path: Path) -> str | None:
+    command = [path, "-V"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, timeout=VERSION_S, check=False
+        )
+    except OSError as error:
+        return error.strerror
+    except subprocess.TimeoutExpired:
+        return f"no version after {VERSION_S} s"
+    return None if done.stdout.startswith(b"Python 3") else "it does not say that it is Python 3"
 
 
 def ours() -> Side | NotRun:

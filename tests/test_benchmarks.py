@@ -203,7 +203,7 @@ def test_rounds_that_differ_are_told() -> None:
 
 def interpreter(path: Path, script: str) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(f"#!/bin/sh\n{script}\n")
+    path.write_text(f'#!/bin/sh\n[ "$1" = -V ] && echo Python 3.11.9 && exit\n{script}\n')
     path.chmod(0o755)
     return path
 
@@ -265,6 +265,48 @@ def test_wrong_arguments_are_named(
     assert message in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("content", "mode", "message"),
+    [
+        ("#!/bin/sh\n", 0o755, "it does not say that it is Python 3"),
+        ("#!/bin/sh\necho hello", 0o755, "it does not say that it is Python 3"),
+        ("#!/bin/sh\nexec sleep 60", 0o755, "no version after 0.2 s"),
+        ("no program", 0o755, "Exec format error"),
+        ("#!/bin/sh\n", 0o644, "Permission denied"),
+    ],
+)
+def test_peers_of_what_is_no_interpreter_are_a_mistake(
+    content: str,
+    mode: int,
+    message: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(sides, "VERSION_S", 0.2 if "sleep" in content else 60)
+    path = tmp_path / "file"
+    path.write_text(content)
+    path.chmod(mode)
+    with pytest.raises(SystemExit) as stop:
+        bench.main(["--peers", str(path), "--out", str(tmp_path / "out"), "noop_run"])
+    assert stop.value.code == 2
+    last = capsys.readouterr().err.splitlines()[-1]
+    expected = f"peers: expected a Python interpreter; got {path}: {message}"
+    assert last == f"python -m benchmarks: error: {expected}"
+
+
+@pytest.mark.parametrize("inside", ["", "below"])
+def test_a_table_in_the_place_of_a_file_is_a_mistake(
+    inside: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    taken = tmp_path / "file"
+    taken.touch()
+    with pytest.raises(SystemExit) as stop:
+        bench.main(["--only-ours", "--out", str(taken / inside)])
+    assert stop.value.code == 2
+    assert f"--out: expected a folder, or a place for one; got {taken}" in capsys.readouterr().err
+
+
 def run_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, answer: dict[str, object]) -> tuple[int, str]:
     """The command's status and its table, where flowrt gives ``answer`` and every peer takes 2 s."""
     ours = Side("flowrt", answering(tmp_path / "ours", answer), "0.1", ("noop_run",))
@@ -300,7 +342,7 @@ def test_a_failing_case_fails_the_run_after_all_is_written(
 
 
 def test_a_run_that_is_broken_off_leaves_the_cases_that_it_did(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def measure(side: Side, case: str) -> Outcome:
         if case == "y":
@@ -309,8 +351,8 @@ def test_a_run_that_is_broken_off_leaves_the_cases_that_it_did(
 
     monkeypatch.setattr(sides, "ours", lambda: Side("flowrt", tmp_path, "0.1", ("x", "y")))
     monkeypatch.setattr(sides, "measure", measure)
-    with pytest.raises(KeyboardInterrupt):
-        bench.main(["--only-ours", "--out", str(tmp_path)])
+    assert bench.main(["--only-ours", "--out", str(tmp_path)]) == 130
+    assert capsys.readouterr().err == "python -m benchmarks: interrupted\n"
     assert "| `x` | run | 1 s |\n" in (tmp_path / "table.md").read_text()
 
 
