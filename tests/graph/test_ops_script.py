@@ -403,7 +403,7 @@ def test_dtypes_are_checked_while_the_graph_is_built() -> None:
 
 def test_check_numerics_names_what_it_found() -> None:
     assert value_of(check_numerics([1.0], "here")).tolist() == [1]
-    with pytest.raises(InvalidArgumentError, match="here : expected finite values; got Inf and NaN"):
+    with pytest.raises(InvalidArgumentError, match="here: expected finite values; got Inf and NaN"):
         value_of(check_numerics([np.inf, np.nan], "here"))
     with pytest.raises(InvalidArgumentError, match="got NaN values"):
         value_of(check_numerics([np.nan], "here"))

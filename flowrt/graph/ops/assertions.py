@@ -323,7 +323,7 @@ def is_numeric_tensor(tensor: Any) -> bool:
 def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
     if not xp.isfinite(tensor).all():
         found = [name for name, test in (("Inf", xp.isinf), ("NaN", xp.isnan)) if test(tensor).any()]
-        raise InvalidArgumentError(f"{message} : expected finite values; got {' and '.join(found)} values")
+        raise InvalidArgumentError(f"{message}: expected finite values; got {' and '.join(found)} values")
     return tensor
 
 
