@@ -176,6 +176,15 @@ def test_every_name_in_code_style_stands_in_the_source() -> None:
         assert not [word for word in words - in_source if not (ROOT / word).exists()], page
 
 
+def test_the_readme_names_what_the_environment_says_to_one_process() -> None:
+    sources = [ROOT / "flowrt" / "logging.py"]
+    for folder in ("device", "executor"):
+        sources += (ROOT / "flowrt" / folder).rglob("*.py")
+    variables = {name for path in sources for name in re.findall(r"FLOWRT_[A-Z_]+", path.read_text())}
+    assert variables >= {"FLOWRT_JIT", "FLOWRT_LOG"}
+    assert not [name for name in sorted(variables) if name not in text_of("README.md")]
+
+
 NOT_OURS = {"ClusterSpec", "Server", "contrib"}
 """What the README says is to come, and what is not there."""
 
