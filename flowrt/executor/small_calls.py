@@ -203,16 +203,10 @@ def _reduction(
 def _unreduced(
     input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
 ) -> Call | None:
-    """A sum or mean along no axes, of a scalar for one: each element and 0, which makes 0 of -0."""
+    """A sum or mean along no axes, of a scalar for one."""
     (target,) = out
-    is_plain = is_fit(input) and input.dtype == target.dtype and input.shape == target.shape
-    if np.size(reduction_indices) or not (is_plain and 0 < input.size <= MAX_SMALL):
-        return None
-    builder = LoopBuilder()
-    value = builder.load(builder.operand(input.dtype.name))
-    builder.put(value + 0, builder.operand(target.dtype.name))
-    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in (input, target)]
-    return call_on(layout_of(builder.build(), target.shape, strides), [input, target])
+    is_plain = input.dtype == target.dtype and input.size <= MAX_SMALL
+    return _copies([(target, input)]) if is_plain and not np.size(reduction_indices) else None
 
 
 def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:

@@ -233,6 +233,21 @@ def test_random_graphs_of_few_elements_or_none(monkeypatch, shape, seed):
     check_random_graph(monkeypatch, RandomFloats(seed, shape))
 
 
+@pytest.mark.parametrize(
+    "seed", [*range(6), *[pytest.param(n, marks=pytest.mark.slow) for n in range(6, 200)]]
+)
+def test_few_of_a_random_graphs_tensors_are_what_they_are_among_all(monkeypatch, seed):
+    """Where most tensors are read by their graph alone results may take the memory of what is read last."""
+    monkeypatch.setenv("FLOWRT_JIT", "eager")
+    random = RandomFloats(seed)
+    few = random.tensors[-1:] + random.tensors[10::9]
+    with tf.Session() as session:
+        among_all = session.run([*random.tensors, *few], random.feeds)[-len(few) :]
+        alone = session.run(few, random.feeds)
+    for one, other, tensor in zip(alone, among_all, few, strict=True):
+        assert_close(np.asarray(one), np.asarray(other), tensor, [np.asarray(other)], ulp=1 << 16)
+
+
 def check_random_graph(monkeypatch: Any, random: RandomFloats) -> list[list[str]]:
     """Each tensor against its operation's kernel on what the compiled step made of its inputs."""
     results, groups = in_all_modes(monkeypatch, random.tensors, random.feeds)

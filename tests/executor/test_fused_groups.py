@@ -19,6 +19,8 @@ from tests.executor.fused_sessions import both, fused_of, plans_of
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 
 ROWS, COLUMNS = 6, 10
+BATCH = ROWS
+"""What graphs know of the number of rows."""
 
 
 def values(*shape, seed=0):
@@ -46,11 +48,12 @@ def eager(monkeypatch):
 
 def with_gradients(y, *inputs):
     """``y``, and the gradients of a sum over it in which every element counts differently."""
-    return [y, *tf.gradients(y, inputs, tf.constant(values(*y.shape.as_list(), seed=9)))]
+    shape = [ROWS if n is None else n for n in y.shape.as_list()]
+    return [y, *tf.gradients(y, inputs, tf.constant(values(*shape, seed=9)))]
 
 
 def logits():
-    return tf.placeholder(tf.float32, [ROWS, COLUMNS])
+    return tf.placeholder(tf.float32, [BATCH, COLUMNS])
 
 
 def softmax():
@@ -148,6 +151,18 @@ FEEDS = {
     ids=lambda build: build.__name__,
 )  # fmt: skip
 def test_is_one_group(monkeypatch, build):
+    check_one_group(monkeypatch, build)
+
+
+@pytest.mark.parametrize(
+    "build", [softmax, log_softmax, sparse_cross_entropy, dense_cross_entropy, layer_norm]
+)
+def test_is_one_group_of_a_batch_that_only_the_feed_knows(monkeypatch, build):
+    monkeypatch.setitem(globals(), "BATCH", None)
+    check_one_group(monkeypatch, build)
+
+
+def check_one_group(monkeypatch, build):
     with tf.Graph().as_default():
         names = build()[1]
     plain, compiled, groups = both(monkeypatch, build, {name: FEEDS[name] for name in names})
@@ -165,6 +180,36 @@ def flat(steps):
     """The arrays of a session's one step."""
     (fetched,) = steps
     return fetched if isinstance(fetched, list) else [fetched]
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "along", [tf.nn.softmax, tf.nn.log_softmax, lambda x: x - tf.reduce_max(x, 1, keepdims=True)]
+)
+@pytest.mark.parametrize("other", [tf.exp, tf.negative, tf.nn.relu])
+def test_what_is_read_along_rows_is_not_written_over_before_that(monkeypatch, along, other, first):
+    """Not even where nobody else reads it."""
+
+    def build():
+        x = logits()
+        y = tf.matmul(x, tf.constant(values(COLUMNS, COLUMNS, seed=7)))
+        both_of = [other(y), along(y)] if first else [along(y), other(y)]
+        return [both_of[0] * 2.0, both_of[1] + 1.0], {"x": x}
+
+    plain, compiled, _ = both(monkeypatch, build, {"x": FEEDS["x"]})
+    for one, another in zip(*map(flat, (plain, compiled)), strict=True):
+        np.testing.assert_allclose(another, one, rtol=1e-5, atol=1e-5)
+
+
+def test_rows_that_are_gathered_are_not_written_over_before_that(monkeypatch):
+    def build():
+        table = tf.matmul(x := logits(), tf.constant(values(COLUMNS, COLUMNS, seed=7)))
+        ids = tf.constant([3, 0, 5, 5, 1, 2])
+        return [tf.exp(table) * 2.0, tf.gather(table, ids) + 1.0], {"x": x}
+
+    plain, compiled, _ = both(monkeypatch, build, {"x": FEEDS["x"]})
+    for one, another in zip(*map(flat, (plain, compiled)), strict=True):
+        np.testing.assert_allclose(another, one, rtol=1e-5, atol=1e-5)
 
 
 # --- rows' values that are added up

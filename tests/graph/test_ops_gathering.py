@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt as tf
+import flowrt.graph.ops.all
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.gradients import gradients
@@ -133,6 +134,17 @@ def test_the_gradient_of_a_gather_of_rows_is_sparse() -> None:
     assert value_of(gradient.indices).tolist() == [1, 0, 1, 1]
     assert value_of(gradient.values).shape == (4, 4, 5)
     np.testing.assert_array_equal(value_of(gradient)[:, 0, 0], [1, 3, 0])
+
+
+@pytest.mark.parametrize("ids", [[0, 2], [[0, 2], [1, 1]], 1])
+@pytest.mark.parametrize("table", [(3, 0), (3, 0, 2), (3, 2)])
+def test_the_gradient_for_a_table_without_columns_has_none(table: tuple[int, ...], ids: Any) -> None:
+    params = tf.placeholder(tf.float32, table)
+    (gradient,) = tf.gradients(tf.gather(params, ids), params)
+    with tf.Session() as session:
+        found = session.run(tf.convert_to_tensor(gradient), {params: np.ones(table)})
+    counts = np.bincount(np.ravel(ids), minlength=3).reshape(3, *[1] * (len(table) - 1))
+    np.testing.assert_array_equal(found, np.broadcast_to(counts, table))
 
 
 def test_gather_along_another_axis_has_a_dense_gradient() -> None:

@@ -98,6 +98,17 @@ def test_empty_axes_give_neutral_elements() -> None:
         assert value_of(r.reduce_any(empty.astype(bool), 0)).tolist() == [False, False]
 
 
+@pytest.mark.parametrize("reduce", [r.reduce_sum, r.reduce_mean, r.reduce_prod, r.reduce_max, r.reduce_min])
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_along_no_axes_every_element_stays(reduce: Any, dtype: Any) -> None:
+    value = np.array([[-0.0, 1], [math.inf, math.nan]], dtype)
+    with Graph():
+        found = value_of(reduce(value, []))
+    np.testing.assert_array_equal(found, value)
+    assert np.signbit(found[0, 0])
+    assert found.dtype == dtype
+
+
 def test_integer_means_are_cut_towards_zero() -> None:
     with Graph():
         assert value_of(r.reduce_mean([-3, 2, -4])) == -1

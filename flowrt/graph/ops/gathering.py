@@ -115,10 +115,11 @@ def _gather_vjp(op: Operation, dy: Tensor) -> list[Any]:
     params, indices, axis_tensor = op.inputs
     axis, dims, ids = static_value(axis_tensor), params.spec.shape, indices.spec.shape
     if axis == 0 and op.get_attr("batch_dims") == 0:
-        rows = (
-            reshape(dy, concat([[-1], getitem(shape(params), slice(1, None))], 0)) if ids != (None,) else dy
-        )
-        return [IndexedSlices(rows, reshape(indices, [-1]), shape(params)), None, None]
+        if ids is not None and len(ids) == 1:
+            return [IndexedSlices(dy, indices, shape(params)), None, None]
+        flat = reshape(indices, [-1])  # rows without elements do not say how many they are
+        rows = reshape(dy, concat([shape(flat), getitem(shape(params), slice(1, None))], 0))
+        return [IndexedSlices(rows, flat, shape(params)), None, None]
     if axis is None or dims is None or ids is None:
         raise op.error(UnimplementedError, "gradient: expected a constant axis and inputs of known rank")
     batch = _batch_dims(op.get_attr("batch_dims"), len(ids))

@@ -2,7 +2,7 @@
 
 Rules of this file: axes are a host input (None in the public functions means all); float16 and bfloat16 are
 summed in float32; an empty axis gives the operation's neutral element (0, 1, -inf; NaN for a mean, 0 for an
-integer one).
+integer one); along no axes at all each element stays as it is, -0 too.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.build import convert_to_tensor
 from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
     BY_VJP,
     LINEAR,
@@ -25,6 +26,7 @@ from flowrt.graph.op_def import (
     PartialValue,
     Sample,
     ShapeContext,
+    SimplifyContext,
     attr_bool,
     define_op,
     op_def,
@@ -131,6 +133,8 @@ def accumulator(x: Any) -> Any:
 
 def _summing(method: str) -> Any:
     def kernel(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
+        if reduction_indices == ():  # NumPy would add 0
+            return _copied(xp, input, out)
         dtype = accumulator(input)
         if dtype is input.dtype:
             return getattr(input, method)(axis=reduction_indices, dtype=dtype, out=out, keepdims=keep_dims)
@@ -143,7 +147,13 @@ def _summing(method: str) -> Any:
 _sum = _summing("sum")
 
 
+def _copied(xp: Any, input: Any, out: Any) -> Any:
+    return xp.array(input) if out is None else delivered(xp, input, input.dtype, out)
+
+
 def _mean(xp: Any, input: Any, reduction_indices: Any, keep_dims: bool, out: Any = None) -> Any:
+    if reduction_indices == ():
+        return _copied(xp, input, out)
     total = input.sum(axis=reduction_indices, dtype=accumulator(input), keepdims=keep_dims)
     count = input.size // max(total.size, 1)
     if input.dtype.kind not in "iu":
@@ -195,6 +205,11 @@ def reduction_samples(low: float = -2, dtype: Any = np.int32) -> Samples:
             yield sample(rng.integers(0, 9, (2, 3)).astype(dtype), np.array([0, 1], np.int32))
 
     return samples
+
+
+def _simplify(c: SimplifyContext) -> Sequence[Ref] | None:
+    axes = c.constant(c.node.inputs[1])
+    return c.node.inputs[:1] if axes is not None and not axes.size else None
 
 
 def reduction_op(name: str, kernel: Any, types: Iterable[DType], samples: Samples, **rules: Any) -> OpDef:
@@ -289,6 +304,7 @@ sum_op = reduction_op(
     jvp=LINEAR,
     value=_folded(sum),
     reduction="sum",
+    simplify=_simplify,
     doc="The sum along axes.",
 )
 
@@ -301,6 +317,7 @@ mean_op = reduction_op(
     vjp=lambda op, dy: [_spread(op, realdiv(dy, _count(op))), None],
     jvp=LINEAR,
     reduction="mean",
+    simplify=_simplify,
     doc="The mean along axes; integer means are cut towards zero.",
 )
 
@@ -314,6 +331,7 @@ prod_op = reduction_op(
     jvp=BY_VJP,
     value=_folded(_product),
     reduction="prod",
+    simplify=_simplify,
     doc="The product along axes.",
 )
 
@@ -326,6 +344,7 @@ max_op = reduction_op(
     vjp=_extreme_vjp,
     jvp=BY_VJP,
     reduction="max",
+    simplify=_simplify,
     doc="The largest element along axes.",
 )
 
@@ -338,6 +357,7 @@ min_op = reduction_op(
     vjp=_extreme_vjp,
     jvp=BY_VJP,
     reduction="min",
+    simplify=_simplify,
     doc="The smallest element along axes.",
 )
 
@@ -350,6 +370,7 @@ def _bool_reduction(name: str, method: str, doc: str) -> OpDef:
         attrs={"keep_dims": attr_bool(False)},
         shape=reduced_shape,
         kernel=_truth(method),
+        simplify=_simplify,
         vjp=NONDIFFERENTIABLE,
         jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (

@@ -387,7 +387,7 @@ def _fused_node(group: Group) -> Node:
     last, members = group.members[-1], {member.name for member in group.members}
     outputs = group.output_specs
     controls = dict.fromkeys(name for m in group.members for name in m.controls if name not in members)
-    is_elementwise = all(level is Level.ELEMENT for level in group.levels.values()) and not group.is_checked
+    is_elementwise = all(map(_is_elementwise, group.members)) and not group.is_checked
     return Node(
         last.name,
         fused_op if is_elementwise else fused_rows_op,
@@ -402,6 +402,11 @@ def _fused_node(group: Group) -> Node:
         last.source,
         outputs,
     )
+
+
+def _is_elementwise(node: Node) -> bool:
+    """Whether an element of the result depends on that of the inputs alone, not on its whole row."""
+    return node.op.loop is not None and node.op.loop.pattern is LoopPattern.ELEMENTWISE
 
 
 def _redirected(node: Node, names: Mapping[str, str], refs: Mapping[Ref, Ref]) -> Node:

@@ -217,3 +217,15 @@ def test_a_choice_between_elements_becomes_elementwise(x, shape):
 def test_a_choice_that_is_between_rows_or_may_be_stays(x, shape):
     condition = placeholder("bool", shape)
     assert not is_simplified(op("Select", condition, x, x), feeds=[condition, x])
+
+
+@pytest.mark.parametrize("name", ["Sum", "Mean", "Prod", "Max", "Min"])
+@pytest.mark.parametrize("keep_dims", [True, False])
+def test_a_reduction_along_no_axes_goes(x, name, keep_dims):
+    y = op("Exp", op(name, x, np.zeros(0, np.int32), keep_dims=keep_dims), name="y")
+    assert lines(simplified(y, feeds=[x])) == ["x = _Feed()", "y = Exp(x)"]
+
+
+def test_a_reduction_along_axes_that_are_not_known_stays(x, n):
+    assert not is_simplified(op("Sum", x, n), feeds=[x, n])
+    assert not is_simplified(op("EuclideanNorm", x, np.zeros(0, np.int32)), feeds=[x])
