@@ -300,7 +300,8 @@ def _compiled_body(
     if block is None or not block.parts:
         del strand.lines[n_lines:]  # it is bound anew
         return None
-    made = iterations_of(node, block, body.predicate.value)
+    aftermath = block.aftermath.behind(functools.partial(moved.fill, mover.registers))
+    made = iterations_of(node, block._replace(aftermath=aftermath), body.predicate.value)
     relocate = moved.bind([made.call], mover.registers)
     if relocate is not None:
         strand.emit(node, relocate)

@@ -128,6 +128,16 @@ class Aftermath(NamedTuple):
         repairs = [repair for item in items for repair in item.repairs]
         return Aftermath(repairs, [check for item in items for check in item.checks])
 
+    def behind(self, prepare: Callable[[], None]) -> Aftermath:
+        """The same with ``prepare()`` in front of each repair."""
+
+        def prepared(repair: Callable[[], None]) -> None:
+            prepare()
+            repair()
+
+        repairs = [item._replace(repair=partial(prepared, item.repair)) for item in self.repairs]
+        return self._replace(repairs=repairs)
+
     def look(self) -> None:
         """Do the repairs; raise what a node has refused, in its name."""
         for node, status, repair in self.repairs:

@@ -1,7 +1,7 @@
 """Operands of compiled calls that lie somewhere else in each step, as a large feed does.
 
 A call's table has the addresses of its arrays. Where one is not there yet, the call is bound to a stand-in
-of the same shape, memory that nobody touches; and when the array is there, every address in the tables that
+of the same shape, memory that no call touches; and when the array is there, every address in the tables that
 points into the stand-in is set to the same place in the array. A linker does so with a program that it loads.
 """
 
@@ -63,6 +63,13 @@ class Relocation:
                     words[position] = address + offset
 
         return relocate
+
+    def fill(self, registers: Sequence[Any]) -> None:
+        """Copy the values in registers to what stands for them: for who computes in Python what a call could
+        not, and has arrays where it has addresses.
+        """
+        for slot, array in self._stand_ins.items():
+            np.copyto(array, registers[slot])
 
 
 def _tables(calls: Iterable[Any]) -> Iterator[Table]:

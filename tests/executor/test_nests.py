@@ -91,6 +91,32 @@ def start(shape, dtype=tf.float32):
 SHAPES = pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
 
 
+@pytest.mark.parametrize("mode", ["eager", "background"])
+@pytest.mark.parametrize(
+    "rows", [3, 300]
+)  # of 64 floats: less than 64 KiB, and more, which is read where it is
+@pytest.mark.parametrize("function", [tf.sin, tf.cos])
+def test_what_machine_code_cannot_do_is_done_anew_on_the_values_of_the_step(function, rows, mode):
+    """An angle beyond 2**48, in what the loop begins with and in what it only reads."""
+
+    def build():
+        x, y = tf.placeholder(tf.float32, [rows, 64]), tf.placeholder(tf.float32, [rows, 64])
+        body = lambda i, z: (i + 1, z + function(y) * function(z) + function(x))  # noqa: E731
+        z = tf.while_loop(lambda i, z: i < 3, body, (0, x))[1]
+        return z, {x: angles, y: angles[::-1]}
+
+    angles = values(rows)
+    found, _ = run(build, mode)
+    expected, _ = run(build, "off")
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def values(rows):
+    angles = np.random.default_rng(0).normal(size=(rows, 64)).astype(np.float32)
+    angles[0, 0] = angles[-1, 5] = 1e15
+    return angles
+
+
 # --- what becomes one call
 
 
