@@ -97,18 +97,23 @@ SHAPES = pytest.mark.parametrize("shape", [(), (3,), (2, 3)], ids=str)
 )  # of 64 floats: less than 64 KiB, and more, which is read where it is
 @pytest.mark.parametrize("function", [tf.sin, tf.cos])
 def test_what_machine_code_cannot_do_is_done_anew_on_the_values_of_the_step(function, rows, mode):
-    """An angle beyond 2**48, in what the loop begins with and in what it only reads."""
+    """An angle beyond 2**48, in what the loop begins with and in what it only reads, row by row too."""
 
     def build():
         x, y = tf.placeholder(tf.float32, [rows, 64]), tf.placeholder(tf.float32, [rows, 64])
-        body = lambda i, z: (i + 1, z + function(y) * function(z) + function(x))  # noqa: E731
-        z = tf.while_loop(lambda i, z: i < 3, body, (0, x))[1]
-        return z, {x: angles, y: angles[::-1]}
+        whole = lambda i, z: (i + 1, function(z) + y)  # noqa: E731
+        by_rows = lambda i, z: (i + 1, z + function(x[i] * y[i]) + y[i])  # noqa: E731
+        fetches = [
+            tf.while_loop(lambda i, z: i < 2, whole, (0, x))[1],
+            tf.while_loop(lambda i, z: i < rows, by_rows, (0, tf.zeros([64])))[1],
+        ]
+        return fetches, {x: angles, y: angles[::-1]}
 
     angles = values(rows)
     found, _ = run(build, mode)
     expected, _ = run(build, "off")
-    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+    for one, other in zip(found, expected, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-3)
 
 
 def values(rows):
