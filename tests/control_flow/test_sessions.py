@@ -163,6 +163,7 @@ def test_closing_the_session_from_another_thread_ends_an_endless_loop():
     assert isinstance(error, tf.errors.CancelledError)
 
 
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of a dropped interrupt
 def test_control_c_ends_an_endless_loop():
     began, ended = threading.Event(), threading.Event()
     n = endless(lambda i: counted(i, Begun(began)) + 1)
