@@ -89,7 +89,8 @@ def is_available() -> bool:
 @cache
 def why_unavailable() -> str | None:
     """Why this process cannot compile, or None."""
-    reason = _what_is_wrong() if is_installed() else "expected the package; it is not installed"
+    with _lock:  # a fork waits: its child would find half of the package
+        reason = _what_is_wrong() if is_installed() else "expected the package; it is not installed"
     if reason is None:
         return None
     told = f"llvmlite: {reason}. Install flowrt[jit]"

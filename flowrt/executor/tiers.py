@@ -107,8 +107,8 @@ def _short_turns() -> Iterator[None]:
 
 _background = _Background("flowrt compiler", _short_turns)
 _background_of_large = _Background("flowrt compiler of large plans", nullcontext)
-for _each in (_background, _background_of_large):
-    os.register_at_fork(after_in_child=_each.begin)
+os.register_at_fork(after_in_child=_background.begin)
+os.register_at_fork(after_in_child=_background_of_large.begin)
 
 
 def compile_beside(work: Callable[[], object], nodes: int) -> None:

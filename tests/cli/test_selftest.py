@@ -189,7 +189,11 @@ def test_a_loop_that_is_wrong_is_found(cpu: Target, monkeypatch: pytest.MonkeyPa
 
 def test_why_no_loops_are_compiled_is_told(cpu: Target, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(host_jit, "why_unavailable", lambda: "llvmlite: it is half there")
-    assert loops.check_loops(cpu) == Result("left out: llvmlite: it is half there")
+    said = "llvmlite: it is half there"
+    monkeypatch.setattr(host_jit, "is_installed", lambda: True)
+    assert loops.check_loops(cpu) == Result(f"left out: {said}", (said,))
+    monkeypatch.setattr(host_jit, "is_installed", lambda: False)
+    assert loops.check_loops(cpu) == Result(f"left out: {said}")
 
 
 @pytest.mark.usefixtures("looped_ops")

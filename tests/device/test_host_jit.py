@@ -393,3 +393,23 @@ def exit_code_of_child(loop: CompiledLoop, number: int) -> int:
     except BaseException:  # noqa: BLE001 (a child must end here)
         os._exit(1)
     os._exit(0)
+
+
+FORKING = """
+import os, sys, threading
+from flowrt.device import host_jit
+threading.Thread(target=host_jit.is_available).start()
+while "llvmlite" not in sys.modules:
+    pass
+child = os.fork()
+if not child:
+    os._exit(0 if host_jit.is_available() else 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_fork_while_llvmlite_is_imported_leaves_the_child_all_of_it() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FORKING], cwd=ROOT, timeout=SOON_S, capture_output=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, b"")

@@ -110,7 +110,7 @@ def test_groups_of_one_form_have_one_program(first, second):
 
 
 def test_the_groups_that_are_many_are_compiled(eager, monkeypatch):
-    monkeypatch.setattr(loop_budget, "MAX_COMPILE_S", PAIR_S)
+    monkeypatch.setattr(loop_budget, "MAX_COMPILE_S", 2 * PAIR_S)
     xs = [tf.placeholder(tf.float32, [n + 2]) for n in range(6)]  # of sizes that no group has in common
     ys = [tf.tanh(x) * x for x in xs[:4]] + [tf.sigmoid(x) - x for x in xs[4:]]
     with tf.Session() as session:
@@ -123,7 +123,7 @@ def test_the_groups_that_are_many_are_compiled(eager, monkeypatch):
 
 
 def test_what_has_a_constant_of_its_own_stays_as_it_is(eager, monkeypatch):
-    monkeypatch.setattr(loop_budget, "MAX_COMPILE_S", 3 * SINGLE_S)
+    monkeypatch.setattr(loop_budget, "MAX_COMPILE_S", 4 * SINGLE_S)
     xs = [tf.placeholder(tf.float32, [n + 2]) for n in range(20)]
     ys = [tf.tanh(x * float(n + 2)) for n, x in enumerate(xs)]
     with tf.Session() as session:
@@ -136,7 +136,7 @@ def test_what_has_a_constant_of_its_own_stays_as_it_is(eager, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("seed", "budget"), [*itertools.product(range(3), [0.0, SINGLE_S, 0.1]), (3, 0.3), (4, 0.3)]
+    ("seed", "budget"), [*itertools.product(range(3), [0.0, 2 * SINGLE_S, 0.1]), (3, 0.3), (4, 0.3)]
 )
 def test_random_graphs_are_right_whatever_is_compiled(monkeypatch, seed, budget):
     monkeypatch.setattr(loop_budget, "MAX_COMPILE_S", budget)
@@ -158,7 +158,7 @@ def test_few_loops_for_many_operations_that_differ(eager, monkeypatch):
         compiled = session.run(lanes, {x: value})
         groups = groups_of(session)
         kinds = {group.form: len(group.members) for group in groups}
-        assert sum(LOOP_S + MEMBER_S * members for members in kinds.values()) <= 2 * 0.5
+        assert sum(LOOP_S + MEMBER_S * members for members in kinds.values()) <= 0.5
         assert sum(len(group.members) for group in groups) > 1000
         assert not kernels_of(session)
     monkeypatch.setenv("FLOWRT_JIT", "off")
