@@ -1,6 +1,6 @@
 """How flowrt's cost grows: ``python -m benchmarks.scaling``. Building, compiling and running graphs of 100 to
 1,000,000 operations; a step against the size of its tensors. Writes a table with the fitted slopes and a
-plot. Of nightly size: the largest graph takes 3 minutes and 3 GB.
+plot. Of nightly size: the largest graph takes about 5 minutes and 3 GB.
 
 A slope is the exponent of a power law, from least squares of log seconds on log size: 1 is linear.
 """
