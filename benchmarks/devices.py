@@ -23,9 +23,9 @@ import numpy as np
 import flowrt as tf
 from benchmarks import allocator
 from benchmarks.nets import NETS, Step, digits_cnn, lenet
-from flowrt.executor import session as session_module
-from flowrt.executor.feeds import FEED_COUNTS
-from flowrt.executor.memory_plan import MemoryPlan
+from flowrt.executor.buffers.memory_plan import MemoryPlan
+from flowrt.executor.ends.feeds import FEED_COUNTS
+from flowrt.executor.session import session as session_module
 from flowrt.graph import op_def
 from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, attr_float, define_op, sample
 

@@ -22,7 +22,7 @@ import flowrt as tf
 from benchmarks.inputs import floats
 from benchmarks.report import format_seconds
 from benchmarks.timing import median_s
-from flowrt.executor.tiers import compile_beside, runs_before_compiling
+from flowrt.executor.plan.tiers import compile_beside, runs_before_compiling
 
 OPS = (100, 1_000, 10_000, 100_000, 1_000_000)
 ELEMENTS = tuple(4**k for k in range(2, 13))  # 64 B to 64 MiB of float32

@@ -13,7 +13,7 @@ from statistics import median
 
 import flowrt as tf
 from benchmarks import inputs
-from flowrt.executor.recent_steps import keep_recent_steps
+from flowrt.executor.observe.recent_steps import keep_recent_steps
 
 PAIRS = 600
 WARM_RUNS = 50

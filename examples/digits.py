@@ -5,7 +5,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from sklearn.datasets import load_digits
+
+try:
+    from sklearn.datasets import load_digits
+except ImportError as error:
+    raise SystemExit(f"The digits need scikit-learn ({error}): pip install 'flowrt[examples]'") from error
 
 
 class Digits(NamedTuple):

@@ -10,14 +10,15 @@ import os as _os
 from typing import Any as _Any
 
 from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
-from flowrt.accumulators import (
+from flowrt.base.missing_names import missing_name as _missing_name
+from flowrt.control_flow import case, cond, switch_case, while_loop
+from flowrt.control_flow.signatures import TensorSpec
+from flowrt.dataflow.accumulators import (
     ConditionalAccumulator,
     ConditionalAccumulatorBase,
     SparseConditionalAccumulator,
 )
-from flowrt.aliases import *  # noqa: F403
-from flowrt.autodiff import hessian, hvp, jacfwd, jacrev, jvp, vjp
-from flowrt.control_flow import case, cond, switch_case, while_loop
+from flowrt.dataflow.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
 from flowrt.device.spec import DeviceSpec
 from flowrt.dtypes import (
     DType,
@@ -42,124 +43,29 @@ from flowrt.dtypes import (
 )
 from flowrt.dtypes import bool_ as bool
 from flowrt.errors import OpError
-from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
-from flowrt.executor.default_session import get_default_session
-from flowrt.executor.fetches import IndexedSlicesValue
-from flowrt.executor.session import CLUSTERS as _CLUSTERS
-from flowrt.executor.session import InteractiveSession, Session
-from flowrt.function import function
-from flowrt.functional_ops import foldl, foldr, map_fn, scan
-from flowrt.get_variable import get_local_variable
-from flowrt.get_variable import get_variable as get_variable  # the function; see `device` below
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.custom_gradient import custom_gradient, custom_jvp
-from flowrt.graph.forward_mode import forward_gradients
-from flowrt.graph.gradients import RegisterGradient, UnconnectedGradients, gradients
-from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
-from flowrt.graph.import_graph_def import import_graph_def
-from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.ops import all as _all_ops  # import_graph_def knows every op from the start
-from flowrt.graph.ops import operators as _operators  # Tensor's +, -, [] and so on
-from flowrt.graph.ops.arithmetic import (
-    accumulate_n,
-    add,
-    add_n,
-    clip_by_value,
-    maximum,
-    minimum,
-    multiply,
-    pow,
-    saturate_cast,
-    scalar_mul,
-    squared_difference,
-    subtract,
-)
-from flowrt.graph.ops.arranging import (
-    depth_to_space,
-    meshgrid,
-    reverse,
-    reverse_sequence,
-    reverse_v2,
-    roll,
-    space_to_depth,
-    tile,
-)
-from flowrt.graph.ops.assertions import (
-    Assert,
-    add_check_numerics_ops,
-    assert_equal,
-    assert_greater,
-    assert_greater_equal,
-    assert_integer,
-    assert_less,
-    assert_less_equal,
-    assert_near,
-    assert_negative,
-    assert_non_negative,
-    assert_non_positive,
-    assert_none_equal,
-    assert_positive,
-    assert_rank,
-    assert_rank_at_least,
-    assert_rank_in,
-    assert_same_float_dtype,
-    assert_scalar,
-    assert_type,
-    check_numerics,
-    is_numeric_tensor,
-)
-from flowrt.graph.ops.comparison import (
-    equal,
-    greater,
-    greater_equal,
-    less,
-    less_equal,
-    logical_and,
-    logical_not,
-    logical_or,
-    logical_xor,
-    not_equal,
-    where,
-    where_v2,
-)
-from flowrt.graph.ops.complex_parts import abs, angle, complex, conj, imag, real
-from flowrt.graph.ops.constant import constant, placeholder, placeholder_with_default
-from flowrt.graph.ops.counting import bincount, confusion_matrix, histogram_fixed_width
-from flowrt.graph.ops.decompositions import (
-    cholesky,
-    cholesky_solve,
-    matrix_determinant,
-    matrix_inverse,
-    matrix_solve,
-    matrix_triangular_solve,
-    qr,
-)
-from flowrt.graph.ops.division import (
-    atan2,
-    div,
-    div_no_nan,
-    divide,
-    floordiv,
-    floormod,
-    mod,
-    realdiv,
-    truediv,
-    truncatediv,
-    truncatemod,
-)
-from flowrt.graph.ops.einsum import einsum
-from flowrt.graph.ops.filling import (
-    broadcast_dynamic_shape,
-    broadcast_static_shape,
-    broadcast_to,
-    fill,
-    ones,
-    ones_like,
-    zeros,
-    zeros_like,
-)
-from flowrt.graph.ops.formatting import as_string
-from flowrt.graph.ops.gathering import (
+from flowrt.executor.ends.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions, RunOptions
+from flowrt.executor.ends.fetches import IndexedSlicesValue
+from flowrt.executor.session.default_session import get_default_session
+from flowrt.executor.session.session import CLUSTERS as _CLUSTERS
+from flowrt.executor.session.session import InteractiveSession, Session
+from flowrt.functions.autodiff import hessian, hvp, jacfwd, jacrev, jvp, vjp
+from flowrt.functions.function import function
+from flowrt.functions.functional_ops import foldl, foldr, map_fn, scan
+from flowrt.functions.jacobians import hessians, jacobian
+from flowrt.functions.recompute import recompute, recompute_grad, recompute_sequential
+from flowrt.functions.tensor_array import TensorArray
+from flowrt.functions.vectorization import vectorized_map
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant, placeholder, placeholder_with_default
+from flowrt.graph.construction.conversions import register_tensor_conversion_function
+from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph, reset_default_graph
+from flowrt.graph.derivatives.custom_gradient import custom_gradient, custom_jvp
+from flowrt.graph.derivatives.forward_mode import forward_gradients
+from flowrt.graph.derivatives.gradients import RegisterGradient, UnconnectedGradients, gradients
+from flowrt.graph.imports.import_graph_def import import_graph_def
+from flowrt.graph.ops.array.concat_and_split import concat, split, stack, unstack
+from flowrt.graph.ops.array.counting import bincount, confusion_matrix, histogram_fixed_width
+from flowrt.graph.ops.array.gather_scatter import (
     batch_gather,
     gather,
     gather_nd,
@@ -171,8 +77,62 @@ from flowrt.graph.ops.gathering import (
     tensor_scatter_sub,
     tensor_scatter_update,
 )
-from flowrt.graph.ops.generating import lin_space, linspace, one_hot, range, sequence_mask
-from flowrt.graph.ops.identities import (
+from flowrt.graph.ops.array.padding import pad
+from flowrt.graph.ops.array.ranges import lin_space, linspace, one_hot, range, sequence_mask
+from flowrt.graph.ops.array.reductions import (
+    reduce_all,
+    reduce_any,
+    reduce_max,
+    reduce_mean,
+    reduce_min,
+    reduce_prod,
+    reduce_sum,
+)
+from flowrt.graph.ops.array.scans import cumprod, cumsum
+from flowrt.graph.ops.array.segments import (
+    segment_max,
+    segment_mean,
+    segment_min,
+    segment_prod,
+    segment_sum,
+    unsorted_segment_max,
+    unsorted_segment_mean,
+    unsorted_segment_min,
+    unsorted_segment_prod,
+    unsorted_segment_sqrt_n,
+    unsorted_segment_sum,
+)
+from flowrt.graph.ops.array.selection import (
+    boolean_mask,
+    dynamic_partition,
+    dynamic_stitch,
+    repeat,
+    sparse_to_dense,
+)
+from flowrt.graph.ops.array.slicing import slice, strided_slice
+from flowrt.graph.ops.array.sorting import argsort, searchsorted, setdiff1d, sort, unique, unique_with_counts
+from flowrt.graph.ops.array.statistics import argmax, argmin, count_nonzero, reduce_logsumexp
+from flowrt.graph.ops.array.tile_and_reverse import (
+    depth_to_space,
+    meshgrid,
+    reverse,
+    reverse_sequence,
+    reverse_v2,
+    roll,
+    space_to_depth,
+    tile,
+)
+from flowrt.graph.ops.base.filling import (
+    broadcast_dynamic_shape,
+    broadcast_static_shape,
+    broadcast_to,
+    fill,
+    ones,
+    ones_like,
+    zeros,
+    zeros_like,
+)
+from flowrt.graph.ops.base.identities import (
     cast,
     ensure_shape,
     identity,
@@ -186,9 +146,60 @@ from flowrt.graph.ops.identities import (
     to_int32,
     to_int64,
 )
-from flowrt.graph.ops.joining import concat, split, stack, unstack
-from flowrt.graph.ops.linalg import cross, matmul, tensordot
-from flowrt.graph.ops.math import (
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.base.shape_manipulation import (
+    expand_dims,
+    invert_permutation,
+    rank,
+    reshape,
+    shape,
+    size,
+    squeeze,
+    transpose,
+)
+from flowrt.graph.ops.elementwise.arithmetic import (
+    accumulate_n,
+    add,
+    add_n,
+    clip_by_value,
+    maximum,
+    minimum,
+    multiply,
+    pow,
+    saturate_cast,
+    scalar_mul,
+    squared_difference,
+    subtract,
+)
+from flowrt.graph.ops.elementwise.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_and,
+    logical_not,
+    logical_or,
+    logical_xor,
+    not_equal,
+    where,
+    where_v2,
+)
+from flowrt.graph.ops.elementwise.complex_parts import abs, angle, complex, conj, imag, real
+from flowrt.graph.ops.elementwise.division import (
+    atan2,
+    div,
+    div_no_nan,
+    divide,
+    floordiv,
+    floormod,
+    mod,
+    realdiv,
+    truediv,
+    truncatediv,
+    truncatemod,
+)
+from flowrt.graph.ops.elementwise.math import (
     acos,
     acosh,
     asin,
@@ -220,7 +231,19 @@ from flowrt.graph.ops.math import (
     tan,
     tanh,
 )
-from flowrt.graph.ops.matrix_parts import (
+from flowrt.graph.ops.elementwise.special import digamma, erf, erfc, lgamma, polygamma
+from flowrt.graph.ops.linalg.decompositions import (
+    cholesky,
+    cholesky_solve,
+    matrix_determinant,
+    matrix_inverse,
+    matrix_solve,
+    matrix_triangular_solve,
+    qr,
+)
+from flowrt.graph.ops.linalg.einsum import einsum
+from flowrt.graph.ops.linalg.matmul import cross, matmul, tensordot
+from flowrt.graph.ops.linalg.matrix_parts import (
     diag,
     diag_part,
     eye,
@@ -230,65 +253,73 @@ from flowrt.graph.ops.matrix_parts import (
     matrix_set_diag,
     trace,
 )
-from flowrt.graph.ops.norms import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm, norm
-from flowrt.graph.ops.ordering import argsort, searchsorted, setdiff1d, sort, unique, unique_with_counts
-from flowrt.graph.ops.padding import pad
-from flowrt.graph.ops.random import get_seed, random_normal, random_uniform, set_random_seed, truncated_normal
-from flowrt.graph.ops.reductions import (
-    reduce_all,
-    reduce_any,
-    reduce_max,
-    reduce_mean,
-    reduce_min,
-    reduce_prod,
-    reduce_sum,
+from flowrt.graph.ops.linalg.spectral import self_adjoint_eig, self_adjoint_eigvals, svd
+from flowrt.graph.ops.nn.norms import (
+    clip_by_average_norm,
+    clip_by_global_norm,
+    clip_by_norm,
+    global_norm,
+    norm,
 )
-from flowrt.graph.ops.sampling import multinomial, random_crop, random_gamma, random_poisson, random_shuffle
-from flowrt.graph.ops.scans import cumprod, cumsum
-from flowrt.graph.ops.script import Print, group, no_op, numpy_function, py_func, py_function, timestamp
-from flowrt.graph.ops.script import print_ as print
-from flowrt.graph.ops.script import tuple_ as tuple
-from flowrt.graph.ops.segments import (
-    segment_max,
-    segment_mean,
-    segment_min,
-    segment_prod,
-    segment_sum,
-    unsorted_segment_max,
-    unsorted_segment_mean,
-    unsorted_segment_min,
-    unsorted_segment_prod,
-    unsorted_segment_sqrt_n,
-    unsorted_segment_sum,
+from flowrt.graph.ops.random.random_ops import (
+    get_seed,
+    random_normal,
+    random_uniform,
+    set_random_seed,
+    truncated_normal,
 )
-from flowrt.graph.ops.selecting import (
-    boolean_mask,
-    dynamic_partition,
-    dynamic_stitch,
-    repeat,
-    sparse_to_dense,
+from flowrt.graph.ops.random.sampling import (
+    multinomial,
+    random_crop,
+    random_gamma,
+    random_poisson,
+    random_shuffle,
 )
-from flowrt.graph.ops.session_tensors import (
+from flowrt.graph.ops.state.session_tensors import (
     TensorHandle,
     delete_session_tensor,
     get_session_handle,
     get_session_tensor,
 )
-from flowrt.graph.ops.shaping import (
-    expand_dims,
-    invert_permutation,
-    rank,
-    reshape,
-    shape,
-    size,
-    squeeze,
-    transpose,
+from flowrt.graph.ops.surface import all as _all_ops
+from flowrt.graph.ops.surface import operators as _operators
+from flowrt.graph.ops.text.assertions import (
+    Assert,
+    add_check_numerics_ops,
+    assert_equal,
+    assert_greater,
+    assert_greater_equal,
+    assert_integer,
+    assert_less,
+    assert_less_equal,
+    assert_near,
+    assert_negative,
+    assert_non_negative,
+    assert_non_positive,
+    assert_none_equal,
+    assert_positive,
+    assert_rank,
+    assert_rank_at_least,
+    assert_rank_in,
+    assert_same_float_dtype,
+    assert_scalar,
+    assert_type,
+    check_numerics,
+    is_numeric_tensor,
 )
-from flowrt.graph.ops.slicing import slice, strided_slice
-from flowrt.graph.ops.special import digamma, erf, erfc, lgamma, polygamma
-from flowrt.graph.ops.spectral import self_adjoint_eig, self_adjoint_eigvals, svd
-from flowrt.graph.ops.statistics import argmax, argmin, count_nonzero, reduce_logsumexp
-from flowrt.graph.ops.strings import (
+from flowrt.graph.ops.text.formatting import as_string
+from flowrt.graph.ops.text.python_calls import (
+    Print,
+    group,
+    no_op,
+    numpy_function,
+    py_func,
+    py_function,
+    timestamp,
+)
+from flowrt.graph.ops.text.python_calls import print_ as print
+from flowrt.graph.ops.text.python_calls import tuple_ as tuple
+from flowrt.graph.ops.text.strings import (
     decode_raw,
     reduce_join,
     regex_replace,
@@ -311,11 +342,10 @@ from flowrt.initializers import (
     variance_scaling_initializer,
     zeros_initializer,
 )
-from flowrt.jacobians import hessians, jacobian
-from flowrt.missing_names import missing_name as _missing_name
-from flowrt.queues import FIFOQueue, PaddingFIFOQueue, PriorityQueue, QueueBase, RandomShuffleQueue
-from flowrt.recompute import recompute, recompute_grad, recompute_sequential
-from flowrt.scopes import (
+from flowrt.tf1.aliases import *  # noqa: F403
+from flowrt.variables.get_variable import get_local_variable
+from flowrt.variables.get_variable import get_variable as get_variable  # the function; see `device` below
+from flowrt.variables.graph_scopes import (
     add_to_collection,
     add_to_collections,
     colocate_with,
@@ -327,22 +357,11 @@ from flowrt.scopes import (
     name_scope,
     op_scope,
 )
-from flowrt.scopes import (
+from flowrt.variables.graph_scopes import (
     device as device,
 )  # the function; the package of this name stays importable by its full name
-from flowrt.signatures import TensorSpec
-from flowrt.template import make_template
-from flowrt.tensor_array import TensorArray
-from flowrt.variable_creators import variable_creator_scope
-from flowrt.variable_scope import (
-    AUTO_REUSE,
-    VariableScope,
-    get_variable_scope,
-    no_regularizer,
-    variable_op_scope,
-    variable_scope,
-)
-from flowrt.variables import (
+from flowrt.variables.template import make_template
+from flowrt.variables.variable import (
     GraphKeys,
     Variable,
     VariableAggregation,
@@ -358,7 +377,15 @@ from flowrt.variables import (
     trainable_variables,
     variables_initializer,
 )
-from flowrt.vectorization import vectorized_map
+from flowrt.variables.variable_creators import variable_creator_scope
+from flowrt.variables.variable_scope import (
+    AUTO_REUSE,
+    VariableScope,
+    get_variable_scope,
+    no_regularizer,
+    variable_op_scope,
+    variable_scope,
+)
 from flowrt.version import VERSION as _VERSION
 
 __version__ = _VERSION
@@ -369,8 +396,8 @@ GIT_VERSION = COMPILER_VERSION = "unknown"
 # What a first import need not pay for.
 _LAZY_MODULES = (
     "app", "compat", "config", "contrib", "data", "distribute", "flags", "gfile", "graph_util",
-    "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler", "summary", "test",
-    "train", "viz",
+    "initializers", "io", "layers", "logging", "losses", "metrics", "nest", "profiler", "python", "summary",
+    "test", "train", "viz",
 )  # fmt: skip
 _LAZY_MESSAGES = {
     "graph_pb2": ("AttrValue", "GraphDef", "NameAttrList", "NodeDef"),
@@ -386,9 +413,7 @@ def __getattr__(name: str) -> _Any:
     for module, names in _LAZY_MESSAGES.items():
         if name in names:
             return getattr(_importlib.import_module(f"flowrt.protos.{module}"), name)
-    raise _missing_name(
-        "", name, (*globals(), *_LAZY_MODULES, *(n for ns in _LAZY_MESSAGES.values() for n in ns))
-    )
+    raise _missing_name("", name)
 
 
 def _cluster(target: str, config: _Any) -> _Any:

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any, NoReturn
 
 from flowrt import flags
+from flowrt.base.missing_names import missing_from
 
 __all__ = ["flags", "run"]
 
@@ -20,3 +21,6 @@ def run(main: Callable[[list[str]], Any] | None = None, argv: list[str] | None =
     rest = flags.FLAGS(argv)
     function = main if main is not None else sys.modules["__main__"].main
     sys.exit(function(rest))
+
+
+__getattr__ = missing_from("app")

@@ -1,8 +1,8 @@
 """``flowrt.debugging``: TensorFlow's names of this namespace."""
 
-from flowrt.aliases import is_non_decreasing, is_strictly_increasing
-from flowrt.aliases import verify_tensor_all_finite as assert_all_finite
-from flowrt.graph.ops.assertions import (
+from flowrt.base.missing_names import missing_from
+from flowrt.graph.ops.elementwise.math import is_finite, is_inf, is_nan
+from flowrt.graph.ops.text.assertions import (
     Assert,
     assert_equal,
     assert_greater,
@@ -25,4 +25,7 @@ from flowrt.graph.ops.assertions import (
     check_numerics,
     is_numeric_tensor,
 )
-from flowrt.graph.ops.math import is_finite, is_inf, is_nan
+from flowrt.tf1.aliases import is_non_decreasing, is_strictly_increasing
+from flowrt.tf1.aliases import verify_tensor_all_finite as assert_all_finite
+
+__getattr__ = missing_from("debugging")

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any, NamedTuple, final
 
+from flowrt.base.missing_names import missing_from
 from flowrt.errors import AlreadyExistsError, InvalidArgumentError
 from flowrt.graph.op_def import nearest
 
@@ -185,3 +186,6 @@ def mark_flag_as_required(flag_name: str) -> None:
 def mark_flags_as_required(flag_names: list[str]) -> None:
     for name in flag_names:
         mark_flag_as_required(name)
+
+
+__getattr__ = missing_from("flags")

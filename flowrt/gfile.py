@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import IO, Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, NotFoundError, PermissionDeniedError
 
 
@@ -92,3 +93,6 @@ def Rename(oldname: Any, newname: Any, overwrite: bool = False) -> None:
 
 def Walk(top: Any, in_order: bool = True) -> Iterator[tuple[str, list[str], list[str]]]:
     return os.walk(top, topdown=in_order)
+
+
+__getattr__ = missing_from("gfile")

@@ -10,10 +10,11 @@ from typing import Any
 import numpy as np
 
 from flowrt import protos
+from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError, NotFoundError
+from flowrt.graph.messages.tensor_proto import Array, encode_shape, encode_tensor
 from flowrt.graph.op_def import nearest
-from flowrt.graph.tensor_proto import Array, encode_shape, encode_tensor
 
 GraphDef = Any  # the message of flowrt.protos.graph_pb2, which is not imported before it is needed
 NodeDef = Any
@@ -228,3 +229,6 @@ def _constant(name: str, value: Array, dtype: Any, device: str) -> NodeDef:
     made.attr["dtype"].CopyFrom(dtype)
     encode_tensor(made.attr["value"].tensor, value)
     return made
+
+
+__getattr__ = missing_from("graph_util")

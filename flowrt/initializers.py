@@ -2,7 +2,8 @@
 
 An initializer is called as ``initializer(shape, dtype=None, partition_info=None)`` when a variable is made;
 ``dtype`` None stands for the initializer's own. Random ones take a ``seed`` (see
-`flowrt.graph.ops.random.set_random_seed`). The scaled ones look at a weight's *fans*: the last dimension is
+`flowrt.graph.ops.random.random_ops.set_random_seed`). The scaled ones look at a weight's *fans*: the last
+dimension is
 the outputs, the one before it the inputs, and the others (a convolution's taps) multiply both.
 """
 
@@ -15,21 +16,23 @@ from typing import Any, ClassVar
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.array_values import as_array
-from flowrt.graph.build import constant_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops import filling, random
-from flowrt.graph.ops.arithmetic import multiply
-from flowrt.graph.ops.decompositions import qr
-from flowrt.graph.ops.math import sign
-from flowrt.graph.ops.matrix_parts import diag_part, eye
-from flowrt.graph.ops.shaping import matrix_transpose, reshape
+from flowrt.graph.construction.array_values import as_array
+from flowrt.graph.construction.build import constant_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base import filling
+from flowrt.graph.ops.base.shape_manipulation import matrix_transpose, reshape
+from flowrt.graph.ops.elementwise.arithmetic import multiply
+from flowrt.graph.ops.elementwise.math import sign
+from flowrt.graph.ops.linalg.decompositions import qr
+from flowrt.graph.ops.linalg.matrix_parts import diag_part, eye
+from flowrt.graph.ops.random import random_ops
 from flowrt.graph.shapes import as_shape
-from flowrt.variables import global_variables_initializer as global_variables
-from flowrt.variables import local_variables_initializer as local_variables
-from flowrt.variables import variables_initializer as variables
+from flowrt.variables.variable import global_variables_initializer as global_variables
+from flowrt.variables.variable import local_variables_initializer as local_variables
+from flowrt.variables.variable import variables_initializer as variables
 
 TRUNCATED_STDDEV = 0.87962566103423978
 """The standard deviation of a unit normal that is cut off at 2: what truncation leaves of the asked one."""
@@ -128,7 +131,7 @@ class RandomUniform(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         low = int(self.minval) if dtype.is_integer and isinstance(self.minval, float) else self.minval
-        return random.random_uniform(shape, low, self.maxval, dtype, self.seed)
+        return random_ops.random_uniform(shape, low, self.maxval, dtype, self.seed)
 
 
 class RandomNormal(Initializer):
@@ -141,14 +144,14 @@ class RandomNormal(Initializer):
         self.mean, self.stddev, self.seed = mean, stddev, seed
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        return random.random_normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return random_ops.random_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 class TruncatedNormal(RandomNormal):
     """`RandomNormal` with values beyond two ``stddev`` drawn again."""
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
-        return random.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
+        return random_ops.truncated_normal(shape, self.mean, self.stddev, dtype, self.seed)
 
 
 def fans(shape: Sequence[int]) -> tuple[float, float]:
@@ -197,10 +200,12 @@ class VarianceScaling(Initializer):
         variance = self.scale / max(1.0, n)
         if self.distribution == "uniform":
             limit = math.sqrt(3 * variance)
-            return random.random_uniform(shape, -limit, limit, dtype, self.seed)
+            return random_ops.random_uniform(shape, -limit, limit, dtype, self.seed)
         if self.distribution == "untruncated_normal":
-            return random.random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
-        return random.truncated_normal(shape, 0.0, math.sqrt(variance) / TRUNCATED_STDDEV, dtype, self.seed)
+            return random_ops.random_normal(shape, 0.0, math.sqrt(variance), dtype, self.seed)
+        return random_ops.truncated_normal(
+            shape, 0.0, math.sqrt(variance) / TRUNCATED_STDDEV, dtype, self.seed
+        )
 
 
 class GlorotUniform(VarianceScaling):
@@ -250,7 +255,7 @@ class UniformUnitScaling(Initializer):
 
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         limit = math.sqrt(3 / max(1, math.prod(shape[:-1]))) * self.factor
-        return random.random_uniform(shape, -limit, limit, dtype, self.seed)
+        return random_ops.random_uniform(shape, -limit, limit, dtype, self.seed)
 
 
 class Orthogonal(Initializer):
@@ -274,7 +279,9 @@ class Orthogonal(Initializer):
                 f"Orthogonal: expected a shape of at least two dimensions; got {shape}"
             )
         rows, columns = math.prod(shape[:-1]), shape[-1]
-        drawn = random.random_normal([max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed)
+        drawn = random_ops.random_normal(
+            [max(rows, columns), min(rows, columns)], dtype=dtype, seed=self.seed
+        )
         q, r = qr(drawn, full_matrices=False)
         q = multiply(q, sign(diag_part(r)))
         matrix = matrix_transpose(q) if rows < columns else q
@@ -376,3 +383,6 @@ __all__ = [
     "zeros",
     "zeros_initializer",
 ]
+
+
+__getattr__ = missing_from("initializers")

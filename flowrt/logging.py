@@ -7,6 +7,7 @@ import os as _os
 import sys as _sys
 from collections import Counter as _Counter
 
+from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError as _InvalidArgumentError
 
 DEBUG, INFO, WARN, ERROR, FATAL = (
@@ -83,3 +84,6 @@ def _set_from_environment() -> None:
 
 
 _set_from_environment()
+
+
+__getattr__ = missing_from("logging")

@@ -4,26 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops.arithmetic import add_n, maximum, minimum, multiply, squared_difference, subtract
-from flowrt.graph.ops.comparison import not_equal
-from flowrt.graph.ops.complex_parts import abs as absolute
-from flowrt.graph.ops.division import div_no_nan
-from flowrt.graph.ops.filling import ones_like, zeros_like
-from flowrt.graph.ops.identities import cast, stop_gradient
-from flowrt.graph.ops.losses import (
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.filling import ones_like, zeros_like
+from flowrt.graph.ops.base.identities import cast, stop_gradient
+from flowrt.graph.ops.base.shape_manipulation import shape, size
+from flowrt.graph.ops.elementwise.arithmetic import (
+    add_n,
+    maximum,
+    minimum,
+    multiply,
+    squared_difference,
+    subtract,
+)
+from flowrt.graph.ops.elementwise.comparison import not_equal
+from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
+from flowrt.graph.ops.elementwise.division import div_no_nan
+from flowrt.graph.ops.elementwise.math import log
+from flowrt.graph.ops.nn.losses import (
     sigmoid_cross_entropy_with_logits,
     softmax_cross_entropy_with_logits_v2,
     sparse_softmax_cross_entropy_with_logits,
 )
-from flowrt.graph.ops.math import log
-from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.shaping import shape, size
 from flowrt.graph.shapes import compatible
-from flowrt.missing_names import missing_name
-from flowrt.variables import GraphKeys
+from flowrt.variables.variable import GraphKeys
 
 _COLLECTION = GraphKeys.LOSSES
 
@@ -305,5 +312,4 @@ def get_total_loss(
     return total
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_name("losses", name, globals())
+__getattr__ = missing_from("losses")

@@ -7,24 +7,24 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.distribution_context import distribution_context
+from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import float32, int64
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops.arithmetic import squared_difference
-from flowrt.graph.ops.comparison import equal, greater, less, logical_and, logical_not, not_equal
-from flowrt.graph.ops.complex_parts import abs as absolute
-from flowrt.graph.ops.counting import confusion_matrix
-from flowrt.graph.ops.division import div_no_nan
-from flowrt.graph.ops.filling import ones_like, zeros
-from flowrt.graph.ops.identities import cast, identity
-from flowrt.graph.ops.math import sqrt
-from flowrt.graph.ops.matrix_parts import diag_part
-from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.shaping import expand_dims, reshape
-from flowrt.missing_names import missing_name
-from flowrt.variables import GraphKeys, Variable, VariableAggregation, VariableSynchronization
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.counting import confusion_matrix
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.filling import ones_like, zeros
+from flowrt.graph.ops.base.identities import cast, identity
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape
+from flowrt.graph.ops.elementwise.arithmetic import squared_difference
+from flowrt.graph.ops.elementwise.comparison import equal, greater, less, logical_and, logical_not, not_equal
+from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
+from flowrt.graph.ops.elementwise.division import div_no_nan
+from flowrt.graph.ops.elementwise.math import sqrt
+from flowrt.graph.ops.linalg.matrix_parts import diag_part
+from flowrt.variables.distribution_context import distribution_context
+from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 
 
 def _total(name: str, shape: Sequence[int] = ()) -> Variable:
@@ -364,5 +364,4 @@ def _area(hits: Tensor, alarms: Tensor, positives: Tensor, negatives: Tensor) ->
     return area
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_name("metrics", name, globals())
+__getattr__ = missing_from("metrics")

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
+from flowrt.base.structure import flatten, flatten_up_to, pack_as, same_structure
+from flowrt.base.structure import map_structure as _map
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.structure import flatten, flatten_up_to, pack_as, same_structure
-from flowrt.structure import map_structure as _map
 
 __all__ = [
     "assert_same_structure",
@@ -50,3 +51,6 @@ def assert_same_structure(nest1: Any, nest2: Any, check_types: bool = True) -> N
         flat = len(flatten(nest1)) != len(flatten(nest2))
         error = InvalidArgumentError if flat or not check_types else DTypeError
         raise error(f"nest: expected one structure; got {nest1!r:.60} and {nest2!r:.60}")
+
+
+__getattr__ = missing_from("nest")

@@ -1,11 +1,14 @@
 """``flowrt.strings``: TensorFlow's names of this namespace."""
 
-from flowrt.graph.ops.formatting import as_string
-from flowrt.graph.ops.formatting import string_format as format
-from flowrt.graph.ops.strings import reduce_join, regex_replace, substr
-from flowrt.graph.ops.strings import string_join as join
-from flowrt.graph.ops.strings import string_length as length
-from flowrt.graph.ops.strings import string_lower as lower
-from flowrt.graph.ops.strings import string_strip as strip
-from flowrt.graph.ops.strings import string_to_number as to_number
-from flowrt.graph.ops.strings import string_upper as upper
+from flowrt.base.missing_names import missing_from
+from flowrt.graph.ops.text.formatting import as_string
+from flowrt.graph.ops.text.formatting import string_format as format
+from flowrt.graph.ops.text.strings import reduce_join, regex_replace, substr
+from flowrt.graph.ops.text.strings import string_join as join
+from flowrt.graph.ops.text.strings import string_length as length
+from flowrt.graph.ops.text.strings import string_lower as lower
+from flowrt.graph.ops.text.strings import string_strip as strip
+from flowrt.graph.ops.text.strings import string_to_number as to_number
+from flowrt.graph.ops.text.strings import string_upper as upper
+
+__getattr__ = missing_from("strings")

@@ -19,18 +19,19 @@ from unittest import mock  # noqa: F401  part of the interface
 
 import numpy as np
 
-from flowrt.device.cuda import visible_devices
+from flowrt.base.missing_names import missing_from
+from flowrt.base.structure import map_structure
+from flowrt.device.cuda.cuda import visible_devices
 from flowrt.errors import InvalidArgumentError, OpError
-from flowrt.executor.config import ConfigProto
-from flowrt.executor.default_session import get_default_session
-from flowrt.executor.session import Session
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, Tensor, reset_default_graph
-from flowrt.graph.ops.filling import zeros
-from flowrt.graph.ops.random import set_random_seed
-from flowrt.structure import map_structure
-from flowrt.variables import Variable
+from flowrt.executor.ends.config import ConfigProto
+from flowrt.executor.session.default_session import get_default_session
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Graph, Tensor, reset_default_graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.base.filling import zeros
+from flowrt.graph.ops.random.random_ops import set_random_seed
+from flowrt.variables.variable import Variable
 
 RANDOM_SEED = 87654321
 _directories: list[str] = []
@@ -305,3 +306,6 @@ class TestCase(unittest.TestCase):
 
     def assertDeviceEqual(self, device1: Any, device2: Any, msg: Any = None) -> None:
         self.assertEqual(str(device1), str(device2), msg)
+
+
+__getattr__ = missing_from("test")

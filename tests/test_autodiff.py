@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.graph.gradients import as_tensors
-from flowrt.jacobians import columns, rows
+from flowrt.functions.jacobians import columns, rows
+from flowrt.graph.derivatives.gradients import as_tensors
 from tests.graph.random_graphs import RandomGraph
 
 

@@ -84,6 +84,16 @@ def test_dropout_follows_a_placeholder(images: Any) -> None:
         assert (session.run(out, {training: True}) == 0).mean() > 0.3
 
 
+@pytest.mark.parametrize(
+    "layer", [slim.dropout, slim.batch_norm, tf.layers.dropout, tf.layers.batch_normalization]
+)
+@pytest.mark.parametrize("shape", [[None, 8], [5, 4, 4, 3]])
+def test_a_training_flag_of_unknown_shape_leaves_the_static_shape(layer: Any, shape: list[Any]) -> None:
+    flag = "is_training" if layer in (slim.dropout, slim.batch_norm) else "training"
+    out = layer(tf.placeholder(tf.float32, shape), **{flag: tf.placeholder(tf.bool)})
+    assert out.shape.as_list() == shape
+
+
 def test_arg_scope_gives_defaults_that_calls_override(images: Any) -> None:
     regularizer = slim.l2_regularizer(0.1)
     with slim.arg_scope(

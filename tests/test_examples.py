@@ -147,3 +147,14 @@ def test_char_lm_learns_to_spell(tmp_path: Path) -> None:
     assert bits[-1] < bits[0]
     sample = printed.partition("--- a sample\n")[2]
     assert len(sample) > 200
+
+
+def test_the_digits_without_scikit_learn_name_the_extra(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['sklearn'] = None; import digits"
+    environment = {**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{ROOT / 'examples'}"}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=100, check=False,
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert re.fullmatch(r"The digits need scikit-learn .*: pip install 'flowrt\[examples\]'\n", done.stderr)

@@ -1,4 +1,5 @@
-"""`flowrt.function`: one operation a call, one trace a kind of call, effects in order, any derivative."""
+"""`flowrt.functions.function`: one operation a call, one trace a kind of call, effects in order, any
+derivative."""
 
 from __future__ import annotations
 

@@ -9,7 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.contrib import tpu
-from flowrt.graph.ops.infeed import CAPACITY
+from flowrt.graph.ops.state.infeed import CAPACITY
 
 WAIT_S = 10.0
 

@@ -15,10 +15,12 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
 import pytest
+
+from flowrt.graph.op_def import OpDef
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -27,17 +29,16 @@ ROOT = Path(__file__).resolve().parent.parent
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "errors": (),
     "version": (),
-    "progress": (),
     "protos": (),
     "dtypes": ("errors",),
     "device": ("errors", "dtypes"),
     "graph": ("errors", "dtypes", "protos", "device.spec"),
     "rendezvous": ("errors", "dtypes", "protos", "device"),
-    "executor": ("errors", "progress", "dtypes", "protos", "device", "graph", "rendezvous"),
-    "missing_names": ("errors", "graph"),
+    "executor": ("errors", "base.progress", "dtypes", "protos", "device", "graph", "rendezvous"),
+    "base": ("errors", "graph"),
     "distribute": (
-        "errors", "version", "progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
-        "missing_names",
+        "errors", "version", "base.progress", "dtypes", "protos", "device", "graph", "rendezvous", "executor",
+        "base.missing_names",
     ),
 }  # fmt: skip
 FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
@@ -45,20 +46,23 @@ FRONT_ENDS_INSIDE = {"flowrt.distribute.strategies"}
 
 EVERYWHERE = {"google", "ml_dtypes", "numpy", "threadpoolctl"} | sys.stdlib_module_names
 DOORS: dict[str, tuple[str, ...]] = {
-    "cupy": ("flowrt.device.cuda",),
-    "cupy_backends": ("flowrt.device.cuda",),
-    "cupyx": ("flowrt.device.cuda",),
-    "grpc": ("flowrt.rendezvous.grpc_call",),
+    "cupy": ("flowrt.device.cuda.cuda",),
+    "cupy_backends": ("flowrt.device.cuda.cuda",),
+    "cupyx": ("flowrt.device.cuda.cuda",),
+    "grpc": ("flowrt.rendezvous.grpc.grpc_call",),
     "igraph": ("flowrt.viz.layout",),
-    "llvmlite": ("flowrt.device.host_jit",),
+    "llvmlite": ("flowrt.device.llvm.host_jit",),
     "malt": ("flowrt.autograph.conversion",),
-    "mpi4py": ("flowrt.rendezvous.mpi_channel",),
-    "opt_einsum": ("flowrt.graph.ops.einsum", "flowrt.graph.ops.linalg"),
-    "ray": ("flowrt.distribute.ray_cluster",),
-    "safetensors": ("flowrt.train.checkpoint",),
+    "mpi4py": ("flowrt.rendezvous.mpi.mpi_channel",),
+    "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
+    "ray": ("flowrt.distribute.launch.ray_cluster",),
+    "safetensors": ("flowrt.train.checkpoints.checkpoint",),
 }
 LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
 """Not loaded by `import flowrt`."""
+
+OPS_BY_NAME = {"Const", "_Feed", "_Send", "_Recv", "_Loop", "_Case", "NoOp", "Identity", "Placeholder"}
+"""Ops that everybody knows by name; of all others passes and the executor ask facts."""
 
 EXECUTES_DATA = {"_pickle", "cloudpickle", "dill", "joblib", "marshal", "pickle", "shelve"}
 EMPTY_NAMES = {"common", "helper", "helpers", "misc", "util", "utils"}
@@ -177,7 +181,7 @@ def _inner_imports(module: Module) -> Iterator[Import]:
 
 
 def _is_lazy_attribute(module: Module, found: Import) -> bool:
-    names = ("flowrt", "flowrt.distribute", "flowrt.nn", "flowrt.protos")
+    names = ("flowrt", "flowrt.distribute", "flowrt.nn", "flowrt.protos", "flowrt.train")
     return module.name in names and found.function == "__getattr__"
 
 
@@ -231,7 +235,8 @@ def _loaded_for(module: Module, modules: Tree) -> set[str]:
 
 
 def _packages_of(name: str) -> list[str]:
-    """The packages below flowrt that ``name`` is in: flowrt.graph.passes.fold -> flowrt.graph, ….passes."""
+    """The packages below flowrt that ``name`` is in: flowrt.graph.passes.optimise.fold -> flowrt.graph,
+    ….passes."""
     parts = name.split(".")
     return [".".join(parts[:count]) for count in range(2, len(parts))]
 
@@ -295,6 +300,215 @@ def check_names(modules: Tree) -> list[str]:
     return [f"{name} says nothing about what is in it" for name in empty]
 
 
+def check_facts(modules: Tree) -> list[str]:
+    """A truth of an op, such as ``alias``, is never None: a comparison with None is always the same."""
+    return [
+        f"{module.at(node.lineno)} compares {ast.unparse(side)}, a bool, with None"
+        for module in modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Compare) and any(map(_is_none, sides := [node.left, *node.comparators]))
+        for side in sides
+        if isinstance(side, ast.Attribute) and side.attr in _TRUTHS
+    ]
+
+
+_TRUTHS = {field.name for field in fields(OpDef) if field.type == "bool"}
+
+
+def _is_none(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is None
+
+
+def check_op_names(modules: Tree) -> list[str]:
+    return [
+        f"{module.at(node.lineno)} asks for {', '.join(sorted(names))} by name: ask the op for a fact"
+        for module in modules.values()
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Compare)
+        and any(
+            re.search(r"\bop(_def)?\.name$", ast.unparse(side)) for side in (node.left, *node.comparators)
+        )
+        and (names := _names_in(node, module.tree) - OPS_BY_NAME)
+    ]
+
+
+def _names_in(compare: ast.Compare, tree: ast.Module) -> set[str]:
+    """The CamelCase strings that ``compare`` tests, also those of a constant of its module."""
+    constants = {ast.unparse(s.targets[0]): s.value for s in tree.body if isinstance(s, ast.Assign)}
+    tested = [constants.get(ast.unparse(side), side) for side in (compare.left, *compare.comparators)]
+    strings = [n.value for side in tested for n in ast.walk(side) if isinstance(n, ast.Constant)]
+    return {s for s in strings if isinstance(s, str) and re.match("_?[A-Z]", s)}
+
+
+def check_op_look_ups(modules: Tree) -> list[str]:
+    """An op is looked up by name only where to import its definition would make a cycle."""
+    edges = {name: _loaded_for(module, modules) for name, module in modules.items()}
+    defined = {op: module for module in modules.values() for op in _defined_ops(module)}
+    return [
+        f"{module.at(line)} looks up {op}: import it from {defined[op].name}"
+        for module in modules.values()
+        for line, op in _looked_up_ops(module)
+        if op in defined and module.name not in _reached(defined[op].name, edges)
+    ]
+
+
+def _defined_ops(module: Module) -> Iterator[str]:
+    """The ops that ``module`` binds to names: ``add = define_op("Add", ...)``, or by a helper of its own."""
+    for statement in module.tree.body:
+        match statement:
+            case ast.Assign(
+                value=ast.Call(args=[ast.Constant(value=str(op)), *_], func=ast.Name(id=called))
+            ) | (
+                ast.AnnAssign(
+                    value=ast.Call(args=[ast.Constant(value=str(op)), *_], func=ast.Name(id=called))
+                )
+            ) if module.name.startswith("flowrt.graph.ops.") and called != "op_def":
+                yield op
+
+
+def _looked_up_ops(module: Module) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(module.tree):
+        match node:
+            case ast.Call(func=ast.Name(id="op_def"), args=[ast.Constant(value=str(op))]):
+                yield node.lineno, op
+
+
+def _reached(name: str, edges: dict[str, set[str]]) -> set[str]:
+    """``name``, and all that is loaded for it."""
+    found, stack = {name}, [name]
+    while stack:
+        new = edges.get(stack.pop(), set()) - found
+        found |= new
+        stack += new
+    return found
+
+
+ROOM_ORDER: dict[str, tuple[str, ...]] = {
+    "device": ("loops", "llvm", "", "host", "onednn", "cuda", "local_devices"),
+    "graph": (
+        "", "collectives", "messages", "construction", "resources",
+        "ops.base", "ops.elementwise", "ops.array", "ops.text", "ops.lists", "ops.state", "derivatives",
+        "ops.linalg", "ops.random", "ops.nn", "ops.collective",
+        "passes.prepare", "passes.optimise", "functions", "imports", "text", "ops.surface",
+        "passes.placement", "passes.collective", "passes.fusion", "passes",
+    ),
+    "rendezvous": ("matching", "channel", "local_links", "mpi", "grpc", ""),
+    "executor": (
+        "ends", "observe", "program", "analysis", "buffers", "kernels", "lists", "lower", "bind", "plan",
+        "partial", "session",
+    ),
+    "distribute": (
+        "parameter_server", "cluster", "resolvers", "wire", "machines", "observe", "collectives", "master",
+        "first_frame", "connection_manager", "worker", "server", "client", "launch",
+        "strategies.values", "strategies.reduce", "strategies.input", "strategies.variables",
+        "strategies.core", "strategies.replicas", "strategies.parameter_server", "strategies.kinds",
+    ),
+    "train": ("", "optimizers", "checkpoints", "coordination", "hooks", "sessions"),
+}  # fmt: skip
+"""The rooms of a package, and modules beside them: each imports only from those before it. "" is what lies in
+the package's own folder and is not listed.
+"""
+MAX_MODULES = 25
+"""In one folder: a reader takes in no more at a glance."""
+
+NOT_TENSORFLOWS = {"dtypes", "errors", "version"}
+"""Modules at the top of flowrt whose names TensorFlow 1 does not have."""
+
+
+def _room(module: str, package: str) -> int | None:
+    """The place of ``module`` in the order of its package; None for the package itself or an unlisted
+    room."""
+    inner = module.removeprefix(f"flowrt.{package}").removeprefix(".")
+    order = ROOM_ORDER[package]
+    listed = [room for room in order if room and f"{inner}.".startswith(f"{room}.")]
+    if listed:
+        return order.index(max(listed, key=len))
+    return order.index("") if "" in order and inner and "." not in inner else None
+
+
+def check_rooms(modules: Tree) -> list[str]:
+    violations = list[str]()
+    for module in modules.values():
+        package = module.name.split(".")[1] if "." in module.name else ""
+        if (
+            package not in ROOM_ORDER
+            or module.name == f"flowrt.{package}"
+            or _is_package(module.name, modules)
+        ):
+            continue
+        here = _room(module.name, package)
+        if here is None:
+            violations.append(f"{module.name} is in no room of ROOM_ORDER")
+            continue
+        for found in _inner_imports(module):
+            target = resolve(found.target, modules)
+            there = _room(target, package) if target.startswith(f"flowrt.{package}.") else None
+            if not found.typing_only and there is not None and there > here:
+                violations.append(f"{module.at(found.line)} imports {target}, a room further on")
+    return violations
+
+
+def _is_package(name: str, modules: Tree) -> bool:
+    return any(other.startswith(f"{name}.") for other in modules)
+
+
+def _folders(modules: Tree) -> dict[str, list[str]]:
+    """The names of the modules and packages in each package."""
+    inside: dict[str, list[str]] = {}
+    for name in modules:
+        package, _, stem = name.rpartition(".")
+        if package:
+            inside.setdefault(package, []).append(stem)
+    return inside
+
+
+def check_sizes(modules: Tree) -> list[str]:
+    sizes = {
+        package: sum(not _is_package(f"{package}.{stem}", modules) for stem in stems)
+        for package, stems in _folders(modules).items()
+    }
+    return [f"{package} has {size} modules" for package, size in sizes.items() if size > MAX_MODULES]
+
+
+def check_contents(modules: Tree) -> list[str]:
+    """The docstring of a package is its table of contents."""
+    return [
+        f"the docstring of {package} does not name {stem}"
+        for package, stems in _folders(modules).items()
+        if package != "flowrt"
+        for stem in stems
+        if stem != "__main__"
+        and not stem.endswith("_pb2")
+        and not re.search(rf"\b{stem}\b", ast.get_docstring(modules[package].tree) or "")
+    ]
+
+
+def check_stems(modules: Tree) -> list[str]:
+    """One name, one meaning: two modules of one package of flowrt are never called the same."""
+    seen: dict[tuple[str, str], str] = {}
+    violations = list[str]()
+    for name in modules:
+        parts = name.split(".")
+        if len(parts) < 3 or _is_package(name, modules):
+            continue
+        other = seen.setdefault((parts[1], parts[-1]), name)
+        if other != name:
+            violations.append(f"{name} and {other} have one name")
+    return violations
+
+
+def check_top_level(modules: Tree) -> list[str]:
+    """A module at the top is a namespace that TensorFlow has."""
+    names = (ROOT / "tests" / "tf1_names.txt").read_text("utf-8").splitlines()
+    tensorflows = {re.split(r"\W", name)[0] for name in names}
+    return [
+        f"{name} is no namespace of TensorFlow's"
+        for name in modules
+        if name.count(".") == 1 and not _is_package(name, modules)
+        if (stem := name.removeprefix("flowrt.")) not in tensorflows | NOT_TENSORFLOWS and stem != "__main__"
+    ]
+
+
 CHECKERS = (
     check_order,
     check_cycles,
@@ -302,6 +516,9 @@ CHECKERS = (
     check_doors,
     check_nothing_executes,
     check_names,
+    check_facts,
+    check_op_names,
+    check_op_look_ups,
 )
 every_checker = pytest.mark.parametrize("check", CHECKERS, ids=lambda check: check.__name__)
 
@@ -348,13 +565,14 @@ def __getattr__(name):
 """,
     "flowrt.errors": "import os",
     "flowrt.dtypes": "import ml_dtypes; from flowrt.errors import OpError",
-    "flowrt.protos": "",
+    "flowrt.protos": "''",
     "flowrt.protos.graph_pb2": "from google.protobuf import descriptor",
-    "flowrt.device": "",
+    "flowrt.device": "'spec, host, cuda'",
     "flowrt.device.spec": "from flowrt import errors",
     "flowrt.device.host": "import numpy as np; from flowrt.device import spec",
-    "flowrt.device.cuda": "def open_device(): import cupy, cupyx.jit",
-    "flowrt.graph": "",
+    "flowrt.device.cuda": "'cuda'",
+    "flowrt.device.cuda.cuda": "def open_device(): import cupy, cupyx.jit",
+    "flowrt.graph": "'graph, text'",
     "flowrt.graph.graph": """
 from typing import TYPE_CHECKING
 from flowrt.device.spec import DeviceSpec
@@ -363,12 +581,22 @@ if TYPE_CHECKING:
     from flowrt.graph.text import print_graph
 """,
     "flowrt.graph.text": "import ast; from flowrt.graph.graph import Graph; ast.literal_eval('1')",
-    "flowrt.rendezvous": "",
+    "flowrt.graph.ops": "",
+    "flowrt.graph.ops.arithmetic": """
+from flowrt.graph.ops.identities import identity
+add = define_op("Add", "x: T, y: T -> T")
+""",
+    "flowrt.graph.ops.identities": """
+identity = define_op("Identity", "x: T -> T", vjp=lambda op, dy: [op_def("Add")(dy, dy)])
+if node.op.name in ("Const", "NoOp") or tensor.op.name == "x": pass
+""",
+    "flowrt.rendezvous": "'key'",
     "flowrt.rendezvous.key": "from flowrt.device import DeviceSpec",
     "flowrt.executor": "",
     "flowrt.executor.session": "from flowrt.graph import Graph; from flowrt.rendezvous.key import ParsedKey",
-    "flowrt.distribute": "from flowrt.executor.session import Session",
-    "flowrt.distribute.strategies": "from flowrt.layers import dense",
+    "flowrt.distribute": "'strategies'; from flowrt.executor.session import Session",
+    "flowrt.distribute.strategies": "'kinds'",
+    "flowrt.distribute.strategies.kinds": "from flowrt.layers import dense",
     "flowrt.train": "import numpy as np; from flowrt.layers import dense; np.load('x', allow_pickle=False)",
     "flowrt.layers": "from flowrt.graph import Graph",
 }
@@ -418,12 +646,12 @@ def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
         (check_local_imports, "train", "def f(): from flowrt import layers", "inside f()"),
         (check_local_imports, "train", "class A:\n  def f(s): import flowrt.nn", "train:2 imports flowrt.nn"),
         (check_local_imports, "train", "f = lambda: __import__('flowrt.nn')", "inside <lambda>()"),
-        (check_local_imports, "train", "def __getattr__(n): import flowrt.nn", "inside __getattr__()"),
+        (check_local_imports, "layers", "def __getattr__(n): import flowrt.nn", "inside __getattr__()"),
         (check_local_imports, "", "def f(): import flowrt.nn", "inside f()"),
         (check_doors, "device.host", "import cupy", "its door is flowrt.device.cuda"),
         (check_doors, "device.host", "def f():\n  from llvmlite import ir", "host:2 imports llvmlite.ir"),
         (check_doors, "graph.text", "import cupyx.scipy as s", "imports cupyx.scipy"),
-        (check_doors, "executor.session", "import grpc", "its door is flowrt.rendezvous.grpc_call"),
+        (check_doors, "executor.session", "import grpc", "its door is flowrt.rendezvous.grpc.grpc_call"),
         (check_doors, "train", "import safetensors.numpy", "its door is flowrt.train.checkpoint"),
         (check_doors, "train", "importlib.import_module('opt_einsum')", "its door is flowrt.graph.ops"),
         (check_doors, "train", "import torch", "flowrt does not depend on it"),
@@ -433,11 +661,26 @@ def test_a_checker_accepts_what_is_allowed(check: Checker) -> None:
         (check_nothing_executes, "train", "run = exec", "uses exec"),
         (check_nothing_executes, "train", "np.load('x', allow_pickle=True)", "allows pickle"),
         (check_nothing_executes, "train", "import_module(name)", "imports a computed name"),
+        (check_op_names, "executor.session", "x = node.op.name == 'MatMul'", "session:1 asks for MatMul"),
+        (check_op_names, "train", "A = ('NoOp', 'Add')\nx = op.name in A", "train:2 asks for Add"),
+        (check_op_look_ups, "graph.text", "op_def('Add')", "import it from flowrt.graph.ops.arithmetic"),
         (check_names, "graph.utils", "", "flowrt.graph.utils says nothing"),
         (check_names, "common.graph", "", "flowrt.common.graph says nothing"),
+        (check_facts, "executor.session", "is_view = node.op.alias is not None", "compares node.op.alias"),
+        (check_facts, "graph.text", "def f(op):\n  if None != op.waits: pass", "text:2 compares op.waits"),
+        (check_rooms, "graph.node", "from flowrt.graph.text import print_graph", "a room further on"),
+        (check_rooms, "executor.loose", "", "flowrt.executor.loose is in no room"),
+        (check_contents, "graph.extra", "", "the docstring of flowrt.graph does not name extra"),
+        (check_stems, "graph.ops.base.text", "", "flowrt.graph.text have one name"),
+        (check_top_level, "plumbing", "", "flowrt.plumbing is no namespace of TensorFlow's"),
     ],
 )
 def test_a_checker_finds(check: Checker, module: str, source: str, expected: str) -> None:
     name = f"flowrt__{module.replace('.', '__')}" if module else "flowrt"
     violations = check(good_tree(**{name: source}))
     assert any(expected in violation for violation in violations), violations
+
+
+def test_a_folder_is_not_too_large() -> None:
+    many = {f"layers__kind_{number}": "" for number in range(MAX_MODULES + 1)}
+    assert check_sizes(good_tree(**{f"flowrt__{name}": source for name, source in many.items()}))

@@ -9,9 +9,9 @@ import time
 import pytest
 
 import flowrt as tf
-from flowrt import progress as module
-from flowrt.executor.compile_times import CompileTimes
-from flowrt.progress import Progress
+from flowrt.base import progress as module
+from flowrt.base.progress import Progress
+from flowrt.executor.observe.compile_times import CompileTimes
 
 DEADLINE_S = 30
 

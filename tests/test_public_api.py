@@ -19,9 +19,9 @@ from typing import Any
 import pytest
 
 import flowrt as tf
+from flowrt.base.missing_names import _MEANT, _PUBLIC, _REASONS, hints
 from flowrt.errors import UnimplementedError
 from flowrt.graph.op_def import OpDef
-from flowrt.missing_names import _REASONS
 
 LINES = (Path(__file__).parent / "tf1_names.txt").read_text().split("\n")[:-1]
 CONSTANTS = (str, int, float, bytes, tuple, types.NoneType, tf.DType, property, enum.Enum)
@@ -96,6 +96,55 @@ def test_a_misspelt_name_gets_the_nearest_ones(name: str, near: str) -> None:
         look_up(name)
 
 
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("AdamOptimizer", "train.AdamOptimizer"),
+        ("losses.AdamOptimizer", "train.AdamOptimizer"),
+        ("nn.dense", "layers.dense"),
+        ("optimizers", "train.AdamOptimizer"),
+        ("sum", "reduce_sum"),
+        ("train.LSTMCell", "nn.rnn_cell.LSTMCell"),
+        ("gfile.Gfile", "gfile.GFile"),
+        ("compat.v1.AdamOptimizer", "train.AdamOptimizer"),
+    ],
+)
+def test_a_misplaced_name_gets_its_module(name: str, meant: str) -> None:
+    with pytest.raises(AttributeError, match=rf"no such name\. Nearest: {meant}$"):
+        look_up(name)
+
+
+@pytest.mark.parametrize("space", _PUBLIC.split())
+def test_every_public_module_says_what_it_has_not(space: str) -> None:
+    with pytest.raises(AttributeError) as caught:
+        look_up(f"{space}.xqzt_wvk")
+    assert str(caught.value) == f"flowrt.{space}.xqzt_wvk: flowrt has no such name."
+
+
+def test_every_hint_is_a_name_that_there_is() -> None:
+    """Of public names, with a letter lost and with two exchanged, asked for in its module and another."""
+    names = [re.sub(r"\(.*", "", line) for line in LINES[::12]]
+    asked = {
+        (space, wrong)
+        for name in names
+        for last in [name.rpartition(".")[2]]
+        for wrong in (last[:-1], last[1] + last[0] + last[2:] if len(last) > 1 else last, last)
+        for space in ("", name.rpartition(".")[0], "linalg")
+        if space in ("", *_PUBLIC.split()) and wrong
+    }
+    found = {hint for space, wrong in asked for hint in hints(space, wrong)} | set(_MEANT.values())
+    assert len(found) > 80
+    for hint in found:
+        assert look_up(hint) is not None, hint
+
+
+def test_an_import_of_an_absent_name_is_an_import_error_with_the_hint() -> None:
+    with pytest.raises(ImportError, match=r"flowrt\.linalg\.invv: .* Nearest: linalg\.inv$"):
+        from flowrt.linalg import invv  # noqa: F401
+    with pytest.raises(ImportError, match=r"flowrt\.keras: there is no Keras\. Nearest"):
+        from flowrt import keras  # noqa: F401
+
+
 def test_scripts_may_import_what_they_name() -> None:
     for module in (
         "compat.v1",
@@ -112,7 +161,7 @@ def test_scripts_may_import_what_they_name() -> None:
 
 def test_the_module_functions_are_not_hidden_by_modules_of_their_names() -> None:
     """Importing flowrt.device and the like by full name must not put the module in the function's place."""
-    for module in ("device.spec", "get_variable", "variable_scope", "train.global_step"):
+    for module in ("device.spec", "variables.get_variable", "train.optimizers.global_step"):
         importlib.import_module(f"flowrt.{module}")
     for name in ("device", "get_variable", "variable_scope", "train.global_step"):
         assert callable(look_up(name)), name

@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import flowrt as tf
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import CancelledError, OutOfRangeError
-from flowrt.graph.element_queue import Giving, QueueState, Taking
-from flowrt.graph.element_stores import ByPriority, InOrder, Shuffled
-from flowrt.graph.random_stream import RandomStream
+from flowrt.graph.resources.element_queue import Giving, QueueState, Taking
+from flowrt.graph.resources.element_stores import ByPriority, InOrder, Shuffled
+from flowrt.graph.resources.random_stream import RandomStream
 
 WAIT_S = 30.0
 

@@ -45,7 +45,7 @@ MAX_LINES = {
     "docs/strategies.md": 200,
     "docs/timeline.md": 130,
     "docs/training_loops.md": 120,
-    "ARCHITECTURE.md": 460,
+    "ARCHITECTURE.md": 480,
     "tests/test_tour.py": 500,
 }
 
@@ -197,7 +197,7 @@ def test_what_the_readme_says_is_not_there_is_not_there() -> None:
 
 def test_the_numbers_of_ops_are_right() -> None:
     op_def = importlib.import_module("flowrt.graph.op_def")
-    importlib.import_module("flowrt.graph.ops.all")
+    importlib.import_module("flowrt.graph.ops.surface.all")
     made_by_a_pass = ("_Fused", "_FusedRows")
     ops = [op for op in op_def.registered_ops().values() if op.name not in made_by_a_pass]
     found = re.search(r"\| Ops \| (\d+), (\d+) of them with derivatives", text_of("README.md"))

@@ -1,4 +1,5 @@
-"""`flowrt.recompute`: gradients compute again what is inside, in less memory, with the same values."""
+"""`flowrt.functions.recompute`: gradients compute again what is inside, in less memory, with the same
+values."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.executor.tiers import Jit, jit_mode
+from flowrt.executor.plan.tiers import Jit, jit_mode
 
 SIZE = 130
 UNIT = 4 * SIZE * SIZE

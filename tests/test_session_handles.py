@@ -10,7 +10,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.contrib import tpu
-from flowrt.graph.dlpack import host_array
+from flowrt.graph.construction.dlpack import host_array
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ def test_a_handle_stands_for_its_value_in_a_feed(session):
     words = session.run(tf.get_session_handle(tf.constant(["a", "b"])))
     word = tf.identity(tf.placeholder(tf.string, [2], name="s"))
     assert session.run(word, {"s:0": words}).tolist() == [b"a", b"b"]
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected a value of shape \[2\]"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected float32 of shape \[2\]"):
         session.run(tf.placeholder(tf.float32, [2]) + 0, {"Placeholder_1:0": handle})
 
 

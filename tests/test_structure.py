@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from flowrt.base.structure import flatten, flatten_up_to, leaf_paths, map_structure, pack_as, same_structure
 from flowrt.errors import InvalidArgumentError
-from flowrt.structure import flatten, flatten_up_to, leaf_paths, map_structure, pack_as, same_structure
 
 Point = namedtuple("Point", "x y")
 

@@ -24,18 +24,18 @@ import pytest
 import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.errors import AbortedError
-from flowrt.executor.bind import Binder, compile_partition
-from flowrt.executor.plan import raise_error
-from flowrt.executor.program import PAUSE, Program
-from flowrt.executor.streams import one_stream
+from flowrt.executor.analysis.streams import one_stream
+from flowrt.executor.bind.bind import Binder, compile_partition
+from flowrt.executor.plan.plan import raise_error
+from flowrt.executor.program.program import PAUSE, Program
+from flowrt.graph.derivatives.jvp import apply_jvp
 from flowrt.graph.evaluate import evaluate
-from flowrt.graph.jvp import apply_jvp
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect, op_def
-from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.place import place
-from flowrt.graph.passes.prune import extract
-from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.passes.placement.partition import partition
+from flowrt.graph.passes.placement.place import place
+from flowrt.graph.passes.prepare.prune import extract
+from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.rendezvous import Deliver, Fail, InlineRendezvous, RendezvousTable, create_key, parse_key
 
 F, DF_DX1, DF_DX2 = math.log(2) + 2 * 5 - math.sin(5), 1 / 2 + 5, 2 - math.cos(5)
@@ -133,10 +133,11 @@ def test_chapter_1_a_script_builds_the_same_graph() -> None:
     assert show(extract(graph, [f], [], {x1: (), x2: ()})) == F_AS_TEXT
 
 
-# Real files: flowrt/graph/node.py (Node, Subgraph), flowrt/graph/graph.py and flowrt/graph/operation.py (what
-# a script holds), flowrt/graph/text.py, flowrt/graph/passes/prune.py (extract).
+# Real files: flowrt/graph/node.py (Node, Subgraph), flowrt/graph/construction/graph.py and
+# flowrt/graph/construction/operation.py (what a script holds), flowrt/graph/text/graph_text.py,
+# flowrt/graph/passes/prepare/prune.py (extract).
 # Left out here: scopes, collections, several outputs, shape inference, and how f + 1 becomes an operation
-# (flowrt/graph/build.py).
+# (flowrt/graph/construction/build.py).
 
 
 # --- Chapter 2. An interpreter in ten lines -----------------------------------------------------------------
@@ -247,8 +248,8 @@ def test_chapter_3_jvp_goes_forward() -> None:
     assert interpret(forward, AT_2_5) == pytest.approx([DF_DX1], rel=1e-6)
 
 
-# Real files: flowrt/graph/gradients.py, flowrt/graph/jvp.py, and the rules beside the kernels in
-# flowrt/graph/ops/.
+# Real files: flowrt/graph/derivatives/gradients.py, flowrt/graph/derivatives/jvp.py, and the rules beside the
+# kernels in flowrt/graph/ops/.
 # Left out here: ops without a derivative, sparse gradients (IndexedSlices), custom_gradient.
 
 
@@ -307,8 +308,8 @@ def test_chapter_4_a_graph_is_cut_into_one_a_device() -> None:
     assert show_partition(parts[CPU_1]) == ON_CPU_1
 
 
-# Real files: flowrt/graph/passes/place.py, flowrt/graph/passes/partition.py, flowrt/device/spec.py (device
-# names).
+# Real files: flowrt/graph/passes/placement/place.py, flowrt/graph/passes/placement/partition.py,
+# flowrt/device/spec.py (device names).
 # Left out here: everything between extract and place, listed in flowrt/graph/passes/__init__.py: the order of
 # reads and writes of one variable, shapes, and the optimisations; then groups that must stay together,
 # control edges that are cut, small constants that are copied instead of sent.
@@ -356,8 +357,9 @@ def test_chapter_5_a_key_names_one_tensor_on_one_edge() -> None:
     assert parse_key(key).edge_name == "product:0"
 
 
-# Real files: flowrt/rendezvous/key.py, flowrt/rendezvous/table.py, flowrt/rendezvous/local.py (the table and
-# a lock, for threads), flowrt/rendezvous/inline.py (a bare dict, for programs that take turns).
+# Real files: flowrt/rendezvous/matching/key.py, flowrt/rendezvous/matching/table.py,
+# flowrt/rendezvous/matching/local.py (the table and a lock, for threads),
+# flowrt/rendezvous/matching/inline.py (a bare dict, for programs that take turns).
 # Left out here: cancelling one waiter, several values under one key, time limits.
 
 
@@ -418,9 +420,9 @@ def test_chapter_6_a_program_yields_the_key_it_waits_for() -> None:
     rendezvous.check_empty()
 
 
-# Real files: flowrt/executor/places.py and memory_plan.py (what goes where), flowrt/executor/bind.py (the
-# Binder), flowrt/executor/program.py (Program), flowrt/device/device.py,
-# flowrt/executor/plan.py (keeps bound programs for the next step of the same kind).
+# Real files: flowrt/executor/buffers/buffer_assignment.py and memory_plan.py (what goes where),
+# flowrt/executor/bind/bind.py (the Binder), flowrt/executor/program/program.py (Program),
+# flowrt/device/device.py, flowrt/executor/plan/plan.py (keeps bound programs for later steps).
 # Left out here: variables read in place, views that cost nothing, large tensors, errors that name the node.
 
 
@@ -493,6 +495,6 @@ def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
     assert all(train(devices=2, seed=seed) == expected for seed in range(5))
 
 
-# Real files: flowrt/executor/session.py (Session.run), flowrt/executor/compile_step.py, plan.py (Plan),
-# flowrt/executor/runner.py (run_inline, run_threaded, run_seeded).
+# Real files: flowrt/executor/session/session.py (Session.run), flowrt/executor/lower/compile_step.py,
+# flowrt/executor/plan/plan.py (Plan), flowrt/executor/program/runner.py (run_inline, run_threaded).
 # Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import cuda
+from flowrt.device.cuda import cuda
 from flowrt.errors import (
     DTypeError,
     FailedPreconditionError,
@@ -100,7 +100,7 @@ def test_converted_code_is_not_told_to_convert():
     for program in (first_or_second, nested):
         with pytest.raises(DTypeError, match=r"integer.*autograph has not converted this") as caught:
             tf.function(program, autograph=True)(n)
-        assert "flowrt.function(autograph=True)" not in caught.value.message
+        assert "flowrt.functions.function(autograph=True)" not in caught.value.message
     with pytest.raises(DTypeError, match=r"no Python integer.*function\(autograph=True\)"):
         tf.function(first_or_second)(n)
 
@@ -424,8 +424,11 @@ def test_a_generator_that_fails(error, kind):
         ("config.experimental.get_memory_info", r"pools of their own\. Nearest: Session\.devices"),
         ("config.experimental.set_virtual_device_configuration", r"Nearest: .*virtual_devices"),
         ("contrib.tpu.shard", "there are no TPUs"),
-        ("config.experimental.set_memory_groth", r"no such name\. Nearest: set_memory_growth$"),
-        ("contrib.tpu.infeed_enque", r"no such name\. Nearest: infeed_enqueue,"),
+        (
+            "config.experimental.set_memory_groth",
+            r"Nearest: config\.experimental\.set_memory_growth$",
+        ),
+        ("contrib.tpu.infeed_enque", r"no such name\. Nearest: contrib\.tpu\.infeed_enqueue,"),
         ("datasett", r"no such name\. Nearest: data$"),
         ("confg", r"no such name\. Nearest: config, conj, cond$"),
     ],
@@ -607,3 +610,67 @@ def test_handles_of_iterators_are_not_there():
             tf.errors.UnimplementedError, match=r"handles to feed\. Nearest: Iterator\.from_struc"
         ):
             use()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "message"),
+    [
+        ("float32", ["a", "b"], r"expected float32\[\?\]; got \['a', 'b'\], a list of dtype <U1"),
+        ("int32", [1.5, 2], r"expected int32\[\?\]; got \[1\.5, 2\]: values of dtype float64"),
+        ("float32", [[1.5, 2], [3]], r"rectangular array; got the ragged sequence \[\[1\.5, 2\], \[3\]\]"),
+        ("float32", 5, r"expected float32 of shape \[\?\]; got 5\. of shape \[\]"),
+        ("float32", np.zeros((50, 50)), r"got \[\[0\. 0\. \.\.\. 0\. 0\.\] .{,60}\.\.\. of shape \[50, 50\]"),
+    ],
+)
+def test_a_refused_feed_is_shown(dtype, value, message):
+    x = tf.placeholder(dtype, [None], name="x")
+    with tf.Session() as session, pytest.raises(InvalidArgumentError, match=message) as caught:
+        session.run(x, {x: value})
+    assert caught.value.message.startswith("Placeholder 'x' (")
+
+
+@pytest.mark.parametrize(
+    ("use", "message"),
+    [
+        (lambda x, other: x + other, "AddV2 .*broadcast together; got"),
+        (lambda x, other: tf.exp(x) < other, "Less .*broadcast together; got"),
+        (lambda x, other: tf.where(x > 0, x, other), "SelectV2 .*broadcast together; got"),
+        (lambda x, other: tf.stack([x, other]), "Pack .*values of one shape; got"),
+        (lambda x, other: tf.concat([x, other], 1), "ConcatV2 .*equal but for axis 1; got"),
+    ],
+)
+@pytest.mark.parametrize("make", [tf.constant, tf.Variable])
+def test_a_fed_shape_that_does_not_fit_what_is_known(make, use, message):
+    x, other = tf.placeholder(tf.float32, [None, 4]), make(np.zeros((3, 4), np.float32))
+    result = use(x, other)
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        with pytest.raises(InvalidArgumentError, match=rf"{message} \[5, 4\]\D+\[3, 4\]") as caught:
+            session.run(result, {x: np.zeros((5, 4))})
+        assert re.search(HERE, caught.value.message)
+        assert session.run(result, {x: np.zeros((3, 4))}).shape[-1] in (4, 8)
+
+
+@pytest.mark.parametrize(
+    "layer",
+    [
+        lambda x: tf.contrib.layers.fully_connected(x, 3),
+        lambda x: tf.contrib.layers.conv2d(x, 3, 3),
+        lambda x: tf.contrib.layers.conv2d_transpose(x, 3, 3),
+        tf.contrib.layers.flatten,
+        tf.contrib.layers.bias_add,
+        tf.contrib.layers.batch_norm,
+        lambda x: tf.layers.dense(x, 3),
+    ],
+)
+@pytest.mark.parametrize("shape", [None, []])
+def test_a_layer_of_inputs_of_too_few_facts_names_itself_and_the_line(layer, shape):
+    with pytest.raises(InvalidArgumentError, match=rf"^\({HERE}\): (layer '\w+'|\w+): expected .*inputs"):
+        layer(tf.placeholder(tf.float32, shape))
+
+
+def test_a_mask_that_does_not_fit_is_told_with_both_shapes_and_the_line():
+    with pytest.raises(
+        InvalidArgumentError, match=rf"^\({HERE}\): boolean_mask: .* shape \[2, 3\] and a mask of shape \[3\]"
+    ):
+        tf.boolean_mask(np.zeros((2, 3)), [True, False, True])

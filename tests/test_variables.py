@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -31,6 +32,26 @@ def test_a_variable_is_made_of_operations_with_tensorflows_names() -> None:
     assert tf.Variable(1.0, name="w").name == "w_1:0"
     assert w.shape == [2]
     assert w.dtype is tf.float32
+
+
+@pytest.mark.parametrize(
+    ("ask", "said"),
+    [
+        (np.asarray, "has no value yet: expected an array"),
+        (np.array, "has no value yet: expected an array"),
+        (float, "has no value yet"),
+        (len, "has no len()"),
+        (bool, "has no truth value"),
+        (iter, "cannot be iterated"),
+        (range, "is no Python integer"),
+    ],
+)
+def test_python_asks_a_variable_for_its_value_in_vain(ask: Any, said: str) -> None:
+    w = tf.Variable([1.0, 2.0], name="w")
+    num_operations = len(tf.get_default_graph().get_operations())
+    with pytest.raises(DTypeError, match=re.escape(f"Variable 'w:0' {said}")):
+        ask(w)
+    assert len(tf.get_default_graph().get_operations()) == num_operations
 
 
 def test_collections_say_what_is_trained_and_saved() -> None:

@@ -11,7 +11,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.jacobians import columns, rows
+from flowrt.functions.jacobians import columns, rows
 
 RNG = np.random.default_rng(0)
 X, W, SQUARE = RNG.uniform(0.1, 1.0, (4, 3)), RNG.standard_normal((3, 5)), RNG.standard_normal((3, 3))

@@ -1,4 +1,4 @@
-"""Python's control flow over tensors as graph: ``@flowrt.function(autograph=True)``.
+"""Python's control flow over tensors as graph: ``@flowrt.functions.function(autograph=True)``.
 
     conversion          the door to the library that finds control flow in a function's source
     branches, loops     what stands in the source's place: Python's over Python values, `cond` and
@@ -15,3 +15,6 @@ A converted block is a function without arguments that changes the variables aro
 """
 
 from flowrt.autograph import experimental as experimental
+from flowrt.base.missing_names import missing_from
+
+__getattr__ = missing_from("autograph")

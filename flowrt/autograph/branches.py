@@ -27,17 +27,21 @@ from flowrt.autograph.variables import (
     spec_of,
     zeros,
 )
+from flowrt.base.structure import flatten, map_structure, pack_as, same_structure
 from flowrt.control_flow import cond
+from flowrt.control_flow.signatures import Signature, with_flow
+from flowrt.control_flow.trace import ConcreteFunction, trace
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.operation import Tensor
+from flowrt.graph.functions.control_flow import call_op
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
-from flowrt.graph.op_def import op_def
-from flowrt.graph.operation import Tensor
-from flowrt.graph.ops.assertions import Assert
+from flowrt.graph.ops.base.identities import cast_op
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, maximum, minimum, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import equal, logical_and, logical_not, logical_or, not_equal
+from flowrt.graph.ops.elementwise.math import abs_op, neg
+from flowrt.graph.ops.text.assertions import Assert
 from flowrt.graph.source import user_line
-from flowrt.signatures import Signature, with_flow
-from flowrt.structure import flatten, map_structure, pack_as, same_structure
-from flowrt.tracing import ConcreteFunction, trace
 
 
 def if_stmt(
@@ -145,7 +149,7 @@ def _given(value: Any, pred: Tensor, holds: bool) -> Any:
     """``value`` where ``pred`` is known to hold, or not."""
     if value is pred:
         return holds
-    if pred.op.type == "LogicalNot" and value is pred.op.inputs[0]:
+    if pred.op.op_def is logical_not and value is pred.op.inputs[0]:
         return not holds
     return value
 
@@ -171,7 +175,7 @@ def and_(a: Block, b: Block) -> Any:
         return left and b()
     right = _traced_truth(b)
     if _is_harmless(right.function):
-        return op_def("LogicalAnd")(left, right.call(()))
+        return logical_and(left, right.call(()))
     return cond(convert_to_tensor(left), lambda: right.call(()), lambda: False, name="and")
 
 
@@ -182,7 +186,7 @@ def or_(a: Block, b: Block) -> Any:
         return left or b()
     right = _traced_truth(b)
     if _is_harmless(right.function):
-        return op_def("LogicalOr")(left, right.call(()))
+        return logical_or(left, right.call(()))
     return cond(convert_to_tensor(left), lambda: True, lambda: right.call(()), name="or")
 
 
@@ -196,7 +200,7 @@ def _traced_truth(value: Block) -> ConcreteFunction:
     return trace(truth, "truth", signature, signature.bind((), {}), ())
 
 
-_TOTAL = frozenset(("AddV2", "Sub", "Mul", "Neg", "Abs", "Minimum", "Maximum", "Cast"))
+_TOTAL = frozenset((add_v2, subtract, multiply, neg, abs_op, minimum, maximum, cast_op))
 """Elementwise operations on integers that give a result for all of them: division is not one."""
 
 
@@ -207,25 +211,25 @@ def _is_harmless(function: Subgraph) -> bool:
 
 def _is_harmless_node(node: Node) -> bool:
     op = node.op
-    if op.name == "PartitionedCall":
+    if op is call_op:
         return all(_is_harmless(called) for called in owned_subgraphs(node.attrs))
-    if op.name in _TOTAL or op.name in ("_Feed", "Const"):
+    if op in _TOTAL or op.name in ("_Feed", "Const"):
         return True
     is_total = all(spec.dtype.is_floating or spec.dtype.is_bool for spec in node.outputs)
     return op.is_pure and op.elementwise and is_total
 
 
 def not_(a: Any) -> Any:
-    return op_def("LogicalNot")(a) if is_symbolic(a) else not a
+    return logical_not(a) if is_symbolic(a) else not a
 
 
 def eq(a: Any, b: Any) -> Any:
     """``a == b``: of tensors by value."""
-    return op_def("Equal")(a, b) if is_symbolic(a) or is_symbolic(b) else a == b
+    return equal(a, b) if is_symbolic(a) or is_symbolic(b) else a == b
 
 
 def not_eq(a: Any, b: Any) -> Any:
-    return op_def("NotEqual")(a, b) if is_symbolic(a) or is_symbolic(b) else a != b
+    return not_equal(a, b) if is_symbolic(a) or is_symbolic(b) else a != b
 
 
 def assert_stmt(holds: Any, message: Block) -> None:

@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from flowrt.autograph.variables import is_symbolic
+from flowrt.base.structure import flatten
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.source import user_line
-from flowrt.structure import flatten
 
 HINT = "Use flowrt.TensorArray: array = array.write(i, value)"
 

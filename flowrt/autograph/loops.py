@@ -31,17 +31,21 @@ from flowrt.autograph.variables import (
     spec_of,
     zeros,
 )
+from flowrt.base.structure import flatten, map_structure, same_structure
 from flowrt.control_flow import while_loop
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import get_default_graph
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import op_def
-from flowrt.graph.operation import Tensor
+from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.slicing import strided_slice_op
+from flowrt.graph.ops.base.shape_manipulation import shape_op
+from flowrt.graph.ops.elementwise.arithmetic import add_v2
+from flowrt.graph.ops.elementwise.comparison import less
 from flowrt.graph.shapes import as_shape, format_shape, relax
 from flowrt.graph.source import user_line
-from flowrt.structure import flatten, map_structure, same_structure
 
 
 def while_stmt(
@@ -241,7 +245,7 @@ def items_of(iterable: Any) -> Items | None:
     rows = convert_to_tensor(iterable)
     if rows.spec.shape == ():
         raise InvalidArgumentError(f"for: expected a tensor with rows; got {rows!r}", source=user_line())
-    return Items(length_of(rows), lambda i: op_def("GatherV2")(rows, i, 0))
+    return Items(length_of(rows), lambda i: gather_op(rows, i, 0))
 
 
 def for_stmt(
@@ -270,12 +274,12 @@ def for_stmt(
         set_state(tuple(rest))
 
     def test() -> Any:
-        inside = op_def("Less")(position, items.count)
+        inside = less(position, items.count)
         return inside if extra_test is None else and_(lambda: inside, extra_test)
 
     def iteration() -> None:
         nonlocal position
-        number, position = position, op_def("AddV2")(position, 1)
+        number, position = position, add_v2(position, 1)
         of_item(items.item(number))
 
     _While(get, put, ("the position", *names), options).run(test, iteration)
@@ -301,5 +305,5 @@ def _python_for(
 
 
 def length_of(value: Any) -> Any:
-    shape = op_def("Shape")(value)
-    return op_def("StridedSlice")(shape, [0], [1], [1], shrink_axis_mask=1)
+    shape = shape_op(value)
+    return strided_slice_op(shape, [0], [1], [1], shrink_axis_mask=1)

@@ -10,18 +10,22 @@ from typing import Any
 from flowrt import dtypes
 from flowrt.autograph.loops import Items, items_of, length_of
 from flowrt.autograph.variables import is_symbolic
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.script import print_ as print_tensors
-from flowrt.structure import flatten
+from flowrt.base.structure import flatten
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.ranges import range_op
+from flowrt.graph.ops.base.identities import cast_op
+from flowrt.graph.ops.base.shape_manipulation import size_op
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, minimum, multiply
+from flowrt.graph.ops.text.python_calls import print_ as print_tensors
 
 
 def _range(*args: Any) -> Any:
     if not any(map(is_symbolic, args)):
         return builtins.range(*args)
     start, stop, step = (0, args[0], 1) if len(args) == 1 else (*args, 1)[:3]
-    count = op_def("Size")(op_def("Range")(start, stop, step))
-    return Items(count, lambda i: op_def("AddV2")(op_def("Mul")(i, step), start))
+    count = size_op(range_op(start, stop, step))
+    return Items(count, lambda i: add_v2(multiply(i, step), start))
 
 
 def _len(value: Any) -> Any:
@@ -35,7 +39,7 @@ def _enumerate(iterable: Any, start: Any = 0) -> Any:
     items = items_of(iterable)
     if items is None:
         return builtins.enumerate(iterable, start)
-    return Items(items.count, lambda i: (op_def("AddV2")(i, start), items.item(i)))
+    return Items(items.count, lambda i: (add_v2(i, start), items.item(i)))
 
 
 def _zip(*iterables: Any, strict: bool = False) -> Any:
@@ -45,18 +49,18 @@ def _zip(*iterables: Any, strict: bool = False) -> Any:
     columns = [items or _rows(iterable) for items, iterable in builtins.zip(found, iterables, strict=True)]
     count = columns[0].count
     for column in columns[1:]:
-        count = op_def("Minimum")(count, column.count)
+        count = minimum(count, column.count)
     return Items(count, lambda i: tuple(column.item(i) for column in columns))
 
 
 def _rows(iterable: Any) -> Items:
     """Python's items as those of a tensor."""
     rows = convert_to_tensor(list(iterable))
-    return Items(length_of(rows), lambda i: op_def("GatherV2")(rows, i, 0))
+    return Items(length_of(rows), lambda i: gather_op(rows, i, 0))
 
 
 def _cast(to: Any, dtype: Any) -> Callable[..., Any]:
-    return lambda *args: op_def("Cast")(args[0], DstT=dtype) if any(map(is_symbolic, args)) else to(*args)
+    return lambda *args: cast_op(args[0], DstT=dtype) if any(map(is_symbolic, args)) else to(*args)
 
 
 def _print(*values: Any, sep: Any = None, end: Any = None, file: Any = None, flush: bool = False) -> Any:

@@ -7,13 +7,13 @@ from typing import Any, NoReturn, TypeAlias, final
 
 import numpy as np
 
+from flowrt.control_flow.signatures import TensorSpec
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.array_values import as_array
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.operation import Tensor
+from flowrt.graph.construction.array_values import as_array
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.operation import Tensor
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import user_line
-from flowrt.signatures import TensorSpec
 
 Block: TypeAlias = Callable[[], Any]
 """A block of the user's code, which changes the variables around it."""

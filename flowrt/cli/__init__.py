@@ -1,3 +1,9 @@
-"""The commands ``flowrt`` (a module for each of its own; `main` reads the command line), ``flowrt-run`` and
-``flowrt-worker``.
+"""The commands ``flowrt``, ``flowrt-run`` and ``flowrt-worker``.
+
+main, options            the command line of ``flowrt``; what all commands share
+machine, devices, env    what this machine has; ``flowrt devices``; ``flowrt env``
+selftest                 ``flowrt selftest``
+explain, export, report  ``flowrt explain``, ``flowrt export``, ``flowrt report``
+certs, token, debug      ``flowrt certs``, ``flowrt token``, ``flowrt debug``
+run, worker              ``flowrt-run``, ``flowrt-worker``
 """

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Sequence
 from pathlib import Path
 
-from flowrt.distribute.certificates import Tasks, init_certificates
+from flowrt.distribute.cluster.certificates import Tasks, init_certificates
 
 HELP = "make certificates for the tasks of a cluster"
 

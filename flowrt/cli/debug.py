@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flowrt.distribute.flight_recorder import read_records
-from flowrt.distribute.missing_sender import explain, short_name
+from flowrt.distribute.observe.flight_recorder import read_records
+from flowrt.distribute.observe.missing_sender import explain, short_name
 
 HELP = "find out why a run hung"
 

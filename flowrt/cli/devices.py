@@ -7,10 +7,7 @@ import json
 from dataclasses import asdict
 from typing import Any
 
-from flowrt.cli.table import aligned, gib
-from flowrt.device import onednn
-from flowrt.device.cuda import why_no_gpu
-from flowrt.machine import (
+from flowrt.cli.machine import (
     DeviceFacts,
     blas_libraries,
     cores,
@@ -18,6 +15,9 @@ from flowrt.machine import (
     library_versions,
     local_devices,
 )
+from flowrt.device.cuda.cuda import why_no_gpu
+from flowrt.device.onednn import onednn
+from flowrt.profiler.text_table import aligned, gib
 
 HELP = "list the devices of this machine, with memory, libraries and threads"
 SHOWN = ("numpy", "cupy", "llvmlite", "onednn-cpu-gomp", "diastatic-malt")

@@ -17,9 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flowrt.cli.devices import device_row
-from flowrt.cli.table import aligned, gib
-from flowrt.device.cuda import why_no_gpu
-from flowrt.machine import (
+from flowrt.cli.machine import (
     DeviceFacts,
     blas_libraries,
     cores,
@@ -28,6 +26,8 @@ from flowrt.machine import (
     local_devices,
     processor_name,
 )
+from flowrt.device.cuda.cuda import why_no_gpu
+from flowrt.profiler.text_table import aligned, gib
 
 HELP = "print what a bug report should say about this machine"
 NAMES = ("TF_CONFIG",)

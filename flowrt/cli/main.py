@@ -15,7 +15,7 @@ from typing import Any
 
 from flowrt.cli import certs, debug, devices, env, explain, export, report, selftest, token
 from flowrt.cli.options import CommandParser
-from flowrt.distribute.exit_codes import INTERRUPTED
+from flowrt.distribute.cluster.exit_codes import INTERRUPTED
 from flowrt.errors import NotFoundError, OpError
 from flowrt.graph.op_def import nearest
 

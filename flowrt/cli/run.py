@@ -15,11 +15,12 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
+from flowrt.cli.machine import cores
 from flowrt.cli.options import new_parser, not_negative, positive, spellings
-from flowrt.distribute.cluster_spec import ClusterSpec, shortened
-from flowrt.distribute.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
-from flowrt.distribute.launcher import Failure, Launcher, Task
-from flowrt.distribute.local_cluster import (
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec, shortened
+from flowrt.distribute.cluster.exit_codes import FAILURE, INTERRUPTED, NOT_FORMED, USAGE
+from flowrt.distribute.launch.launcher import Failure, Launcher, Task
+from flowrt.distribute.launch.local_cluster import (
     THREADS,
     ReservedPorts,
     expand_nodes,
@@ -29,7 +30,6 @@ from flowrt.distribute.local_cluster import (
 )
 from flowrt.distribute.resolvers import ALONE, resolve
 from flowrt.errors import InvalidArgumentError, UnavailableError
-from flowrt.machine import cores
 
 COMMAND = "flowrt-run"
 DESCRIPTION = "Start SCRIPT as the workers of a cluster, and end all of them when one fails."

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from flowrt.distribute.tokens import write_token
-from flowrt.rendezvous.security import TOKEN_FILE
+from flowrt.distribute.cluster.tokens import write_token
+from flowrt.rendezvous.channel.security import TOKEN_FILE
 
 HELP = "make the token of a cluster"
 

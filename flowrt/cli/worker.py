@@ -17,15 +17,22 @@ from typing import NamedTuple
 
 from flowrt.cli.options import new_parser, not_negative, spellings
 from flowrt.device.interruptible import NOTICED_WITHIN_S
-from flowrt.distribute.bind_policy import check_bind, check_dial
-from flowrt.distribute.check import PeerCheck, check_cluster
-from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.cluster.bind_policy import check_bind, check_dial
+from flowrt.distribute.cluster.cluster_spec import parse_address
+from flowrt.distribute.cluster.exit_codes import (
+    AUTH_REFUSED,
+    INTERRUPTED,
+    NOT_FORMED,
+    OK,
+    PEER_LOST,
+    exit_code,
+)
+from flowrt.distribute.cluster.timeouts import drain_s
 from flowrt.distribute.collectives.probe import probe_cluster
-from flowrt.distribute.drain import drain
-from flowrt.distribute.exit_codes import AUTH_REFUSED, INTERRUPTED, NOT_FORMED, OK, PEER_LOST, exit_code
+from flowrt.distribute.launch.check import PeerCheck, check_cluster
+from flowrt.distribute.launch.drain import drain
 from flowrt.distribute.resolvers import ALONE, ResolvedCluster, resolve
 from flowrt.distribute.server import Server
-from flowrt.distribute.waits import drain_s
 from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -35,7 +42,7 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.graph.collectives.cost import LINKS_VARIABLE, format_links
-from flowrt.rendezvous.security import Security, load_security
+from flowrt.rendezvous.channel.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
 LOGGER = logging.getLogger("flowrt")
@@ -57,7 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run what ``argv`` (None: the process's own arguments) asks for; the exit status.
 
     0 where the worker ended because its job did, or was told to; otherwise see
-    `flowrt.distribute.exit_codes`.
+    `flowrt.distribute.cluster.exit_codes`.
     """
     arguments = new_worker_parser().parse_args(argv)
     try:

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.aliases import dimension_at_index, dimension_value
+from flowrt.base.missing_names import missing_from
 from flowrt.compat import v1
+from flowrt.tf1.aliases import dimension_at_index, dimension_value
 
 __all__ = [
     "as_bytes",
@@ -55,3 +56,6 @@ def path_to_str(path: Any) -> Any:
 def forward_compatible(year: int, month: int, day: int) -> bool:
     """Always: there are no older readers."""
     return True
+
+
+__getattr__ = missing_from("compat")

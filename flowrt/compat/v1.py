@@ -1,9 +1,15 @@
 """Everything that `flowrt` has, under the name that scripts for later TensorFlows import."""
 
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 _flowrt = sys.modules["flowrt"]
+
+__version__ = VERSION = _flowrt.VERSION
+"""TensorFlow's, because scripts ask it what they may call; flowrt's own is `flowrt.__version__`."""
+GIT_VERSION, COMPILER_VERSION = f"v{VERSION}", _flowrt.COMPILER_VERSION
+version = SimpleNamespace(VERSION=VERSION, GIT_VERSION=GIT_VERSION, COMPILER_VERSION=COMPILER_VERSION)
 
 
 def __getattr__(name: str) -> Any:

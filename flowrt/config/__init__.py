@@ -1,12 +1,15 @@
-"""``flowrt.config``: settings of the process, under TensorFlow's names. A session's are in `ConfigProto`."""
+"""``flowrt.config``: settings of the process, under TensorFlow's names. A session's are in `ConfigProto`.
+
+physical_devices   the devices of the machine
+device_listing     ``device_lib.list_local_devices``
+experimental       ``flowrt.config.experimental``
+"""
 
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.config import experimental as experimental
 from flowrt.config.physical_devices import PhysicalDevice as PhysicalDevice
 from flowrt.config.physical_devices import list_physical_devices as list_physical_devices
-from flowrt.missing_names import missing_name
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("config", name, globals())
+__getattr__ = missing_from("config")

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from flowrt.base.missing_names import missing_from
 from flowrt.config.physical_devices import list_physical_devices, set_memory_growth
 from flowrt.device.matmul_precision import FLOAT32_PRODUCTS, MatmulPrecision
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.missing_names import missing_name
 
 __all__ = [
     "enable_tensor_float_32_execution",
@@ -59,5 +57,4 @@ def tensor_float_32_execution_enabled() -> bool:
     return FLOAT32_PRODUCTS.precision is not MatmulPrecision.HIGHEST
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_name("config.experimental", name, globals())
+__getattr__ = missing_from("config.experimental")

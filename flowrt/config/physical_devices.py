@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from flowrt.cli.machine import local_devices
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.machine import local_devices
 
 
 class PhysicalDevice(NamedTuple):

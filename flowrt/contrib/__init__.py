@@ -1,21 +1,20 @@
-"""``flowrt.contrib``: what scripts used most of TensorFlow 1's contrib, under its names.
+"""``flowrt.contrib``: the parts of TensorFlow 1's contrib that scripts use most.
 
-distribute  strategies, under their older names
-layers      layers with variables called weights and biases, initializers, regularizers
-framework   arg_scope, the global step, nest
-rnn         recurrent cells and networks
-slim        the same, gathered under the name that model zoos import
-training    how variables are spread over parameter servers
-tpu         infeed and outfeed: queues between a host thread and running steps, on any device
+distribute          strategies, under their older names
+layers              layers with variables called weights and biases; optimize_loss
+framework           arg_scope, the global step, nest
+rnn, seq2seq        recurrent cells and networks; `sequence_loss`
+slim                layers under the name that model zoos import; model_analyzer
+training            how variables are spread over parameter servers; hparams: `HParams`
+tensorboard         what TensorBoard's plugins read
+tpu                 infeed and outfeed, on any device
 """
 
 from typing import Any
 
-from flowrt.contrib import distribute, framework, layers, rnn, slim, tpu, training
-from flowrt.missing_names import missing_name
+from flowrt.base.missing_names import missing_from
+from flowrt.contrib import distribute, framework, layers, rnn, seq2seq, slim, tensorboard, tpu, training
 
-__all__ = ["distribute", "framework", "layers", "rnn", "slim", "tpu", "training"]
+__all__ = ["distribute", "framework", "layers", "rnn", "seq2seq", "slim", "tensorboard", "tpu", "training"]
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("contrib", name, globals())
+__getattr__ = missing_from("contrib")

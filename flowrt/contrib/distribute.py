@@ -5,6 +5,7 @@
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
+from flowrt.base.missing_names import missing_from
 from flowrt.distribute import strategies
 from flowrt.distribute.strategies import (
     CrossDeviceOps,
@@ -17,9 +18,8 @@ from flowrt.distribute.strategies import (
 )
 from flowrt.distribute.strategies import ReductionToOneDevice as ReductionToOneDeviceCrossDeviceOps
 from flowrt.distribute.strategies import Strategy as DistributionStrategy
-from flowrt.distribute.strategies.experimental import ParameterServerStrategy
+from flowrt.distribute.strategies.kinds.experimental import ParameterServerStrategy
 from flowrt.errors import InvalidArgumentError
-from flowrt.missing_names import missing_name
 
 
 class MirroredStrategy(strategies.MirroredStrategy):
@@ -105,9 +105,7 @@ __all__ = [
     "in_cross_replica_context",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("contrib.distribute", name, __all__)
+__getattr__ = missing_from("contrib.distribute")
 
 
 def __dir__() -> list[str]:

@@ -9,17 +9,18 @@ from contextlib import contextmanager
 from typing import Any
 
 from flowrt import nest
+from flowrt.base.missing_names import missing_from
 from flowrt.errors import InvalidArgumentError
-from flowrt.get_variable import get_variable
-from flowrt.graph.graph import get_default_graph
-from flowrt.train.global_step import (
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.train.optimizers.global_step import (
     assert_global_step,
     create_global_step,
     get_global_step,
     get_or_create_global_step,
 )
-from flowrt.variables import GraphKeys, Variable
-from flowrt.variables import trainable_variables as get_trainable_variables
+from flowrt.variables.get_variable import get_variable
+from flowrt.variables.variable import GraphKeys, Variable
+from flowrt.variables.variable import trainable_variables as get_trainable_variables
 
 __all__ = [
     "add_arg_scope",
@@ -119,3 +120,6 @@ def get_variables_to_restore(include: Any = None, exclude: Any = None) -> list[V
     found = [v for scope in include or [None] for v in get_variables(scope)]
     left_out = {id(v) for scope in exclude or [] for v in get_variables(scope)}
     return [v for v in found if id(v) not in left_out]
+
+
+__getattr__ = missing_from("contrib.framework")

@@ -9,31 +9,44 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.contrib.framework import add_arg_scope
+from flowrt.contrib.optimize_loss import (
+    OPTIMIZER_CLS_NAMES,
+    OPTIMIZER_SUMMARIES,
+    adaptive_clipping_fn,
+    optimize_loss,
+)
 from flowrt.dtypes import float32
 from flowrt.errors import InvalidArgumentError
-from flowrt.get_variable import get_variable
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops import bias, pooling
-from flowrt.graph.ops.activations import relu
-from flowrt.graph.ops.arithmetic import add_n, multiply
-from flowrt.graph.ops.comparison import where_v2
-from flowrt.graph.ops.convolution import conv2d_transpose as deconvolve
-from flowrt.graph.ops.convolution import convolution
-from flowrt.graph.ops.generating import one_hot
-from flowrt.graph.ops.linalg import matmul, tensordot
-from flowrt.graph.ops.selecting import embedding_lookup
-from flowrt.graph.ops.shaping import shape
-from flowrt.graph.ops.softmax import softmax
-from flowrt.initializers import VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
-from flowrt.layers.core import Flatten
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.ranges import one_hot
+from flowrt.graph.ops.array.selection import embedding_lookup
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.elementwise.arithmetic import add_n, multiply
+from flowrt.graph.ops.elementwise.comparison import where
+from flowrt.graph.ops.linalg.matmul import matmul, tensordot
+from flowrt.graph.ops.nn import bias, pooling
+from flowrt.graph.ops.nn.activations import relu
+from flowrt.graph.ops.nn.conv_functions import conv2d_transpose as deconvolve
+from flowrt.graph.ops.nn.conv_functions import convolution
+from flowrt.graph.ops.nn.moments import batch_normalization as normalize
+from flowrt.graph.ops.nn.moments import moments
+from flowrt.graph.ops.nn.softmax import softmax
+from flowrt.graph.source import user_line
+from flowrt.initializers import Ones, VarianceScaling, Zeros, xavier_initializer, xavier_initializer_conv2d
+from flowrt.layers.core import Flatten, is_symbolic
 from flowrt.layers.normalization import BatchNormalization
 from flowrt.layers.regularizers import l1_l2_regularizer, l1_regularizer, l2_regularizer
-from flowrt.variable_scope import variable_scope
-from flowrt.variables import GraphKeys, Variable
+from flowrt.variables.get_variable import get_variable
+from flowrt.variables.variable import GraphKeys, Variable
+from flowrt.variables.variable_scope import variable_scope
 
 __all__ = [
+    "OPTIMIZER_CLS_NAMES",
+    "OPTIMIZER_SUMMARIES",
+    "adaptive_clipping_fn",
     "apply_regularization",
     "avg_pool2d",
     "batch_norm",
@@ -49,9 +62,11 @@ __all__ = [
     "l1_l2_regularizer",
     "l1_regularizer",
     "l2_regularizer",
+    "layer_norm",
     "linear",
     "max_pool2d",
     "one_hot_encoding",
+    "optimize_loss",
     "relu",
     "repeat",
     "softmax",
@@ -116,9 +131,12 @@ def _collected(outputs: Tensor, collections: Any) -> Tensor:
 
 
 def _depth(inputs: Tensor, axis: int, what: str) -> int:
-    size = inputs.shape.as_list()[axis]
+    dims = inputs.spec.shape
+    size = None if dims is None or not -len(dims) <= axis < len(dims) else dims[axis]
     if size is None:
-        raise InvalidArgumentError(f"{what}: expected inputs with a known axis {axis}; got {inputs.shape}")
+        raise InvalidArgumentError(
+            f"{what}: expected inputs with a known axis {axis}; got {inputs!r}", source=user_line()
+        )
     return int(size)
 
 
@@ -197,6 +215,10 @@ def conv2d_transpose(
         raise InvalidArgumentError(f"conv2d_transpose: expected data_format NHWC; got {data_format!r}")
     inputs = convert_to_tensor(inputs)
     with variable_scope(scope, "Conv2d_transpose", [inputs], reuse=reuse):
+        if inputs.shape.rank != 4:
+            raise InvalidArgumentError(
+                f"conv2d_transpose: expected inputs of rank 4; got {inputs!r}", source=user_line()
+            )
         kernel, strides = _pair(kernel_size), _pair(stride)
         sizes = [*kernel, num_outputs, _depth(inputs, -1, "conv2d_transpose")]
         make = _maker(inputs, trainable, variables_collections)
@@ -315,16 +337,43 @@ def batch_norm(
 
 
 @add_arg_scope
+def layer_norm(
+    inputs: Any, center: bool = True, scale: bool = True, activation_fn: Any = None, reuse: Any = None,
+    variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
+    begin_norm_axis: int = 1, begin_params_axis: int = -1, scope: Any = None,
+) -> Tensor:  # fmt: skip
+    """Each example less its mean, over its deviation (both along the axes from ``begin_norm_axis`` on), times
+    ``gamma``, plus ``beta``, which have the axes from ``begin_params_axis`` on.
+
+    Raises `InvalidArgumentError` for axes that the inputs do not have or whose sizes are not known.
+    """
+    inputs = convert_to_tensor(inputs)
+    rank = inputs.shape.rank
+    if rank is None or not -rank <= begin_norm_axis < rank or not -rank <= begin_params_axis < rank:
+        expected = f"inputs with the axes {begin_norm_axis} and {begin_params_axis}"
+        raise InvalidArgumentError(f"layer_norm: expected {expected}; got {inputs.shape}")
+    with variable_scope(scope, "LayerNorm", [inputs], reuse=reuse):
+        sizes = [_depth(inputs, axis, "layer_norm") for axis in range(begin_params_axis % rank, rank)]
+        make = _maker(inputs, trainable, variables_collections)
+        beta = make("beta", sizes, Zeros(), None) if center else None
+        gamma = make("gamma", sizes, Ones(), None) if scale else None
+        mean, variance = moments(inputs, list(range(begin_norm_axis % rank, rank)), keepdims=True)
+        epsilon = 1e-3 if inputs.dtype.name == "float16" else 1e-12
+        outputs = normalize(inputs, mean, variance, beta, gamma, epsilon)
+        return _collected(outputs if activation_fn is None else activation_fn(outputs), outputs_collections)
+
+
+@add_arg_scope
 def dropout(
     inputs: Any, keep_prob: Any = 0.5, noise_shape: Any = None, is_training: Any = True,
     outputs_collections: Any = None, scope: str | None = None, seed: int | None = None,
 ) -> Tensor:  # fmt: skip
     """`nn.dropout` while ``is_training`` is true; otherwise the inputs."""
     inputs = convert_to_tensor(inputs)
-    if isinstance(is_training, bool):
-        outputs = bias.dropout(inputs, keep_prob, noise_shape, seed, scope) if is_training else inputs
+    if is_symbolic(is_training):
+        outputs = where(is_training, bias.dropout(inputs, keep_prob, noise_shape, seed, scope), inputs)
     else:
-        outputs = where_v2(is_training, bias.dropout(inputs, keep_prob, noise_shape, seed, scope), inputs)
+        outputs = bias.dropout(inputs, keep_prob, noise_shape, seed, scope) if is_training else inputs
     return _collected(outputs, outputs_collections)
 
 
@@ -431,3 +480,6 @@ def apply_regularization(regularizer: Any, weights_list: Sequence[Any] | None = 
 
 
 convolution2d, convolution2d_transpose = conv2d, conv2d_transpose
+
+
+__getattr__ = missing_from("contrib.layers")

@@ -6,20 +6,19 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.dtypes import float16
 from flowrt.errors import InvalidArgumentError
-from flowrt.get_variable import get_variable
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.bias import bias_add, dropout
-from flowrt.graph.ops.joining import concat, split
-from flowrt.graph.ops.linalg import matmul
-from flowrt.graph.ops.math import sigmoid, tanh
-from flowrt.graph.ops.normalization import layer_norm as normalize
-from flowrt.graph.ops.selecting import embedding_lookup
-from flowrt.graph.ops.shaping import reshape
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat, split
+from flowrt.graph.ops.array.selection import embedding_lookup
+from flowrt.graph.ops.base.shape_manipulation import reshape
+from flowrt.graph.ops.elementwise.math import sigmoid, tanh
+from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.nn.bias import bias_add, dropout
+from flowrt.graph.ops.nn.normalization import layer_norm as normalize
 from flowrt.initializers import Constant, RandomUniform, Zeros
-from flowrt.missing_names import missing_name
 from flowrt.nest import flatten
 from flowrt.nn.recurrent import bidirectional_dynamic_rnn, transpose_batch_time
 from flowrt.nn.rnn_cell.base import LayerRNNCell, RNNCell, check_cell
@@ -28,7 +27,8 @@ from flowrt.nn.rnn_cell.lstm import BasicLSTMCell, LSTMCell, LSTMStateTuple
 from flowrt.nn.rnn_cell.stacked import MultiRNNCell
 from flowrt.nn.rnn_cell.wrappers import DeviceWrapper, DropoutWrapper, ResidualWrapper
 from flowrt.nn.unrolled import static_bidirectional_rnn, static_rnn
-from flowrt.variable_scope import get_variable_scope, variable_scope
+from flowrt.variables.get_variable import get_variable
+from flowrt.variables.variable_scope import get_variable_scope, variable_scope
 
 __all__ = [
     "BasicLSTMCell",
@@ -292,5 +292,4 @@ def _layers(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any) -> lis
     return list(zip(*given, strict=True))
 
 
-def __getattr__(name: str) -> Any:
-    raise missing_name("contrib.rnn", name, globals())
+__getattr__ = missing_from("contrib.rnn")

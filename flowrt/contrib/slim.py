@@ -1,7 +1,7 @@
 """``flowrt.contrib.slim``: layers, `arg_scope` and variables under the name that model definitions import."""
 
-from typing import Any
-
+from flowrt.base.missing_names import missing_from
+from flowrt.contrib import model_analyzer
 from flowrt.contrib.framework import (
     add_arg_scope,
     arg_scope,
@@ -18,12 +18,15 @@ from flowrt.contrib.layers import (
     bias_add,
     conv2d,
     conv2d_transpose,
+    convolution2d,
+    convolution2d_transpose,
     dropout,
     flatten,
     fully_connected,
     l1_l2_regularizer,
     l1_regularizer,
     l2_regularizer,
+    layer_norm,
     max_pool2d,
     one_hot_encoding,
     repeat,
@@ -32,7 +35,6 @@ from flowrt.contrib.layers import (
     variance_scaling_initializer,
     xavier_initializer,
 )
-from flowrt.missing_names import missing_name
 
 __all__ = [
     "add_arg_scope",
@@ -42,6 +44,8 @@ __all__ = [
     "bias_add",
     "conv2d",
     "conv2d_transpose",
+    "convolution2d",
+    "convolution2d_transpose",
     "dropout",
     "flatten",
     "fully_connected",
@@ -53,7 +57,9 @@ __all__ = [
     "l1_l2_regularizer",
     "l1_regularizer",
     "l2_regularizer",
+    "layer_norm",
     "max_pool2d",
+    "model_analyzer",
     "model_variable",
     "one_hot_encoding",
     "repeat",
@@ -63,6 +69,4 @@ __all__ = [
     "xavier_initializer",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("contrib.slim", name, globals())
+__getattr__ = missing_from("contrib.slim")

@@ -1,8 +1,7 @@
 """``flowrt.contrib.tpu``: infeed and outfeed, on any device."""
 
-from typing import Any
-
-from flowrt.graph.ops.infeed import (
+from flowrt.base.missing_names import missing_from
+from flowrt.graph.ops.state.infeed import (
     infeed_dequeue,
     infeed_dequeue_tuple,
     infeed_enqueue,
@@ -12,7 +11,6 @@ from flowrt.graph.ops.infeed import (
     outfeed_enqueue,
     outfeed_enqueue_tuple,
 )
-from flowrt.missing_names import missing_name
 
 __all__ = [
     "infeed_dequeue",
@@ -25,6 +23,4 @@ __all__ = [
     "outfeed_enqueue_tuple",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("contrib.tpu", name, globals())
+__getattr__ = missing_from("contrib.tpu")

@@ -1,12 +1,9 @@
-"""``flowrt.contrib.training``: how variables are spread over parameter servers."""
+"""``flowrt.contrib.training``: hyperparameters; how variables are spread over parameter servers."""
 
-from typing import Any
+from flowrt.base.missing_names import missing_from
+from flowrt.contrib.hparams import HParams
+from flowrt.train.sessions.device_setter import GreedyLoadBalancingStrategy, byte_size_load_fn
 
-from flowrt.missing_names import missing_name
-from flowrt.train.device_setter import GreedyLoadBalancingStrategy, byte_size_load_fn
+__all__ = ["GreedyLoadBalancingStrategy", "HParams", "byte_size_load_fn"]
 
-__all__ = ["GreedyLoadBalancingStrategy", "byte_size_load_fn"]
-
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("contrib.training", name, globals())
+__getattr__ = missing_from("contrib.training")

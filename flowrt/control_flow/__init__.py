@@ -1,13 +1,11 @@
-"""Branches and loops in the graph: ``cond``, ``case``, ``switch_case``, ``while_loop``, under TensorFlow's
-names.
+"""Branches and loops in the graph: ``cond``, ``case``, ``switch_case``, ``while_loop``.
 
-A branch or body is a Python function, called once while the graph is built. What it makes becomes a function
-of the graph (`flowrt.graph.func_graph`), owned by one If, Case or While operation.
-
-branches    cond, case, switch_case
-loops       while_loop
-functions   what these ask of the Python functions that they are given, and of what those capture
-structures  nested results: where two part, and the TensorArrays in them
+signatures   which calls of a Python function may share a trace
+structures   nested results of branches and bodies
+functions    what branches and loops require of the Python functions they are given
+trace        a Python function run once with symbolic tensors
+branches     ``cond``, ``case``, ``switch_case``
+loops        ``while_loop``
 """
 
 from flowrt.control_flow.branches import case, cond, switch_case

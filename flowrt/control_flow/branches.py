@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from flowrt import dtypes
+from flowrt.base.structure import flatten, pack_as
 from flowrt.control_flow.functions import (
     as_predicate,
     as_scalar,
@@ -14,17 +15,20 @@ from flowrt.control_flow.functions import (
     share_captures,
     without_placeholders,
 )
+from flowrt.control_flow.signatures import with_flow
 from flowrt.control_flow.structures import Difference, difference, flow_of
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.identities import identity
-from flowrt.graph.ops.script import group
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.functions.control_flow import case_op, if_op
+from flowrt.graph.ops.array.concat_and_split import pack
+from flowrt.graph.ops.array.reductions import sum_op
+from flowrt.graph.ops.base.identities import cast_op, identity
+from flowrt.graph.ops.elementwise.comparison import greater_equal, less, less_equal, select_v2
+from flowrt.graph.ops.text.assertions import assert_op
+from flowrt.graph.ops.text.python_calls import group
 from flowrt.graph.source import user_line
-from flowrt.signatures import with_flow
-from flowrt.structure import flatten, pack_as
 
 
 def cond(
@@ -58,7 +62,7 @@ def cond(
         return _branch_op(
             traced,
             strict,
-            lambda inputs, functions, kinds: op_def("If")(
+            lambda inputs, functions, kinds: if_op(
                 predicate, inputs, then_branch=functions[0], else_branch=functions[1], Tout=kinds, name=scope
             ),
         )
@@ -85,14 +89,12 @@ def switch_case(
         count = max(functions) + 1
         ordered: dict[str, Any] = {f"branch {i}": functions.get(i, default) for i in range(count)}
         ordered["default"] = default
-        less, select = op_def("Less"), op_def("SelectV2")
-        negative = less(index, 0)
-        index = select(negative, count, index)
+        index = select_v2(less(index, 0), count, index)
         traced = _trace_branches("switch_case", ordered, scope)
         return _branch_op(
             traced,
             False,
-            lambda inputs, subgraphs, kinds: op_def("Case")(
+            lambda inputs, subgraphs, kinds: case_op(
                 index, inputs, branches=subgraphs, Tout=kinds, name=scope
             ),
         )
@@ -166,9 +168,7 @@ def _behind(checks: list[Operation], function: Callable[[], Any], strict: bool, 
         return _branch_op(
             traced,
             strict,
-            lambda inputs, functions, kinds: op_def("Case")(
-                0, inputs, branches=functions, Tout=kinds, name=scope
-            ),
+            lambda inputs, functions, kinds: case_op(0, inputs, branches=functions, Tout=kinds, name=scope),
         )
 
 
@@ -183,14 +183,14 @@ def _check_cases(predicates: list[Tensor], exclusive: bool, is_total: bool) -> l
     """Fail the step unless at most (``exclusive``) and at least (``is_total``) one predicate holds."""
     if not exclusive and not is_total:
         return []
-    held = op_def("Sum")(op_def("Cast")(op_def("Pack")(predicates), DstT=dtypes.int32), 0)
+    held = sum_op(cast_op(pack(predicates), DstT=dtypes.int32), 0)
     checks = []
     if exclusive:
         message = "case: expected at most one predicate to hold, because exclusive=True; got"
-        checks.append(op_def("Assert")(op_def("LessEqual")(held, 1), [message, *predicates]))
+        checks.append(assert_op(less_equal(held, 1), [message, *predicates]))
     if is_total:
         message = "case: expected one of the predicates to hold, because there is no default; got"
-        checks.append(op_def("Assert")(op_def("GreaterEqual")(held, 1), [message, *predicates]))
+        checks.append(assert_op(greater_equal(held, 1), [message, *predicates]))
     return [group(*checks)]
 
 

@@ -8,10 +8,10 @@ from typing import Any
 
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import Operation, Tensor
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Subgraph
-from flowrt.graph.op_def import op_def
+from flowrt.graph.ops.base.shape_manipulation import reshape
 from flowrt.graph.source import user_line
 
 # --- Python functions
@@ -51,7 +51,7 @@ def as_scalar(tensor: Tensor, what: str) -> Tensor:
     shape = tensor.spec.shape
     if shape is not None and any(d not in (1, None) for d in shape):
         raise InvalidArgumentError(f"{what}: expected a scalar; got {tensor!r}", source=user_line())
-    return tensor if shape == () else op_def("Reshape")(tensor, [])
+    return tensor if shape == () else reshape(tensor, [])
 
 
 # --- functions of the graph

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.base.structure import flatten, pack_as
 from flowrt.control_flow.functions import (
     as_predicate,
     check_callable,
@@ -17,19 +18,20 @@ from flowrt.control_flow.functions import (
     share_captures,
     without_placeholders,
 )
+from flowrt.control_flow.signatures import with_flow, without_source
 from flowrt.control_flow.structures import difference, flow_of
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.effects import touches
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import Tensor, get_default_graph
+from flowrt.graph.functions.control_flow import while_op
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import op_def
+from flowrt.graph.ops.elementwise.arithmetic import add_v2
+from flowrt.graph.ops.elementwise.comparison import less, logical_and
 from flowrt.graph.shapes import as_shape, compatible, format_shape, relax
 from flowrt.graph.source import user_line
 from flowrt.nest import is_nested
-from flowrt.signatures import with_flow, without_source
-from flowrt.structure import flatten, pack_as
 
 
 def while_loop(
@@ -104,13 +106,13 @@ class _Loop:
             holds = as_predicate(convert_to_tensor(returned), "while_loop: cond")
             holds = condition.as_graph_element(holds)
             if count is not None:
-                below = op_def("Less")(count, self._limit)
-                holds = op_def("LogicalAnd")(below, holds)
+                below = less(count, self._limit)
+                holds = logical_and(below, holds)
         with looped:
             returned, count = self._called(body, looped)
             results = self._results(looped, body, returned)
             if count is not None:
-                results = [op_def("AddV2")(count, 1), *results]
+                results = [add_v2(count, 1), *results]
         _lift_reads([condition, looped])
         inputs = share_captures([condition, looped])
         captured = looped.parameters[len(looped.parameters) - len(inputs) :]
@@ -118,7 +120,7 @@ class _Loop:
         if self._limit is not None:
             initial.insert(0, convert_to_tensor(0, self._limit.dtype))
         with self._outer.control_dependencies(control_captures([condition, looped])):
-            outputs = op_def("While")(
+            outputs = while_op(
                 initial + inputs,
                 cond=without_placeholders(condition, condition.subgraph([holds])),
                 body=without_placeholders(looped, looped.subgraph([*results, *captured])),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flowrt.structure import Structure
+from flowrt.base.structure import Structure
 
 
 class Difference(NamedTuple):

@@ -1,16 +1,19 @@
 """Input pipelines: a `Dataset` describes elements, an `Iterator` hands them to the graph.
 
-    dataset.py   Dataset's methods build a tree of nodes                         what TensorFlow's users see
-    traced.py    the functions given to map, filter, flat_map: graphs of their own
-    iterator.py  the tree behind a resource of the session, get_next in the graph
-    node.py      what a node is; sources, pipeline, batching, windows: the nodes (host only)
-    background.py the two places with threads; spec: what elements look like
+    dataset, experimental                   `Dataset`; ``data.experimental``
+    node, spec                              a dataset as a tree of nodes; what its elements look like
+    sources, pipeline, batching, windows    the nodes (host only)
+    traced                                  functions given to map, filter, flat_map: graphs
+    background                              the two places with threads: read-ahead, parallel map
+    auto_shard                              one worker's part of a dataset
+    iterator                                the tree behind a session's resource; get_next
 
 Nothing is read before a session asks an iterator for its first element.
 """
 
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.data import experimental as experimental
 from flowrt.data.dataset import Dataset as Dataset
 from flowrt.data.dataset import TextLineDataset as TextLineDataset
@@ -21,8 +24,5 @@ from flowrt.data.iterator import get_output_types as get_output_types
 from flowrt.data.iterator import make_initializable_iterator as make_initializable_iterator
 from flowrt.data.iterator import make_one_shot_iterator as make_one_shot_iterator
 from flowrt.data.pipeline import AUTOTUNE as AUTOTUNE
-from flowrt.missing_names import missing_name
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("data", name, globals())
+__getattr__ = missing_from("data")

@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from flowrt.base.structure import flatten, map_structure
 from flowrt.data.batching import Batch, PaddedBatch
 from flowrt.data.node import Node, known_int
 from flowrt.data.pipeline import Interleave, Shard, Shuffle
 from flowrt.data.sources import TensorSlices, TextLines
 from flowrt.data.traced import FRESH_SEED, TracedDataset
 from flowrt.errors import InvalidArgumentError
-from flowrt.structure import flatten, map_structure
 
 N = TypeVar("N", bound=Node)
 

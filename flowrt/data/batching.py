@@ -11,11 +11,11 @@ from typing import Any, final
 
 import numpy as np
 
+from flowrt.base.structure import Structure, flatten, leaf_paths, pack_as
 from flowrt.data.node import Array, Element, Iteration, Node, Stream, expect_at_least, known_int
 from flowrt.data.spec import TensorSpec, batch_spec, row_spec
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.shapes import format_shape
-from flowrt.structure import Structure, flatten, leaf_paths, pack_as
 
 
 @final

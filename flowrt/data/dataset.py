@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.base.structure import Structure, flatten, flatten_up_to, map_structure
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
 from flowrt.data.iterator import (
     Iterator,
@@ -44,12 +45,11 @@ from flowrt.data.spec import TensorSpec, spec_of
 from flowrt.data.traced import FRESH_SEED, TracedDataset, TracedPredicate, tensors_in, trace
 from flowrt.dtypes import as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
-from flowrt.graph.array_values import as_array
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.random import get_seed
+from flowrt.graph.construction.array_values import as_array
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.random.random_ops import get_seed
 from flowrt.graph.shapes import as_shape
-from flowrt.structure import Structure, flatten, flatten_up_to, map_structure
 
 _INT64_MAX = 2**63 - 1
 

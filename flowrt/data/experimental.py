@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from itertools import pairwise
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
+from flowrt.base.structure import Structure, flatten, flatten_up_to, pack_as
 from flowrt.data.auto_shard import AutoShardPolicy
 from flowrt.data.dataset import Dataset
 from flowrt.data.node import HOST, Node
@@ -16,10 +18,9 @@ from flowrt.data.windows import BucketByLength, GroupByWindow, Held, TracedReduc
 from flowrt.device.spec import format_device, parse_device
 from flowrt.dtypes import int64, string
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.shapes import as_shape
-from flowrt.structure import Structure, flatten, flatten_up_to, pack_as
 
 __all__ = [
     "AUTOTUNE",
@@ -173,3 +174,6 @@ def _dataset(result: Any) -> tuple[tuple[Tensor, ...], Node]:
     if not isinstance(result, Dataset):
         raise DTypeError(f"reduce_func: expected it to return a Dataset; got {result!r}")
     return tensors_in(result.node), result.node
+
+
+__getattr__ = missing_from("data.experimental")

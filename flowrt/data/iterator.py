@@ -14,6 +14,7 @@ from typing import Any, final
 
 import numpy as np
 
+from flowrt.base.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
 from flowrt.data.node import HOST, Element, ElementIterator, Node
 from flowrt.data.spec import TensorSpec
 from flowrt.data.traced import open_tree, tensors_in
@@ -24,12 +25,12 @@ from flowrt.errors import (
     InvalidArgumentError,
     UnimplementedError,
 )
-from flowrt.graph.dlpack import host_array, is_foreign
+from flowrt.graph.construction.dlpack import host_array, is_foreign
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import evaluate, located
-from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.ops.iterators import (
+from flowrt.graph.ops.state.iterators import (
     Elements,
     Open,
     Put,
@@ -38,9 +39,8 @@ from flowrt.graph.ops.iterators import (
     make_iterator,
     one_shot_iterator,
 )
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import TensorShape, as_shape, compatible
-from flowrt.structure import Structure, flatten, leaf_paths, map_structure, pack_as, same_structure
 
 
 class Iterator:

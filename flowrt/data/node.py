@@ -25,8 +25,8 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 
+from flowrt.base.structure import Structure, map_structure
 from flowrt.errors import CancelledError, InvalidArgumentError
-from flowrt.structure import Structure, map_structure
 
 T = TypeVar("T")
 N = TypeVar("N", bound="Node")

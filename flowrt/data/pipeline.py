@@ -19,12 +19,12 @@ from typing import Any, TypeVar, final
 
 import numpy as np
 
+from flowrt.base.structure import Structure, flatten, map_structure
 from flowrt.data.background import map_in_order, read_ahead
 from flowrt.data.node import Element, Iteration, Node, Rows, Stream, expect_at_least, known_int
 from flowrt.data.sources import TensorSlices
 from flowrt.data.spec import common_spec
 from flowrt.errors import InvalidArgumentError
-from flowrt.structure import Structure, flatten, map_structure
 
 T = TypeVar("T")
 

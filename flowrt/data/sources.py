@@ -14,11 +14,11 @@ from typing import IO, Any, final
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.base.structure import Structure, flatten, flatten_up_to, leaf_paths
 from flowrt.data.node import Array, Element, Iteration, Node, Rows, Stream, known_int
 from flowrt.data.spec import TensorSpec, row_spec, spec_of
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, OpError, UnknownError
 from flowrt.graph.shapes import compatible, format_shape
-from flowrt.structure import Structure, flatten, flatten_up_to, leaf_paths
 
 
 @final

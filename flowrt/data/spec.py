@@ -11,9 +11,9 @@ from typing import Any, final
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.base.structure import Structure, flatten, leaf_paths, map_structure, same_structure
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.shapes import Shape, as_shape, format_shape, merge, relax
-from flowrt.structure import Structure, flatten, leaf_paths, map_structure, same_structure
 
 
 @final

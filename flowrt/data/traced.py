@@ -18,12 +18,12 @@ from typing import Any, Final, final
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.base.structure import Structure, flatten, pack_as
 from flowrt.data.node import Element, Node, bind
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.executor.session import Session
-from flowrt.graph.graph import Graph, Tensor, get_default_graph
-from flowrt.graph.ops.constant import placeholder
-from flowrt.structure import Structure, flatten, pack_as
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.constant import placeholder
+from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 
 
 class _FreshSeed:

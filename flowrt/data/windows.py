@@ -12,11 +12,11 @@ from typing import Any, final
 
 import numpy as np
 
+from flowrt.base.structure import Structure
 from flowrt.data.node import Element, Iteration, Node, Stream, bind, expect_at_least
 from flowrt.data.spec import common_spec
 from flowrt.data.traced import Traced, TracedDataset
 from flowrt.errors import InvalidArgumentError
-from flowrt.structure import Structure
 
 
 @final

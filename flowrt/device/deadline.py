@@ -2,7 +2,8 @@
 
 Most of what a device does is not waited for. Where the host does wait (for what is fetched, for room in a
 full queue of copies), a device that does not get on would hold the step for ever: so these waits go through
-`finish`. Kernels and programs ask the step itself (`flowrt.graph.step`), which devices do not know.
+`finish`. Kernels and programs ask the step itself (`flowrt.graph.resources.step_context`), which devices do
+not know.
 """
 
 from __future__ import annotations

@@ -6,12 +6,12 @@ import functools
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from flowrt.device import onednn
-from flowrt.device.cuda import CudaExecutor, GpuDescription, visible_devices
+from flowrt.device.cuda.cuda import CudaExecutor, GpuDescription, visible_devices
 from flowrt.device.device import Device
-from flowrt.device.host import HostExecutor
+from flowrt.device.host.host import HostExecutor
 from flowrt.device.memory_pool import MemoryPool, Owner
 from flowrt.device.null import NullExecutor
+from flowrt.device.onednn import onednn
 from flowrt.device.spec import DeviceSpec
 from flowrt.device.stream_executor import DeviceMemory, Stream
 from flowrt.errors import InvalidArgumentError

@@ -1,6 +1,7 @@
 """How exactly GPUs multiply float32 matrices: `MatmulPrecision`, a setting of the process.
 
-It is kept here, so that it can be made on machines without a GPU; `flowrt.device.cuda_blas` reads it at each
+It is kept here, so that it can be made on machines without a GPU; `flowrt.device.cuda.cuda_blas` reads it at
+each
 product. The steps are PyTorch's and JAX's, under PyTorch's names.
 """
 

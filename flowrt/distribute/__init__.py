@@ -1,61 +1,47 @@
 """distribute knows machines: one graph over several processes and hosts.
 
-A cluster has jobs, a job has tasks. Each task runs a `Server`, which is a *master* for the sessions that
-connect to it and a *worker* for the masters of all tasks. The way of
-``Session("grpc://host:port").run(...)``:
+A cluster has jobs, a job has tasks. Each task runs a `Server`: a *master* for the sessions that connect to
+it, and a *worker* for the masters of all tasks. ``Session("grpc://host:port").run(...)`` takes this path:
 
-    session      extract: what the fetches need                                cluster_runtime.py
-       | ExtendSession by what is new, MakeCallable once, then RunStep
-    master       place on the devices of all tasks, cut by task                master.py, part.py
-       | RegisterGraph once, then RunGraph: one small message a task and step
-    worker       cut by device, bind, run                                      worker.py, part.py, steps.py
-       | RecvTensor: the consumer asks the producer's task, the bytes come back
+    session      extract what the fetches need                                 client
+       | ExtendSession with what is new, MakeCallable once, then RunStep
+    master       place on the devices of all tasks, partition by task          master
+       | RegisterGraph once, then RunGraph: one small message per task and step
+    worker       partition by device, bind, run                                worker
+       | RecvTensor: the consumer asks the producer's task, which sends the bytes
     worker ...
 
-Modules, from pure to thread-safe:
+    cluster, resolvers                 which tasks there are, and which one this is
+    wire                               messages, peers, at-most-once
+    machines, master, worker           state machines, ``handle(event) -> actions``: no thread, clock, socket
+    connection_manager, first_frame    the peers of a task; what a new connection is for
+    server                             `Server`: performs what the state machines decide
+    client                             what a session of a cluster has in place of plans
+    observe                            flight records, stalls
+    launch                             ``flowrt-run``, ``flowrt-worker --check``, ``--drain``
+    collectives                        collectives between devices, tasks and sessions
+    parameter_server, strategies       decisions of parameter servers; training on replicas (a front end)
 
-    cluster_spec, resolvers/  which tasks there are, and which of them this is
-    messages                  `Message`: a body of cluster.proto with its tensors; message <-> frame
-    session_graph, sent_constants   what a master has of a session's graph, a task of its constants
-    events                    what the state machines are told, and what they decide
-    worker, master            the state machines, ``handle(event) -> actions``: no thread, clock or socket
-    rounds, registered_steps, partial_runs   a master's: what it waits for; steps; steps in several calls
-    kept_tensors              a worker's: what later calls of such a step read
-    response_cache            what was asked on a connection: done once, however often it comes
-    waits                     how long tasks wait for each other
-    part                      `cut_by_task`, and `CompiledPart`: a task's part of a callable, ready to run
-    containers                the variables that the sessions of a task share, and what is each one's own
-    steps                     the steps that run here; tensors for others and from others
-    coalescing                small tensors for one task as one message
-    step_progress             what a step does here, in words for a task that waits for its tensors
-    step_trace, clock         what a traced step did in this task, in the time of who asked for it
-    departures                which tasks are missed: they came, and did not end well
-    peer, links               a connection's requests and answers; a task's peers, dialling, heartbeats
-    server                    `Server`: puts them together and does what the state machines decide
-    cluster_runtime, cluster_steps   what a session of a cluster has in the place of plans
-    launcher, check, drain    ``flowrt-run``, ``flowrt-worker --check`` and ``--drain``
-    strategies/               a front end, and the only one here: training on several replicas
+Invariants:
 
-What always holds:
-
- - A step is done once: a request that comes twice is known by its number and has the first one's answer.
-   What fails is never tried again, so an update is made once or not at all.
- - All survivors of a step that failed raise the same error: the root cause, with the task where it began.
- - A task that was started again has another incarnation, which is part of every key: what is meant for the
-   life before is refused.
- - No wait is without an end: connecting, steps and peers have deadlines, and the errors say who is missing.
- - Nothing that arrives is executed: graphs are of registered operations, all else is data.
+ - A step runs once: a repeated request is recognised by its number and gets the first response. What
+   failed is not retried, so an update is applied once or not at all.
+ - All survivors of a failed step raise the same error: the root cause, and the task where it began.
+ - A restarted task has a new incarnation, which is part of every key; messages for the old one are
+   refused.
+ - Every wait ends: connections, steps and peers have deadlines, and errors name what is missing.
+ - Nothing that arrives is executed: graphs use registered ops, everything else is data.
 """
 
 import importlib
 from typing import Any
 
-from flowrt.distribute import cluster_resolver as cluster_resolver
-from flowrt.distribute.cluster_runtime import ClusterRuntime as ClusterRuntime
-from flowrt.distribute.cluster_spec import ClusterSpec as ClusterSpec
-from flowrt.distribute.ray_cluster import RayCluster as RayCluster
+from flowrt.base.missing_names import missing_name
+from flowrt.distribute.client.cluster_runtime import ClusterRuntime as ClusterRuntime
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec as ClusterSpec
+from flowrt.distribute.launch.ray_cluster import RayCluster as RayCluster
+from flowrt.distribute.resolvers import cluster_resolver
 from flowrt.distribute.server import Server as Server
-from flowrt.missing_names import missing_name
 
 _SHOWN = ("ClusterSpec", "RayCluster", "Server", "cluster_resolver", "experimental")
 
@@ -73,10 +59,10 @@ _STRATEGIES = (
 
 def __getattr__(name: str) -> Any:
     if name == "experimental":
-        return importlib.import_module("flowrt.distribute.strategies.experimental")
+        return importlib.import_module("flowrt.distribute.strategies.kinds.experimental")
     if name in _STRATEGIES:
         return getattr(importlib.import_module("flowrt.distribute.strategies"), name)
-    raise missing_name("distribute", name, __dir__())
+    raise missing_name("distribute", name)
 
 
 def __dir__() -> list[str]:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import final
 
 from flowrt.distribute.collectives.mesh_forming import GroupDoor, is_joining
-from flowrt.distribute.peer import Owner, Peer
+from flowrt.distribute.wire.peer import Owner, Peer
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.channel import Bytes, Connection, Receiver
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver
 
 
 @final
@@ -21,14 +21,14 @@ class FirstFrame:
         self._receiver: Receiver | None = None
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
-        """See `flowrt.rendezvous.channel.Receiver`."""
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
         if self._receiver is None:
             joins = is_joining(header)
             self._receiver = self._groups.receiver(connection) if joins else Peer(connection, self._owner)
         self._receiver.on_frame(connection, header, payload)
 
     def on_lost(self, connection: Connection, error: UnavailableError) -> None:
-        """See `flowrt.rendezvous.channel.Receiver`."""
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
         if self._receiver is None:
             connection.close()
         else:

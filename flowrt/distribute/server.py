@@ -26,31 +26,31 @@ import flowrt.version
 from flowrt.device.device import Device
 from flowrt.device.interruptible import in_slices
 from flowrt.device.local_devices import local_devices
-from flowrt.distribute import events as ev
-from flowrt.distribute import master as m
-from flowrt.distribute import worker as w
-from flowrt.distribute.bind_policy import checked_security
-from flowrt.distribute.cluster_spec import ClusterSpec, parse_address
-from flowrt.distribute.containers import Containers
-from flowrt.distribute.departures import Departures
-from flowrt.distribute.describe import describe_parts
-from flowrt.distribute.graph_limits import check_remote_graph
-from flowrt.distribute.links import Links, ignore, task_of
-from flowrt.distribute.messages import Message, kind_of, lost, read_graph
-from flowrt.distribute.observer import Observer
-from flowrt.distribute.part import CompiledPart, cut_by_task
-from flowrt.distribute.peer import Done, Reply
-from flowrt.distribute.steps import Steps, as_op_error
-from flowrt.distribute.threads import Threads
-from flowrt.distribute.waits import connect_timeout_s, drain_s, job_grace_s
+from flowrt.distribute.cluster.bind_policy import checked_security
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address
+from flowrt.distribute.cluster.containers import Containers
+from flowrt.distribute.cluster.graph_limits import check_remote_graph
+from flowrt.distribute.cluster.threads import Threads
+from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s
+from flowrt.distribute.connection_manager import Links, ignore, task_of
+from flowrt.distribute.machines import events as ev
+from flowrt.distribute.master import master as m
+from flowrt.distribute.observe.observer import Observer
+from flowrt.distribute.wire.failure_detector import Departures
+from flowrt.distribute.wire.messages import Message, kind_of, lost, read_graph
+from flowrt.distribute.wire.peer import Done, Reply
+from flowrt.distribute.worker import worker as w
+from flowrt.distribute.worker.describe import describe_parts
+from flowrt.distribute.worker.part import CompiledPart, cut_by_task
+from flowrt.distribute.worker.steps import Steps, as_op_error
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OpError
-from flowrt.executor.config import ConfigProto, RunOptions, device_request
-from flowrt.executor.local_runtime import limit_threads
-from flowrt.graph.detached import attach_constants
+from flowrt.executor.ends.config import ConfigProto, RunOptions, device_request
+from flowrt.executor.session.local_runtime import limit_threads
+from flowrt.graph.construction.detached import attach_constants
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Listener
+from flowrt.rendezvous.channel.channel import Listener
+from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.faulty import with_faults
-from flowrt.rendezvous.security import Security
 from flowrt.rendezvous.transport import new_transport
 
 TICK_S = 0.25
@@ -127,7 +127,7 @@ class Server:
         self._transport = with_faults(new_transport(security), kind_of)
         self._threads = Threads(f"flowrt {self.task}")
         self._departures = Departures()
-        self.came = self._departures.come  # see `flowrt.distribute.links.Handler`
+        self.came = self._departures.come  # see `flowrt.distribute.connection_manager.Handler`
         self._links = Links(
             self.task, self.incarnation, self.cluster, self._addresses, self._transport, self._threads, self
         )
@@ -278,7 +278,7 @@ class Server:
     # --- what the links tell
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
-        """See `flowrt.distribute.links.Handler`."""
+        """See `flowrt.distribute.connection_manager.Handler`."""
         if type(message.body) in (pb.CreateSession, pb.CreateWorkerSession):
             self._masters.add(token)
             self._departures.serve(task_of(token))
@@ -287,7 +287,7 @@ class Server:
         (self._steps.tell_progress if is_progress else self._dispatch)(token, request_id, message)
 
     def lost(self, token: str, name: str, error: OpError) -> None:
-        """See `flowrt.distribute.links.Handler`."""
+        """See `flowrt.distribute.connection_manager.Handler`."""
         event = ev.PeerLost(token, error)
         with self._lock:
             in_midst = self._worker.serves(token) or self._master.serves(token)

@@ -1,22 +1,26 @@
 """graph knows meaning: what a program says, as data, and how it is rewritten.
 
-The data path, from a user's call to what the executor gets:
+The core, in this folder:
 
-    op_def        `define_op`, `OpDef`: all there is to know about an op, in one place; ops/ has them
-    build         a call becomes an operation: inputs converted, type variables bound
-    graph         `Graph`: names, scopes, collections, the default graph
-    operation     `Operation`, `Tensor`: the user's handles on nodes; `source` finds the user's line
-    scopes, defaults           what colours new operations; a thread's default graphs and sessions
-    shapes, partial_value      the shape lattice, and small values that shapes are made of
-    list_slices, list_writes   a list from step to step of a loop: its rows, and who writes them
-    gradients, forward_mode, jvp, custom_gradient, indexed_slices    derivatives as more graph
-    node          `Node`, `Subgraph`: the immutable form; edges are names; `topology` sorts them
-    passes/       pure functions from Subgraph to Subgraph: prune, order, infer, optimise, place, partition
-    evaluate      the reference interpreter, node by node
-    text, graph_def, import_graph_def                   the same as text, as GraphDef, and back
-    resources, random_stream   what a session keeps behind a handle
+    op_def, op_facets        `define_op`, `OpDef`: all facts of an op in one place; the kinds of its rules
+    shapes                   the shape lattice
+    node, topology           `Node`, `Subgraph`: the immutable form; edges are names
+    source                   the user's line behind an operation
+    effects, partial_value   effects of a node; small values that shapes are made of
+    inference, evaluate      shape rules over a graph; the reference interpreter
 
-Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes know an op
-by the facts of its definition, not by its name. Nothing here knows sessions, rendezvous or devices beyond
+The rooms around it:
+
+    construction   a script's calls -> `Graph`, `Operation`, `Tensor`
+    ops            the ops, by family
+    derivatives    reverse and forward mode
+    functions      operations that own functions; vectorization
+    passes         pure functions from Subgraph to Subgraph
+    collectives    schedules and costs of collectives
+    resources      run-time state behind handles
+    messages       nodes and tensors as protobuf; imports: GraphDefs as graph; text: the text form
+
+Invariants: a `Node` never changes; a pass returns the same object when it changed nothing; passes ask for
+facts of an op's definition, not for its name. Nothing here knows sessions, rendezvous, or devices beyond
 their names.
 """

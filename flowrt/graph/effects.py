@@ -9,6 +9,11 @@ from flowrt import dtypes
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
 
+AT_END = "_at_end"
+"""The private attr of a read whose place is after all that its step does to the resource: what a fetch of a
+variable itself means.
+"""
+
 
 class Touch(NamedTuple):
     """A resource among a node's inputs, and whether the node writes it."""

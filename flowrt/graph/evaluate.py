@@ -12,7 +12,7 @@ import numpy as np
 
 from flowrt.errors import InvalidArgumentError, OpError, ResourceExhaustedError, UnknownError
 from flowrt.graph.node import Node, Ref, Subgraph
-from flowrt.graph.op_def import Effect, OpDef, Rule
+from flowrt.graph.op_def import BY_EXECUTOR, Effect, OpDef
 from flowrt.graph.partial_value import as_host_value
 
 
@@ -46,7 +46,7 @@ def evaluate_node(node: Node, values: Sequence[Any], state: Any = None, xp: Any 
     if op.name == "Const":
         return [node.attrs["value"]]
     attrs = {key: node.attrs[key] for key in op.kernel_attrs}
-    if isinstance(op.kernel, Rule) or (op.state is not None and state is None):
+    if op.kernel is BY_EXECUTOR or (op.state is not None and state is None):
         raise InvalidArgumentError(
             "has no kernel or no state: it needs a session", op=node.name, op_type=op.name
         )

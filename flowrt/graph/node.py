@@ -23,6 +23,13 @@ Ref: TypeAlias = tuple[str, int]
 """One output of a node: the node's name and the output's index."""
 
 
+COLOCATION = "_class"
+"""The attr that says by GraphDef's ``loc:@name`` beside which operations a node is to be placed."""
+
+SITE = "_site"
+"""The attr of what was cut from a loop: the loop's name, alike on all devices."""
+
+
 class TensorSpec(NamedTuple):
     """What is known of a tensor before it exists."""
 
@@ -180,3 +187,8 @@ def with_functions(node: Node, change: Callable[[Subgraph], Subgraph]) -> Node:
             if any(a is not b for a, b in zip(after, value, strict=True)):
                 changed[key] = after
     return node.replace(attrs={**node.attrs, **changed}) if changed else node
+
+
+def site_of(node: Node) -> str:
+    """The name that the parts of a loop on several devices have in common; of other nodes their own."""
+    return str(node.attrs.get(SITE, node.name))

@@ -5,7 +5,9 @@
 * the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
   variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a
   list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes):
-  it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints;
+  it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. An
+  output is named as TensorFlow names it, by which GraphDef reads it inside functions; without a name it is
+  "output";
 * ``shape``: a rule from `ShapeContext` to one shape an output;
 * ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
   (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
@@ -13,8 +15,8 @@
   Kernels get only the attrs they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops;
-* ``effect``: what passes need to know instead of the op's name;
-* ``loop`` and ``reduction``: how a compiled loop over the elements computes it, if one does: see `Loop`.
+* ``effects`` and ``traits``: what passes need to know instead of the op's name;
+* ``loop``: how a compiled loop over the elements computes it, if one does: see `Loop`.
 """
 
 from __future__ import annotations
@@ -24,12 +26,13 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias, final
+from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
 
 from flowrt.dtypes import DType, as_dtype
-from flowrt.errors import AlreadyExistsError, InvalidArgumentError, NotFoundError
+from flowrt.errors import AlreadyExistsError, InternalError, InvalidArgumentError, NotFoundError
+from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess, ListUse, Loop, Traits, Vjp
 from flowrt.graph.shapes import Shape
 
 if TYPE_CHECKING:
@@ -67,19 +70,42 @@ class Privilege(Enum):
     FILES = "writes a file"
 
 
+class Effects(NamedTuple):
+    """What running an op does, and what it needs for it."""
+
+    effect: Effect = Effect.PURE
+    state: Callable[[Node], Any] | None = None
+    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the
+    node.
+    """
+    waits: bool = False
+    """Whether its kernel may wait for what another step does, so that its step needs a thread of its own."""
+    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None
+    """From attrs, what a node does that a process does not do for others unasked."""
+
+
+PURE = Effects()
+
+
 class Rule(Enum):
     """Choices that are said aloud in place of a rule."""
 
     NONDIFFERENTIABLE = "no gradient flows through"
     LINEAR = "the jvp is the op itself applied to the tangents"
     BY_VJP = "the jvp is the transpose of the vjp"
-    BY_EXECUTOR = "has no kernel: the executor does it"
 
 
-NONDIFFERENTIABLE, LINEAR, BY_VJP, BY_EXECUTOR = Rule
+NONDIFFERENTIABLE, LINEAR, BY_VJP = Rule
+
+
+def BY_EXECUTOR(xp: Any, /, *inputs: Any, **options: Any) -> NoReturn:
+    """The kernel of an op that has none: the executor does it."""
+    raise InternalError("expected an op with a kernel; got one that the executor does")
+
 
 PartialValue: TypeAlias = Any
 """A host value as far as it is known: int, bool or float, a nested tuple of them, None where unknown."""
+
 
 ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
 
@@ -161,6 +187,9 @@ class Sample(NamedTuple):
 
 def sample(*inputs: Any, differentiable: bool = True, **attrs: Any) -> Sample:
     return Sample(inputs, attrs, differentiable)
+
+
+Samples: TypeAlias = Callable[[np.random.Generator], Iterable[Sample]]
 
 
 class ShapeContext:
@@ -248,52 +277,14 @@ class Ufunc:
         return getattr(xp, self.name)
 
 
-class LoopPattern(Enum):
-    """Which elements of an op's inputs an element of its outputs is made of."""
-
-    ELEMENTWISE = "elementwise"
-    """Those in its place; the inputs broadcast as in NumPy."""
-    ALONG_ROWS = "along rows"
-    """Those of its row, which is the last axis of input 0 and along which the rule reduces
-    (``b.row_sum(x)``); an input or output with one dimension less has one value a row.
-    """
-    RESHAPE = "reshape"
-    """The one of input 0 with its number: they keep their order, in another shape."""
-    GATHER = "gather"
-    """The one of its column in a row of input 0, a `flowrt.device.loops.Matrix`, that input 1 numbers; host
-    input 2 is the axis.
-    """
-
-
-class Loop(NamedTuple):
-    """How one element of the op's outputs is computed in a compiled loop, which may fuse it with others'."""
-
-    build: Callable[..., Any]
-    """``build(b, *inputs, **attrs)`` returns a value, or a tuple with one an output; None where no loop does
-    it for these dtypes and attrs. ``b`` is a `flowrt.device.loops.LoopBuilder` and an input its `Value` (a
-    tuple of them for a list, a Python value for a host input); ``attrs`` are those that ``build`` has as
-    keyword-only parameters.
-
-    A resource input is the variable: its element now, or its matrix. What an op that writes returns are the
-    new elements of the resources in order.
-    """
-    pattern: LoopPattern = LoopPattern.ELEMENTWISE
-
-
-def instruction(op: str) -> Loop:
-    """The `Loop` of an op that is one instruction of loops on its inputs."""
-    return Loop(lambda b, *inputs: b.emit(op, *inputs))
-
-
-def on_floats(build: Callable[..., Any]) -> Loop:
-    """The `Loop` of an op that loops compute for floats only: integers may raise (a negative exponent)."""
-    return Loop(lambda b, *inputs: build(b, *inputs) if inputs[0].dtype.startswith("float") else None)
-
-
 @final
 @dataclass(frozen=True, eq=False, slots=True)
 class OpDef:
-    """An op's definition. Calling it adds an operation to the default graph (see `flowrt.graph.build`)."""
+    """An op's definition. Calling it adds an operation to the default graph (see
+    `flowrt.graph.construction.build`).
+
+    The facts in its `Effects` and its `Traits` are attributes of its own: what they mean stands there.
+    """
 
     name: str
     inputs: tuple[Argument, ...]
@@ -301,21 +292,13 @@ class OpDef:
     types: Mapping[str, frozenset[DType]]
     attrs: Mapping[str, Attr]
     shape: ShapeRule
-    kernel: Any
-    vjp: Any
-    jvp: Any
-    samples: Callable[[np.random.Generator], Iterable[Sample]]
-    effect: Effect
+    kernel: Kernel
+    vjp: Vjp | Rule
+    jvp: Jvp | Rule
+    samples: Samples
     alias: bool
     """Whether the outputs are views of the memory of the first input that is not the host's, so that a plan
     can make them once.
-    """
-    elementwise: bool
-    """Whether output element i depends on the (broadcast) input elements i only."""
-    commutative: bool
-    state: Callable[[Any], Any] | None
-    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the
-    node.
     """
     value: Callable[[ShapeContext], PartialValue] | None
     """Evaluates the op on partly known host values (shape arithmetic)."""
@@ -325,25 +308,36 @@ class OpDef:
     """Floating-point operations of one call from (input specs, output specs); None: one an output element."""
     loop: Loop | None
     """How compiled loops compute it; None: only the kernel does."""
-    reduction: str | None
-    """What it does to input 0 along the axes in host input 1: "sum", "mean", "max", "min" or "prod"."""
-    joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
-    """From attrs, the axis along which each input may be cut (None: it says how); the op sums over parts."""
-    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None
-    """From attrs, what a node does that a process does not do for others unasked."""
-    waits: bool
-    """Whether its kernel may wait for what another step does, so that its step needs a thread of its own."""
+    batch: BatchRule | None
+    """How `vectorized_map` does it to a batch at once; None: by a loop, or as `Batching` does what is
+    elementwise.
+    """
+    lists: ListAccess | None
+    """What it does with a list of tensors, as far as loops are compiled by it."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
     """The attrs that ``loop.build`` takes."""
     takes_out: bool
     takes_workspace: bool
+    effect: Effect
+    state: Callable[[Node], Any] | None
+    waits: bool
+    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None
+    elementwise: bool
+    commutative: bool
+    reduction: str | None
+    joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None
+    total: bool
 
     @property
     def aliased(self) -> int:
         """The number of the input whose memory an alias shares."""
         return next(i for i, argument in enumerate(self.inputs) if not argument.on_host)
+
+    def uses_list(self, *uses: ListUse) -> bool:
+        """Whether it does one of ``uses`` with a list."""
+        return self.lists is not None and self.lists.use in uses
 
     @property
     def is_pure(self) -> bool:
@@ -382,7 +376,7 @@ _registry: dict[str, OpDef] = {}
 
 
 def set_builder(build: Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]) -> None:
-    """Tell op definitions how a call adds an operation; called once, by `flowrt.graph.build`."""
+    """Tell op definitions how a call adds an operation; called once, by `flowrt.graph.construction.build`."""
     _builders[:] = [build]
 
 
@@ -391,26 +385,22 @@ def define_op(
     signature: str,
     *,
     shape: ShapeRule,
-    kernel: Any,
-    vjp: Any,
-    jvp: Any,
-    samples: Callable[[np.random.Generator], Iterable[Sample]],
+    kernel: Kernel,
+    vjp: Vjp | Rule,
+    jvp: Jvp | Rule,
+    samples: Samples,
     doc: str,
     types: Mapping[str, Iterable[DType]] = {},
     attrs: Mapping[str, Attr] = {},
-    effect: Effect = Effect.PURE,
+    effects: Effects = PURE,
+    traits: Traits = NO_TRAITS,
     alias: bool = False,
-    elementwise: bool = False,
-    commutative: bool = False,
-    state: Callable[[Any], Any] | None = None,
     value: Callable[[ShapeContext], PartialValue] | None = None,
     simplify: SimplifyRule | None = None,
     cost: Callable[[Any, Any], float] | None = None,
     loop: Loop | None = None,
-    reduction: str | None = None,
-    joined: Callable[[Mapping[str, Any]], tuple[int | None, ...]] | None = None,
-    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
-    waits: bool = False,
+    batch: BatchRule | None = None,
+    lists: ListAccess | None = None,
 ) -> OpDef:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
@@ -420,16 +410,17 @@ def define_op(
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
     inputs, outputs = parse_signature(signature, types)
-    parameters = {} if isinstance(kernel, (Ufunc, Rule)) else inspect.signature(kernel).parameters
+    parameters = {} if isinstance(kernel, Ufunc) else inspect.signature(kernel).parameters
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     op = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
-        shape, kernel, vjp, jvp, samples, effect, alias, elementwise, commutative, state, value, simplify,
-        cost, loop, reduction, joined, privilege, waits, doc,
+        shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
         loop_attrs=() if loop is None else _loop_attrs(name, loop, len(inputs), known),
         takes_out=isinstance(kernel, Ufunc) or "out" in parameters,
         takes_workspace="workspace" in parameters,
+        **effects._asdict(),
+        **traits._asdict(),
     )  # fmt: skip
     _registry[name] = op
     return op
@@ -456,19 +447,22 @@ def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> t
 def parse_signature(
     signature: str, types: Mapping[str, Iterable[DType]]
 ) -> tuple[tuple[Argument, ...], tuple[Argument, ...]]:
-    """``"x: T, axis: host int32 -> T"`` as two tuples of `Argument`. Raises `InvalidArgumentError`."""
+    """``"x: T, axis: host int32 -> y: T"`` as two tuples of `Argument`. Raises `InvalidArgumentError`."""
     left, arrow, right = signature.partition("->")
     if not arrow:
         raise InvalidArgumentError(f"signature: expected 'inputs -> outputs'; got {signature!r}")
-    return _parse_arguments(left, types), _parse_arguments(right, types)
+    inputs, outputs = _parse_arguments(left, types), _parse_arguments(right, types)
+    if len({argument.name for argument in outputs}) < len(outputs):
+        raise InvalidArgumentError(f"signature: expected outputs of different names; got {signature!r}")
+    return inputs, outputs
 
 
 def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[Argument, ...]:
     arguments = []
-    for position, part in enumerate(filter(None, map(str.strip, text.split(",")))):
+    for part in filter(None, map(str.strip, text.split(","))):
         name, colon, kind = part.partition(":")
         if not colon:
-            name, kind = f"output_{position}", part
+            name, kind = "output", part
         words = kind.split()
         on_host = words[0] == "host"
         kind = "".join(words[1:] if on_host else words)

@@ -1,15 +1,16 @@
-"""``flowrt.layers``: layers with variables of their own, under TensorFlow 1's ``tf.layers`` names.
+"""``flowrt.layers``: layers that own variables, under TensorFlow 1's ``tf.layers`` names.
 
-base            `Layer`: scope, variables, losses, updates; how a class becomes a function
-core            Dense, Dropout, Flatten
-convolutional   Conv1D, Conv2D, Conv3D, their transposes, SeparableConv2D
-pooling         MaxPooling, AveragePooling, over 1 to 3 dimensions
-normalization   BatchNormalization
-regularizers    l1, l2: losses of variables
+base                      `Layer`: scope, variables, losses, updates; a class as a function
+core                      Dense, Dropout, Flatten
+geometry                  sizes, paddings and data formats of layers with windows
+convolutional, pooling    Conv1D to Conv3D and their transposes; max and average pooling
+normalization             BatchNormalization
+regularizers              l1, l2
 """
 
 from typing import Any
 
+from flowrt.base.missing_names import missing_from
 from flowrt.layers.base import Layer
 from flowrt.layers.convolutional import (
     Conv1D,
@@ -41,7 +42,6 @@ from flowrt.layers.pooling import (
     max_pooling2d,
     max_pooling3d,
 )
-from flowrt.missing_names import missing_name
 
 __all__ = [
     "AveragePooling1D",
@@ -79,6 +79,4 @@ __all__ = [
     "separable_conv2d",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("layers", name, globals())
+__getattr__ = missing_from("layers")

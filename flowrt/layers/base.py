@@ -14,21 +14,21 @@ from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 from flowrt import nn
+from flowrt.base.structure import map_structure
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.get_variable import get_variable
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import Graph, Operation, Tensor, get_default_graph
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import nearest
-from flowrt.graph.ops.division import realdiv
-from flowrt.graph.ops.identities import cast, identity
-from flowrt.graph.ops.shaping import shape
+from flowrt.graph.ops.base.identities import cast, identity
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import user_line
-from flowrt.structure import map_structure
-from flowrt.variable_scope import VariableScope, variable_scope
-from flowrt.variables import GraphKeys, Variable, VariableAggregation, VariableSynchronization
+from flowrt.variables.get_variable import get_variable
+from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
+from flowrt.variables.variable_scope import VariableScope, variable_scope
 
 
 class Layer:
@@ -163,14 +163,15 @@ class Layer:
             raise self._error(InvalidArgumentError, f"expected inputs of rank {self.rank}; got {tensor!r}")
 
     def _error(self, cls: type[Any], message: str) -> Any:
-        return cls(f"layer {self.name!r}: {message}")
+        return cls(f"layer {self.name!r}: {message}", source=user_line())
 
     def _known(self, shape: TensorShape, axis: int, floating: bool = True) -> int:
         """The dimension ``axis`` of the inputs, which the variables depend on."""
         assert self.dtype is not None
         if floating and not (self.dtype.is_floating or self.dtype.is_complex):
             raise self._error(DTypeError, f"expected inputs of a floating dtype; got {self.dtype.name}")
-        size = None if shape.ndims is None else shape.as_list()[axis]
+        rank = shape.ndims or 0
+        size = shape.as_list()[axis] if -rank <= axis < rank else None
         if size is None:
             raise self._error(
                 InvalidArgumentError, f"expected dimension {axis} of the inputs to be known; got {shape}"

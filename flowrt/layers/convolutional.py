@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops import convolution as ops
-from flowrt.graph.ops.bias import bias_add
-from flowrt.graph.ops.padding import pad
-from flowrt.graph.ops.shaping import shape
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.padding import pad
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.nn import conv_functions as ops
+from flowrt.graph.ops.nn.bias import bias_add
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Zeros
 from flowrt.layers.base import Layer, activation_function, layer_function
 from flowrt.layers.geometry import count, layout, padding_mode, sizes, transposed_length
-from flowrt.variables import Variable
+from flowrt.variables.variable import Variable
 
 
 class _Conv(Layer):

@@ -4,18 +4,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.bias import bias_add
-from flowrt.graph.ops.bias import dropout as nn_dropout
-from flowrt.graph.ops.comparison import where
-from flowrt.graph.ops.identities import identity
-from flowrt.graph.ops.linalg import matmul, tensordot
-from flowrt.graph.ops.shaping import expand_dims, reshape, shape, transpose
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base.identities import identity
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, reshape, shape, transpose
+from flowrt.graph.ops.elementwise.comparison import where
+from flowrt.graph.ops.linalg.matmul import matmul, tensordot
+from flowrt.graph.ops.nn.bias import bias_add
+from flowrt.graph.ops.nn.bias import dropout as nn_dropout
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Zeros
 from flowrt.layers.base import Layer, activation_function, layer_function
 from flowrt.layers.geometry import count
-from flowrt.variables import Variable
+from flowrt.variables.variable import Variable
 
 
 class Dense(Layer):
@@ -125,6 +126,10 @@ class Flatten(Layer):
         self.data_format = data_format or "channels_last"
 
     def call(self, inputs: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+        if not inputs.shape.ndims:
+            raise self._error(
+                InvalidArgumentError, f"expected inputs of known rank, at least 1; got {inputs!r}"
+            )
         dims = inputs.shape.as_list()
         if len(dims) == 1:
             column: Tensor = expand_dims(inputs, -1)

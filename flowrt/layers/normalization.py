@@ -6,23 +6,23 @@ from typing import Any
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.arithmetic import maximum, multiply, subtract
-from flowrt.graph.ops.batch_norm import fused_batch_norm
-from flowrt.graph.ops.comparison import greater, logical_and, where
-from flowrt.graph.ops.division import realdiv
-from flowrt.graph.ops.filling import ones, zeros, zeros_like
-from flowrt.graph.ops.identities import cast
-from flowrt.graph.ops.moments import batch_normalization as normalize
-from flowrt.graph.ops.moments import moments
-from flowrt.graph.ops.shaping import reshape, size
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base.filling import ones, zeros, zeros_like
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import reshape, size
+from flowrt.graph.ops.elementwise.arithmetic import maximum, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import greater, logical_and, where
+from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.ops.nn.batch_norm import fused_batch_norm
+from flowrt.graph.ops.nn.moments import batch_normalization as normalize
+from flowrt.graph.ops.nn.moments import moments
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Ones, Zeros
 from flowrt.layers.base import Layer
 from flowrt.layers.core import is_symbolic
-from flowrt.train.optimizer import on_device_of
-from flowrt.variables import Variable, VariableAggregation, VariableSynchronization
+from flowrt.train.optimizers.optimizer import on_device_of
+from flowrt.variables.variable import Variable, VariableAggregation, VariableSynchronization
 
 
 class BatchNormalization(Layer):

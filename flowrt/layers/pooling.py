@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops import pooling as ops
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.nn import pooling as ops
 from flowrt.layers.base import Layer, layer_function
 from flowrt.layers.geometry import layout, padding_mode, sizes
 

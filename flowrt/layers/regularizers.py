@@ -8,11 +8,11 @@ from collections.abc import Callable
 from typing import Any
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.arithmetic import add, multiply
-from flowrt.graph.ops.complex_parts import abs as absolute
-from flowrt.graph.ops.losses import l2_loss
-from flowrt.graph.ops.reductions import reduce_sum
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.elementwise.arithmetic import add, multiply
+from flowrt.graph.ops.elementwise.complex_parts import abs as absolute
+from flowrt.graph.ops.nn.losses import l2_loss
 
 
 def _checked(scale: Any, name: str) -> float:

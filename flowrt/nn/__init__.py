@@ -1,10 +1,23 @@
-"""``flowrt.nn``: TensorFlow's names of this namespace."""
+"""``flowrt.nn``: TensorFlow's names of this namespace.
+
+activations, older        activations made of other operations; older names with another argument order
+average_loss              losses of one replica, scaled for the whole batch
+rnn_cell                  cells: one step of a recurrent network
+sequences                 sequences of different lengths in one batch
+recurrent, unrolled       recurrent networks as a loop; with one cell per time step
+sampled                   losses over a sample of the classes
+"""
 
 import importlib as _importlib
 from typing import Any
 
-from flowrt.arrangements import batch_to_space, space_to_batch
-from flowrt.graph.ops.activations import (
+from flowrt.base.missing_names import missing_name
+from flowrt.functions.arrangements import batch_to_space, space_to_batch
+from flowrt.graph.ops.array.selection import embedding_lookup
+from flowrt.graph.ops.array.sorting import top_k
+from flowrt.graph.ops.array.tile_and_reverse import depth_to_space, space_to_depth
+from flowrt.graph.ops.elementwise.math import sigmoid, tanh
+from flowrt.graph.ops.nn.activations import (
     crelu,
     elu,
     gelu,
@@ -17,10 +30,9 @@ from flowrt.graph.ops.activations import (
     softsign,
     swish,
 )
-from flowrt.graph.ops.arranging import depth_to_space, space_to_depth
-from flowrt.graph.ops.batch_norm import fused_batch_norm
-from flowrt.graph.ops.bias import bias_add, dropout, relu_layer, xw_plus_b
-from flowrt.graph.ops.convolution import (
+from flowrt.graph.ops.nn.batch_norm import fused_batch_norm
+from flowrt.graph.ops.nn.bias import bias_add, dropout, relu_layer, xw_plus_b
+from flowrt.graph.ops.nn.conv_functions import (
     atrous_conv2d,
     conv1d,
     conv2d,
@@ -33,7 +45,7 @@ from flowrt.graph.ops.convolution import (
     depthwise_conv2d,
     separable_conv2d,
 )
-from flowrt.graph.ops.losses import (
+from flowrt.graph.ops.nn.losses import (
     in_top_k,
     l2_loss,
     log_poisson_loss,
@@ -43,8 +55,7 @@ from flowrt.graph.ops.losses import (
     sparse_softmax_cross_entropy_with_logits,
     weighted_cross_entropy_with_logits,
 )
-from flowrt.graph.ops.math import sigmoid, tanh
-from flowrt.graph.ops.moments import (
+from flowrt.graph.ops.nn.moments import (
     batch_normalization,
     l2_normalize,
     moments,
@@ -53,9 +64,8 @@ from flowrt.graph.ops.moments import (
     weighted_moments,
     zero_fraction,
 )
-from flowrt.graph.ops.normalization import layer_norm, local_response_normalization, lrn
-from flowrt.graph.ops.ordering import top_k
-from flowrt.graph.ops.pooling import (
+from flowrt.graph.ops.nn.normalization import layer_norm, local_response_normalization, lrn
+from flowrt.graph.ops.nn.pooling import (
     avg_pool,
     avg_pool1d,
     avg_pool2d,
@@ -66,9 +76,7 @@ from flowrt.graph.ops.pooling import (
     max_pool3d,
     pool,
 )
-from flowrt.graph.ops.selecting import embedding_lookup
-from flowrt.graph.ops.softmax import log_softmax, softmax
-from flowrt.missing_names import missing_name
+from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from flowrt.nn.activations import log_sigmoid
 from flowrt.nn.average_loss import compute_average_loss, scale_regularization_loss
 from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
@@ -92,7 +100,7 @@ def __getattr__(name: str) -> Any:
         return getattr(_importlib.import_module("flowrt.nn.recurrent"), name)
     if name in _UNROLLED:
         return getattr(_importlib.import_module("flowrt.nn.unrolled"), name)
-    raise missing_name("nn", name, __dir__())
+    raise missing_name("nn", name)
 
 
 def __dir__() -> list[str]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops.activations import softplus
-from flowrt.graph.ops.math import negative
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.elementwise.math import negative
+from flowrt.graph.ops.nn.activations import softplus
 
 
 def log_sigmoid(x: Any, name: str | None = None) -> Tensor:

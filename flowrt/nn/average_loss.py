@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.distribution_context import distribution_context
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.arithmetic import multiply
-from flowrt.graph.ops.division import realdiv
-from flowrt.graph.ops.identities import cast
-from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.shaping import shape
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.elementwise.arithmetic import multiply
+from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.variables.distribution_context import distribution_context
 
 
 def compute_average_loss(

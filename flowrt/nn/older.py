@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.convolution import depthwise_conv2d
-from flowrt.graph.ops.moments import batch_normalization
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.nn.conv_functions import depthwise_conv2d
+from flowrt.graph.ops.nn.moments import batch_normalization
 
 
 def depthwise_conv2d_native(

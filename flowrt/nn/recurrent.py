@@ -9,20 +9,20 @@ from flowrt.control_flow import while_loop
 from flowrt.control_flow.functions import check_callable
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.arithmetic import maximum, minimum
-from flowrt.graph.ops.arranging import reverse_sequence, reverse_v2
-from flowrt.graph.ops.comparison import greater_equal, less, logical_not, logical_or
-from flowrt.graph.ops.constant import constant
-from flowrt.graph.ops.reductions import reduce_all, reduce_max
-from flowrt.graph.ops.shaping import transpose
+from flowrt.functions.tensor_array import TensorArray
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.reductions import reduce_all, reduce_max
+from flowrt.graph.ops.array.tile_and_reverse import reverse_sequence, reverse_v2
+from flowrt.graph.ops.base.shape_manipulation import transpose
+from flowrt.graph.ops.elementwise.arithmetic import maximum, minimum
+from flowrt.graph.ops.elementwise.comparison import greater_equal, less, logical_not, logical_or
 from flowrt.graph.source import user_line
 from flowrt.nest import flatten, map_structure
 from flowrt.nn.rnn_cell.base import Structure, check_cell, rows_of, zeros_of
 from flowrt.nn.sequences import check_structure, first_state, keep_finished, lengths_of, output_dtype
-from flowrt.tensor_array import TensorArray
-from flowrt.variable_scope import variable_scope
+from flowrt.variables.variable_scope import variable_scope
 
 PARALLEL_ITERATIONS = 32  # TensorFlow's number for recurrent networks
 

@@ -17,22 +17,22 @@ import numpy as np
 
 from flowrt.dtypes import float32, int32, int64
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops.comparison import equal, where
-from flowrt.graph.ops.filling import fill, ones_like, zeros_like
-from flowrt.graph.ops.gathering import gather
-from flowrt.graph.ops.identities import cast, stop_gradient
-from flowrt.graph.ops.joining import concat
-from flowrt.graph.ops.linalg import matmul
-from flowrt.graph.ops.losses import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
-from flowrt.graph.ops.math import expm1, log
-from flowrt.graph.ops.ordering import top_k
-from flowrt.graph.ops.random import random_uniform
-from flowrt.graph.ops.reductions import reduce_any, reduce_sum
-from flowrt.graph.ops.sampling import multinomial
-from flowrt.graph.ops.selecting import embedding_lookup
-from flowrt.graph.ops.shaping import reshape, size
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.gather_scatter import gather
+from flowrt.graph.ops.array.reductions import reduce_any, reduce_sum
+from flowrt.graph.ops.array.selection import embedding_lookup
+from flowrt.graph.ops.array.sorting import top_k
+from flowrt.graph.ops.base.filling import fill, ones_like, zeros_like
+from flowrt.graph.ops.base.identities import cast, stop_gradient
+from flowrt.graph.ops.base.shape_manipulation import reshape, size
+from flowrt.graph.ops.elementwise.comparison import equal, where
+from flowrt.graph.ops.elementwise.math import expm1, log
+from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.nn.losses import sigmoid_cross_entropy_with_logits, softmax_cross_entropy_with_logits_v2
+from flowrt.graph.ops.random.random_ops import random_uniform
+from flowrt.graph.ops.random.sampling import multinomial
 from flowrt.graph.source import user_line
 
 ACCIDENT = -1e30

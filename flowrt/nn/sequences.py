@@ -9,16 +9,16 @@ from __future__ import annotations
 from typing import Any
 
 from flowrt import dtypes
+from flowrt.base.structure import same_structure
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.comparison import where
-from flowrt.graph.ops.identities import cast
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.elementwise.comparison import where
 from flowrt.graph.source import user_line
 from flowrt.nest import flatten, map_structure
 from flowrt.nn.rnn_cell.base import Structure
-from flowrt.structure import same_structure
 
 
 def lengths_of(where: str, lengths: Any, batch_size: Any) -> Tensor | None:

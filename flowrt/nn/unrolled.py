@@ -7,16 +7,16 @@ from typing import Any
 
 from flowrt.control_flow import cond
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.arranging import reverse_sequence
-from flowrt.graph.ops.comparison import greater_equal, less
-from flowrt.graph.ops.joining import concat, stack, unstack
-from flowrt.graph.ops.reductions import reduce_max
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat, stack, unstack
+from flowrt.graph.ops.array.reductions import reduce_max
+from flowrt.graph.ops.array.tile_and_reverse import reverse_sequence
+from flowrt.graph.ops.elementwise.comparison import greater_equal, less
 from flowrt.nest import flatten, map_structure, pack_sequence_as
 from flowrt.nn.rnn_cell.base import Structure, check_cell, rows_of, zeros_of
 from flowrt.nn.sequences import check_structure, first_state, keep_finished, lengths_of, output_dtype
-from flowrt.variable_scope import variable_scope
+from flowrt.variables.variable_scope import variable_scope
 
 
 def static_rnn(

@@ -2,26 +2,24 @@
 
     session.run(..., options=RunOptions(trace_level=FULL_TRACE), run_metadata=metadata)
         | RunMetadata.step_stats (protobuf)
-    steps.py         read_step: StepStats -> Step, its operations and transfers
+    steps                    StepStats -> Step: operations and transfers
         |                       |
-    timeline.py              costs.py, profile.py
+    timeline                 costs, live_bytes, profile_options, profile
     Chrome trace JSON        tables by op, scope, device and line of the script
 
-    always_on.py     FLOWRT_TRACE: the last steps are kept, and written when the process ends
-    size_text.py     numbers of bytes, as tables, pictures and pages write them
+    always_on                FLOWRT_TRACE: the last steps are kept, and written when the process ends
+    size_text, text_table    numbers of bytes; text in columns
 
-Reading is pure: nothing here needs a session, or the machine where the trace was made.
+Reading is pure: it needs neither a session nor the machine where the trace was made.
 """
 
 from typing import Any
 
-from flowrt.missing_names import missing_name
+from flowrt.base.missing_names import missing_from
 from flowrt.profiler.always_on import recent_step_stats as recent_step_stats
 from flowrt.profiler.profile import Profiler as Profiler
 from flowrt.profiler.profile import profile as profile
 from flowrt.profiler.profile_options import ProfileOptionBuilder as ProfileOptionBuilder
 from flowrt.profiler.timeline import Timeline as Timeline
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("profiler", name, globals())
+__getattr__ = missing_from("profiler")

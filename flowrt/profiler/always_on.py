@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.recent_steps import keep_recent_steps, recent_steps
+from flowrt.executor.observe.recent_steps import keep_recent_steps, recent_steps
 from flowrt.profiler.timeline import Timeline
 from flowrt.protos.step_stats_pb2 import StepStats
 

@@ -24,7 +24,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError, UnavailableError
-from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Transport
 
 FAULTS = ("drop", "duplicate", "delay", "reorder", "cut")
 MAX_HELD = 8

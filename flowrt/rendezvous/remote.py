@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
 from flowrt.errors import InternalError, OpError
-from flowrt.rendezvous.local import Done, LocalRendezvous, perform
-from flowrt.rendezvous.table import Action, Deliver, Pending, RendezvousTable
+from flowrt.rendezvous.matching.local import Done, LocalRendezvous, perform
+from flowrt.rendezvous.matching.table import Action, Deliver, Pending, RendezvousTable
 
 W = TypeVar("W")
 

@@ -7,15 +7,15 @@ from collections.abc import Callable
 from typing import final
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
-from flowrt.rendezvous.doors import Terms
-from flowrt.rendezvous.frame_stream import FrameStream
-from flowrt.rendezvous.framing import Allocate
-from flowrt.rendezvous.grpc_channel import GrpcListener, dial
-from flowrt.rendezvous.mpi_channel import MpiWorld, open_world
-from flowrt.rendezvous.receive_memory import ReceiveMemory
-from flowrt.rendezvous.security import Security
-from flowrt.rendezvous.upgrade import KINDS, answer_handshake, request_handshake
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.channel.frame_stream import FrameStream
+from flowrt.rendezvous.channel.framing import Allocate
+from flowrt.rendezvous.channel.receive_memory import ReceiveMemory
+from flowrt.rendezvous.channel.security import Security
+from flowrt.rendezvous.grpc.grpc_channel import GrpcListener, dial
+from flowrt.rendezvous.grpc.offers import Terms
+from flowrt.rendezvous.grpc.upgrade import KINDS, answer_handshake, request_handshake
+from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, open_world
 
 __all__ = ["Bytes", "Connection", "Listener", "Receiver", "Transport", "new_transport"]
 

@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 
 from google.protobuf.message import DecodeError
 
-from flowrt.distribute.flight_recorder import SUFFIX, Record, read_record
+from flowrt.distribute.observe.flight_recorder import SUFFIX, Record, read_record
 from flowrt.errors import DataLossError, NotFoundError, OpError
-from flowrt.graph.tensor_proto import decode_tensor
+from flowrt.graph.messages.tensor_proto import decode_tensor
 from flowrt.profiler.live_bytes import live_bytes
 from flowrt.profiler.steps import Step, read_step
 from flowrt.protos.event_pb2 import Event, SessionLog

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import islice
 
-from flowrt.distribute.flight_recorder import Record, What
-from flowrt.distribute.missing_sender import explain, short_name
+from flowrt.distribute.observe.flight_recorder import Record, What
+from flowrt.distribute.observe.missing_sender import explain, short_name
 from flowrt.profiler.costs import NodeCost, node_costs, short_device
 from flowrt.profiler.live_bytes import live_bytes
 from flowrt.profiler.size_text import size_text

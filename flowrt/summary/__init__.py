@@ -1,6 +1,6 @@
 """Summaries: ops that describe a step, and the writer that puts them into files for TensorBoard.
 
-    flowrt/graph/ops/summaries.py   scalar, histogram, image, text, merge: ops whose values are encoded
+    flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops whose values are encoded
     messages writer.py                       FileWriter: messages with step and time event_file.py, crc32c.py
     the file format
 
@@ -9,13 +9,13 @@ Importing this package imports protobuf, so `import flowrt` leaves it until it i
 
 from typing import Any
 
-from flowrt.graph.ops.summaries import histogram as histogram
-from flowrt.graph.ops.summaries import image as image
-from flowrt.graph.ops.summaries import merge as merge
-from flowrt.graph.ops.summaries import merge_all as merge_all
-from flowrt.graph.ops.summaries import scalar as scalar
-from flowrt.graph.ops.summaries import text as text
-from flowrt.missing_names import missing_name
+from flowrt.base.missing_names import missing_from
+from flowrt.graph.ops.text.summaries import histogram as histogram
+from flowrt.graph.ops.text.summaries import image as image
+from flowrt.graph.ops.text.summaries import merge as merge
+from flowrt.graph.ops.text.summaries import merge_all as merge_all
+from flowrt.graph.ops.text.summaries import scalar as scalar
+from flowrt.graph.ops.text.summaries import text as text
 from flowrt.protos.event_pb2 import Event as Event
 from flowrt.protos.event_pb2 import SessionLog as SessionLog
 from flowrt.protos.event_pb2 import Summary as Summary
@@ -23,6 +23,4 @@ from flowrt.protos.event_pb2 import TaggedRunMetadata as TaggedRunMetadata
 from flowrt.summary.writer import FileWriter as FileWriter
 from flowrt.summary.writer import FileWriterCache as FileWriterCache
 
-
-def __getattr__(name: str) -> Any:
-    raise missing_name("summary", name, globals())
+__getattr__ = missing_from("summary")

@@ -12,7 +12,7 @@ import numpy as np
 from google.protobuf.message import DecodeError
 
 from flowrt.errors import AlreadyExistsError, DTypeError, InvalidArgumentError
-from flowrt.graph.graph import Graph
+from flowrt.graph.construction.graph import Graph
 from flowrt.protos.event_pb2 import Event, SessionLog, Summary, TaggedRunMetadata
 from flowrt.summary.event_file import EventFileWriter
 

@@ -1,29 +1,39 @@
-"""``flowrt.train``: optimizers, schedules, moving averages, checkpoints.
+"""``flowrt.train``: optimizers, checkpoints and training loops.
 
-optimizer, optimizers       gradients of a loss, and the update of each variable (rules: graph/ops/training)
-schedules, global_step      learning rates that follow the step that `minimize` counts
-gradient_accumulator        one update from the gradients of several steps
-moving_averages             averages of variables, and the names under which to restore them
-saver                       variables to checkpoints and back
-checkpoint*                 the files: safetensors shards, a JSON manifest with checksums, atomic replacement
-coordinator, queue_runner   threads that stop together, and those that fill queues
-input_producers, _batches   queues of the parts of tensors; batches of what threads make
-sync_replicas_optimizer     workers that train as one, through accumulators and a queue of tokens
-graph_files                 a graph as a file
-scaffold, session_manager   sessions whose variables have their values: restored, initialized or waited for
-monitored_session           the session of a training loop: session_creator makes it, hooked_session runs it
-*_hooks                     the hooks; session_run_hook says when they are called
-supervisor                  what loops had before monitored sessions
-device_setter               between-graph replication: variables on parameter servers
+    optimizers     gradients of a loss and updates of variables; schedules, moving averages
+    checkpoints    variables to safetensors shards and back; `Scaffold`
+    coordination   threads that stop together, and those that fill queues
+    hooks          what is done around the runs of a monitored session
+    sessions       sessions that start ready and recover when a task is lost
+
+Queue-based input, `Supervisor` and `SyncReplicasOptimizer` are in `flowrt.tf1.training`.
 """
 
+import importlib
 from typing import Any
 
-from flowrt.distribute.cluster_spec import ClusterSpec
+from flowrt.base.missing_names import missing_name
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.server import Server
-from flowrt.missing_names import missing_name
 from flowrt.summary.event_file import read_events as summary_iterator
-from flowrt.train.basic_session_run_hooks import (
+from flowrt.train.checkpoints.checkpoint import CheckpointReader as NewCheckpointReader
+from flowrt.train.checkpoints.checkpoint import checkpoint_exists, remove_checkpoint
+from flowrt.train.checkpoints.checkpoint_state import (
+    CheckpointState,
+    get_checkpoint_state,
+    latest_checkpoint,
+    list_variables,
+    load_checkpoint,
+    load_variable,
+    update_checkpoint_state,
+)
+from flowrt.train.checkpoints.graph_files import write_graph
+from flowrt.train.checkpoints.saver import Saver
+from flowrt.train.checkpoints.scaffold import Scaffold
+from flowrt.train.coordination import queue_runner as queue_runner
+from flowrt.train.coordination.coordinator import Coordinator
+from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
+from flowrt.train.hooks.basic_session_run_hooks import (
     FeedFnHook,
     FinalOpsHook,
     GlobalStepWaiterHook,
@@ -33,53 +43,48 @@ from flowrt.train.basic_session_run_hooks import (
     SecondOrStepTimer,
     StopAtStepHook,
 )
-from flowrt.train.checkpoint import CheckpointReader as NewCheckpointReader
-from flowrt.train.checkpoint import checkpoint_exists, remove_checkpoint
-from flowrt.train.checkpoint_state import (
-    CheckpointState,
-    get_checkpoint_state,
-    latest_checkpoint,
-    list_variables,
-    load_checkpoint,
-    load_variable,
-    update_checkpoint_state,
+from flowrt.train.hooks.profiler_hook import ProfilerHook
+from flowrt.train.hooks.progress_hook import ProgressHook
+from flowrt.train.hooks.recording_hooks import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+    StepCounterHook,
+    SummarySaverHook,
 )
-from flowrt.train.coordinator import Coordinator
-from flowrt.train.device_setter import replica_device_setter
-from flowrt.train.global_step import (
+from flowrt.train.hooks.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from flowrt.train.optimizers.global_step import (
     assert_global_step,
     create_global_step,
     get_global_step,
     get_or_create_global_step,
 )
-from flowrt.train.global_step import global_step as global_step  # the function, over the module of this name
-from flowrt.train.gradient_accumulator import GradientAccumulator
-from flowrt.train.graph_files import write_graph
-from flowrt.train.input_batches import (
-    batch,
-    batch_join,
-    maybe_batch,
-    maybe_batch_join,
-    maybe_shuffle_batch,
-    maybe_shuffle_batch_join,
-    shuffle_batch,
-    shuffle_batch_join,
+from flowrt.train.optimizers.global_step import (
+    global_step as global_step,  # the function, over the module of this name
 )
-from flowrt.train.input_producers import (
-    input_producer,
-    limit_epochs,
-    range_input_producer,
-    slice_input_producer,
-    string_input_producer,
+from flowrt.train.optimizers.gradient_accumulator import GradientAccumulator
+from flowrt.train.optimizers.moving_averages import ExponentialMovingAverage
+from flowrt.train.optimizers.optimizer import Optimizer
+from flowrt.train.optimizers.proximal_optimizers import (
+    AdagradDAOptimizer,
+    ProximalAdagradOptimizer,
+    ProximalGradientDescentOptimizer,
 )
-from flowrt.train.monitored_session import (
-    MonitoredSession,
-    MonitoredTrainingSession,
-    SingularMonitoredSession,
+from flowrt.train.optimizers.schedules import (
+    cosine_decay,
+    cosine_decay_restarts,
+    exponential_decay,
+    inverse_time_decay,
+    linear_cosine_decay,
+    natural_exp_decay,
+    piecewise_constant,
+    polynomial_decay,
 )
-from flowrt.train.moving_averages import ExponentialMovingAverage
-from flowrt.train.optimizer import Optimizer
-from flowrt.train.optimizers import (
+from flowrt.train.optimizers.standard_optimizers import (
     AdadeltaOptimizer,
     AdagradOptimizer,
     AdamOptimizer,
@@ -91,40 +96,47 @@ from flowrt.train.optimizers import (
     MomentumOptimizer,
     RMSPropOptimizer,
 )
-from flowrt.train.profiler_hook import ProfilerHook
-from flowrt.train.progress_hook import ProgressHook
-from flowrt.train.queue_runner import QueueRunner, add_queue_runner, start_queue_runners
-from flowrt.train.recording_hooks import (
-    CheckpointSaverHook,
-    CheckpointSaverListener,
-    StepCounterHook,
-    SummarySaverHook,
+from flowrt.train.sessions.device_setter import replica_device_setter
+from flowrt.train.sessions.monitored_session import (
+    MonitoredSession,
+    MonitoredTrainingSession,
+    SingularMonitoredSession,
 )
-from flowrt.train.saver import Saver
-from flowrt.train.scaffold import Scaffold
-from flowrt.train.schedules import (
-    cosine_decay,
-    cosine_decay_restarts,
-    exponential_decay,
-    inverse_time_decay,
-    linear_cosine_decay,
-    natural_exp_decay,
-    piecewise_constant,
-    polynomial_decay,
-)
-from flowrt.train.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
-from flowrt.train.session_manager import SessionManager
-from flowrt.train.session_run_hook import (
-    SessionRunArgs,
-    SessionRunContext,
-    SessionRunHook,
-    SessionRunValues,
-)
-from flowrt.train.supervisor import Supervisor
-from flowrt.train.sync_replicas_optimizer import SyncReplicasOptimizer
+from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
+from flowrt.train.sessions.session_manager import SessionManager
 
 piecewise_constant_decay = piecewise_constant
 
+_OLDER = {
+    "input_batches": (
+        "batch",
+        "batch_join",
+        "maybe_batch",
+        "maybe_batch_join",
+        "maybe_shuffle_batch",
+        "maybe_shuffle_batch_join",
+        "shuffle_batch",
+        "shuffle_batch_join",
+    ),
+    "input_producers": (
+        "input_producer",
+        "limit_epochs",
+        "range_input_producer",
+        "slice_input_producer",
+        "string_input_producer",
+    ),
+    "supervisor": ("Supervisor",),
+    "sync_replicas_optimizer": ("SyncReplicasOptimizer",),
+}
+"""What only older programs use, by its module in `flowrt.tf1.training`, which stands on this package."""
+
 
 def __getattr__(name: str) -> Any:
-    raise missing_name("train", name, globals())
+    for module, names in _OLDER.items():
+        if name in names:
+            return getattr(importlib.import_module(f"flowrt.tf1.training.{module}"), name)
+    raise missing_name("train", name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *(name for names in _OLDER.values() for name in names)})

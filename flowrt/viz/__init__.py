@@ -1,12 +1,14 @@
-"""Looking at graphs: what was built, what the compile made of it, where it runs; for people and for viewers.
+"""Looking at graphs: as built, as compiled, as placed; for people and for viewers.
 
     Session | Graph | GraphDef or event file | running worker
-        -> source_of    Source               what is looked at: `question` says for which fetches and devices
-        -> parts        {device: Subgraph}   logical, placed or partitioned
-           stages       list[Stage]          after each pass of the real compile
-        -> view_of      GraphView            nodes, edges and groups as pure data
-        -> focus, fold  GraphView            cut down, and with closed groups
-        -> encode       bytes                one module a format (`flowrt.viz.formats`)
+        -> sources             Source               what is shown; question: for which fetches and devices
+           script, plans                            a script's steps; the plan of a step
+           foreign, foreign_specs                   GraphDefs with unknown ops
+        -> stages, from_parts  GraphView (view)     after each pass; nodes, edges and groups as pure data
+           op_facts                                 times and compiled code per operation
+        -> focus, fold, crowds GraphView            cut down; closed groups; very large groups divided
+        -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
+        -> formats             bytes                one module per format; target: the file that is written
 
 `export` does all of it, `explain` says in words where everything runs and why. Nothing here runs an
 operation, and no format embeds a constant above 1 KiB.

@@ -12,18 +12,18 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from flowrt.cli.table import aligned
 from flowrt.device.spec import DeviceSpec
-from flowrt.executor.compile_step import compile_step
-from flowrt.executor.plan_description import DevicePlan, describe_plan
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph
+from flowrt.executor.lower.compile_step import compile_step
+from flowrt.executor.plan.plan_description import DevicePlan, describe_plan
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.imports.read_graph_def import find_op
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.placement_reasons import placement_reasons
-from flowrt.graph.read_graph_def import find_op
+from flowrt.graph.passes.placement.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
-from flowrt.graph.text import labelled_functions
+from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.profiler.size_text import size_text
+from flowrt.profiler.text_table import aligned
 from flowrt.viz.from_parts import line_of
 from flowrt.viz.plans import read_plan
 from flowrt.viz.question import Question, question, some, title_of

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError, ResourceExhaustedError
-from flowrt.executor.collector import paused_collector
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph
+from flowrt.executor.observe.gc_pause import paused_collector
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph
 from flowrt.graph.op_def import nearest
 from flowrt.profiler.steps import several
 from flowrt.viz.focus import focus as in_focus

@@ -15,18 +15,19 @@ import numpy as np
 
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
-from flowrt.graph.attr_values import FunctionName, attr_kind, decode_attr, kind_of_message
+from flowrt.graph.construction.constant import feed_op, placeholder_op
 from flowrt.graph.evaluate import located
-from flowrt.graph.graph_def import OUTPUT_SHAPES
-from flowrt.graph.import_partitions import join_parts
+from flowrt.graph.functions.control_flow import call_op
+from flowrt.graph.imports.import_partitions import join_parts
+from flowrt.graph.imports.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING, MAX_NODES, find_op
+from flowrt.graph.messages.attr_values import FunctionName, attr_kind, decode_attr, kind_of_message
+from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
+from flowrt.graph.messages.tensor_proto import decode_type
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs
-from flowrt.graph.op_def import Argument, Attr, Effect, OpDef, nearest, op_def
-from flowrt.graph.ops.script import no_op
-from flowrt.graph.ops.transfer import recv_op, send_op
-from flowrt.graph.output_names import output_names
-from flowrt.graph.read_graph_def import MAX_LIST_LENGTH, MAX_NESTING, MAX_NODES, find_op
+from flowrt.graph.op_def import Argument, Attr, Effect, OpDef, nearest
+from flowrt.graph.ops.collective.transfer import recv_op, send_op
+from flowrt.graph.ops.text.python_calls import no_op
 from flowrt.graph.shapes import Shape
-from flowrt.graph.tensor_proto import decode_type
 from flowrt.viz.foreign_specs import UNKNOWN, with_specs
 from flowrt.viz.from_parts import PAIR
 
@@ -131,7 +132,7 @@ class _Reader:
         inputs = tuple([parse(text) for text in node_def.input if not text.startswith("^")])
         controls = dict.fromkeys(text[1:] for text in node_def.input if text.startswith("^"))
         if node_def.op in self._library:  # a call under the function's own name
-            op, attrs = op_def("PartitionedCall"), {"f": self._function(FunctionName(node_def.op))}
+            op, attrs = call_op, {"f": self._function(FunctionName(node_def.op))}
         else:
             op = find_op(node_def.op) or _unknown_op(node_def.op, outputs)
             lengths = {
@@ -207,7 +208,7 @@ class _Reader:
 def _left_out(attrs: dict[str, Any]) -> tuple[OpDef, dict[str, Any]]:
     """A constant without its value, or of a dtype that flowrt has not."""
     dtype = attrs.get("dtype")
-    return op_def("Placeholder"), {
+    return placeholder_op, {
         **attrs,
         "dtype": dtype if isinstance(dtype, DType) else UNKNOWN,
         "shape": None,
@@ -216,9 +217,7 @@ def _left_out(attrs: dict[str, Any]) -> tuple[OpDef, dict[str, Any]]:
 
 def _parameter(arg: Any, attrs: Any) -> Node:
     spec = TensorSpec(_dtype(arg.type), _one_shape(attrs))
-    return Node(
-        arg.name, op_def("_Feed"), (), (), {"dtype": spec.dtype, "shape": spec.shape}, "", None, (spec,)
-    )
+    return Node(arg.name, feed_op, (), (), {"dtype": spec.dtype, "shape": spec.shape}, "", None, (spec,))
 
 
 def _dtype(number: int) -> DType:
@@ -257,7 +256,7 @@ class _Places:
         """Counted by the op's definition, or in the order in which the outputs are read."""
         name, output, index = _parts(text)
         op = self._ops.get(name)
-        if op is not None and output in (names := output_names(op)):
+        if op is not None and output in (names := [a.name for a in op.outputs]):
             return name, names.index(output) + index
         read = self.outputs.get(name, {})
         before = takewhile(lambda each: each != output, read)

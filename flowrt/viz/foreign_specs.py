@@ -13,9 +13,10 @@ import numpy as np
 
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, OpError
-from flowrt.graph.build import output_dtypes
-from flowrt.graph.graph_def import OUTPUT_SHAPES
+from flowrt.graph.construction.build import output_dtypes
+from flowrt.graph.functions.control_flow import while_op
 from flowrt.graph.inference import infer_outputs
+from flowrt.graph.messages.graph_def import OUTPUT_SHAPES
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, with_functions
 from flowrt.graph.partial_value import partial_value
 from flowrt.graph.shapes import Shape, merge
@@ -49,7 +50,7 @@ def with_specs(graph: Subgraph, given: Mapping[str, TensorSpec] = {}) -> Subgrap
 
 def _with_outputs(node: Node, nodes: Mapping[str, Node], num_read: int) -> Node:
     inputs = [_spec(nodes, ref) for ref in node.inputs]
-    same = node.op.name != "While"  # what a loop changes may change its shape, too
+    same = node.op is not while_op  # what a loop changes may change its shape, too
     known = [spec if same else spec._replace(shape=None) for spec in inputs]
     node = with_functions(node, lambda function: _with_arguments(function, known))
     node = node.replace(attrs={**_types(node, inputs), **node.attrs})

@@ -15,14 +15,14 @@ from typing import Any, TypeAlias, final
 import numpy as np
 
 from flowrt.errors import OpError
-from flowrt.graph.attr_values import attr_kind
-from flowrt.graph.graph_def import SOURCE
-from flowrt.graph.node import Node, Source, Subgraph, TensorSpec
+from flowrt.graph.messages.attr_values import attr_kind
+from flowrt.graph.messages.graph_def import SOURCE
+from flowrt.graph.node import Node, Source, Subgraph, TensorSpec, site_of
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.group import Group
+from flowrt.graph.passes.fusion.group import Group
 from flowrt.graph.shapes import num_elements
-from flowrt.graph.text import labelled_functions
-from flowrt.graph.text_literals import format_value
+from flowrt.graph.text.graph_text import labelled_functions
+from flowrt.graph.text.text_literals import format_value
 from flowrt.viz.view import (
     MAX_EMBEDDED,
     EdgeKind,
@@ -39,10 +39,10 @@ Parts: TypeAlias = Mapping[str, Subgraph]
 """By device, or under "" all of it."""
 
 _ADDED = re.compile(r"(.)/_(copy|control)/[^/:]+(:0)?")
-"""The end of the name of what `flowrt.graph.passes.partition` makes for another device."""
+"""The end of the name of what `flowrt.graph.passes.placement.partition` makes for another device."""
 
 _FIRST = re.compile(r"(.+)/first/\1/")
-"""In front of a loop, what `flowrt.graph.passes.lower` makes of its condition."""
+"""In front of a loop, what `flowrt.graph.passes.prepare.lower` makes of its condition."""
 
 MAX_TEXT = 200
 """Characters of an attribute's text; a longer one ends in "…"."""
@@ -197,11 +197,6 @@ def _end_of_transfer(node: Node) -> str:
     if node.op.name == "_Send":
         return f"{scope}{slash}send {tensor}"
     return f"{scope}/receive {tensor}" if "/_" in scope else f"{node.attrs.get(GRAPH, '')}receive {tensor}"
-
-
-def site_of(node: Node) -> str:
-    """The name that the parts of a loop on several devices have in common; of other nodes their own."""
-    return str(node.attrs.get("_site", node.name))
 
 
 def short_device(device: str) -> str:

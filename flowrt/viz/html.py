@@ -21,9 +21,9 @@ from importlib.resources import files
 from string import Template
 from typing import Any
 
-from flowrt.executor.collector import paused_collector
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph
+from flowrt.executor.observe.gc_pause import paused_collector
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from flowrt.executor.cost import CALL_SECONDS, node_seconds
-from flowrt.executor.fused_program import fused_program
-from flowrt.executor.plan import Plan
+from flowrt.executor.analysis.cost import CALL_SECONDS, node_seconds
+from flowrt.executor.kernels.fused_program import fused_program
+from flowrt.executor.plan.plan import Plan
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.group import Group
+from flowrt.graph.passes.fusion.group import Group
 from flowrt.profiler.costs import node_costs
 from flowrt.profiler.steps import read_step
 from flowrt.viz.stages import Stage

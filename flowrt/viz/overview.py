@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from flowrt.errors import DTypeError
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.text import labelled_functions
+from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.viz.export import export, format_for
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.question import question

@@ -13,10 +13,10 @@ from contextlib import closing
 from typing import TypeVar
 
 from flowrt.errors import FailedPreconditionError
-from flowrt.executor.config import ConfigProto
-from flowrt.executor.plan import Plan
-from flowrt.executor.plan_description import settled
-from flowrt.executor.session import BaseSession, Session
+from flowrt.executor.ends.config import ConfigProto
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.plan_description import settled
+from flowrt.executor.session.session import BaseSession, Session
 from flowrt.viz.question import Question
 
 THIS_PROCESS = ("localhost", 0, 0)

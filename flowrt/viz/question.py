@@ -13,11 +13,11 @@ import numpy as np
 
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import DTypeError
-from flowrt.executor.compile_step import Setting
-from flowrt.executor.feeds import flat_feeds, resolve_feed
-from flowrt.executor.fetches import Fetches, parse_fetches
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph, Operation, Tensor
+from flowrt.executor.ends.feeds import flat_feeds, resolve_feed
+from flowrt.executor.ends.fetches import Fetches, parse_fetches
+from flowrt.executor.lower.compile_step import Setting
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, owned_subgraphs
 from flowrt.graph.shapes import Shape
 

@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from flowrt.errors import InvalidArgumentError, NotFoundError
-from flowrt.executor.request import Request
-from flowrt.executor.session import ON_COMPILE, BaseSession
-from flowrt.graph.graph import Operation
+from flowrt.executor.session.request import Request
+from flowrt.executor.session.session import ON_COMPILE, BaseSession
+from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
 from flowrt.viz.question import Question, title_of

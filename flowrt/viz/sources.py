@@ -19,21 +19,21 @@ from google.protobuf.message import DecodeError
 
 from flowrt import protos
 from flowrt.device.spec import parse_device
-from flowrt.distribute.cluster_runtime import ClusterRuntime
-from flowrt.distribute.describe import DescribedTask, read_description
-from flowrt.distribute.messages import Message
+from flowrt.distribute.client.cluster_runtime import ClusterRuntime
+from flowrt.distribute.wire.messages import Message
+from flowrt.distribute.worker.describe import DescribedTask, read_description
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
-from flowrt.executor.compile_step import compile_step
-from flowrt.executor.config import ConfigProto
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph
-from flowrt.graph.import_graph_def import import_graph_def
+from flowrt.executor.ends.config import ConfigProto
+from flowrt.executor.lower.compile_step import compile_step
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.node import Node, Subgraph, with_functions
-from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.placement.partition import partition
+from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
-from flowrt.train.durable_files import typed_os_errors
+from flowrt.train.checkpoints.durable_files import typed_os_errors
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
 from flowrt.viz.op_facts import Code, program_texts

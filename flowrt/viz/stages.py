@@ -2,8 +2,8 @@
 
     built -> pruned -> optimised (each pass that changed something) -> placed -> partitioned -> scheduled
 
-The passes are those of `flowrt.executor.compile_step`, which shows what it has after each; the cut, the
-fusion and the streams are those of `flowrt.executor.schedule`. Nothing runs.
+The passes are those of `flowrt.executor.lower.compile_step`, which shows what it has after each; the cut, the
+fusion and the streams are those of `flowrt.executor.lower.schedule`. Nothing runs.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from flowrt.executor.compile_step import compile_step
-from flowrt.executor.compile_times import CompileTimes
-from flowrt.executor.schedule import schedule_parts
-from flowrt.executor.session import BaseSession
-from flowrt.graph.graph import Graph
+from flowrt.executor.lower.compile_step import compile_step
+from flowrt.executor.lower.schedule import schedule_parts
+from flowrt.executor.observe.compile_times import CompileTimes
+from flowrt.executor.session.session import BaseSession
+from flowrt.graph.construction.graph import Graph
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
-from flowrt.graph.passes.group import Group
-from flowrt.graph.passes.partition import partition
+from flowrt.graph.passes.fusion.group import Group
+from flowrt.graph.passes.placement.partition import partition
 from flowrt.viz.from_parts import Parts
 from flowrt.viz.question import Question, question
 

@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 
 import flowrt
-from flowrt import machine
+from flowrt.cli import machine
 from flowrt.cli.devices import lines
 from flowrt.cli.main import main
-from flowrt.device import cuda, host_jit, onednn
-from flowrt.device.cuda import GpuDescription
+from flowrt.device.cuda import cuda
+from flowrt.device.cuda.cuda import GpuDescription
+from flowrt.device.llvm import host_jit
+from flowrt.device.onednn import onednn
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
 from flowrt.python.client import device_lib
 from flowrt.test import gpu_device_name, is_gpu_available
@@ -49,7 +51,7 @@ def no_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def one_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in ("flowrt.machine", "flowrt.test"):
+    for module in ("flowrt.cli.machine", "flowrt.test"):
         monkeypatch.setattr(f"{module}.visible_devices", lambda: [GPU])
     monkeypatch.setattr(machine, "CudaExecutor", OpenedGpu)
     monkeypatch.setattr("flowrt.cli.devices.why_no_gpu", lambda: None)

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from flowrt.cli import env
+from flowrt.cli.machine import DeviceFacts
 from flowrt.cli.main import main
-from flowrt.machine import DeviceFacts
 
 
 def test_only_variables_that_matter_are_shown_and_secrets_are_not() -> None:
@@ -55,7 +55,7 @@ def test_text_and_json_say_the_same(
 
 
 def test_a_library_that_is_not_there_is_said_to_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrt.machine.OPTIONAL", ("no-package-has-this-name",))
+    monkeypatch.setattr("flowrt.cli.machine.OPTIONAL", ("no-package-has-this-name",))
     assert env.gather()["libraries"]["no-package-has-this-name"] == "not installed"
 
 

@@ -13,9 +13,9 @@ from flowrt.cli import selftest
 from flowrt.cli.main import main
 from flowrt.cli.selftest import loops, memory, ops, steps, streams, transfer
 from flowrt.cli.selftest.target import Result, Target, open_target
-from flowrt.device import host_jit
 from flowrt.device.bfc import BFCAllocator
-from flowrt.device.host import HostExecutor, InlineStream
+from flowrt.device.host.host import HostExecutor, InlineStream
+from flowrt.device.llvm import host_jit
 from flowrt.device.memory_pool import MemoryPool
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import InternalError

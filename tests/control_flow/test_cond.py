@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.graph.func_graph import FuncGraph
+from flowrt.graph.construction.func_graph import FuncGraph
 from flowrt.graph.op_def import op_def
 from tests.control_flow.counting import counted
 

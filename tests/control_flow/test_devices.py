@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor.plan import Plan
-from flowrt.executor.runner import StepControl
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.program.runner import StepControl
 
 SEEDS = 1000
 STEPS = 4
@@ -133,7 +133,7 @@ def test_any_schedule_gives_the_same_and_leaves_nothing_behind(program: Callable
 
 @pytest.mark.parametrize("program", PROGRAMS)
 def test_threads_compute_it_too(program: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrt.executor.plan.THREADED_COST", -1.0)  # even if there is little to do
+    monkeypatch.setattr("flowrt.executor.plan.plan.THREADED_COST", -1.0)  # even if there is little to do
     graph, n, x, outputs = build(program)
     with session_of(graph, 1) as one, session_of(graph, 3) as three:
         for steps in (0, 1, STEPS):

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import flowrt as tf
+from flowrt.base.structure import flatten
 from flowrt.device import transfer
-from flowrt.executor import swapping
-from flowrt.graph.tensor_list import ListSpec, TensorList
-from flowrt.structure import flatten
+from flowrt.executor.lists import swapping
+from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 from tests.executor.test_remote_device import config, plug_in
 
 ELEMENT = 4 * 256 * 8

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import flowrt as tf
-from flowrt.executor import streams
+from flowrt.executor.analysis import streams
 
 SEED = 7
 STREAMS = 2

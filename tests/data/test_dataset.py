@@ -7,7 +7,7 @@ import threading
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401
+import flowrt.graph.ops.surface.all  # noqa: F401
 from flowrt import dtypes
 from flowrt.data import (
     AUTOTUNE,
@@ -27,18 +27,18 @@ from flowrt.errors import (
     OutOfRangeError,
     UnimplementedError,
 )
-from flowrt.executor.session import Session
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.graph.ops.arithmetic import add, multiply
-from flowrt.graph.ops.comparison import greater
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.identities import cast
-from flowrt.graph.ops.random import random_uniform
-from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.script import py_func
-from flowrt.graph.ops.shaping import reshape
-from flowrt.variables import Variable
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, get_default_graph
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.shape_manipulation import reshape
+from flowrt.graph.ops.elementwise.arithmetic import add, multiply
+from flowrt.graph.ops.elementwise.comparison import greater
+from flowrt.graph.ops.random.random_ops import random_uniform
+from flowrt.graph.ops.text.python_calls import py_func
+from flowrt.variables.variable import Variable
 
 Point = collections.namedtuple("Point", "x y")
 

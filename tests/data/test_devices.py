@@ -7,9 +7,9 @@ import threading
 import pytest
 
 import flowrt as tf
-from flowrt.executor.runner import StepControl
-from flowrt.graph.ops.iterators import IteratorResource
-from flowrt.graph.step import step_scope
+from flowrt.executor.program.runner import StepControl
+from flowrt.graph.ops.state.iterators import IteratorResource
+from flowrt.graph.resources.step_context import step_scope
 
 WAIT_S = 30.0
 

@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from flowrt import dtypes
+from flowrt.base.structure import flatten
 from flowrt.data.batching import Batch, PaddedBatch, Unbatch
 from flowrt.data.node import ElementIterator, Node, bind
 from flowrt.data.pipeline import (
@@ -28,7 +29,6 @@ from flowrt.data.pipeline import (
 from flowrt.data.sources import FromGenerator, Range, Tensors, TensorSlices, TextLines
 from flowrt.data.spec import TensorSpec
 from flowrt.errors import CancelledError, DTypeError, InvalidArgumentError, NotFoundError
-from flowrt.structure import flatten
 
 INT = TensorSpec((), dtypes.int64)
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from flowrt.device.cuda_blas import ARGUMENTS
+from flowrt.device.cuda.cuda_blas import ARGUMENTS
 
 if TYPE_CHECKING:
     from tests.device.pretend_cupy import Cupy

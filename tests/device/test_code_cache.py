@@ -14,8 +14,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from flowrt.device import code_cache
-from flowrt.device.code_cache import HEADER, UNFINISHED, UNFINISHED_FOR_S, CodeCache
+from flowrt.device.llvm import code_cache
+from flowrt.device.llvm.code_cache import HEADER, UNFINISHED, UNFINISHED_FOR_S, CodeCache
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 MIB = 1 << 20
@@ -289,7 +289,7 @@ def test_what_a_killed_writer_left_goes_in_time(tmp_path: Path) -> None:
 WRITER = """
 import hashlib, random, sys
 from pathlib import Path
-from flowrt.device.code_cache import CodeCache
+from flowrt.device.llvm.code_cache import CodeCache
 cache, seed = CodeCache(Path(sys.argv[1]), 200_000), int(sys.argv[2])
 chance = random.Random(seed)
 print("begun", flush=True)

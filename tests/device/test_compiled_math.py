@@ -1,4 +1,5 @@
-"""The machine code of loops' math functions against mpmath: the bounds that `flowrt.device.loop_math` states,
+"""The machine code of loops' math functions against mpmath: the bounds that `flowrt.device.loops.loop_math`
+states,
 which `tests.device.test_loop_math` shows of its arithmetic, hold for what LLVM makes of it.
 """
 
@@ -10,8 +11,8 @@ import mpmath
 import numpy as np
 import pytest
 
-from flowrt.device import host_jit
-from flowrt.device.loop_math import expand_functions
+from flowrt.device.llvm import host_jit
+from flowrt.device.loops.loop_math import expand_functions
 from tests.device.test_llvm_loops import Compiled
 from tests.device.test_loop_math import (
     HARD_FLOAT32,

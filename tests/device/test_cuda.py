@@ -18,9 +18,9 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from flowrt.device import cuda
-from flowrt.device.cuda import CudaExecutor, GpuDescription
-from flowrt.device.host import HostExecutor
+from flowrt.device.cuda import cuda
+from flowrt.device.cuda.cuda import CudaExecutor, GpuDescription
+from flowrt.device.host.host import HostExecutor
 from flowrt.device.stream_executor import DeviceMemory, EventStatus, Stream
 from flowrt.errors import (
     DeadlineExceededError,
@@ -142,7 +142,7 @@ def test_an_ordinal_is_one_of_the_devices(machine: Cupy, ordinal: int) -> None:
 
 def test_a_process_that_may_see_no_device_gets_none_and_no_driver_error() -> None:
     script = (
-        "from flowrt.device.cuda import visible_devices; import sys; "
+        "from flowrt.device.cuda.cuda import visible_devices; import sys; "
         "print(visible_devices(), 'cupy' in sys.modules)"
     )
     environment = {"CUDA_VISIBLE_DEVICES": "", "PATH": "/usr/bin:/bin"}

@@ -12,8 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from flowrt.device import cuda, cuda_blas
-from flowrt.device.cuda import CudaExecutor
+from flowrt.device.cuda import cuda, cuda_blas
+from flowrt.device.cuda.cuda import CudaExecutor
 from flowrt.device.matmul_precision import FLOAT32_PRODUCTS, MatmulPrecision
 from flowrt.device.stream_executor import Stream
 from flowrt.errors import InternalError, ResourceExhaustedError

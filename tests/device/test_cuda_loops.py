@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrt.device.cuda_loops import INT_ELEMENTS, LOOP, MAX_THREADS, SUMS, THREADS, cuda_loop
-from flowrt.device.loops import FUNCTIONS, LoopBuilder, Store
+from flowrt.device.cuda.cuda_loops import INT_ELEMENTS, LOOP, MAX_THREADS, SUMS, THREADS, cuda_loop
+from flowrt.device.loops.loop_program import FUNCTIONS, LoopBuilder, Store
 from tests.device import cuda_on_host
 from tests.device.cuda_on_host import load_kernels
 from tests.device.loop_reference import domain_of, evaluate_loops, matrices_of

@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from flowrt.device import host
-from flowrt.device.host import HostExecutor, HostStream, InlineStream
+from flowrt.device.host import host
+from flowrt.device.host.host import HostExecutor, HostStream, InlineStream
 from flowrt.device.stream_executor import DeviceMemory, EventStatus
 from flowrt.errors import (
     FailedPreconditionError,

@@ -9,8 +9,8 @@ import sys
 import pytest
 import threadpoolctl
 
-from flowrt.device.host_blas import SPINS, TIMEOUT
-from flowrt.device.host_pool import usable_cpus
+from flowrt.device.host.host_blas import SPINS, TIMEOUT
+from flowrt.device.llvm.host_pool import usable_cpus
 
 pytestmark = pytest.mark.skipif(
     not threadpoolctl.ThreadpoolController().select(internal_api="openblas").lib_controllers,

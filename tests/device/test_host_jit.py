@@ -19,8 +19,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrt.device import code_cache, host_jit
-from flowrt.device.host_jit import CompiledLoop, compile_loop
+from flowrt.device.llvm import code_cache, host_jit
+from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop
 from flowrt.errors import FailedPreconditionError, InternalError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -263,7 +263,7 @@ def test_another_process_loads_what_this_one_compiled(folder: Path) -> None:
     try:
         compile_loop(adding(10))
         code = f"""
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 host_jit._Compiler._optimised = None
 host_jit.compile_loop({adding(10)!r}).call(0, 0, 0)
 """
@@ -397,7 +397,7 @@ def exit_code_of_child(loop: CompiledLoop, number: int) -> int:
 
 FORKING = """
 import os, sys, threading
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 threading.Thread(target=host_jit.is_available).start()
 while "llvmlite" not in sys.modules:
     pass

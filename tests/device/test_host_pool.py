@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from flowrt.device import host_jit, host_pool, host_team
-from flowrt.device.host_call import LoopCall
-from flowrt.device.host_jit import compile_loop
-from flowrt.device.host_pool import HostPool
-from flowrt.device.host_team import MAX_MEMBERS
+from flowrt.device.llvm import host_jit, host_pool, work_stealing
+from flowrt.device.llvm.host_call import LoopCall
+from flowrt.device.llvm.host_jit import compile_loop
+from flowrt.device.llvm.host_pool import HostPool
+from flowrt.device.llvm.work_stealing import MAX_MEMBERS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 SOON_S = 30.0  # for what takes microseconds, on a machine that is busy
@@ -178,8 +178,10 @@ def test_again_and_again(pool: HostPool) -> None:
 
 def test_between_loops_there_is_no_piece_for_who_comes_late(pool: HostPool) -> None:
     Counted(pool, 0, 1000, 1)
-    nexts = [pool._team._words[host_team._word(member, host_team.NEXT)] for member in range(MAX_MEMBERS)]
-    assert min(nexts) >= host_team.NOTHING  # who looked in vain added 1
+    nexts = [
+        pool._team._words[work_stealing._word(member, work_stealing.NEXT)] for member in range(MAX_MEMBERS)
+    ]
+    assert min(nexts) >= work_stealing.NOTHING  # who looked in vain added 1
 
 
 def test_a_loop_of_less_than_two_grains_is_one_call(pool: HostPool) -> None:
@@ -265,8 +267,8 @@ def test_workers_keep_off_the_callers_cpu(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_a_process_ends_while_workers_sleep() -> None:
     code = """
-from flowrt.device import host_pool
-from flowrt.device.host_jit import compile_loop
+from flowrt.device.llvm import host_pool
+from flowrt.device.llvm.host_jit import compile_loop
 host_pool.set_num_threads(4)
 nothing = "define void @flowrt_loop(ptr %table, i64 %begin, i64 %end) { ret void }"
 host_pool.run_in_parallel(compile_loop(nothing).call, 0, 0, 64, 1)

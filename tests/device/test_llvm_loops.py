@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.device import host_jit
-from flowrt.device.host_jit import compile_loop
-from flowrt.device.llvm_loops import BLOCK, llvm_function
-from flowrt.device.loop_math import expand_functions
-from flowrt.device.loop_stages import kept_values, loops_of, stages_of
-from flowrt.device.loops import LoopBuilder, Store
+from flowrt.device.llvm import host_jit
+from flowrt.device.llvm.host_jit import compile_loop
+from flowrt.device.llvm.llvm_loops import BLOCK, llvm_function
+from flowrt.device.loops.loop_math import expand_functions
+from flowrt.device.loops.loop_program import LoopBuilder, Store
+from flowrt.device.loops.loop_stages import kept_values, loops_of, stages_of
 from tests.device.loop_reference import domain_of, evaluate_loops, matrices_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))

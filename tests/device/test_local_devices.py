@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from flowrt.device import cuda
+from flowrt.device.cuda import cuda
 from flowrt.device.local_devices import MIB, DeviceRequest, local_devices
 from flowrt.errors import InvalidArgumentError
 from tests.device.pretend_cupy import Cupy

@@ -20,9 +20,10 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_pool, onednn, primitives
-from flowrt.device.onednn import Unsupported
-from flowrt.device.primitives import Axis, Layout, Primitive, layout_of, matrix_product
+from flowrt.device.llvm import host_pool
+from flowrt.device.onednn import onednn, primitives
+from flowrt.device.onednn.onednn import Unsupported
+from flowrt.device.onednn.primitives import Axis, Layout, Primitive, layout_of, matrix_product
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 
 needs_library = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))

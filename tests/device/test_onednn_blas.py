@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from flowrt.device import host_pool, onednn
-from flowrt.device.onednn import MIN_SHARED, Unsupported
-from flowrt.device.onednn_blas import multiply
+from flowrt.device.llvm import host_pool
+from flowrt.device.onednn import onednn
+from flowrt.device.onednn.onednn import MIN_SHARED, Unsupported
+from flowrt.device.onednn.onednn_blas import multiply
 
 pytestmark = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
 

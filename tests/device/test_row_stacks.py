@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowrt.device import host_jit
-from flowrt.device.row_stacks import END, STATUS, TOP, pushing, taking
+from flowrt.device.llvm import host_jit
+from flowrt.device.llvm.row_stacks import END, STATUS, TOP, pushing, taking
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
 

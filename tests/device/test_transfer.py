@@ -12,8 +12,8 @@ from unittest import mock
 import numpy as np
 import pytest
 
-from flowrt.device import cuda
-from flowrt.device.host import HostExecutor
+from flowrt.device.cuda import cuda
+from flowrt.device.host.host import HostExecutor
 from flowrt.device.null import NullExecutor
 from flowrt.device.stream_executor import DeviceMemory, Stream
 from flowrt.device.transfer import TransferManager

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrt.device.device import Device
-from flowrt.device.host import HostExecutor
+from flowrt.device.host.host import HostExecutor
 from flowrt.device.spec import DeviceSpec
 from flowrt.device.workspace import ALIGNMENT, MAX_KEPT, Workspace, new_bytes
 from flowrt.errors import ResourceExhaustedError

@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 import flowrt as tf
-from flowrt.distribute.check import probe
+from flowrt.distribute.launch.check import probe
 from flowrt.distribute.resolvers import resolve
 from flowrt.rendezvous.transport import new_transport
 

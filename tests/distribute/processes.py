@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import flowrt as tf
-from flowrt.distribute.links import keep_dialling
-from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.distribute.messages import PROTOCOL, Message
-from flowrt.distribute.peer import Peer, dial
+from flowrt.distribute.connection_manager import keep_dialling
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
+from flowrt.distribute.wire.messages import PROTOCOL, Message
+from flowrt.distribute.wire.peer import Peer, dial
 from flowrt.errors import OpError
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.transport import new_transport
@@ -140,7 +140,7 @@ def cluster(
 
 
 class _Client:
-    """An `flowrt.distribute.peer.Owner` that belongs to no task."""
+    """An `flowrt.distribute.wire.peer.Owner` that belongs to no task."""
 
     def hello(self) -> Any:
         return pb.Hello(protocol=PROTOCOL, version=tf.__version__)

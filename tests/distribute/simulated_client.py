@@ -15,9 +15,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import flowrt as tf
-from flowrt.distribute.messages import PROTOCOL, Message, encode_status
-from flowrt.distribute.peer import Peer, dial
-from flowrt.distribute.session_graph import SentGraph, callable_of, named, partial_run_of
+from flowrt.distribute.machines.session_graph import SentGraph, callable_of, named, partial_run_of
+from flowrt.distribute.wire.messages import PROTOCOL, Message, encode_status
+from flowrt.distribute.wire.peer import Peer, dial
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -27,9 +27,9 @@ from flowrt.errors import (
     Origin,
     UnavailableError,
 )
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Transport
+from flowrt.rendezvous.channel.channel import Transport
 
 SLOTS = 48
 """Steps a simulation has at most."""

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.channel import Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.channel.channel import Connection, Listener, Receiver, Transport
 
 
 class Frame(NamedTuple):

@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from flowrt.distribute.events import StartStep
-from flowrt.distribute.steps import Steps
+from flowrt.distribute.machines.events import StartStep
+from flowrt.distribute.worker.steps import Steps
 from flowrt.errors import AbortedError, DeadlineExceededError, OpError
-from flowrt.executor.control import PAUSE
-from flowrt.graph.step import step_scope
+from flowrt.executor.program.control_flow import PAUSE
+from flowrt.graph.resources.step_context import step_scope
 
 
 def late() -> OpError:

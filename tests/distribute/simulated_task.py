@@ -17,22 +17,22 @@ import numpy as np
 
 from flowrt.device.device import Device
 from flowrt.device.local_devices import local_devices
-from flowrt.distribute import events as ev
-from flowrt.distribute import master as m
-from flowrt.distribute import worker as w
-from flowrt.distribute.cluster_spec import ClusterSpec
-from flowrt.distribute.containers import Containers
-from flowrt.distribute.links import Links, ignore
-from flowrt.distribute.messages import Message, read_graph
-from flowrt.distribute.observer import Observer
-from flowrt.distribute.part import CompiledPart, cut_by_task
-from flowrt.distribute.peer import Done
-from flowrt.distribute.steps import Steps, as_op_error
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.cluster.containers import Containers
+from flowrt.distribute.connection_manager import Links, ignore
+from flowrt.distribute.machines import events as ev
+from flowrt.distribute.master import master as m
+from flowrt.distribute.observe.observer import Observer
+from flowrt.distribute.wire.messages import Message, read_graph
+from flowrt.distribute.wire.peer import Done
+from flowrt.distribute.worker import worker as w
+from flowrt.distribute.worker.part import CompiledPart, cut_by_task
+from flowrt.distribute.worker.steps import Steps, as_op_error
 from flowrt.errors import OpError
-from flowrt.executor.config import ConfigProto, device_request
-from flowrt.graph.detached import attach_constants
+from flowrt.executor.ends.config import ConfigProto, device_request
+from flowrt.graph.construction.detached import attach_constants
 from flowrt.graph.node import Subgraph
-from flowrt.graph.resources import VariableResource
+from flowrt.graph.resources.variables import VariableResource
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.rendezvous.remote import RemoteRendezvous
 from tests.distribute.simulated_network import Network

@@ -30,12 +30,13 @@ from unittest import mock
 
 import numpy as np
 
-from flowrt.distribute import links, messages
-from flowrt.distribute.cluster_spec import ClusterSpec
-from flowrt.distribute.drain import Operator
-from flowrt.distribute.messages import Message
-from flowrt.distribute.peer import MAX_REPEATED, dial
-from flowrt.distribute.rounds import GRACE_S, LATE_S
+from flowrt.distribute import connection_manager
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.launch.drain import Operator
+from flowrt.distribute.master.pending_replies import GRACE_S, LATE_S
+from flowrt.distribute.wire import messages
+from flowrt.distribute.wire.messages import Message
+from flowrt.distribute.wire.peer import MAX_REPEATED, dial
 from flowrt.errors import (
     AbortedError,
     CancelledError,
@@ -45,8 +46,8 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.resources import VariableResource
-from flowrt.graph.text import parse_subgraph
+from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.text.graph_text import parse_subgraph
 from flowrt.protos import cluster_pb2 as pb
 from tests.distribute.simulated_client import SLOTS, Client, Step, programs_of
 from tests.distribute.simulated_network import End, Frame, Network
@@ -172,7 +173,9 @@ class Simulation:
     def run(self) -> None:
         """The whole of it. Raises `AssertionError` for an invariant that does not hold."""
         with (
-            mock.patch.object(links, "RETRY_S", math.inf),  # no virtual second is spent in a dial
+            mock.patch.object(
+                connection_manager, "RETRY_S", math.inf
+            ),  # no virtual second is spent in a dial
             mock.patch.object(messages, "parse_subgraph", parse_once),
         ):
             for number in itertools.count():
@@ -258,7 +261,7 @@ class Simulation:
         task = self.tasks[name]
         self._fault(Fault("drain", (name,)))
         peer = dial(self.network.transport("operator"), task.address, Operator(), 1.0)
-        peer.ask(Message(pb.Drain()), links.ignore)
+        peer.ask(Message(pb.Drain()), connection_manager.ignore)
 
     def _stop(self, task: Task) -> None:
         """A task that has drained ends."""

@@ -10,7 +10,7 @@ import threading
 from types import TracebackType
 from typing import final
 
-from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.cluster.cluster_spec import parse_address
 
 READ_BYTES = 64 << 10
 

@@ -15,14 +15,14 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.main import main
-from flowrt.distribute.certificates import (
+from flowrt.distribute.cluster.certificates import (
     Task,
     Tasks,
     check_claim,
     init_certificates,
     tasks_of_certificate,
 )
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import (
     AlreadyExistsError,
     InvalidArgumentError,
@@ -31,8 +31,8 @@ from flowrt.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from flowrt.rendezvous.channel import Connection
-from flowrt.rendezvous.security import Security, load_security
+from flowrt.rendezvous.channel.channel import Connection
+from flowrt.rendezvous.channel.security import Security, load_security
 from flowrt.rendezvous.transport import new_transport
 
 HOSTS = ["localhost", "127.0.0.1", "::1"]

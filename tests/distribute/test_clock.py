@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.distribute.clock import Reading, best
+from flowrt.distribute.wire.clock import Reading, best
 
 WAYS = st.tuples(st.integers(0, 10**9), st.integers(0, 10**9))
 """Nanoseconds there, and back."""

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import messages, peer
-from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.distribute.peer import Reply
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.server import EXIT_WITH_JOB
-from flowrt.executor import session as session_module
+from flowrt.distribute.wire import messages, peer
+from flowrt.distribute.wire.peer import Reply
+from flowrt.executor.session import session as session_module
 from tests.contracts.check_transport import wait_until
 
 DEADLINE_S = 30.0

@@ -19,8 +19,9 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.worker import main as worker_main
-from flowrt.distribute import cluster_runtime, links
-from flowrt.distribute.messages import PROTOCOL
+from flowrt.distribute import connection_manager
+from flowrt.distribute.client import cluster_runtime
+from flowrt.distribute.wire.messages import PROTOCOL
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import ROOT, SOON_S, cluster
 
@@ -208,7 +209,7 @@ def test_a_client_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch,
 
 @pytest.mark.parametrize("other", [PROTOCOL - 1, PROTOCOL + 1])
 def test_a_task_of_another_version_is_told_so(monkeypatch: pytest.MonkeyPatch, other: int) -> None:
-    monkeypatch.setattr(links, "PROTOCOL", other)
+    monkeypatch.setattr(connection_manager, "PROTOCOL", other)
     with cluster(1, 1) as tasks, tf.Graph(), tf.Session(tasks.target) as session:
         with pytest.raises(
             tf.errors.FailedPreconditionError, match=rf"protocol {PROTOCOL} .*got {other} .*task:0"

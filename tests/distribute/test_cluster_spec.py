@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.distribute.cluster_spec import (
+from flowrt.distribute.cluster.cluster_spec import (
     MAX_TASKS,
     Address,
     ClusterSpec,

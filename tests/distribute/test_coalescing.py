@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import peer as peers
-from flowrt.distribute.coalescing import MAX_TOGETHER, SMALL_BYTES, CoalescedAnswers
-from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.distribute.messages import Message, encode
-from flowrt.distribute.peer import TensorAnswer
-from flowrt.distribute.response_cache import MAX_KEPT
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.wire import peer as peers
+from flowrt.distribute.wire.coalescing import MAX_TOGETHER, SMALL_BYTES, CoalescedAnswers
+from flowrt.distribute.wire.messages import Message, encode
+from flowrt.distribute.wire.peer import TensorAnswer
+from flowrt.distribute.wire.response_cache import MAX_KEPT
 from flowrt.protos import cluster_pb2 as pb
 
 SCALAR = np.float32(1)

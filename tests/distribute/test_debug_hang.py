@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from flowrt.cli.main import main
-from flowrt.distribute.flight_recorder import Event, Record, What, write_record
-from flowrt.distribute.missing_sender import Cause, MissingTensor, describe, explain, find_missing
-from flowrt.rendezvous.key import create_key
+from flowrt.distribute.observe.flight_recorder import Event, Record, What, write_record
+from flowrt.distribute.observe.missing_sender import Cause, MissingTensor, describe, explain, find_missing
+from flowrt.rendezvous.matching.key import create_key
 
 W0, W1, PS = (f"/job:{job}/replica:0/task:{n}" for job, n in (("worker", 0), ("worker", 1), ("ps", 0)))
 LIFE = 5

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from flowrt.distribute.departures import Departures
+from flowrt.distribute.cluster.timeouts import CONNECT_S
 from flowrt.distribute.server import Server
-from flowrt.distribute.waits import CONNECT_S
+from flowrt.distribute.wire.failure_detector import Departures
 from flowrt.errors import UnavailableError
 
 TASK, ERROR = "/job:worker/replica:0/task:1", UnavailableError("no goodbye")

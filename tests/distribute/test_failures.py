@@ -20,13 +20,15 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import messages, rounds, server
-from flowrt.distribute.check import probe
-from flowrt.distribute.cluster_spec import parse_address
-from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.distribute.messages import Message, encode
+from flowrt.distribute import server
+from flowrt.distribute.cluster.cluster_spec import parse_address
+from flowrt.distribute.launch.check import probe
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.master import pending_replies
+from flowrt.distribute.wire import messages
+from flowrt.distribute.wire.messages import Message, encode
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.framing import MAX_HEADER
+from flowrt.rendezvous.channel.framing import MAX_HEADER
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_transport import open_files, random_bytes, wait_until
 from tests.distribute.processes import SOON_S, Worker, cluster, dial_as_client, wait_until_idle
@@ -309,7 +311,7 @@ def test_what_is_lost_now_and_then_is_made_good(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize("lost", ["RunGraph:drop=1", "RecvTensor:drop=1", "RecvTensor:drop_reply=1"])
 def test_what_is_lost_is_a_step_that_ends_at_its_deadline(monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
     monkeypatch.setenv("FLOWRT_FAULTS", lost)
-    monkeypatch.setattr(rounds, "GRACE_S", 0.5)
+    monkeypatch.setattr(pending_replies, "GRACE_S", 0.5)
     with cluster(2, 0) as tasks, tf.Graph():
         counters = Counters()
         with tf.Session(tasks.target) as session:

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from flowrt.distribute.flight_recorder import (
+from flowrt.distribute.observe.flight_recorder import (
     FlightRecorder,
     What,
     read_records,
     write_record,
 )
-from flowrt.distribute.stalls import STALL_S, Stall, StallWatch, report_stall
+from flowrt.distribute.observe.stalls import STALL_S, Stall, StallWatch, report_stall
 from flowrt.errors import DataLossError, NotFoundError
-from flowrt.rendezvous.key import create_key
+from flowrt.rendezvous.matching.key import create_key
 
 TASK, PEER = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
 

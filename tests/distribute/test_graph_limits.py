@@ -12,10 +12,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.distribute.graph_limits import GraphLimits, check_remote_graph
+from flowrt.distribute.cluster.graph_limits import GraphLimits, check_remote_graph
 from flowrt.errors import InvalidArgumentError, OpError, PermissionDeniedError, ResourceExhaustedError
 from flowrt.graph.node import Subgraph
-from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 
 MAX_S = 1.0
 """For any text of a few KB, of this process's own time."""

@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from flowrt.cli import run, worker
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES, resolve
 from tests.distribute.processes import SOON_S
 

@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.cluster_spec import parse_address
+from flowrt.distribute.cluster.cluster_spec import parse_address
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import SOON_S, cluster, wait_until_idle
 

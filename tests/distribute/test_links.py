@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from flowrt.distribute.cluster_spec import ClusterSpec
-from flowrt.distribute.links import Links
-from flowrt.distribute.messages import Message
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.connection_manager import Links
+from flowrt.distribute.wire.messages import Message
 from flowrt.errors import OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Connection
+from flowrt.rendezvous.channel.channel import Connection
 from tests.distribute.simulated_network import End, Network
 
 HERE, THERE, OTHER = (f"/job:w/replica:0/task:{index}" for index in range(3))

@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import events as ev
-from flowrt.distribute import master as m
-from flowrt.distribute.messages import Message, derived, encode_status, lost
-from flowrt.distribute.rounds import GRACE_S, LATE_S
-from flowrt.distribute.session_graph import SessionGraph
+from flowrt.distribute.machines import events as ev
+from flowrt.distribute.machines.session_graph import SessionGraph
+from flowrt.distribute.master import master as m
+from flowrt.distribute.master.pending_replies import GRACE_S, LATE_S
+from flowrt.distribute.wire.messages import Message, derived, encode_status, lost
 from flowrt.errors import (
     CancelledError,
     DeadlineExceededError,
@@ -25,7 +25,7 @@ from flowrt.errors import (
 )
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import op_def
-from flowrt.graph.passes.prune import feed_node
+from flowrt.graph.passes.prepare.prune import feed_node
 from flowrt.protos import cluster_pb2 as pb
 
 PS, FIRST, SECOND = "/job:ps/replica:0/task:0", "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"

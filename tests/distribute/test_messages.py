@@ -14,8 +14,8 @@ from hypothesis.extra import numpy as hnp
 
 import flowrt as tf
 from flowrt import errors
-from flowrt.distribute import messages
-from flowrt.distribute.messages import (
+from flowrt.distribute.wire import messages
+from flowrt.distribute.wire.messages import (
     MAX_GRAPH_BYTES,
     MAX_INLINE_BYTES,
     Message,
@@ -29,10 +29,10 @@ from flowrt.distribute.messages import (
     read_graph,
 )
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, Origin, ResourceExhaustedError
-from flowrt.graph.detached import attach_constants, detach_constants
+from flowrt.graph.construction.detached import attach_constants, detach_constants
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.prune import extract
-from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.passes.prepare.prune import extract
+from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
 TYPES = [np.dtype(kind) for kind in (*"efdbhilBHIL?FD", ml_dtypes.bfloat16)]

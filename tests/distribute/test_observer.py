@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.flight_recorder import What, read_records
-from flowrt.distribute.missing_sender import explain
-from flowrt.distribute.observer import Observer
-from flowrt.distribute.stalls import STALL_S, StallWatch
-from flowrt.rendezvous.key import create_key
+from flowrt.distribute.observe.flight_recorder import What, read_records
+from flowrt.distribute.observe.missing_sender import explain
+from flowrt.distribute.observe.observer import Observer
+from flowrt.distribute.observe.stalls import STALL_S, StallWatch
+from flowrt.rendezvous.matching.key import create_key
 from flowrt.rendezvous.remote import RemoteRendezvous
 from tests.contracts.check_transport import wait_until
 from tests.distribute.processes import SOON_S, cluster

@@ -9,10 +9,10 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.local_devices import local_devices
-from flowrt.distribute.containers import Containers
-from flowrt.distribute.part import SHORT_NODES, CompiledPart, cut_by_task
-from flowrt.executor.config import ConfigProto, device_request
-from flowrt.graph.passes.prune import extract
+from flowrt.distribute.cluster.containers import Containers
+from flowrt.distribute.worker.part import SHORT_NODES, CompiledPart, cut_by_task
+from flowrt.executor.ends.config import ConfigProto, device_request
+from flowrt.graph.passes.prepare.prune import extract
 
 HERE, THERE = "/job:worker/replica:0/task:0", "/job:worker/replica:0/task:1"
 

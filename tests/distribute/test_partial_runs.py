@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import cluster_runtime, partial_runs
-from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.distribute.messages import Message
+from flowrt.distribute.client import cluster_runtime
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.master import partial_runs
+from flowrt.distribute.wire.messages import Message
 from flowrt.protos import cluster_pb2 as pb
 from tests.contracts.check_transport import wait_until
 

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from flowrt.distribute.messages import PROTOCOL, Message, encode
-from flowrt.distribute.peer import MAX_REPEATED, SETTLED_AT_ONCE, Peer, TensorAnswer, dial
-from flowrt.distribute.response_cache import MAX_KEPT
+from flowrt.distribute.wire.messages import PROTOCOL, Message, encode
+from flowrt.distribute.wire.peer import MAX_REPEATED, SETTLED_AT_ONCE, Peer, TensorAnswer, dial
+from flowrt.distribute.wire.response_cache import MAX_KEPT
 from flowrt.errors import (
     AbortedError,
     FailedPreconditionError,
@@ -24,7 +24,7 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Connection
+from flowrt.rendezvous.channel.channel import Connection
 from tests.distribute.simulated_network import End, Network
 
 HERE, THERE = "/job:a/replica:0/task:0", "/job:a/replica:0/task:1"

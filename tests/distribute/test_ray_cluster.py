@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.ray_cluster import RayCluster
+from flowrt.distribute.launch.ray_cluster import RayCluster
 from flowrt.errors import FailedPreconditionError
 
 WORKERS = 2

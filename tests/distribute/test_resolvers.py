@@ -12,16 +12,16 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from flowrt.distribute.cluster_resolver import (
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.launch.local_cluster import expand_nodes, local_cluster, task_variables
+from flowrt.distribute.resolvers import VARIABLES, resolve
+from flowrt.distribute.resolvers.cluster_resolver import (
     KubernetesClusterResolver,
     SimpleClusterResolver,
     SlurmClusterResolver,
     TFConfigClusterResolver,
     UnionClusterResolver,
 )
-from flowrt.distribute.cluster_spec import ClusterSpec
-from flowrt.distribute.local_cluster import expand_nodes, local_cluster, task_variables
-from flowrt.distribute.resolvers import VARIABLES, resolve
 from flowrt.distribute.resolvers.slurm import expand_counts, expand_nodelist
 from flowrt.errors import AlreadyExistsError, FailedPreconditionError, InvalidArgumentError
 

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from flowrt.distribute import response_cache
-from flowrt.distribute.messages import Frame
-from flowrt.distribute.response_cache import MAX_KEPT, MAX_NUMBERS, ResponseCache, State
+from flowrt.distribute.wire import response_cache
+from flowrt.distribute.wire.messages import Frame
+from flowrt.distribute.wire.response_cache import MAX_KEPT, MAX_NUMBERS, ResponseCache, State
 
 
 def frame(text: bytes, size: int = 0) -> Frame:

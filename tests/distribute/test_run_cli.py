@@ -18,10 +18,9 @@ from hypothesis import strategies as st
 
 from flowrt.cli import run as run_cli
 from flowrt.cli.run import main
-from flowrt.distribute import launcher
-from flowrt.distribute.local_cluster import ReservedPorts, threads_each
-from flowrt.distribute.resolvers import VARIABLES
-from flowrt.distribute.supervision import (
+from flowrt.distribute.launch import launcher
+from flowrt.distribute.launch.local_cluster import ReservedPorts, threads_each
+from flowrt.distribute.launch.supervision import (
     Action,
     AwaitCause,
     AwaitEnds,
@@ -39,7 +38,8 @@ from flowrt.distribute.supervision import (
     Supervisor,
     Terminate,
 )
-from flowrt.distribute.task_output import TAIL_LINES, TaskOutput, follows_another, last_error
+from flowrt.distribute.launch.task_output import TAIL_LINES, TaskOutput, follows_another, last_error
+from flowrt.distribute.resolvers import VARIABLES
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 20.0

@@ -13,14 +13,14 @@ import pytest
 import flowrt as tf
 from flowrt.cli import worker
 from flowrt.cli.main import main
-from flowrt.distribute.bind_policy import check_bind, check_dial, is_loopback
+from flowrt.distribute.cluster.bind_policy import check_bind, check_dial, is_loopback
 from flowrt.errors import (
     InvalidArgumentError,
     NotFoundError,
     PermissionDeniedError,
     UnauthenticatedError,
 )
-from flowrt.rendezvous.security import Security, load_security
+from flowrt.rendezvous.channel.security import Security, load_security
 from tests.distribute.processes import cluster
 
 TOKEN = "t0-" + 40 * "k"

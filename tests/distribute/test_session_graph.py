@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.distribute.graph_limits import GraphLimits
-from flowrt.distribute.messages import Message, decode, encode
-from flowrt.distribute.session_graph import SentGraph, SessionGraph, callable_of
+from flowrt.distribute.cluster.graph_limits import GraphLimits
+from flowrt.distribute.machines.session_graph import SentGraph, SessionGraph, callable_of
+from flowrt.distribute.wire.messages import Message, decode, encode
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.prune import extract
-from flowrt.graph.text import print_subgraph
+from flowrt.graph.passes.prepare.prune import extract
+from flowrt.graph.text.graph_text import print_subgraph
 from flowrt.protos import cluster_pb2 as pb
 
 

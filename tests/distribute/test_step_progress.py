@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.step_progress import StepProgress
+from flowrt.distribute.worker.step_progress import StepProgress
 from flowrt.rendezvous.remote import RemoteRendezvous
 
 

@@ -6,12 +6,12 @@ from typing import Any, cast
 
 import pytest
 
-from flowrt.distribute.events import StartStep, StepEnded
-from flowrt.distribute.observer import Observer
-from flowrt.distribute.steps import Steps
+from flowrt.distribute.machines.events import StartStep, StepEnded
+from flowrt.distribute.observe.observer import Observer
+from flowrt.distribute.worker.steps import Steps
 from flowrt.errors import DeadlineExceededError, InvalidArgumentError, OpError, Origin
 from flowrt.graph.evaluate import located
-from flowrt.graph.text import parse_subgraph
+from flowrt.graph.text.graph_text import parse_subgraph
 from flowrt.rendezvous.remote import RemoteRendezvous
 from tests.contracts.check_transport import wait_until
 

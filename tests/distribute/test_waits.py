@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from flowrt.distribute import waits
-from flowrt.distribute.waits import (
+from flowrt.distribute.cluster import timeouts
+from flowrt.distribute.cluster.timeouts import (
     Liveness,
     connect_timeout_s,
     connecting_within,
@@ -52,5 +52,5 @@ def test_who_has_less_time_says_so() -> None:
         with connecting_within(30.0):
             assert connect_timeout_s() == 20.0
         with connecting_within(-1.0):  # an attempt is made all the same
-            assert connect_timeout_s() == waits.DIAL_S
+            assert connect_timeout_s() == timeouts.DIAL_S
     assert connect_timeout_s() == 60.0

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from flowrt.distribute import events as ev
-from flowrt.distribute import worker as w
-from flowrt.distribute.messages import Message, encode_status
+from flowrt.distribute.machines import events as ev
+from flowrt.distribute.wire.messages import Message, encode_status
+from flowrt.distribute.worker import worker as w
 from flowrt.errors import CancelledError, InvalidArgumentError, OpError, Origin, UnavailableError
 from flowrt.graph.node import Subgraph
 from flowrt.protos import cluster_pb2 as pb

@@ -14,10 +14,10 @@ import pytest
 
 import flowrt as tf
 from flowrt.cli.worker import main
-from flowrt.distribute import check, drain
-from flowrt.distribute.cluster_spec import parse_address
-from flowrt.distribute.exit_codes import exit_code
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.cluster.cluster_spec import parse_address
+from flowrt.distribute.cluster.exit_codes import exit_code
+from flowrt.distribute.launch import check, drain
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
 from flowrt.distribute.server import Server
 from flowrt.errors import (
@@ -30,7 +30,7 @@ from flowrt.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.channel.security import Security
 
 ROOT = Path(__file__).resolve().parents[2]
 DEADLINE_S = 20.0

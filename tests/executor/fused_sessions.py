@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 import flowrt as tf
-from flowrt.executor.tiers import compile_beside
+from flowrt.executor.plan.tiers import compile_beside
 
 WAIT_S = 60.0
 

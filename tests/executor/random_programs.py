@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,8 +11,8 @@ import numpy as np
 import flowrt as tf
 from flowrt.graph.evaluate import evaluate
 from flowrt.graph.node import Node
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.prune import extract
 
 SHAPES: tuple[tuple[int, ...], ...] = ((4,), (3, 4), (4, 3), (4, 4))
 
@@ -23,6 +23,9 @@ class RandomProgram:
 
     All numbers are small integers, so that float arithmetic is exact and a result has one right value.
     """
+
+    kinds: Sequence[Callable[[Any], Any]]
+    """The methods that make a call, each as often as it is here."""
 
     def __init__(self, seed: int, calls: int = 30, devices: int = 1, kind: str = "cpu") -> None:
         self.rng = np.random.default_rng(seed)
@@ -123,7 +126,7 @@ class RandomProgram:
             if self.rng.random() < 0.15:
                 waited = [self._choose([*self.tensors, *self.writes]) for _ in range(2)]
                 scopes.enter_context(tf.control_dependencies(waited))
-            made = self._choose(CALLS)(self)
+            made = self._choose(self.kinds)(self)
         (self.writes if isinstance(made, tf.Operation) else self.tensors).append(made)
 
     # --- calls
@@ -188,7 +191,7 @@ class RandomProgram:
 
 
 _R = RandomProgram
-CALLS = (
+_R.kinds = (
     *[_R.binary] * 5, _R.broadcast, _R.product, _R.matmul, *[_R.unary] * 3, _R.with_its_transpose,
     _R.transpose, _R.reshape, _R.rows, _R.total, _R.masked, *[_R.read] * 2, _R.write, _R.written, _R.python,
 )  # fmt: skip

@@ -8,7 +8,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.collector import paused_collector
+from flowrt.executor.observe.gc_pause import paused_collector
 
 
 @pytest.fixture(autouse=True)

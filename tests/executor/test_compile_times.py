@@ -10,7 +10,7 @@ import sys
 
 import pytest
 
-from flowrt.executor.compile_times import CompileTimes
+from flowrt.executor.observe.compile_times import CompileTimes
 
 SCRIPT = """
 import flowrt as tf
@@ -29,7 +29,7 @@ def test_phases_add_up_and_short_ones_are_left_out(caplog: pytest.LogCaptureFixt
         with times.phase("fuse"):
             pass
     times.seconds["bind"] = 0.001
-    with caplog.at_level(logging.INFO, "flowrt.executor.compile_times"):
+    with caplog.at_level(logging.INFO, "flowrt.executor.observe.compile_times"):
         times.log(3)
     assert caplog.messages == ["compiled 3 partitions in 3.50 s (place 0.50, fuse 1.00)"]
 

@@ -8,11 +8,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import bind_control, list_rows
-from flowrt.executor.list_rows import FIRST_ROWS
-from flowrt.graph.ops import stacked_lists
-from flowrt.graph.ops import tensor_lists as lists
+from flowrt.device.llvm import host_jit
+from flowrt.executor.bind import bind_control
+from flowrt.executor.lists import list_rows
+from flowrt.executor.lists.list_rows import FIRST_ROWS
+from flowrt.graph.ops.lists import stacked_lists
+from flowrt.graph.ops.lists import tensor_lists as lists
 from tests.executor.fused_sessions import plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))

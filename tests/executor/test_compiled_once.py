@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import loop_layout
-from flowrt.graph.passes.fuse import MAX_MEMBERS
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels import loop_layout
+from flowrt.graph.passes.fusion.fuse import MAX_MEMBERS
 from tests.executor.fused_sessions import fused_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -78,7 +78,7 @@ def test_equal_layers_and_sessions_share_their_loops(texts):
 SCRIPT = """
 import logging, sys
 import numpy as np, flowrt as tf
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 compiled = []
 optimised = host_jit._Compiler._optimised
 host_jit._Compiler._optimised = lambda self, text: compiled.append(text) or optimised(self, text)
@@ -135,7 +135,7 @@ def test_processes_that_compile_the_same_at_once_leave_one_entry_each(tmp_path):
 
 def test_a_process_keeps_the_folder_below_its_limit(tmp_path):
     """Which entries go: `tests/device/test_code_cache.py`."""
-    limited = "from flowrt.device import code_cache\ncode_cache.LIMIT_BYTES = 30_000\n" + SCRIPT.replace(
+    limited = "from flowrt.device.llvm import code_cache\ncode_cache.LIMIT_BYTES = 30_000\n" + SCRIPT.replace(
         "with tf.Session",
         "z = [tf.reduce_sum(tf.tanh(x) * k + 1.0 / k) for k in range(1, 40)]\nwith tf.Session",
     ).replace("session.run(y,", "session.run([y, *z],").replace("found =", "found, *_ =")

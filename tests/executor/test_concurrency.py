@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor import plan
-from flowrt.executor import session as session_module
+from flowrt.executor.plan import plan
+from flowrt.executor.session import session as session_module
 
 THREADS = 8
 RUNS = 200

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor import conv_kernels
-from flowrt.executor.conv_kernels import CONV_KERNELS
+from flowrt.executor.kernels import conv_kernels
+from flowrt.executor.kernels.conv_kernels import CONV_KERNELS
 from flowrt.graph.op_def import OpDef, registered_ops
 from tests.executor.float_sums import check_sums, laid_out
 
@@ -30,7 +30,7 @@ PLAIN: dict[str, Any] = {
 
 
 def check(op: OpDef, *arguments: Any, **attrs: Any) -> None:
-    check_sums(CONV_KERNELS[op.name], op, *arguments, **attrs)
+    check_sums(CONV_KERNELS[op], op, *arguments, **attrs)
 
 
 def check_all(x: Array, filter: Array, dy: Array, attrs: dict[str, Any]) -> None:
@@ -41,9 +41,9 @@ def check_all(x: Array, filter: Array, dy: Array, attrs: dict[str, Any]) -> None
 
 
 SAMPLES = [
-    pytest.param(registered_ops()[name], sample, id=f"{name}-{position}")
-    for name in CONV_KERNELS
-    for position, sample in enumerate(registered_ops()[name].samples(np.random.default_rng(0)))
+    pytest.param(op, sample, id=f"{op.name}-{position}")
+    for op in CONV_KERNELS
+    for position, sample in enumerate(op.samples(np.random.default_rng(0)))
 ]
 
 
@@ -95,7 +95,7 @@ def test_random_convolutions_and_their_gradients(case: tuple[Array, Array, Array
         return
     op = registered_ops()["Conv2D"]
     with pytest.raises(InvalidArgumentError, match="window"):
-        CONV_KERNELS["Conv2D"](op, np, x, filter, **attrs)
+        CONV_KERNELS[op](op, np, x, filter, **attrs)
 
 
 @pytest.mark.parametrize("lanes, registers", [(16, 32), (8, 16), (4, 32), (4, 16)])
@@ -144,7 +144,7 @@ def test_a_nan_or_infinity_reaches_the_windows_that_have_it_and_no_others() -> N
     filter[0, 0, 0, 0] = np.inf
     with np.errstate(invalid="ignore"):
         expected = op.kernel(np, x, filter, **PLAIN)
-    assert np.array_equal(CONV_KERNELS["Conv2D"](op, np, x, filter, **PLAIN), expected, equal_nan=True)
+    assert np.array_equal(CONV_KERNELS[op](op, np, x, filter, **PLAIN), expected, equal_nan=True)
 
 
 def test_arguments_that_do_not_fit_raise_what_the_operation_raises() -> None:
@@ -158,4 +158,4 @@ def test_arguments_that_do_not_fit_raise_what_the_operation_raises() -> None:
     ]
     for name, arguments in calls:
         with pytest.raises(InvalidArgumentError):
-            CONV_KERNELS[name](ops[name], np, *arguments, **PLAIN)
+            CONV_KERNELS[ops[name]](ops[name], np, *arguments, **PLAIN)

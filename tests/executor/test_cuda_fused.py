@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import cuda
+from flowrt.device.cuda import cuda
 from tests.device import cuda_on_host
 from tests.executor.fused_sessions import fused_of, plans_of
 from tests.executor.random_programs import RandomProgram, assert_same

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 import flowrt as tf
-from flowrt.executor.current_operation import current_operation
+from flowrt.executor.program.current_operation import current_operation
 
 SOON_S = 30.0
 

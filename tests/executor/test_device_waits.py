@@ -12,7 +12,7 @@ import pytest
 import flowrt as tf
 from flowrt.device import transfer
 from flowrt.device.deadline import deadline, finish
-from flowrt.device.host import HostExecutor
+from flowrt.device.host.host import HostExecutor
 from tests.executor.test_gpu_feeds import Exported
 from tests.executor.test_remote_device import config, machine  # noqa: F401 (a fixture)
 

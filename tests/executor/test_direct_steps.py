@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor.fused_kernel import FusedKernel
-from flowrt.executor.plan import Plan
-from flowrt.executor.tiers import RUNS_BEFORE_COMPILING, compile_beside
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels.fused_kernel import FusedKernel
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING, compile_beside
 
 MAX_CALLS = 10
 """Functions of Python that one call of a callable enters."""

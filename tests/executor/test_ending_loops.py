@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import pace
-from flowrt.executor.pace import LONG_S, MAX_ITERATIONS, SHORT_S, Pace
+from flowrt.device.llvm import host_jit
+from flowrt.executor.program import time_slice
+from flowrt.executor.program.time_slice import LONG_S, MAX_ITERATIONS, SHORT_S, Pace
 from tests.executor.fused_sessions import plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -138,7 +138,7 @@ class Machine:
         self.seconds, self.waits, self.room = seconds, waits, room
         self.wall = self.own = 0.0
         clocks = SimpleNamespace(perf_counter=lambda: self.wall, thread_time=lambda: self.own)
-        monkeypatch.setattr(pace, "time", clocks)
+        monkeypatch.setattr(time_slice, "time", clocks)
 
     def iterate(self, count):
         count = min(count, self.room)

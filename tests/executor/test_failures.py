@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor import plan
+from flowrt.executor.plan import plan
 
 WAYS = ("inline", "threaded", "seeded")
 

@@ -9,10 +9,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.device.host_pool import num_threads, set_num_threads
-from flowrt.executor import loop_layout, tiers
-from flowrt.executor.loop_layout import coalesced
+from flowrt.device.llvm import host_jit
+from flowrt.device.llvm.host_pool import num_threads, set_num_threads
+from flowrt.executor.kernels import loop_layout
+from flowrt.executor.kernels.loop_layout import coalesced
+from flowrt.executor.plan import tiers
 from tests.executor.fused_sessions import both, fused_of
 from tests.executor.random_programs import RandomProgram, assert_same
 
@@ -103,7 +104,7 @@ def test_softmax_of_all_shapes_and_values(monkeypatch, shape):
 
 
 def test_a_bad_label_is_the_kernels_error(monkeypatch):
-    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected class numbers in \[0, 5\); got 7"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"expected a class number in \[0, 5\); got 7"):
         both(monkeypatch, mlp, {"x": np.ones((16, 20)), "y": np.full(16, 7)})
     monkeypatch.setenv("FLOWRT_JIT", "eager")
     fetches, feed = mlp()
@@ -267,7 +268,7 @@ def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
 
         tiers.compile_beside(run, nodes)
 
-    monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", compile_beside)
+    monkeypatch.setattr("flowrt.executor.session.local_runtime.compile_beside", compile_beside)
     x = tf.placeholder(tf.float32, [8])
     y = tf.exp(x) * 2.0 + 1.0
     with tf.Session() as session:
@@ -295,7 +296,9 @@ def test_a_compilation_that_fails_leaves_the_kernels_at_work(monkeypatch, caplog
 
 def test_off_is_off(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr("flowrt.executor.local_runtime.compile_beside", lambda *_: pytest.fail("compiles"))
+    monkeypatch.setattr(
+        "flowrt.executor.session.local_runtime.compile_beside", lambda *_: pytest.fail("compiles")
+    )
     x = tf.placeholder(tf.float32, [8])
     with tf.Session() as session:
         for _ in range(5):

@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import loop_layout
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels import loop_layout
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.fuse import MIN_ALONE
+from flowrt.graph.passes.fusion.fuse import MIN_ALONE
 from tests.executor.fused_sessions import both, fused_of, plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))

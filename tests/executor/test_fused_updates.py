@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.device.call_sequence import in_sequence
-from flowrt.executor import loop_layout, update_kernel
-from flowrt.executor.tiers import RUNS_BEFORE_COMPILING
-from flowrt.executor.update_kernel import LateArray, Updates, update_of
+from flowrt.device.llvm import host_jit
+from flowrt.device.llvm.call_sequence import in_sequence
+from flowrt.executor.kernels import loop_layout, update_kernel
+from flowrt.executor.kernels.update_kernel import LateArray, Updates, update_of
+from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import op_def
-from flowrt.graph.resources import VariableResource
+from flowrt.graph.resources.variables import VariableResource
 from tests.executor.fused_sessions import plans_of, wait_for_loops
 from tests.graph.test_loop_rules import EXTREMES
 

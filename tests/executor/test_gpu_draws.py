@@ -7,7 +7,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.graph.op_def import Effect, registered_ops
-from flowrt.graph.passes.place import supports
+from flowrt.graph.passes.placement.place import supports
 from tests.executor.test_remote_device import config, plug_in
 from tests.graph.test_all_ops import build, cases, feeds_of, flat_inputs
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor.feeds import FEED_COUNTS, MIN_COUNTED
+from flowrt.executor.ends.feeds import FEED_COUNTS, MIN_COUNTED
 from tests.device.pretend_arrays import ON_GPU
 from tests.executor.test_remote_device import config, machine, plug_in  # noqa: F401 (a fixture)
 
@@ -300,7 +300,7 @@ def test_shapes_are_held_as_for_other_feeds(machine, kind):  # noqa: F811
     x, twice = doubled(3)
     with tf.Session(config=config()) as session:
         with pytest.raises(
-            tf.errors.InvalidArgumentError, match=r"expected a value of shape \[3\]; got .*\[2\]"
+            tf.errors.InvalidArgumentError, match=r"expected float32 of shape \[3\]; got .*\[2\]"
         ):
             session.run(twice, {x: kind(machine, np.zeros(2, np.float32))})
         assert session.run(twice, {x: np.ones(3)}).eval().tolist() == [2.0] * 3

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 
 import flowrt as tf
-from flowrt.device.cuda import CudaExecutor
-from flowrt.device.cuda_loops import LOOP, SUMS, THREADS
+from flowrt.device.cuda.cuda import CudaExecutor
+from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS
 from tests.device.test_cuda_loops import all_functions, check, random, softmax
 from tests.device.test_llvm_loops import programs
 from tests.executor.fused_sessions import fused_of, plans_of

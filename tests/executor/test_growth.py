@@ -9,17 +9,18 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import bind, growth
-from flowrt.executor.tiers import RUNS_BEFORE_COMPILING, compile_beside
-from flowrt.graph.evaluate import evaluate
-from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.prune import extract
-from tests.executor.fused_sessions import plans_of
+from flowrt.device.llvm import host_jit
+from flowrt.executor.bind import bind, extend_program
+from flowrt.executor.plan.tiers import RUNS_BEFORE_COMPILING, compile_beside
+from flowrt.graph.evaluate import evaluate, evaluate_node
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.prune import extract
+from tests.executor.fused_sessions import plans_of, wait_for_loops
 from tests.executor.random_programs import RandomProgram
 
-PROGRAMS = 40
+PROGRAMS, MANY_PROGRAMS = 40, 2000
 STEPS = 14
 
 
@@ -44,7 +45,7 @@ def laid(monkeypatch: pytest.MonkeyPatch) -> Laid:
         return whole(subgraph, *rest)
 
     monkeypatch.setattr(bind, "assign_places", whole)
-    monkeypatch.setattr(growth, "assign_places", more)
+    monkeypatch.setattr(extend_program, "assign_places", more)
     return found
 
 
@@ -52,30 +53,93 @@ def laid(monkeypatch: pytest.MonkeyPatch) -> Laid:
 
 
 class Growing(RandomProgram):
-    """A random program whose graph and fetches change from step to step."""
+    """A random program whose graph and fetches change from step to step. Little of it is fetched, so that
+    most of its memory is used again.
+    """
 
     def __init__(self, seed: int) -> None:
-        super().__init__(seed, calls=40)
+        super().__init__(seed, calls=30)
         self._resources: dict[str, Any] = {}
-        self._asked = [(list(self.fetches), self.targets)]
+        few = int(self.rng.integers(1, 4))
+        self._asked = [(self.fetches[:few], self.targets)]
 
     def next_step(self) -> tuple[list[Any], list[Any], dict[Any, Any]]:
         """Fetches, targets and feeds: an earlier step's again, or with a few fetches more and less."""
         fetches, targets = self._choose(self._asked) if self.rng.random() < 0.5 else self._asked[-1]
         if self.rng.random() < 0.8:
             with self.graph.as_default():
-                calls = self.rng.choice([self.binary, self.unary, self.reshape, self.product], 2)
+                calls = self.rng.choice([self.binary, self.unary, self.reshape, self.product, self.view], 2)
                 self.tensors += [call() for call in calls]
             fetches = [f for f in fetches if self.rng.random() < 0.85]
             fetches += [self._pick() for _ in range(int(self.rng.integers(3)))]
             self._asked.append((fetches, targets))
         return fetches, targets, self._feed()
 
+    # --- calls
+
+    def gathered(self) -> Any:
+        """Four rows of a variable, by a gather or a sparse read."""
+        variable, ids = self._rows(4)
+        return tf.gather(variable, ids) if self.rng.random() < 0.5 else variable.sparse_read(ids)
+
+    def scattered(self) -> Any:
+        variable, ids = self._rows(2)
+        rows = tf.constant(self._array((2, *variable.shape.as_list()[1:])))
+        update = variable.scatter_add if self.rng.random() < 0.5 else variable.scatter_update
+        return update(tf.IndexedSlices(rows, ids))
+
+    def _rows(self, count: int) -> tuple[Any, Any]:
+        variable = self._choose(self.variables)
+        ids = self.rng.choice(int(variable.shape[0]), count, replace=count > int(variable.shape[0]))
+        return variable, tf.constant(ids.astype(np.int32))
+
+    def looped(self) -> Any:
+        """Three iterations on a tensor, which read a variable that the last of them may write."""
+        variable = self._choose(self.variables)
+        shape = tuple(variable.shape.as_list())
+        writes = self.rng.random() < 0.5
+
+        def body(i: Any, x: Any) -> Any:
+            x = tf.clip_by_value(x + variable, -8.0, 8.0)
+            return i + 1, variable.assign(x) if writes else x
+
+        return tf.while_loop(lambda i, x: i < 3, body, [0, self._pick(shape)])[1]
+
+    def view(self) -> Any:
+        x = self._pick((4, 4))
+        return self._choose((tf.transpose(x), tf.reshape(x, [4, 4]), x[1:4], x[:, 1:]))
+
+    kinds = (*RandomProgram.kinds, *[gathered] * 4, *[scattered] * 2, looped, *[view] * 3)
+
+    # --- the reference
+
     def evaluate(self, fetches: list[Any], targets: list[Any], feed: dict[Any, Any]) -> list[Any]:
         shapes = {tensor: np.shape(value) for tensor, value in feed.items()}
         subgraph = order_effects(extract(self.graph, fetches, targets, shapes))
-        values = evaluate(subgraph, {t.op.name: value for t, value in feed.items()}, self._state)
-        return [np.array(value) for value in values]
+        fed = {tensor.op.name: np.asarray(value) for tensor, value in feed.items()}
+        return [np.array(value) for value in self._interpret(subgraph, fed)]
+
+    def _interpret(self, subgraph: Subgraph, feeds: dict[str, Any]) -> list[Any]:
+        """Like `evaluate`, with loops."""
+        values: dict[Ref, Any] = {(name, 0): value for name, value in feeds.items()}
+        for node in subgraph:
+            if node.name in feeds:
+                continue
+            inputs = [values[ref] for ref in node.inputs]
+            outputs = self._iterated(node, inputs) if node.op.name == "While" else self._once(node, inputs)
+            values |= {(node.name, index): value for index, value in enumerate(outputs)}
+        return [values[ref] for ref in subgraph.fetches]
+
+    def _iterated(self, node: Node, values: list[Any]) -> list[Any]:
+        condition, body = node.attrs["cond"], node.attrs["body"]
+        while self._interpret(condition, dict(zip(condition.feeds, values, strict=True)))[0]:
+            values = self._interpret(body, dict(zip(body.feeds, values, strict=True)))
+        return values
+
+    def _once(self, node: Node, inputs: list[Any]) -> list[Any]:
+        outputs = evaluate_node(node, inputs, None if node.op.state is None else self._state(node))
+        is_live = node.op.effect is Effect.READ  # the variable's own memory, which a later node may change
+        return [np.array(value) for value in outputs] if is_live else outputs
 
     def initialize(self) -> None:
         evaluate(order_effects(extract(self.graph, [], [self.initializer], {})), {}, self._state)
@@ -87,22 +151,41 @@ class Growing(RandomProgram):
         return self._resources[node.name]
 
 
+def check_growing(seed: int) -> None:
+    """Each step of a random program gives what the reference interpreter gives. Compiled in the background,
+    its loops are there from some step on.
+    """
+    program = Growing(seed)
+    program.initialize()
+    ready = int(program.rng.integers(STEPS))
+    with tf.Session(graph=program.graph) as session:
+        session.run(program.initializer)
+        for step in range(STEPS):
+            fetches, targets, feed = program.next_step()
+            expected = program.evaluate(fetches, targets, feed)
+            found, _ = session.run((fetches, targets), feed)
+            assert len(found) == len(expected)
+            for value, right in zip(found, expected, strict=True):
+                np.testing.assert_array_equal(value, right, err_msg=f"seed {seed}, step {step}")
+                if isinstance(value, np.ndarray):
+                    value[...] = -77
+            if step == ready:
+                wait_for_loops()
+
+
 def test_random_programs_that_grow_give_what_the_reference_interpreter_gives(laid):
     for seed in range(PROGRAMS):
-        program = Growing(seed)
-        program.initialize()
-        with tf.Session(graph=program.graph) as session:
-            session.run(program.initializer)
-            for step in range(STEPS):
-                fetches, targets, feed = program.next_step()
-                expected = program.evaluate(fetches, targets, feed)
-                found, _ = session.run((fetches, targets), feed)
-                assert len(found) == len(expected)
-                for value, right in zip(found, expected, strict=True):
-                    np.testing.assert_array_equal(value, right, err_msg=f"{seed} {step}")
-                    if isinstance(value, np.ndarray):
-                        value[...] = -77
+        check_growing(seed)
     assert laid.num_grown > PROGRAMS
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(0)
+@pytest.mark.parametrize("mode", ["off", "eager", "background"])
+def test_many_random_programs_grow_in_each_mode_of_compiled_loops(monkeypatch, mode):
+    monkeypatch.setenv("FLOWRT_JIT", mode)
+    for seed in range(MANY_PROGRAMS):
+        check_growing(seed)
 
 
 # --- what is visited
@@ -320,6 +403,25 @@ def test_a_plan_with_compiled_loops_grows_too(laid, monkeypatch):
         assert plans_of(session)[-1].has_loops
         assert laid == [3]
         session.run([y, lanes[4]], feed)  # inside of a group
+
+
+@pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
+def test_a_tensor_of_a_group_is_found_by_its_own_name(laid, monkeypatch):
+    """A group has the name of its last member, and outputs in the order of its members."""
+    monkeypatch.setenv("FLOWRT_JIT", "background")
+    x = tf.placeholder(tf.float32, [4])
+    first = x * 3.0
+    last = first - x
+    feed = {x: np.float32([1, 2, 3, 4])}
+    with tf.Session() as session:
+        for _ in range(RUNS_BEFORE_COMPILING):
+            session.run([last, first], feed)
+        wait_for_loops()
+        session.run([last, first], feed)
+        laid.num_grown = 0
+        np.testing.assert_array_equal(session.run(last, feed), [2, 4, 6, 8])
+        np.testing.assert_array_equal(session.run([first, x], feed)[0], [3, 6, 9, 12])
+    assert laid.num_grown > 0
 
 
 # --- what does not grow

@@ -8,13 +8,16 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit, onednn
-from flowrt.executor import bind, host_kernels
-from flowrt.executor.host_kernels import LOOP_KERNELS, PRODUCTS, host_kernel
-from flowrt.executor.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.device.llvm import host_jit
+from flowrt.device.onednn import onednn
+from flowrt.executor.bind import bind
+from flowrt.executor.kernels import host_kernels
+from flowrt.executor.kernels.host_kernels import LOOP_KERNELS, PRODUCTS, host_kernel
+from flowrt.executor.kernels.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import registered_ops
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.ops.nn.pooling import max_pool_op
+from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import Shape
 
 
@@ -79,15 +82,15 @@ def node_of(name: str, shape: Shape = (None, None)) -> Node:
     return Node(name, registered_ops()[name], (), (), {}, "", None, outputs)
 
 
-@pytest.mark.parametrize("name", sorted({*ONEDNN_KERNELS, *LOOP_KERNELS}))
+@pytest.mark.parametrize("name", sorted(op.name for op in {*ONEDNN_KERNELS, *LOOP_KERNELS}))
 def test_without_their_library_operations_have_their_own(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "is_available", lambda: False)
     assert host_kernel(NO_SUBGRAPH, node_of(name), has_loops=False) is None
     own = host_kernel(NO_SUBGRAPH, node_of(name), has_loops=True)
-    assert (own is not None) == (name in LOOP_KERNELS)
+    assert (own is not None) == (registered_ops()[name] in LOOP_KERNELS)
 
 
-@pytest.mark.parametrize("name", sorted(PRODUCTS))
+@pytest.mark.parametrize("name", sorted(op.name for op in PRODUCTS))
 def test_small_products_are_blass(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(onednn, "is_available", lambda: True)
     for cost, is_own in ((2.0 * MIN_PRODUCT, False), (2.1 * MIN_PRODUCT, True)):
@@ -111,7 +114,7 @@ def test_a_kernel_of_static_shapes_has_run_once_when_it_is_chosen(monkeypatch: p
     seen: list[Any] = []
     monkeypatch.setattr(onednn, "is_available", lambda: False)
     monkeypatch.setattr(
-        host_kernels, "LOOP_KERNELS", {"MaxPool": lambda op, xp, x, **attrs: seen.append(x.shape)}
+        host_kernels, "LOOP_KERNELS", {max_pool_op: lambda op, xp, x, **attrs: seen.append(x.shape)}
     )
     x = tf.placeholder(tf.float32, [2, 6, 6, 3])
     y = tf.nn.max_pool(x, [1, 2, 2, 1], [1, 2, 2, 1], "VALID")

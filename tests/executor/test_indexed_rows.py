@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.graph.ops import stacked_lists
-from flowrt.graph.ops import tensor_lists as lists
-from flowrt.graph.tensor_list import TensorList
+from flowrt.device.llvm import host_jit
+from flowrt.graph.ops.lists import stacked_lists
+from flowrt.graph.ops.lists import tensor_lists as lists
+from flowrt.graph.resources.tensor_list import TensorList
 from tests.executor.test_compiled_body import loops_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor.update_kernel import LateArray, Updates, update_of
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels.update_kernel import LateArray, Updates, update_of
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, op_def
-from flowrt.graph.resources import VariableResource
+from flowrt.graph.resources.variables import VariableResource
 from tests.distribute.strategies.cpus import initialized, mirrored, numbered
 from tests.executor.fused_sessions import plans_of
 

@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import tiers
-from flowrt.executor.fused_program import fused_program
-from flowrt.graph.passes import loop_budget
-from flowrt.graph.passes.loop_budget import LOOP_S, MEMBER_S
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels.fused_program import fused_program
+from flowrt.executor.plan import tiers
+from flowrt.graph.passes.fusion import loop_budget
+from flowrt.graph.passes.fusion.loop_budget import LOOP_S, MEMBER_S
 from tests.executor.fused_sessions import WAIT_S, fused_of, plans_of, wait_for_loops
 from tests.executor.test_compiled_results import RandomFloats, check_random_graph
 from tests.executor.test_fused_groups import kernels_of

@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.device.call_sequence import in_sequence
-from flowrt.executor.arguments import Operand
-from flowrt.executor.copies import copy_call
-from flowrt.executor.relocation import Relocation
+from flowrt.device.llvm import host_jit
+from flowrt.device.llvm.call_sequence import in_sequence
+from flowrt.executor.kernels.copy_kernels import copy_call
+from flowrt.executor.lists.relocation import Relocation
+from flowrt.executor.program.arguments import Operand
 from flowrt.graph.node import TensorSpec
 from tests.executor.fused_sessions import plans_of
 from tests.executor.test_compiled_body import loops_of

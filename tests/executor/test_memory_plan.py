@@ -15,9 +15,10 @@ import flowrt as tf
 from benchmarks.allocator import MAX_RATIO
 from benchmarks.devices import MAX_PLAN_RATIO, measure, measure_unplanned
 from benchmarks.nets import NETS, digits_cnn
-from flowrt.executor import memory_plan, streams
-from flowrt.executor.memory_plan import GRAIN, ArenaPlanner
-from flowrt.executor.places import Storage, nbytes_of
+from flowrt.executor.analysis import streams
+from flowrt.executor.buffers import memory_plan
+from flowrt.executor.buffers.buffer_assignment import Storage, nbytes_of
+from flowrt.executor.buffers.memory_plan import GRAIN, ArenaPlanner
 from flowrt.graph.op_def import Effect
 from tests.executor.random_programs import RandomProgram
 

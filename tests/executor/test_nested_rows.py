@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import bind_control, list_rows, nested_lists
-from flowrt.executor.list_rows import FIRST_ROWS
-from flowrt.executor.nested_rows import FlatLists
-from flowrt.graph.ops import stacked_lists
-from flowrt.graph.ops import tensor_lists as lists
-from flowrt.graph.tensor_list import ListSpec, TensorList
+from flowrt.device.llvm import host_jit
+from flowrt.executor.bind import bind_control
+from flowrt.executor.lists import list_rows, nested_lists
+from flowrt.executor.lists.list_rows import FIRST_ROWS
+from flowrt.executor.lists.nested_rows import FlatLists
+from flowrt.graph.ops.lists import stacked_lists
+from flowrt.graph.ops.lists import tensor_lists as lists
+from flowrt.graph.resources.tensor_list import ListSpec, TensorList
 from tests.executor.random_nests import RandomNest
 from tests.executor.test_nests import assert_same, controls_in, counted, pausing_after, run
 

@@ -12,10 +12,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor import bind_control, compiled_body, pace
-from flowrt.executor.iterated_program import iterated_program
-from flowrt.executor.pace import Pace
+from flowrt.device.llvm import host_jit
+from flowrt.executor.bind import bind_control
+from flowrt.executor.kernels.iterated_program import iterated_program
+from flowrt.executor.lists import compiled_body
+from flowrt.executor.program import time_slice
+from flowrt.executor.program.time_slice import Pace
 from tests.executor.fused_sessions import plans_of
 from tests.executor.random_nests import RandomNest
 
@@ -55,8 +57,8 @@ def pausing_after(patch, iterations):
     """Have machine code make so many iterations between two pauses."""
     patch.setattr(bind_control, "FIRST_ITERATIONS", iterations)
     patch.setattr(compiled_body, "FIRST_NS", 1e-9 if iterations == 1 else 1e5)
-    patch.setattr(pace, "MAX_ITERATIONS", iterations)
-    patch.setattr(pace, "LONG_S", 1e9)
+    patch.setattr(time_slice, "MAX_ITERATIONS", iterations)
+    patch.setattr(time_slice, "LONG_S", 1e9)
 
 
 def assert_same(found, expected):

@@ -9,7 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor import trip_counts
+from flowrt.executor.analysis import trip_counts
 
 NULL = "/device:NULL:0"
 

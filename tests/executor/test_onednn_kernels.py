@@ -13,14 +13,14 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from flowrt.device import onednn, primitives
-from flowrt.device.onednn_blas import multiply
+from flowrt.device.onednn import onednn, primitives
+from flowrt.device.onednn.onednn_blas import multiply
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor import onednn_kernels
-from flowrt.executor.onednn_kernels import MAX_UNPACKED, MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.executor.kernels import onednn_kernels
+from flowrt.executor.kernels.onednn_kernels import MAX_UNPACKED, MIN_PRODUCT, ONEDNN_KERNELS
 from flowrt.graph.evaluate import kernel_arguments
 from flowrt.graph.op_def import OpDef, registered_ops
-from flowrt.graph.ops.windows import join_layout
+from flowrt.graph.ops.nn.windows import join_layout
 from tests.executor.float_sums import check_sums, laid_out
 
 pytestmark = pytest.mark.skipif(not onednn.is_available(), reason=str(onednn.why_unavailable()))
@@ -34,19 +34,19 @@ def attributes(op: OpDef, given: Any) -> dict[str, Any]:
 
 
 def own(op: OpDef, *arguments: Any, **attrs: Any) -> Array:
-    result: Array = ONEDNN_KERNELS[op.name](op, np, *arguments, **attrs)
+    result: Array = ONEDNN_KERNELS[op](op, np, *arguments, **attrs)
     return result
 
 
 def check(op: OpDef, *arguments: Any, **attrs: Any) -> None:
-    check_sums(ONEDNN_KERNELS[op.name], op, *arguments, **attrs)
+    check_sums(ONEDNN_KERNELS[op], op, *arguments, **attrs)
 
 
 def samples() -> list[Any]:
     return [
-        pytest.param(registered_ops()[name], sample, id=f"{name}-{position}")
-        for name in ONEDNN_KERNELS
-        for position, sample in enumerate(registered_ops()[name].samples(np.random.default_rng(0)))
+        pytest.param(op, sample, id=f"{op.name}-{position}")
+        for op in ONEDNN_KERNELS
+        for position, sample in enumerate(op.samples(np.random.default_rng(0)))
     ]
 
 
@@ -158,7 +158,10 @@ def test_arguments_that_do_not_fit_raise_what_the_operation_raises() -> None:
         ("DepthwiseConv2dNative", (x[..., :3], filter)),
     ]
     for name, arguments in calls:
-        for kernel in (ops[name].kernel, lambda *a, name=name, **k: ONEDNN_KERNELS[name](ops[name], *a, **k)):
+        for kernel in (
+            ops[name].kernel,
+            lambda *a, name=name, **k: ONEDNN_KERNELS[ops[name]](ops[name], *a, **k),
+        ):
             with pytest.raises(InvalidArgumentError):
                 kernel(np, *arguments, **PLAIN)
 

@@ -16,16 +16,17 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import cuda, local_devices
+from flowrt.device import local_devices
 from flowrt.device.bfc import round_up
-from flowrt.device.cuda import GpuDescription
+from flowrt.device.cuda import cuda
+from flowrt.device.cuda.cuda import GpuDescription
 from flowrt.device.device import MIN_POOLED
-from flowrt.device.host import HostExecutor
+from flowrt.device.host.host import HostExecutor
 from flowrt.device.local_devices import TEMPORARY
 from flowrt.device.memory_pool import _size
 from flowrt.device.transfer import TransferManager
-from flowrt.executor import plan as plan_module
-from flowrt.executor import session as session_module
+from flowrt.executor.plan import plan as plan_module
+from flowrt.executor.session import session as session_module
 from tests.device.pretend_cupy import Cupy
 
 MIB = 1 << 20

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.partial_step import PartialStep, begin_partial_step
+from flowrt.executor.partial.partial_step import PartialStep, begin_partial_step
 from flowrt.graph.node import Ref
-from flowrt.graph.passes.prune import extract_nodes, feed_of
+from flowrt.graph.passes.prepare.prune import extract_nodes, feed_of
 
 
 @st.composite

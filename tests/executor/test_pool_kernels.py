@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor import pool_kernels
-from flowrt.executor.pool_kernels import MAX_TAPS, POOL_KERNELS
+from flowrt.executor.kernels import pool_kernels
+from flowrt.executor.kernels.pool_kernels import MAX_TAPS, POOL_KERNELS
 from flowrt.graph.op_def import OpDef, registered_ops
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -23,11 +23,11 @@ Array = np.ndarray[Any, Any]
 
 def check(op: OpDef, *arrays: Array, **attrs: Any) -> Array:
     expected = op.kernel(np, *arrays, **attrs)
-    result = POOL_KERNELS[op.name](op, np, *arrays, **attrs)
+    result = POOL_KERNELS[op](op, np, *arrays, **attrs)
     assert result.dtype == expected.dtype
     assert np.array_equal(result, expected, equal_nan=expected.dtype.kind == "f")
     out = np.full_like(expected, 7)
-    assert POOL_KERNELS[op.name](op, np, *arrays, out=out, **attrs) is out
+    assert POOL_KERNELS[op](op, np, *arrays, out=out, **attrs) is out
     assert np.array_equal(out, expected, equal_nan=expected.dtype.kind == "f")
     return np.asarray(result)
 
@@ -41,9 +41,9 @@ def check_both(x: Array, dims: str, attrs: dict[str, Any], seed: int) -> None:
 
 
 SAMPLES = [
-    pytest.param(registered_ops()[name], sample, dtype, id=f"{name}-{position}-{dtype}")
-    for name in POOL_KERNELS
-    for position, sample in enumerate(registered_ops()[name].samples(np.random.default_rng(0)))
+    pytest.param(op, sample, dtype, id=f"{op.name}-{position}-{dtype}")
+    for op in POOL_KERNELS
+    for position, sample in enumerate(op.samples(np.random.default_rng(0)))
     for dtype in ("float32", "float64", "float16")
 ]
 
@@ -102,7 +102,9 @@ def test_large_images_are_the_loops(size: int, stride: int, padding: str) -> Non
     ops = registered_ops()
     y = ops["MaxPool"].kernel(np, x, **attrs)
     expected = ops["MaxPoolGrad"].kernel(np, x, y, y, **attrs)
-    max_pool, max_pool_grad = (partial(POOL_KERNELS[name], None, np) for name in ("MaxPool", "MaxPoolGrad"))
+    max_pool, max_pool_grad = (
+        partial(POOL_KERNELS[ops[name]], None, np) for name in ("MaxPool", "MaxPoolGrad")
+    )
     assert np.array_equal(max_pool(x, **attrs), y)
     assert np.array_equal(max_pool_grad(x, y, y, **attrs), expected)
 
@@ -155,4 +157,4 @@ def test_a_gradient_of_another_shape_is_refused() -> None:
     op = registered_ops()["MaxPoolGrad"]
     attrs = dict(ksize=(1, 2, 2, 1), strides=(1, 2, 2, 1), padding="VALID")
     with pytest.raises(InvalidArgumentError, match="gradient of shape"):
-        POOL_KERNELS["MaxPoolGrad"](op, np, x, x[:, :2, :2], x, **attrs)
+        POOL_KERNELS[op](op, np, x, x[:, :2, :2], x, **attrs)

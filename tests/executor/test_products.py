@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from flowrt.graph.op_def import registered_ops
 from tests.executor.test_program import bind, lines
 

@@ -8,11 +8,11 @@ import numpy as np
 
 import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
-from flowrt.executor.bind import Binder, compile_partition
-from flowrt.executor.compile_step import compile_step
-from flowrt.executor.plan import raise_error
-from flowrt.executor.program import MAX_STRETCH, side_by_side
-from flowrt.executor.streams import one_stream
+from flowrt.executor.analysis.streams import one_stream
+from flowrt.executor.bind.bind import Binder, compile_partition
+from flowrt.executor.lower.compile_step import compile_step
+from flowrt.executor.plan.plan import raise_error
+from flowrt.executor.program.program import MAX_STRETCH, side_by_side
 from flowrt.rendezvous import InlineRendezvous
 
 

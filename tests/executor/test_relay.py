@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError
-from flowrt.executor.control import PAUSE
-from flowrt.executor.relay import Relay
-from flowrt.executor.runner import StepControl
+from flowrt.executor.program.continuation import Relay
+from flowrt.executor.program.control_flow import PAUSE
+from flowrt.executor.program.runner import StepControl
 from flowrt.rendezvous import LocalRendezvous
 
 SOON_S = 60.0

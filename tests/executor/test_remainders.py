@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from flowrt.errors import InvalidArgumentError
-from flowrt.executor.iterated_program import iterated_program
+from flowrt.executor.kernels.iterated_program import iterated_program
 from tests.executor.test_nests import check, counted
 from tests.executor.test_scalar_branches import both, repeated
 from tests.graph.test_loop_rules import EXTREMES

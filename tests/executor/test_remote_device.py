@@ -11,11 +11,12 @@ import pytest
 
 import flowrt as tf
 from flowrt import dtypes
-from flowrt.device import cuda, cuda_blas, local_devices
-from flowrt.device.cuda import GpuDescription
+from flowrt.device import local_devices
+from flowrt.device.cuda import cuda, cuda_blas
+from flowrt.device.cuda.cuda import GpuDescription
 from flowrt.device.stream_executor import EventStatus
-from flowrt.executor import session as session_module
-from flowrt.executor import streams as schedule
+from flowrt.executor.analysis import streams as schedule
+from flowrt.executor.session import session as session_module
 from flowrt.graph.op_def import op_def
 from tests.device.pretend_cupy import ILLEGAL_ADDRESS, Cupy
 

@@ -10,11 +10,12 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import cuda, memory_pool, transfer
+from flowrt.device import memory_pool, transfer
+from flowrt.device.cuda import cuda
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.memory_pool import MemoryPool, Owner
-from flowrt.executor import session as session_module
-from flowrt.executor import streams as schedule
+from flowrt.executor.analysis import streams as schedule
+from flowrt.executor.session import session as session_module
 from tests.device import pretend_cupy
 from tests.executor.random_programs import RandomProgram, assert_same
 from tests.executor.sleeping import sleep_op

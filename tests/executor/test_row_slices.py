@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from tests.executor.fused_sessions import both, in_all_modes
 from tests.executor.test_compiled_body import loops_of
 

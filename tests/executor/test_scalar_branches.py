@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.executor.iterated_program import MAX_NODES, is_scalar_loop, iterated_program
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels.iterated_program import MAX_NODES, is_scalar_loop, iterated_program
 from tests.executor.fused_sessions import plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))

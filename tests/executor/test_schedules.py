@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor import plan
-from flowrt.executor.runner import StepControl, run_inline, run_seeded
+from flowrt.executor.plan import plan
+from flowrt.executor.program.runner import StepControl, run_inline, run_seeded
 from flowrt.rendezvous import InlineRendezvous
 from tests.executor.random_programs import RandomProgram, assert_same
 

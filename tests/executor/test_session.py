@@ -230,7 +230,7 @@ def test_all_variables_are_initialised_in_whatever_order_they_need():
 @pytest.mark.parametrize("cost", [None, 0.0])
 def test_a_trace_has_every_operation_of_every_device(cost, monkeypatch):
     if cost is not None:
-        monkeypatch.setattr("flowrt.executor.plan.THREADED_COST", cost)
+        monkeypatch.setattr("flowrt.executor.plan.plan.THREADED_COST", cost)
     x = tf.placeholder(tf.float32, [2, 3], name="x")
     with tf.device("/cpu:0"):
         y = tf.exp(x, name="first")

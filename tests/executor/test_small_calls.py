@@ -8,11 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.device import host_jit
-from flowrt.device.call_sequence import in_sequence, is_compiled, joined
-from flowrt.executor import small_calls
-from flowrt.executor.arguments import Later
-from flowrt.executor.small_calls import MAX_SMALL, small_call
+from flowrt.device.llvm import host_jit
+from flowrt.device.llvm.call_sequence import in_sequence, is_compiled, joined
+from flowrt.executor.kernels import small_calls
+from flowrt.executor.kernels.small_calls import MAX_SMALL, small_call
+from flowrt.executor.program.arguments import Later
 from flowrt.graph.op_def import op_def
 from tests.executor.fused_sessions import plans_of
 

@@ -8,11 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.executor import streams
-from flowrt.executor.streams import by_rank, schedule_streams
+from flowrt.executor.analysis import streams
+from flowrt.executor.analysis.streams import by_rank, schedule_streams
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.prune import extract
 from tests.executor.random_programs import RandomProgram, assert_same
 from tests.executor.sleeping import meet_op, sleep_op
 

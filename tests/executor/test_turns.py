@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor.instance import Instance
+from flowrt.executor.plan.instance import Instance
 from tests.executor.fused_sessions import plans_of
 from tests.executor.random_programs import RandomProgram, assert_same
 
@@ -29,7 +29,7 @@ def straight(session):
 @pytest.fixture
 def by_turns(monkeypatch):
     """Nothing is laid end to end."""
-    monkeypatch.setattr("flowrt.executor.plan.laid_end_to_end", lambda programs: None)
+    monkeypatch.setattr("flowrt.executor.plan.plan.laid_end_to_end", lambda programs: None)
 
 
 @pytest.fixture

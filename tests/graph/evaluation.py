@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.evaluate import evaluate
-from flowrt.graph.graph import Tensor
 from flowrt.graph.node import Node, Subgraph
 
 

@@ -9,8 +9,8 @@ from typing import Any, TypeAlias
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import get_default_graph
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.op_def import op_def
 
 Program: TypeAlias = Any

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.graph.forward_mode import ForwardSweep
+from flowrt.graph.derivatives import gradients
+from flowrt.graph.derivatives.forward_mode import ForwardSweep
 from flowrt.graph.op_def import op_def
 from tests.graph.random_graphs import RandomGraph
 
@@ -97,10 +98,8 @@ def test_the_tangent_graph_grows_linearly_with_depth():
 def test_rules_by_transposition_look_at_their_operation_only(monkeypatch):
     """Otherwise a sweep over n of them looks at n² operations."""
     looked_at = []
-    original = tf.graph.gradients.ancestors
-    monkeypatch.setattr(
-        tf.graph.gradients, "ancestors", lambda *a: looked_at.append(found := original(*a)) or found
-    )
+    original = gradients.ancestors
+    monkeypatch.setattr(gradients, "ancestors", lambda *a: looked_at.append(found := original(*a)) or found)
     x = y = tf.placeholder(tf.float32, [])
     for _ in range(50):
         y = tf.maximum(y, 0.5 * y)

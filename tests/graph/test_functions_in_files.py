@@ -18,11 +18,11 @@ from flowrt.errors import (
     ResourceExhaustedError,
     UnimplementedError,
 )
-from flowrt.graph import import_nodes
 from flowrt.graph.effects import is_stateful
-from flowrt.graph.graph_def import VERSION
+from flowrt.graph.imports import import_nodes
+from flowrt.graph.messages.graph_def import VERSION
 from flowrt.graph.node import Subgraph
-from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from flowrt.graph.topology import sort_topologically
 from flowrt.protos import graph_pb2
 from tests.graph.nested_programs import PROGRAMS, called, graph_of

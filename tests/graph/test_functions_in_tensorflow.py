@@ -17,9 +17,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.graph.graph_def import WRITTEN_AS
+from flowrt.graph.messages.graph_def import WRITTEN_AS
 from flowrt.graph.op_def import registered_ops
-from flowrt.graph.output_names import output_names
 from tests.graph.nested_programs import CONSTRUCTS, STEPS, graph_of
 
 INTERPRETER = os.environ.get("FLOWRT_TENSORFLOW")
@@ -65,5 +64,6 @@ def test_values_and_gradients_are_tensorflows(folder: Path) -> None:
 
 def test_outputs_have_tensorflows_names(folder: Path) -> None:
     outputs = json.loads((folder / "outputs.json").read_text())
-    ours = {name: list(output_names(op)) for name, op in registered_ops().items() if name not in WRITTEN_AS}
+    ops = {name: op for name, op in registered_ops().items() if name not in WRITTEN_AS}
+    ours = {name: [output.name for output in op.outputs] for name, op in ops.items()}
     assert ours == {name: outputs[name] or found for name, found in ours.items()}

@@ -1,5 +1,5 @@
 """``out``: which kernels write into memory that they are given, of any layout, and of an input if the op is
-elementwise (rule 4 of `flowrt.executor.places`).
+elementwise (rule 4 of `flowrt.executor.buffers.buffer_assignment`).
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.dtypes import bfloat16
+from flowrt.graph.construction.graph import Graph
 from flowrt.graph.evaluate import kernel_arguments
-from flowrt.graph.graph import Graph
 from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, registered_ops
-from flowrt.graph.ops import all as all_ops  # noqa: F401  (defines every op)
-from flowrt.graph.ops.comparison import MIN_WORDS
+from flowrt.graph.ops.elementwise.comparison import MIN_WORDS
+from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
 from flowrt.graph.shapes import is_static
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import EXECUTOR_OPS, FUSED_OPS, build, feeds_of, flat_inputs

@@ -16,13 +16,13 @@ from hypothesis.extra import numpy as hnp
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, ResourceExhaustedError, UnimplementedError
-from flowrt.graph.graph import Graph
-from flowrt.graph.graph_def import VERSION, nodes_to_graph_def, subgraph_to_graph_def
-from flowrt.graph.import_graph_def import import_graph_def
+from flowrt.graph.construction.constant import placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.imports.import_graph_def import import_graph_def
+from flowrt.graph.messages.graph_def import VERSION, nodes_to_graph_def, subgraph_to_graph_def
+from flowrt.graph.messages.tensor_proto import decode_tensor, encode_tensor, is_splat
 from flowrt.graph.node import Subgraph
-from flowrt.graph.op_def import Effect, OpDef, Sample, op_def
-from flowrt.graph.ops.constant import placeholder
-from flowrt.graph.tensor_proto import decode_tensor, encode_tensor, is_splat
+from flowrt.graph.op_def import Effect, OpDef, Sample, op_def, parse_signature
 from flowrt.protos import graph_pb2
 from tests.graph.evaluation import values_of
 from tests.graph.test_all_ops import build, cases, feeds_of, flat_inputs
@@ -153,7 +153,7 @@ def test_every_op_comes_back_from_its_graph_def(op: OpDef, sample: Sample) -> No
 
 
 def test_importing_the_graph_modules_does_not_load_protobuf() -> None:
-    code = "import sys, flowrt.graph.import_graph_def; print('google.protobuf' in sys.modules)"
+    code = "import sys, flowrt.graph.imports.import_graph_def; print('google.protobuf' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", code], text=True, timeout=60) == "False\n"
 
 
@@ -261,3 +261,11 @@ def test_tensorflows_ways_of_writing_a_tensor_are_read(text: str, expected: np.n
 def test_a_malformed_tensor_is_refused(text: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         parse(text)
+
+
+def test_an_output_without_a_name_is_output_and_two_need_names() -> None:
+    inputs, outputs = parse_signature("x: T, axis: host int32 -> T", {"T": dtypes.FLOATING})
+    assert [a.name for a in inputs] == ["x", "axis"]
+    assert [a.name for a in outputs] == ["output"]
+    with pytest.raises(InvalidArgumentError, match=r"outputs of different names; got 'x: T -> T, T'"):
+        parse_signature("x: T -> T, T", {"T": dtypes.FLOATING})

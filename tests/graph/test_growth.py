@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.graph.growth import Growth, addition, growth
+from flowrt.graph.construction.graph_growth import Growth, addition, growth
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import subgraph_of
 
 

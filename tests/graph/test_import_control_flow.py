@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError
-from flowrt.graph.graph_def import VERSION
+from flowrt.graph.messages.graph_def import VERSION
 from flowrt.protos import graph_pb2
 
 FEEDS = (0.5, 1.5, 2.5)  # of x, as in the file that wrote the graphs

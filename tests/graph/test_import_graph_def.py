@@ -15,7 +15,7 @@ from google.protobuf.message import DecodeError
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt.errors import (
     DTypeError,
     FailedPreconditionError,
@@ -24,12 +24,12 @@ from flowrt.errors import (
     OpError,
     ResourceExhaustedError,
 )
-from flowrt.graph import read_graph_def as graph_def_module
-from flowrt.graph.graph import Graph
-from flowrt.graph.graph_def import VERSION
-from flowrt.graph.import_graph_def import import_graph_def
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.imports import read_graph_def as graph_def_module
+from flowrt.graph.imports.import_graph_def import import_graph_def
+from flowrt.graph.messages.graph_def import VERSION
 from flowrt.graph.op_def import op_def, registered_ops
-from flowrt.graph.ops.constant import constant, placeholder
 from flowrt.protos import graph_pb2
 from tests.graph.evaluation import value_of
 from tests.graph.test_all_ops import build, cases

@@ -15,23 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 
-from flowrt.device.loops import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Matrix, Store
+from flowrt.device.loops.loop_program import DTYPES, FUNCTIONS, LoopBuilder, LoopProgram, Matrix, Store
 from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.evaluate import kernel_arguments
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Loop,
-    LoopPattern,
-    OpDef,
-    attr_bool,
-    define_op,
-    op_def,
-    registered_ops,
-)
-from flowrt.graph.ops import all as all_ops  # noqa: F401  (defines every op)
-from flowrt.graph.resources import VariableResource
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, OpDef, attr_bool, define_op, op_def, registered_ops
+from flowrt.graph.op_facets import Loop, LoopPattern
+from flowrt.graph.ops.surface import all as all_ops  # noqa: F401  (defines every op)
+from flowrt.graph.resources.variables import VariableResource
 from tests.device.loop_reference import evaluate_loops
 
 FUNCTION_ULP = 4

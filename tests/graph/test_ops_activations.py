@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt.dtypes import FLOATING, DType
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, Tensor
-from flowrt.graph.ops.activations import (
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Tensor
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.nn.activations import (
     crelu,
     elu,
     gelu,
@@ -26,9 +27,8 @@ from flowrt.graph.ops.activations import (
     softsign,
     swish,
 )
-from flowrt.graph.ops.bias import bias_add, dropout, relu_layer, xw_plus_b
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.softmax import log_softmax, softmax
+from flowrt.graph.ops.nn.bias import bias_add, dropout, relu_layer, xw_plus_b
+from flowrt.graph.ops.nn.softmax import log_softmax, softmax
 from tests.graph.evaluation import value_of
 
 X = np.array([-1000.0, -20, -1, 0, 0.5, 7, 1000])

@@ -11,16 +11,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, Tensor, get_default_graph
-from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.ops import arithmetic as a
-from flowrt.graph.ops import bitwise, comparison, division
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.operators import overload_operators
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.elementwise import arithmetic as a
+from flowrt.graph.ops.elementwise import bitwise, comparison, division
+from flowrt.graph.ops.surface.operators import overload_operators
 from tests.graph.evaluation import value_of
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from flowrt.graph.op_def import registered_ops
-from flowrt.graph.ops import bias
+from flowrt.graph.ops.nn import bias
 
 
 def gradient(value: Any, data_format: str) -> Any:

@@ -9,15 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (an op of one module may use ops of later ones)
+import flowrt.graph.ops.surface.all  # noqa: F401  (an op of one module may use ops of later ones)
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, Tensor
-from flowrt.graph.indexed_slices import IndexedSlices
-from flowrt.graph.ops.arithmetic import add_v2, multiply
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.decompositions import (
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Tensor
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply
+from flowrt.graph.ops.linalg.decompositions import (
     cholesky,
     cholesky_solve,
     logdet,
@@ -26,12 +27,17 @@ from flowrt.graph.ops.decompositions import (
     matrix_triangular_solve,
     slogdet,
 )
-from flowrt.graph.ops.einsum import einsum, einsum_op
-from flowrt.graph.ops.linalg import batch_matmul, matmul, matmul_op, matvec, tensordot
-from flowrt.graph.ops.matrix_parts import diag, eye, matrix_diag_part, matrix_set_diag, trace
-from flowrt.graph.ops.norms import clip_by_average_norm, clip_by_global_norm, clip_by_norm, global_norm, norm
-from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.spectral import self_adjoint_eig, svd
+from flowrt.graph.ops.linalg.einsum import einsum, einsum_op
+from flowrt.graph.ops.linalg.matmul import batch_matmul, matmul, matmul_op, matvec, tensordot
+from flowrt.graph.ops.linalg.matrix_parts import diag, eye, matrix_diag_part, matrix_set_diag, trace
+from flowrt.graph.ops.linalg.spectral import self_adjoint_eig, svd
+from flowrt.graph.ops.nn.norms import (
+    clip_by_average_norm,
+    clip_by_global_norm,
+    clip_by_norm,
+    global_norm,
+    norm,
+)
 from tests.graph.evaluation import value_of
 
 rng = np.random.default_rng(0)
@@ -277,7 +283,7 @@ def test_einsum_refuses_sizes_that_differ_when_run(equation: str, a: Any, b: Any
 
 def test_einsum_imports_opt_einsum_only_when_it_has_a_choice() -> None:
     program = (
-        "import sys; from flowrt.graph.ops.einsum import einsum; einsum('ij,jk->ik', [[1.]], [[1.]]);"
+        "import sys; from flowrt.graph.ops.linalg.einsum import einsum; einsum('ij,jk->ik', [[1.]], [[1.]]);"
         "assert 'opt_einsum' not in sys.modules; einsum('i,i,i->', [1.], [1.], [1.]);"
         "assert 'opt_einsum' in sys.modules"
     )

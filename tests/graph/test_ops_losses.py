@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt.dtypes import FLOATING, DType
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.losses import (
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.nn.losses import (
     in_top_k,
     l2_loss,
     log_poisson_loss,
@@ -119,7 +119,7 @@ def test_a_label_out_of_range_is_an_error_that_names_it(label: int) -> None:
         labels = placeholder("int32", [None])
         loss = sparse_softmax_cross_entropy_with_logits(labels=labels, logits=constant(np.zeros((2, 3))))
         with pytest.raises(
-            InvalidArgumentError, match=rf"labels: expected class numbers in \[0, 3\); got {label}"
+            InvalidArgumentError, match=rf"labels\[1\]: expected a class number in \[0, 3\); got {label}"
         ):
             value_of(loss, {labels: [0, label]})
 

@@ -7,18 +7,20 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import mpmath
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.graph.ops import complex_parts, special
-from flowrt.graph.ops import math as m
-from flowrt.graph.ops.arithmetic import add_v2, multiply, subtract
-from flowrt.graph.ops.constant import constant, placeholder
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, get_default_graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.elementwise import complex_parts, special
+from flowrt.graph.ops.elementwise import math as m
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, power, subtract
 from tests.graph.evaluation import value_of
 
 EULER = 0.57721566490153286
@@ -92,6 +94,51 @@ def test_polygamma_has_its_known_values() -> None:
         assert value_of(special.polygamma(np.float64(3), np.float64(1))) == pytest.approx(
             math.pi**4 / 15, rel=1e-14
         )
+
+
+BELOW_POLES = np.concatenate(
+    [
+        -(10.0 ** -np.arange(1, 300, 7)),
+        *(sign * 10.0 ** -np.arange(3, 12) - k for k in (1, 2, 15) for sign in (-1, 1)),
+        np.random.default_rng(3).uniform(-30, 0, 200),
+    ]
+)
+"""Just below 0, on both sides of other poles, and anywhere."""
+
+
+@pytest.mark.parametrize(("dtype", "error"), [(np.float64, 2e-14), (np.float32, 2e-7)])
+@pytest.mark.parametrize("order", [None, 0, 1, 2, 3])
+def test_gamma_functions_of_negative_numbers(order: int | None, dtype: Any, error: float) -> None:
+    """lgamma, digamma and its derivatives, against 30 digits; errors are absolute below 1, for the roots."""
+    x = np.unique(BELOW_POLES[(dtype is np.float64) | (BELOW_POLES < -1e-9)].astype(dtype))
+    x = x[np.rint(x) != x]
+    if order:
+        x = x[np.abs(x - np.rint(x)) ** (order + 1) > np.finfo(dtype).tiny * 100]
+    with mpmath.workdps(30):
+        exact = [
+            float(mpmath.log(abs(mpmath.gamma(v))) if order is None else mpmath.polygamma(order, v))
+            for v in map(mpmath.mpf, x.tolist())
+        ]
+    with Graph():
+        fed = constant(x)
+        op = {None: special.lgamma, 0: special.digamma}.get(order)
+        found = value_of(op(fed) if op else special.polygamma(dtype(order), fed))
+    assert (np.abs(found - exact) <= error * np.maximum(1, np.abs(exact))).all()
+
+
+def test_the_gradient_of_digamma_below_zero() -> None:
+    x = np.array([-0.25, -1.5, -20.7])
+    with Graph():
+        fed = constant(x)
+        (found,) = gradients(special.digamma(fed), fed)
+        np.testing.assert_allclose(value_of(found), [float(mpmath.polygamma(1, v)) for v in x], rtol=1e-13)
+
+
+def test_polygamma_at_poles_and_of_no_whole_order() -> None:
+    with Graph():
+        at_poles = value_of(special.polygamma(np.float64(1), np.array([0.0, -1.0, -30.0])))
+        assert at_poles.tolist() == [math.inf] * 3
+        assert np.isnan(value_of(special.polygamma(np.float64(1.5), np.float64(-0.5))))
 
 
 def test_erfinv_inverts_erf_to_the_ends() -> None:
@@ -254,3 +301,39 @@ def test_derivatives_of_every_order_of_lgamma() -> None:
         for expected in (-EULER, math.pi**2 / 6, -2 * 1.2020569031595942):
             (y,) = gradients(y, x)
             assert value_of(y) == pytest.approx(expected, rel=1e-12)
+
+
+@pytest.mark.parametrize("jit", ["off", "eager"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_whole_and_half_powers_are_products_and_roots(dtype: Any, jit: str, monkeypatch: Any) -> None:
+    """Bit for bit, as the expressions that a reader would write for them."""
+    monkeypatch.setenv("FLOWRT_JIT", jit)
+    x = np.random.default_rng(0).uniform(0.1, 9, 1000).astype(dtype)
+    written = {
+        2: x * x,
+        3: x * x * x,
+        0.5: np.sqrt(x),
+        -0.5: 1 / np.sqrt(x),
+        -1: 1 / x,
+        -2: 1 / (x * x),
+        1: x,
+    }
+    with Graph(), Session() as session:
+        fed = placeholder(dtypes.as_dtype(dtype), [None])
+        got = session.run([fed**exponent for exponent in written], {fed: x})
+    for exponent, found in zip(written, got, strict=True):
+        np.testing.assert_array_equal(found, written[exponent], err_msg=str(exponent))
+
+
+def test_powers_of_integers_and_of_other_exponents_are_powers() -> None:
+    with Graph():
+        assert value_of(power(constant([3, -2]), 3)).tolist() == [27, -8]
+        assert value_of(power(constant([3, -2]), 2)).tolist() == [9, 4]
+        with pytest.raises(InvalidArgumentError):
+            value_of(power(constant([3]), -1))
+        np.testing.assert_allclose(value_of(power(constant([2.0, 4.0]), [3.0, 0.5])), [8, 2])
+        x = constant(np.array([0.0, 2.0]))
+        first = gradients(power(x, 3.0), x)[0]
+        assert value_of(first).tolist() == [0, 12]
+        assert value_of(gradients(first, x)[0]).tolist() == [0, 12]
+        assert value_of(gradients(gradients(power(x, 2.0), x)[0], x)[0]).tolist() == [2, 2]

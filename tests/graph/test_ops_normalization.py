@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt.dtypes import FLOATING, DType
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops.arithmetic import multiply
-from flowrt.graph.ops.batch_norm import fused_batch_norm
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.moments import (
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.elementwise.arithmetic import multiply
+from flowrt.graph.ops.nn.batch_norm import fused_batch_norm
+from flowrt.graph.ops.nn.moments import (
     batch_normalization,
     l2_normalize,
     moments,
@@ -24,7 +24,7 @@ from flowrt.graph.ops.moments import (
     weighted_moments,
     zero_fraction,
 )
-from flowrt.graph.ops.normalization import layer_norm, lrn
+from flowrt.graph.ops.nn.normalization import layer_norm, lrn
 from tests.graph.evaluation import value_of
 
 RNG = np.random.default_rng(0)

@@ -12,24 +12,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.counting import bincount, confusion_matrix, histogram_fixed_width
-from flowrt.graph.ops.ordering import (
-    argsort,
-    searchsorted,
-    setdiff1d,
-    sort,
-    top_k,
-    unique,
-    unique_with_counts,
-)
-from flowrt.graph.ops.segments import (
+from flowrt.graph.ops.array.counting import bincount, confusion_matrix, histogram_fixed_width
+from flowrt.graph.ops.array.segments import (
     segment_max,
     segment_mean,
     segment_min,
@@ -40,6 +31,15 @@ from flowrt.graph.ops.segments import (
     unsorted_segment_prod,
     unsorted_segment_sqrt_n,
     unsorted_segment_sum,
+)
+from flowrt.graph.ops.array.sorting import (
+    argsort,
+    searchsorted,
+    setdiff1d,
+    sort,
+    top_k,
+    unique,
+    unique_with_counts,
 )
 from tests.graph.evaluation import value_of, values_of
 
@@ -205,6 +205,8 @@ def test_means_and_their_kin() -> None:
     rows = [[1.0, 2.0], [3.0, 6.0], [5.0, 5.0]]
     assert value_of(segment_mean(rows, [0, 0, 2])).tolist() == [[2, 4], [0, 0], [5, 5]]
     assert value_of(segment_mean([1, 2], [0, 0])).tolist() == [1]
+    assert value_of(segment_mean([-1, -2, -7], [0, 0, 1])).tolist() == [-1, -7]  # cut towards zero
+    assert value_of(segment_mean(np.full(300, -3, np.int8), np.zeros(300, np.int32))).tolist() == [-3]
     assert value_of(unsorted_segment_mean(rows, [1, 1, -1], 3)).tolist() == [[0, 0], [2, 4], [0, 0]]
     expected = np.array([[4, 8], [5, 5]]) / np.sqrt([[2], [1]])
     np.testing.assert_allclose(value_of(unsorted_segment_sqrt_n(rows, [0, 0, 1], 2)), expected, rtol=1e-6)

@@ -11,14 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt.device.workspace import Workspace
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.pooling import (
+from flowrt.graph.ops.nn.pooling import (
     avg_pool,
     avg_pool1d,
     avg_pool3d,

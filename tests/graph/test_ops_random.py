@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (an op of one module may use ops of later ones)
+import flowrt.graph.ops.surface.all  # noqa: F401  (an op of one module may use ops of later ones)
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.random import (
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.random.random_ops import (
     get_seed,
     random_normal,
     random_uniform,
@@ -23,7 +23,7 @@ from flowrt.graph.ops.random import (
     set_random_seed,
     truncated_normal,
 )
-from flowrt.graph.ops.sampling import (
+from flowrt.graph.ops.random.sampling import (
     categorical,
     multinomial,
     multinomial_op,
@@ -32,7 +32,7 @@ from flowrt.graph.ops.sampling import (
     random_poisson,
     random_shuffle,
 )
-from flowrt.graph.random_stream import RandomStream
+from flowrt.graph.resources.random_stream import RandomStream
 from tests.graph.evaluation import value_of, values_of
 
 FLOATS = [dtypes.float16, dtypes.bfloat16, dtypes.float32, dtypes.float64]

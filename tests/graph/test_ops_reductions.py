@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops import reductions as r
-from flowrt.graph.ops import scans, statistics
-from flowrt.graph.ops.arithmetic import multiply
-from flowrt.graph.ops.constant import constant, placeholder
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.array import reductions as r
+from flowrt.graph.ops.array import scans, statistics
+from flowrt.graph.ops.elementwise.arithmetic import multiply
 from tests.graph.evaluation import value_of
 
 X = np.arange(24.0).reshape(2, 3, 4) - 7

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  (an op of one module may use ops of later ones)
+import flowrt.graph.ops.surface.all  # noqa: F401  (an op of one module may use ops of later ones)
 from flowrt import dtypes
 from flowrt.errors import (
     DTypeError,
@@ -19,16 +19,16 @@ from flowrt.errors import (
     UnimplementedError,
     UnknownError,
 )
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Operation
+from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.evaluate import evaluate, evaluate_node
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, Operation
-from flowrt.graph.indexed_slices import IndexedSlices
 from flowrt.graph.node import Subgraph
-from flowrt.graph.ops import assertions
-from flowrt.graph.ops.assertions import Assert, add_check_numerics_ops, check_numerics
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.formatting import as_string, string_format, summarize_value
-from flowrt.graph.ops.script import (
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.text import assertions
+from flowrt.graph.ops.text.assertions import Assert, add_check_numerics_ops, check_numerics
+from flowrt.graph.ops.text.formatting import as_string, string_format, summarize_value
+from flowrt.graph.ops.text.python_calls import (
     Print,
     group,
     no_op,
@@ -39,7 +39,7 @@ from flowrt.graph.ops.script import (
     tuple_,
     with_dependencies,
 )
-from flowrt.graph.ops.strings import (
+from flowrt.graph.ops.text.strings import (
     decode_raw,
     reduce_join,
     regex_replace,

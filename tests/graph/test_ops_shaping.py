@@ -9,14 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph, get_default_graph
-from flowrt.graph.ops.arithmetic import add_v2, multiply
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.filling import (
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, get_default_graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.base.filling import (
     broadcast_dynamic_shape,
     broadcast_static_shape,
     broadcast_to,
@@ -27,7 +26,7 @@ from flowrt.graph.ops.filling import (
     zeros,
     zeros_like,
 )
-from flowrt.graph.ops.identities import (
+from flowrt.graph.ops.base.identities import (
     cast,
     ensure_shape,
     identity,
@@ -36,7 +35,7 @@ from flowrt.graph.ops.identities import (
     stop_gradient,
     to_int32,
 )
-from flowrt.graph.ops.shaping import (
+from flowrt.graph.ops.base.shape_manipulation import (
     expand_dims,
     invert_permutation,
     matrix_transpose,
@@ -48,6 +47,7 @@ from flowrt.graph.ops.shaping import (
     squeeze,
     transpose,
 )
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply
 from tests.graph.evaluation import value_of
 
 

@@ -9,17 +9,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt.dtypes import float32, int32, int64
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.identities import static_value
-from flowrt.graph.ops.padding import pad
-from flowrt.graph.ops.shaping import reshape, shape
-from flowrt.graph.ops.slicing import getitem, strided_slice
-from flowrt.graph.ops.slicing import slice as slice_
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.array.padding import pad
+from flowrt.graph.ops.array.slicing import getitem, strided_slice
+from flowrt.graph.ops.array.slicing import slice as slice_
+from flowrt.graph.ops.base.identities import static_value
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from tests.graph.evaluation import value_of
 
 X = np.arange(60, dtype=np.float32).reshape(3, 4, 5)

@@ -15,10 +15,10 @@ import pytest
 import flowrt as tf
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.graph import Graph, Tensor
-from flowrt.graph.jvp import apply_jvp
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Tensor
+from flowrt.graph.derivatives.jvp import apply_jvp
 from flowrt.graph.op_def import op_def, registered_ops
-from flowrt.graph.ops.constant import constant, placeholder
 from tests.graph.evaluation import value_of
 
 FLOAT: dict[str, Any] = {"element_dtype": dtypes.float64}

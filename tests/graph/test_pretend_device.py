@@ -19,15 +19,15 @@ from hypothesis import strategies as st
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Graph
 from flowrt.graph.evaluate import kernel_arguments
-from flowrt.graph.graph import Graph
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import Effect, OpDef, Rule, Sample, op_def, registered_ops, sample
-from flowrt.graph.ops import state, training
-from flowrt.graph.ops.folding import fold_rows, folded_by_id
-from flowrt.graph.ops.indexing import put_rows, take
-from flowrt.graph.passes.place import supports
-from flowrt.graph.resources import VariableResource
+from flowrt.graph.ops.array.scatter_rows import fold_rows, folded_by_id
+from flowrt.graph.ops.base.indexing import put_rows, take
+from flowrt.graph.ops.state import optimizer_updates, variable_ops
+from flowrt.graph.passes.placement.place import supports
+from flowrt.graph.resources.variables import VariableResource
 from tests.graph.pretend_device import PretendArray, pretend, waits
 from tests.graph.test_all_ops import build, cases, flat_inputs
 
@@ -43,12 +43,13 @@ among it. Collectives are expanded before placement. (`_Send`, which takes tenso
 """
 
 WAITING = """
-    DynamicPartition DynamicStitch ListDiff Multinomial MultinomialAt RandomGamma RandomGammaAt
-    RandomPoissonV2 RandomPoissonV2At RandomUniformInt RandomUniformIntAt ResourceCountUpTo
+    DynamicPartition DynamicStitch LinearRecurrence ListDiff Multinomial MultinomialAt Polygamma RandomGamma
+    RandomGammaAt RandomPoissonV2 RandomPoissonV2At RandomUniformInt RandomUniformIntAt ResourceCountUpTo
     SegmentMax SegmentMean SegmentMin SegmentProd SegmentSum Unique UniqueWithCounts Where
 """
 """Ops on a GPU whose kernel has the host wait for the device: the shape of their result depends on values,
-they draw from values, or they are there to raise (``ResourceCountUpTo``). A step with one cannot be captured.
+they draw from values, they look for overflow (a long ``LinearRecurrence``), or they are there to raise
+(``ResourceCountUpTo``). A step with one cannot be captured.
 """
 
 
@@ -116,9 +117,9 @@ def test_kernel_gives_on_the_device_what_it_gives_on_the_host(node: Node, values
 # --- variables
 
 
-def variable_ops() -> list[Any]:
+def ops_of_variables() -> list[Any]:
     """Each op that reads or writes variables, with its flags as they are by default, and the other way."""
-    modules = (state.__name__, training.__name__)
+    modules = (variable_ops.__name__, optimizer_updates.__name__)
     ops = [
         o for o in registered_ops().values()
         if o.effect in (Effect.READ, Effect.WRITE) and o.kernel.__module__ in modules
@@ -164,7 +165,7 @@ def update(xp: Any, op: OpDef, flipped: bool, taken: Sequence[int] = WITHIN) -> 
     return [*([] if result is None else [result]), *(v.array for v in variables)]
 
 
-@pytest.mark.parametrize(("op", "flipped"), variable_ops())
+@pytest.mark.parametrize(("op", "flipped"), ops_of_variables())
 def test_variables_of_the_device_are_updated_as_those_of_the_host_are(op: OpDef, flipped: bool) -> None:
     for there, here in zip(update(pretend, op, flipped), update(np, op, flipped), strict=True):
         assert isinstance(there, PretendArray)
@@ -297,7 +298,7 @@ def test_integers_are_divided_by_zero_without_a_wait() -> None:
 
 
 @pytest.mark.parametrize(
-    ("op", "flipped"), [c for c in variable_ops() if "indices" in [a.name for a in c.values[0].inputs]]
+    ("op", "flipped"), [c for c in ops_of_variables() if "indices" in [a.name for a in c.values[0].inputs]]
 )
 def test_rows_that_a_variable_has_not_are_left_out(op: OpDef, flipped: bool) -> None:
     with pytest.raises(InvalidArgumentError, match=r"indices\[1\]: expected an index in \[0, 4\); got -1"):
@@ -305,7 +306,7 @@ def test_rows_that_a_variable_has_not_are_left_out(op: OpDef, flipped: bool) -> 
     waits.clear()
     there, here = update(pretend, op, flipped, range(len(INDICES))), update(np, op, flipped, WITHIN)
     assert not waits
-    if op is state.resource_gather:
+    if op is variable_ops.resource_gather:
         read = there[0].get()
         assert not np.delete(read, WITHIN, axis=0).any()
         there[0] = pretend.asarray(read[WITHIN])
@@ -316,7 +317,7 @@ def test_rows_that_a_variable_has_not_are_left_out(op: OpDef, flipped: bool) -> 
 def test_rows_of_a_variable_are_read_in_step_with_its_first_dimensions() -> None:
     variable = VariableResource("v", dtypes.float64, X.shape)
     variable.assign(pretend, pretend.asarray(X))
-    found = state.resource_gather.kernel(
+    found = variable_ops.resource_gather.kernel(
         pretend, variable, pretend.asarray(ints(1, 2)[:, None]), batch_dims=1
     )
     np.testing.assert_array_equal(found.get(), [[2], [0]])
@@ -339,7 +340,7 @@ def test_the_list_of_ops_that_wait_for_the_device_is_closed() -> None:
         run(pretend, node, moved(node, values, pretend.asarray))
         if waits:
             found.add(node.op.name)
-    for case in variable_ops():
+    for case in ops_of_variables():
         waits.clear()
         update(pretend, *case.values)
         if waits:

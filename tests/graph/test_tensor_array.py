@@ -10,7 +10,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError, UnimplementedError
-from flowrt.graph.tensor_list import TensorList
+from flowrt.graph.resources.tensor_list import TensorList
 
 
 @pytest.fixture

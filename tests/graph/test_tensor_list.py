@@ -15,7 +15,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, multiple, rule
 
 from flowrt import dtypes
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.tensor_list import NEAR, ListSpec, TensorList
+from flowrt.graph.resources.tensor_list import NEAR, ListSpec, TensorList
 
 FLOATS = ListSpec(dtypes.float64)
 Version = tuple[TensorList, tuple[Any, ...]]

@@ -12,18 +12,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-import flowrt.graph.ops.all  # noqa: F401  (defines every op)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines every op)
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, UnimplementedError
-from flowrt.graph.graph import Graph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.messages.tensor_proto import is_splat
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import OpDef, Sample, op_def
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.prune import extract
-from flowrt.graph.tensor_proto import is_splat
-from flowrt.graph.text import parse_subgraph, print_subgraph
+from flowrt.graph.passes.placement.partition import partition
+from flowrt.graph.passes.prepare.prune import extract
+from flowrt.graph.text.graph_text import parse_subgraph, print_subgraph
 from tests.graph.test_all_ops import build, cases
 
 GOLDEN = Path(__file__).resolve().parent.parent / "golden"

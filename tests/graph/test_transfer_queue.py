@@ -17,9 +17,9 @@ from flowrt.errors import (
     OutOfRangeError,
     UnavailableError,
 )
-from flowrt.executor.runner import StepControl
-from flowrt.graph.step import current_step, step_scope
-from flowrt.graph.transfer_queue import TransferQueue
+from flowrt.executor.program.runner import StepControl
+from flowrt.graph.resources.step_context import current_step, step_scope
+from flowrt.graph.resources.transfer_queue import TransferQueue
 
 WAIT_S = 10.0
 

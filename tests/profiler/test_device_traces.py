@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor import streams as schedule
-from flowrt.executor.recent_steps import keep_recent_steps
+from flowrt.executor.analysis import streams as schedule
+from flowrt.executor.observe.recent_steps import keep_recent_steps
 from flowrt.profiler import Timeline, recent_step_stats
 from flowrt.profiler.steps import read_step
 from tests.executor.test_remote_device import config, network, plug_in

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.executor.recent_steps import MAX_SLICES, RecentSteps, keep_recent_steps
+from flowrt.executor.observe.recent_steps import MAX_SLICES, RecentSteps, keep_recent_steps
 from flowrt.profiler import recent_step_stats
 from tests.distribute.processes import cluster
 from tests.profiler.chrome_trace import read_trace
@@ -61,7 +61,7 @@ def test_nothing_is_kept_where_nobody_asked() -> None:
 
 
 def test_many_slices_push_old_steps_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("flowrt.executor.recent_steps.MAX_SLICES", 10)
+    monkeypatch.setattr("flowrt.executor.observe.recent_steps.MAX_SLICES", 10)
     recent = RecentSteps(100)
     with tf.Session() as session:
         device = session._runtime.devices[0]

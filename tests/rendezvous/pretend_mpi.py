@@ -99,7 +99,7 @@ class _World:
 
 
 class PretendMpi:
-    """What `flowrt.rendezvous.mpi_channel.MpiWorld` needs of the module ``mpi4py.MPI``."""
+    """What `flowrt.rendezvous.mpi.mpi_channel.MpiWorld` needs of the module ``mpi4py.MPI``."""
 
     BYTE, TAG_UB, Exception, Status = BYTE, TAG_UB, Exception, Status
 

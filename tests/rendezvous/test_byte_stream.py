@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from flowrt.rendezvous import byte_stream
-from flowrt.rendezvous.byte_stream import PlainStream
+from flowrt.rendezvous.channel import byte_stream
+from flowrt.rendezvous.channel.byte_stream import PlainStream
 from tests.contracts.check_transport import SOON_S
 
 Ends = tuple[PlainStream, socket.socket]

@@ -12,10 +12,10 @@ from collections.abc import Iterator
 import pytest
 
 from flowrt.errors import UnavailableError
-from flowrt.rendezvous.byte_stream import MAX_PIECES, PlainStream
-from flowrt.rendezvous.frame_stream import MESSAGE_BYTES, FrameStream
-from flowrt.rendezvous.frame_writer import FrameWriter, Outgoing
-from flowrt.rendezvous.framing import Frame, FrameDecoder, Kind, allocate_aligned, encode
+from flowrt.rendezvous.channel.byte_stream import MAX_PIECES, PlainStream
+from flowrt.rendezvous.channel.frame_stream import MESSAGE_BYTES, FrameStream
+from flowrt.rendezvous.channel.frame_writer import FrameWriter, Outgoing
+from flowrt.rendezvous.channel.framing import Frame, FrameDecoder, Kind, allocate_aligned, encode
 from tests.contracts.check_transport import SOON_S, random_bytes, wait_until
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.errors import DataLossError, FailedPreconditionError, InvalidArgumentError, OpError
-from flowrt.rendezvous.framing import (
+from flowrt.rendezvous.channel.framing import (
     HEAD_BYTES,
     JOINED,
     MAGIC,

@@ -17,7 +17,7 @@ import pytest
 
 from flowrt.errors import AbortedError, InternalError, OpError
 from flowrt.rendezvous import Action, LocalRendezvous
-from flowrt.rendezvous.local import Done, _Mailbox, perform
+from flowrt.rendezvous.matching.local import Done, _Mailbox, perform
 from tests.contracts.check_rendezvous import SOON_S, Ends, Mail, RendezvousContract
 
 

@@ -11,13 +11,14 @@ from types import SimpleNamespace
 import pytest
 
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, UnavailableError
-from flowrt.rendezvous import doors, mpi_channel, mpi_link
 from flowrt.rendezvous import transport as transport_module
-from flowrt.rendezvous.framing import Kind, allocate_aligned, encode
-from flowrt.rendezvous.mpi_channel import MpiWorld, open_world
-from flowrt.rendezvous.mpi_link import MpiLink
-from flowrt.rendezvous.mpi_place import MpiPlace
-from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.channel.framing import Kind, allocate_aligned, encode
+from flowrt.rendezvous.channel.security import Security
+from flowrt.rendezvous.grpc import offers
+from flowrt.rendezvous.mpi import mpi_channel, mpi_link
+from flowrt.rendezvous.mpi.mpi_channel import MpiWorld, open_world
+from flowrt.rendezvous.mpi.mpi_link import MpiLink
+from flowrt.rendezvous.mpi.mpi_place import MpiPlace
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
     CONNECT_S,
@@ -89,7 +90,7 @@ def test_who_is_in_no_world_or_another_is_served_by_grpc(mpi: PretendMpi) -> Non
 
 
 def test_a_world_of_the_same_name_is_found_out(mpi: PretendMpi, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(doors, "UPGRADE_S", 0.1)
+    monkeypatch.setattr(offers, "UPGRADE_S", 0.1)
     transport = new_transport(kind="mpi")
     other = MpiWorld(PretendMpi())
     monkeypatch.setattr(transport_module, "open_world", lambda: other)

@@ -7,8 +7,8 @@ import threading
 import numpy as np
 import pytest
 
-from flowrt.rendezvous import receive_memory
-from flowrt.rendezvous.receive_memory import LARGE, ReceiveMemory
+from flowrt.rendezvous.channel import receive_memory
+from flowrt.rendezvous.channel.receive_memory import LARGE, ReceiveMemory
 
 
 def address(array: np.ndarray) -> int:

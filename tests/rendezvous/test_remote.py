@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from flowrt.errors import AbortedError, InternalError, OpError
+from flowrt.rendezvous.matching.table import Deliver, Fail
 from flowrt.rendezvous.remote import Drained, RemoteRendezvous, RemoteTable, RequestTensors, source_task
-from flowrt.rendezvous.table import Deliver, Fail
 
 HERE, NEAR, FAR = (f"/job:a/replica:0/task:{i}" for i in (1, 2, 11))
 OWN = [f"{HERE}/device:CPU:0;1;{task}/device:CPU:0;x:0;0:0" for task in (HERE, NEAR, FAR)]

@@ -16,11 +16,11 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
 from flowrt.errors import DataLossError, InvalidArgumentError
-from flowrt.rendezvous import shared_memory
-from flowrt.rendezvous.channel import Bytes
-from flowrt.rendezvous.framing import Frame, FrameDecoder, Kind, encode
-from flowrt.rendezvous.shared_frames import SharedFrames
-from flowrt.rendezvous.shared_memory import SHARED, SegmentMap, SegmentPool
+from flowrt.rendezvous.channel.channel import Bytes
+from flowrt.rendezvous.channel.framing import Frame, FrameDecoder, Kind, encode
+from flowrt.rendezvous.local_links import shared_memory
+from flowrt.rendezvous.local_links.shared_frames import SharedFrames
+from flowrt.rendezvous.local_links.shared_memory import SHARED, SegmentMap, SegmentPool
 
 
 def mapped() -> int:

@@ -29,13 +29,13 @@ from flowrt.errors import (
     UnauthenticatedError,
     UnavailableError,
 )
-from flowrt.rendezvous import grpc_channel, upgrade
-from flowrt.rendezvous.byte_stream import TlsStream
+from flowrt.rendezvous.channel.byte_stream import TlsStream
+from flowrt.rendezvous.channel.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
+from flowrt.rendezvous.channel.lifeline import CLOSED, DIED
+from flowrt.rendezvous.channel.security import Security
+from flowrt.rendezvous.channel.tls import client_context, server_context
 from flowrt.rendezvous.faulty import FaultyTransport
-from flowrt.rendezvous.framing import HEAD_BYTES, MAGIC, VERSION, Kind, encode
-from flowrt.rendezvous.lifeline import CLOSED, DIED
-from flowrt.rendezvous.security import Security
-from flowrt.rendezvous.tls import client_context, server_context
+from flowrt.rendezvous.grpc import grpc_channel, upgrade
 from flowrt.rendezvous.transport import Connection, Transport, new_transport
 from tests.contracts.check_transport import (
     CONNECT_S,

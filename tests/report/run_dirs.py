@@ -6,10 +6,10 @@ import math
 from pathlib import Path
 from typing import Any
 
-from flowrt.distribute.flight_recorder import Event, Record, What, write_record
+from flowrt.distribute.observe.flight_recorder import Event, Record, What, write_record
 from flowrt.protos.event_pb2 import Summary
 from flowrt.protos.step_stats_pb2 import RunMetadata
-from flowrt.rendezvous.key import create_key
+from flowrt.rendezvous.matching.key import create_key
 from flowrt.summary import FileWriter
 from tests.profiler.made_stats import BASE, DEVICES, add
 

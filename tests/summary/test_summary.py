@@ -8,15 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  # defines every op
+import flowrt.graph.ops.surface.all  # noqa: F401  # defines every op
 from flowrt import dtypes, summary
 from flowrt.errors import AlreadyExistsError, DTypeError, FailedPreconditionError, InvalidArgumentError
-from flowrt.executor.session import Session
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops.arithmetic import add
-from flowrt.graph.ops.constant import placeholder
-from flowrt.graph.ops.summaries import bucket_limits, encode_png, fill_histogram
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.ops.elementwise.arithmetic import add
+from flowrt.graph.ops.text.summaries import bucket_limits, encode_png, fill_histogram
 from flowrt.protos.event_pb2 import HistogramProto
 from flowrt.protos.graph_pb2 import GraphDef
 from flowrt.protos.step_stats_pb2 import RunMetadata

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flowrt.train.checkpoint import CheckpointReader
+from flowrt.train.checkpoints.checkpoint import CheckpointReader
 
 SMALL = {
     "w": np.arange(6, dtype=np.float32).reshape(2, 3),

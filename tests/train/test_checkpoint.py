@@ -25,14 +25,14 @@ from flowrt.errors import (
     OpError,
     UnimplementedError,
 )
-from flowrt.train.checkpoint import (
+from flowrt.train.checkpoints.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
     read_checkpoint,
     remove_checkpoint,
     write_checkpoint,
 )
-from flowrt.train.checkpoint_format import plan_shards
+from flowrt.train.checkpoints.checkpoint_format import plan_shards
 from tests.train.checkpoint_cases import OTHER, SMALL, assert_equal, files, shard_paths
 
 in_one_directory = settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from flowrt.errors import NotFoundError, ResourceExhaustedError
-from flowrt.train.checkpoint import (
+from flowrt.train.checkpoints.checkpoint import (
     CheckpointReader,
     checkpoint_exists,
     read_checkpoint,

@@ -6,10 +6,10 @@ import threading
 import pytest
 
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError, OutOfRangeError
-from flowrt.executor.session import Session
-from flowrt.graph.graph import Graph
-from flowrt.train.coordinator import Coordinator
-from flowrt.train.queue_runner import start_queue_runners
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.graph import Graph
+from flowrt.train.coordination.coordinator import Coordinator
+from flowrt.train.coordination.queue_runner import start_queue_runners
 
 
 def start(work, count=1):

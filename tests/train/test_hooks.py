@@ -123,7 +123,7 @@ def test_logging_says_tags_and_values(train_op, step, caplog):
     caplog.set_level("INFO", "flowrt.train")
     run(train_op, [LoggingTensorHook({"step": step}, every_n_iter=2), StopAtStepHook(5)])
     lines = [r.getMessage().split(" (")[0] for r in caplog.records]
-    assert lines == ["step = 0", "step = 2", "step = 4"]
+    assert lines == ["step = 1", "step = 3", "step = 5"]
 
 
 def test_logging_at_the_end_with_a_format(train_op, step, caplog):
@@ -290,4 +290,4 @@ def test_a_hook_of_ones_own_gets_what_it_asked_for(train_op, step):
     with SingularMonitoredSession([idle, own]) as session:
         assert session.run({"a": train_op}, {x: 1.0}) == {"a": 1}
         assert session.should_stop()
-    np.testing.assert_equal(own.results, [0, {"x": 1.0}])
+    np.testing.assert_equal(own.results, [1, {"x": 1.0}])

@@ -29,8 +29,8 @@ from flowrt.train import (
     SingularMonitoredSession,
     StopAtStepHook,
     WorkerSessionCreator,
-    monitored_session,
 )
+from flowrt.train.sessions import monitored_session
 from tests.train.counting_job import between_graph, counting
 from tests.train.server_process import free_cluster, server_process, servers
 
@@ -422,7 +422,7 @@ def test_a_killed_parameter_server_comes_back_and_every_step_counts_once(tmp_pat
 
 def test_without_a_way_back_the_loop_ends_and_says_who_is_missing(monkeypatch):
     """After ``max_wait_secs``, however much longer a new session would wait for its tasks."""
-    monkeypatch.setattr("flowrt.distribute.waits.DIAL_S", 0.3)
+    monkeypatch.setattr("flowrt.distribute.cluster.timeouts.DIAL_S", 0.3)
     with free_cluster(ps=1, worker=1) as cluster, server_process(cluster, "ps", 0) as ps:
         server = tf.train.Server(cluster, "worker", 0)
         op, _ = between_graph(cluster, 0)
@@ -442,7 +442,7 @@ def test_without_a_way_back_the_loop_ends_and_says_who_is_missing(monkeypatch):
 def test_a_job_that_never_forms_says_who_is_missing(monkeypatch, is_chief):
     """After what a session waits for its tasks, however long ``max_wait_secs`` is."""
     monkeypatch.setenv("FLOWRT_CONNECT_TIMEOUT", "0.3")
-    monkeypatch.setattr("flowrt.distribute.waits.DIAL_S", 0.3)
+    monkeypatch.setattr("flowrt.distribute.cluster.timeouts.DIAL_S", 0.3)
     with free_cluster(ps=1, worker=1) as cluster:
         server = tf.train.Server(cluster, "worker", 0)
         between_graph(cluster, 0)

@@ -9,7 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.train.moving_averages import assign_moving_average
+from flowrt.train.optimizers.moving_averages import assign_moving_average
 
 DECAY = 0.875
 

@@ -15,7 +15,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError
-from flowrt.graph.graph import Graph
+from flowrt.graph.construction.graph import Graph
 
 Rule = Callable[[dict[str, Any], Any, int], None]
 STEPS = 5
@@ -109,6 +109,29 @@ def lamb(s: dict[str, Any], g: Any, t: int) -> None:
     s["w"] = s["w"] - 0.125 * np.linalg.norm(s["w"]) / np.linalg.norm(update) * update
 
 
+def shrunk(prox: Any, rate: Any) -> Any:
+    """The proximal step of Duchi and Singer 2009 with l1 = 0.25 and l2 = 0.5."""
+    return np.sign(prox) * np.maximum(np.abs(prox) - rate * 0.25, 0) / (1 + rate * 0.5)
+
+
+def proximal_sgd(s: dict[str, Any], g: Any, t: int) -> None:
+    s["w"] = shrunk(s["w"] - 0.25 * g, 0.25)
+
+
+def proximal_adagrad(s: dict[str, Any], g: Any, t: int) -> None:
+    s["accum"] = s.get("accum", np.full_like(g, 0.125)) + g**2
+    rate = 0.25 / np.sqrt(s["accum"])
+    s["w"] = shrunk(s["w"] - rate * g, rate)
+
+
+def adagrad_da(s: dict[str, Any], g: Any, t: int) -> None:
+    """Duchi et al. 2011, equation 3, of which the first step is t = 1 (the step is not counted here)."""
+    s["sum"] = s.get("sum", np.zeros_like(g)) + g
+    s["accum"] = s.get("accum", np.full_like(g, 0.125)) + g**2
+    far = np.maximum(np.abs(s["sum"]) - 0.25, 0)
+    s["w"] = -0.25 * np.sign(s["sum"]) * far / (0.5 * 0.25 + np.sqrt(s["accum"]))
+
+
 TINY = 2**-10
 CASES: dict[str, tuple[Rule, Callable[[], Any], bool]] = {  # the last: whether sparse steps leave rows alone
     "sgd": (sgd, lambda: tf.train.GradientDescentOptimizer(0.25), True),
@@ -127,6 +150,13 @@ CASES: dict[str, tuple[Rule, Callable[[], Any], bool]] = {  # the last: whether 
         ftrl_regularized, lambda: tf.train.FtrlOptimizer(0.25, -0.25, 0.125, 0.25, 0.5), True
     ),
     "lars": (lars, lambda: tf.train.LARSOptimizer(0.25, 0.75, 0.25, 0.5, TINY), False),
+    "proximal_sgd": (
+        proximal_sgd, lambda: tf.train.ProximalGradientDescentOptimizer(0.25, 0.25, 0.5), True
+    ),
+    "proximal_adagrad": (
+        proximal_adagrad, lambda: tf.train.ProximalAdagradOptimizer(0.25, 0.125, 0.25, 0.5), True
+    ),
+    "adagrad_da": (adagrad_da, lambda: tf.train.AdagradDAOptimizer(0.25, 0, 0.125, 0.25, 0.5), True),
     "lamb": (lamb, lambda: tf.train.LAMBOptimizer(0.125, 0.25, 0.75, 0.875, TINY), False),
 }  # fmt: skip
 TOLERANCE = {"float64": 1e-12, "float32": 2e-5, "float16": 3e-2, "bfloat16": 0.2}
@@ -202,7 +232,7 @@ def test_sparse_steps_add_up_equal_indices(case: str, index_dtype: str) -> None:
 
 def _initial_slot(case: str, key: str) -> float:
     return {
-        "accum": 0.125 if "ftrl" in case or case == "adagrad" else 0.0,
+        "accum": 0.125 if "ftrl" in case or "adagrad" in case else 0.0,
         "square": float("rmsprop" in case),
     }.get(key, 0.0)
 
@@ -217,6 +247,11 @@ SLOTS = {
         ["mg", "momentum", "rms"], ["scope/w/RMSProp", "scope/w/RMSProp_1", "scope/w/RMSProp_2"]
     ),
     "adam": (["m", "v"], ["beta1_power", "beta2_power", "scope/w/Adam", "scope/w/Adam_1"]),
+    "proximal_adagrad": (["accumulator"], ["scope/w/ProximalAdagrad"]),
+    "adagrad_da": (
+        ["gradient_accumulator", "gradient_squared_accumulator"],
+        ["scope/w/AdagradDA", "scope/w/AdagradDA_1"],
+    ),
     "ftrl": (["accum", "linear"], ["scope/w/Ftrl", "scope/w/Ftrl_1"]),
 }  # fmt: skip
 
@@ -233,6 +268,44 @@ def test_slots_have_tensorflows_names(case: str) -> None:
     for key in keys:
         assert optimizer.get_slot(w, key).shape == w.shape
         assert not optimizer.get_slot(w, key).trainable
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),  # what TensorFlow 1.15's tests of these optimizers expect, from w = [1, 2]
+    [
+        (lambda: tf.train.ProximalAdagradOptimizer(3.0, 0.1, 0.001, 0.0), [-6.663634, -9.190331]),
+        (lambda: tf.train.ProximalAdagradOptimizer(3.0, 0.1, 0.001, 2.0), [-0.0495, -0.0995]),
+        (lambda: tf.train.ProximalGradientDescentOptimizer(3.0, 0.001, 2.0), [-0.0495, -0.0995]),
+    ],
+)
+def test_ten_regularized_steps_end_where_tensorflows_do(make: Any, expected: list[float]) -> None:
+    w = tf.Variable([1.0, 2.0])
+    step = make().apply_gradients([(tf.constant([0.1, 0.2]), w)])
+    with start() as session:
+        for _ in range(10):
+            session.run(step)
+        np.testing.assert_allclose(session.run(w), expected, atol=1e-3)
+
+
+def test_dual_averaging_counts_the_steps_by_the_global_step() -> None:
+    w = tf.Variable([1.0, 2.0], dtype=tf.float64)
+    count, g = tf.train.get_or_create_global_step(), np.array([0.5, -0.125])
+    step = tf.train.AdagradDAOptimizer(3.0, count, 0.1, 0.25, 2.0).apply_gradients(
+        [(tf.constant(g), w)], count
+    )
+    with start() as session:
+        for t in range(1, 5):
+            session.run(step)
+            far = np.maximum(np.abs(t * g) - 0.25 * t, 0)
+            expected = -3.0 * np.sign(g) * far / (2.0 * t * 3.0 + np.sqrt(0.1 + t * g**2))
+            np.testing.assert_allclose(session.run(w), expected, rtol=1e-6)
+
+
+def test_an_accumulator_that_begins_at_zero_is_refused() -> None:
+    with pytest.raises(InvalidArgumentError, match=r"expected a positive initial_accumulator_value; got 0"):
+        tf.train.ProximalAdagradOptimizer(0.1, 0.0)
+    with pytest.raises(InvalidArgumentError, match="initial_gradient_squared_accumulator_value"):
+        tf.train.AdagradDAOptimizer(0.1, 0, -1.0)
 
 
 def test_a_slot_that_does_not_exist_is_none() -> None:
@@ -443,3 +516,49 @@ def test_a_subclass_gives_its_own_rule() -> None:
     with start() as session:
         session.run(step)
         assert session.run(w).tolist() == [4.0, -4.0]
+
+
+def test_minimize_passes_options_by_name_to_what_a_subclass_overrides() -> None:
+    """TensorFlow's call: a program's overrides name the options that they read and pass on the rest."""
+    seen = dict[str, Any]()
+
+    class Halved(tf.train.GradientDescentOptimizer):
+        def compute_gradients(self, loss: Any, var_list: Any = None, **kwargs: Any) -> Any:
+            seen.update(kwargs)
+            pairs = super().compute_gradients(loss, var_list, **kwargs)
+            return [(gradient / 2, variable) for gradient, variable in pairs]
+
+        def apply_gradients(self, grads_and_vars: Any, **kwargs: Any) -> Any:
+            seen.update(kwargs)
+            return super().apply_gradients(grads_and_vars, **kwargs)
+
+    w, step = tf.Variable(4.0), tf.train.get_or_create_global_step()
+    train = Halved(0.25).minimize(tf.square(w), step, name="train")
+    assert seen.keys() == {
+        "gate_gradients", "aggregation_method", "colocate_gradients_with_ops", "grad_loss", "global_step",
+        "name",
+    }  # fmt: skip
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        session.run(train)
+        assert session.run([w, step]) == [4.0 - 0.25 * 8.0 / 2, 1]
+
+
+@pytest.mark.parametrize("ordered", [False, True], ids=["unordered", "ordered"])
+@pytest.mark.parametrize("case", CASES)
+def test_two_applies_of_one_optimizer_in_a_step_are_two_updates(case: str, ordered: bool) -> None:
+    """As in TensorFlow they share the slots and the powers of beta, which grow after each of them."""
+    rule, make, _ = CASES[case]
+    gradients = [np.array([1.0, -2.0, 0.5]), np.array([-0.5, 3.0, 4.0])]
+    optimizer, w = make(), tf.Variable([1.0, 2.0, 3.0], dtype=tf.float64)
+    first = optimizer.apply_gradients([(tf.constant(gradients[0]), w)])
+    with tf.control_dependencies([first] if ordered else []):
+        second = optimizer.apply_gradients([(tf.constant(gradients[1]), w)])
+    state: dict[str, Any] = {"w": np.array([1.0, 2.0, 3.0])}
+    with tf.Session() as session:
+        session.run(tf.global_variables_initializer())
+        for step in range(STEPS):
+            session.run([second, first])
+            for i, gradient in enumerate(gradients):
+                rule(state, gradient, 2 * step + i + 1)
+            np.testing.assert_allclose(session.run(w), state["w"], rtol=1e-6)  # the powers are float32

@@ -9,7 +9,7 @@ import pytest
 import flowrt as tf
 from flowrt.cli.main import main
 from flowrt.errors import InvalidArgumentError, NotFoundError
-from flowrt.executor.session import ON_COMPILE
+from flowrt.executor.session.session import ON_COMPILE
 from flowrt.viz import explain
 from flowrt.viz.script import main_question, questions_of_script
 from tests.viz.graphs import CPU1, nested, network, two_devices_session

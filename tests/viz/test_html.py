@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.cli.main import main
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from flowrt.errors import DTypeError
-from flowrt.executor.recent_steps import recent_steps
+from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.protos.step_stats_pb2 import RunMetadata
 from flowrt.viz.from_parts import view_of
 from flowrt.viz.html import page, write_html

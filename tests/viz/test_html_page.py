@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import flowrt as tf
-from flowrt.device import host_jit
+from flowrt.device.llvm import host_jit
 from flowrt.viz.export import export
 from flowrt.viz.html import page as html_page
 from flowrt.viz.html import write_html

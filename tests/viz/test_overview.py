@@ -7,22 +7,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import flowrt.graph.ops.all  # noqa: F401  # defines every op
+import flowrt.graph.ops.surface.all  # noqa: F401  # defines every op
 from flowrt.control_flow import cond, while_loop
 from flowrt.errors import DTypeError, NotFoundError
-from flowrt.executor.config import ConfigProto
-from flowrt.executor.session import Session
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.gradients import gradients
-from flowrt.graph.graph import Graph
-from flowrt.graph.ops.activations import relu
-from flowrt.graph.ops.arithmetic import add
-from flowrt.graph.ops.constant import placeholder
-from flowrt.graph.ops.linalg import matmul
-from flowrt.graph.ops.math import sin
-from flowrt.graph.ops.reductions import reduce_sum
-from flowrt.graph.ops.script import group
-from flowrt.variables import Variable, trainable_variables
+from flowrt.executor.ends.config import ConfigProto
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import placeholder
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.derivatives.gradients import gradients
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.elementwise.arithmetic import add
+from flowrt.graph.ops.elementwise.math import sin
+from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.nn.activations import relu
+from flowrt.graph.ops.text.python_calls import group
+from flowrt.variables.variable import Variable, trainable_variables
 from flowrt.viz import overview as viz
 
 CPU0, CPU1 = (f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(2))

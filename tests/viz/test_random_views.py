@@ -10,9 +10,9 @@ import pytest
 
 from flowrt.device.spec import parse_device
 from flowrt.graph.passes import optimise
-from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.place import place
-from flowrt.graph.passes.placement_reasons import placement_reasons
+from flowrt.graph.passes.placement.partition import partition
+from flowrt.graph.passes.placement.place import place
+from flowrt.graph.passes.placement.placement_reasons import placement_reasons
 from flowrt.viz import EdgeKind, fold, view_of, with_series
 from flowrt.viz.formats.dot import encode_dot
 from flowrt.viz.formats.graph_def import graph_def_of

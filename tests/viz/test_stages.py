@@ -7,7 +7,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.text import print_subgraph
+from flowrt.graph.text.graph_text import print_subgraph
 from flowrt.viz import stages
 from flowrt.viz.stages import PHASES
 from tests.viz.graphs import CPU0, CPU1, nested, network, two_devices_session

@@ -1,6 +1,9 @@
-"""``flowrt selftest``: does flowrt compute rightly on this machine's devices, and how fast?
+"""``flowrt selftest``: checks numerics on one device, and benchmarks it.
 
-A section is a function from a `Target` to a `Result`; it prints one line, and one more a failure.
+target                      a section is a function from a `Target` to a `Result`, and prints one line
+ops, loops                  every op's samples; every op that compiled loops support
+memory, streams, transfer   allocator and pool; streams and events; bandwidth
+steps                       the cost of a step
 """
 
 from __future__ import annotations

@@ -11,13 +11,13 @@ import numpy as np
 
 from flowrt.cli.selftest.ops import Call, build_calls, difference, reference
 from flowrt.cli.selftest.target import Result, Target, describe_error
-from flowrt.device import host_jit
-from flowrt.executor.cuda_kernel import CudaKernel
-from flowrt.executor.fused_kernel import FusedKernel
-from flowrt.executor.fused_program import supports
-from flowrt.graph.graph import Graph
+from flowrt.device.llvm import host_jit
+from flowrt.executor.kernels.cuda_kernel import CudaKernel
+from flowrt.executor.kernels.fused_kernel import FusedKernel
+from flowrt.executor.kernels.fused_program import supports
+from flowrt.graph.construction.graph import Graph
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.passes.fuse import fuse
+from flowrt.graph.passes.fusion.fuse import fuse
 
 
 def check_loops(target: Target) -> Result:

@@ -11,15 +11,15 @@ import numpy as np
 
 from flowrt.cli.selftest.target import Result, Target, describe_error
 from flowrt.dtypes import as_dtype
-from flowrt.executor.session import Session
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.evaluate import evaluate
-from flowrt.graph.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect, OpDef, Sample, registered_ops
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.place import supports
+from flowrt.graph.passes.placement.place import supports
 from flowrt.graph.shapes import is_static
-from flowrt.scopes import device
+from flowrt.variables.graph_scopes import device
 
 TOLERANCES = {
     "float16": 4e-3,

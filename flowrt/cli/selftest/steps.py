@@ -9,18 +9,18 @@ import numpy as np
 
 from flowrt.cli.selftest.target import Result, Target, median_s
 from flowrt.dtypes import float32, int64
-from flowrt.executor.program import RUNS_BEFORE_CAPTURE
-from flowrt.graph.graph import Graph, Tensor
-from flowrt.graph.ops.activations import relu
-from flowrt.graph.ops.arithmetic import add
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.ops.linalg import matmul
-from flowrt.graph.ops.losses import sparse_softmax_cross_entropy_with_logits
-from flowrt.graph.ops.reductions import reduce_mean
-from flowrt.graph.ops.script import no_op
-from flowrt.scopes import device
-from flowrt.train.optimizers import AdamOptimizer
-from flowrt.variables import Variable, global_variables_initializer
+from flowrt.executor.program.program import RUNS_BEFORE_CAPTURE
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Tensor
+from flowrt.graph.ops.array.reductions import reduce_mean
+from flowrt.graph.ops.elementwise.arithmetic import add
+from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.nn.activations import relu
+from flowrt.graph.ops.nn.losses import sparse_softmax_cross_entropy_with_logits
+from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.train.optimizers.standard_optimizers import AdamOptimizer
+from flowrt.variables.graph_scopes import device
+from flowrt.variables.variable import Variable, global_variables_initializer
 
 WIDTHS = (784, 2048, 2048, 10)
 BATCH = 128

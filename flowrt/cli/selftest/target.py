@@ -10,14 +10,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from flowrt.device.cuda import why_no_gpu
+from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.device import Device
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.device.spec import DeviceSpec
 from flowrt.errors import NotFoundError, OpError
-from flowrt.executor.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions
-from flowrt.executor.session import Session
-from flowrt.graph.graph import Graph
+from flowrt.executor.ends.config import ConfigProto, GPUOptions, GraphOptions, OptimizerOptions
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.graph import Graph
 
 MAX_DEVICES = 1024
 """To have a CPU or a pretended device of a high number is to make all below it: this many take 0.1 s."""

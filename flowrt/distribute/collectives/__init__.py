@@ -1,22 +1,32 @@
 """Collectives between the devices of one process, of a cluster's tasks, or of several sessions.
 
-    all_reduce(values)         one operation for all ranks of this graph      graph/ops/collectives.py
+    all_reduce(values)         one operation for all ranks of this graph      graph/ops/collective
        | at compile time, when every rank has its device
     lower_collectives          an algorithm: named, or the cheapest           graph/collectives, graph/passes
        |-- expanded            slices, sums and copies on the ranks' devices; between two devices of one graph
        |                       the step's sends and receives, to another graph `_GroupSend` and `_GroupRecv`
-       '-- native              a start and a wait a rank; between them the rank's `Communicator` does it
-                               (of a whole group in one process the step itself: nobody has to `join`)
+       '-- native              a start and a wait per rank; in between the rank's `Communicator` does the work
+                               (if the whole group is in one process, the step itself: no `join` needed)
     run                        as any step
 
-The functions here build graph. ``values`` has one tensor a rank of this graph, each on its rank's own device;
-results are on these devices, in the same order. With ``group=None`` the values are the whole group: one
-graph, run by one session, with any devices of its process or cluster. A `Group` has ranks in other graphs
-too, each run by its own session: every graph builds the same collectives in the same order, and every process
-calls `join` before its session runs.
+The functions here build graph. ``values`` has one tensor per rank of this graph, each on its rank's own
+device; results are on these devices, in the same order. With ``group=None`` the values are the whole group:
+one graph, run by one session, with any devices of its process or cluster. A `Group` has ranks in other
+graphs too, each run by its own session: every graph builds the same collectives in the same order, and
+every process calls `join` before its session runs.
 
 All take ``lowering``: "auto" (the cost model chooses), the name of an algorithm (see
 `flowrt.graph.collectives.algorithms.ALGORITHMS`), or "native"; and ``name``.
+
+    parts, reduction, membership, plan          pure: cuts, sums, who takes part, which collectives a step has
+    futex, shared_memory_segment                a word to sleep on; memory for the ranks of a host
+    shared_memory_rounds, shared_memory         ranks in step around that segment
+    in_process, nccl, mpi, over_peers           ranks as threads; on GPUs; in an MPI world; on any hosts
+    mesh_forming, mesh                          how ranks find each other; a connection between each two
+    communicator, communicator_thread           blocking collectives on arrays; the thread that makes them
+    communicator_registry                       communicators by name
+    member, group                               what operations call; `Group` and `join`
+    probe                                       ``flowrt-worker --probe``: latency between tasks
 """
 
 from __future__ import annotations
@@ -30,11 +40,13 @@ from flowrt.distribute.collectives.group import Group as Group
 from flowrt.distribute.collectives.group import JoinedGroup as JoinedGroup
 from flowrt.distribute.collectives.group import join as join
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import OpDef
-from flowrt.graph.ops.collective_gradients import next_instance, nowhere
-from flowrt.graph.ops.collectives import (
+from flowrt.graph.ops.base.identities import identity
+from flowrt.graph.ops.collective.collective_gradients import next_instance, nowhere
+from flowrt.graph.ops.collective.collectives import (
     all_gather_op,
     all_reduce_op,
     all_to_all_op,
@@ -45,8 +57,6 @@ from flowrt.graph.ops.collectives import (
     reduce_scatter_op,
     scatter_op,
 )
-from flowrt.graph.ops.constant import constant
-from flowrt.graph.ops.identities import identity
 from flowrt.graph.shapes import as_shape, is_static
 from flowrt.graph.source import user_line
 

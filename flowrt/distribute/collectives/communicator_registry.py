@@ -26,7 +26,7 @@ from flowrt.distribute.collectives.nccl import NcclCommunicator
 from flowrt.distribute.collectives.over_peers import PeersCommunicator
 from flowrt.distribute.collectives.shared_memory import SharedMemoryCommunicator
 from flowrt.errors import InvalidArgumentError, OpError, UnavailableError
-from flowrt.rendezvous.channel import Transport
+from flowrt.rendezvous.channel.channel import Transport
 
 ELSEWHERE = ("gloo", "hccl", "oneccl", "rccl", "ucc")
 """Communicators of other systems and of devices that flowrt does not drive."""

@@ -21,8 +21,8 @@ from flowrt.distribute.collectives.member import GroupMember
 from flowrt.distribute.collectives.membership import TIMEOUT_S, Membership
 from flowrt.distribute.collectives.mesh_forming import form_mesh
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.groups import add_member, remove_member
-from flowrt.rendezvous.channel import Transport
+from flowrt.graph.resources.groups import add_member, remove_member
+from flowrt.rendezvous.channel.channel import Transport
 from flowrt.rendezvous.transport import new_transport
 
 _WITHOUT_LINKS = ("local", "mpi")

@@ -22,7 +22,7 @@ from flowrt.distribute.collectives.membership import END_OF_DATA, disagree
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.collectives.plan import check_plan
 from flowrt.errors import FailedPreconditionError, OpError, copy_to_raise
-from flowrt.graph.step import wait_until
+from flowrt.graph.resources.step_context import wait_until
 
 
 class _Result:
@@ -35,7 +35,8 @@ class _Result:
 
 @final
 class GroupMember:
-    """One rank's end of a group: see `flowrt.graph.groups.Member`. Closes ``communicator``, which closes
+    """One rank's end of a group: see `flowrt.graph.resources.groups.Member`. Closes ``communicator``, which
+    closes
     ``mesh``, the links below it; None where it has none.
     """
 

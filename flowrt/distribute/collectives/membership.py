@@ -18,7 +18,7 @@ from flowrt.errors import (
     OutOfRangeError,
     UnavailableError,
 )
-from flowrt.rendezvous.lifeline import CLOSED
+from flowrt.rendezvous.channel.lifeline import CLOSED
 
 TIMEOUT_S = 60.0
 """For how long a rank waits for another that lives. One that dies is noticed at once."""

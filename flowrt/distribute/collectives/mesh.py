@@ -21,10 +21,10 @@ import numpy as np
 
 from flowrt.device.interruptible import in_slices
 from flowrt.distribute.collectives.membership import Membership, lost_rank, missing
-from flowrt.distribute.messages import decode_status, encode_status
+from flowrt.distribute.wire.messages import decode_status, encode_status
 from flowrt.errors import DataLossError, OpError, UnavailableError, copy_to_raise
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Bytes, Connection, Listener
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener
 
 COPIED_BYTES = 64 << 10
 """Up to this size what is sent is copied, and may be changed at once."""

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias, final
 import flowrt.version
 from flowrt.distribute.collectives.membership import Membership, missing
 from flowrt.distribute.collectives.mesh import Mesh
-from flowrt.distribute.messages import decode_status, encode_status
+from flowrt.distribute.wire.messages import decode_status, encode_status
 from flowrt.errors import (
     AlreadyExistsError,
     DataLossError,
@@ -34,7 +34,7 @@ from flowrt.errors import (
     UnavailableError,
 )
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.channel import Bytes, Connection, Listener, Receiver, Transport
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Listener, Receiver, Transport
 
 DIAL_S = 5.0
 """Of one attempt."""
@@ -126,7 +126,7 @@ class _SharedListener(Listener):
         self.door, self._is_closed = shared.door, False
 
     def close(self) -> None:
-        """See `flowrt.rendezvous.channel.Listener`; the other groups' connections stay."""
+        """See `flowrt.rendezvous.channel.channel.Listener`; the other groups' connections stay."""
         with _opening:
             was_closed, self._is_closed = self._is_closed, True
             if was_closed:
@@ -224,14 +224,14 @@ class _Link:
         self._mesh = None
 
     def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
-        """See `flowrt.rendezvous.channel.Receiver`."""
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
         if self._mesh is None:
             self._begin(self, header)
         else:
             self._mesh.arrived(self._rank, header, payload)
 
     def on_lost(self, connection: Connection, error: UnavailableError) -> None:
-        """See `flowrt.rendezvous.channel.Receiver`."""
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
         if self._mesh is None:
             self._begin(self, error)
         else:

@@ -19,10 +19,10 @@ from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import MAX_TEXT, Membership, disagree, missing
 from flowrt.distribute.collectives.parts import part
 from flowrt.distribute.collectives.reduction import finish, join
-from flowrt.distribute.messages import decode_status, encode_status
+from flowrt.distribute.wire.messages import decode_status, encode_status
 from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
-from flowrt.rendezvous.mpi_channel import Transfer, open_world
+from flowrt.rendezvous.mpi.mpi_channel import Transfer, open_world
 
 YIELD_S = 1e-3
 """For so long a rank that waits gives its core to whoever needs it, and is back at once; then it sleeps."""

@@ -17,7 +17,7 @@ from typing import Any, final
 
 import numpy as np
 
-from flowrt.device.cuda import load_cupy, load_nccl
+from flowrt.device.cuda.cuda import load_cupy, load_nccl
 from flowrt.distribute.collectives.communicator import Array, Communicator
 from flowrt.distribute.collectives.membership import disagree, missing
 from flowrt.distribute.collectives.mesh import Mesh

@@ -25,7 +25,7 @@ from flowrt.distribute.collectives.mesh_forming import form_mesh
 from flowrt.distribute.resolvers import ResolvedCluster
 from flowrt.errors import DataLossError, InvalidArgumentError
 from flowrt.graph.collectives.cost import Link
-from flowrt.rendezvous.channel import Transport
+from flowrt.rendezvous.channel.channel import Transport
 
 PROBE_S = 30.0
 """For the others to come, and for an answer."""

@@ -10,13 +10,13 @@ import time
 from collections.abc import Callable
 from typing import Any, final
 
-from flowrt.device.host_pool import usable_cpus
+from flowrt.device.llvm.host_pool import usable_cpus
 from flowrt.distribute.collectives.futex import wait_while, wake
 from flowrt.distribute.collectives.membership import disagree, missing
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.collectives.shared_memory_segment import TEXT_BYTES, Layout
 from flowrt.errors import copy_to_raise
-from flowrt.rendezvous.channel import Bytes
+from flowrt.rendezvous.channel.channel import Bytes
 
 SPIN_S = 30e-6
 """A rank that waits looks for so long whether the others are there, where each has a core: to wake it takes

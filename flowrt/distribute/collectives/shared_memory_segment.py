@@ -24,8 +24,8 @@ import numpy as np
 from flowrt.distribute.collectives.membership import Membership, missing
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.errors import DataLossError, OpError, UnavailableError
-from flowrt.rendezvous.host_identity import is_same_user
-from flowrt.rendezvous.shared_memory import Mapping, create_segment, map_segment
+from flowrt.rendezvous.channel.host_identity import is_same_user
+from flowrt.rendezvous.local_links.shared_memory import Mapping, create_segment, map_segment
 
 LOOK_S = 0.1
 """Between two looks whether a rank was lost that has not fetched the segment."""

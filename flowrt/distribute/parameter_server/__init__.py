@@ -4,6 +4,6 @@
     placement     variables' sizes -> servers, split where they are large
     homes         servers that answer -> which server has the primary of each shard, and which its replica
 
-What happens on a server is `flowrt.graph.parameter_shard`; the strategy that builds the graph is
-`flowrt.distribute.strategies.parameter_server`.
+What happens on a server is `flowrt.graph.resources.parameter_shard`; the strategy that builds the graph is
+`flowrt.distribute.strategies.parameter_server.parameter_server_strategy`.
 """

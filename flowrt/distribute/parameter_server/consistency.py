@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.parameter_shard import Policy
+from flowrt.graph.resources.parameter_shard import Policy
 
 
 @final

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from flowrt.distribute.cluster_spec import ClusterSpec, parse_cluster, shortened
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_cluster, shortened
 from flowrt.distribute.resolvers.source import Declaration, Environ, number
 from flowrt.errors import InvalidArgumentError
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NoReturn, TypeVar
 
-from flowrt.distribute.cluster_spec import ClusterSpec, parse_address, shortened
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec, parse_address, shortened
 from flowrt.distribute.resolvers import (
     flowrt_variables,
     kubernetes,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import zlib
 
-from flowrt.distribute.cluster_spec import MAX_PORT
+from flowrt.distribute.cluster.cluster_spec import MAX_PORT
 from flowrt.distribute.resolvers.source import Environ, number
 from flowrt.errors import InvalidArgumentError
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 
-from flowrt.distribute.cluster_spec import MAX_TASKS, shortened
+from flowrt.distribute.cluster.cluster_spec import MAX_TASKS, shortened
 from flowrt.distribute.resolvers.ports import first_port
 from flowrt.distribute.resolvers.source import Environ, Launch, has, number, workers
 from flowrt.errors import InvalidArgumentError

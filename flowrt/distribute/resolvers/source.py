@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import final
 
-from flowrt.distribute.cluster_spec import MAX_TASKS, Address, ClusterSpec
+from flowrt.distribute.cluster.cluster_spec import MAX_TASKS, Address, ClusterSpec
 from flowrt.errors import InvalidArgumentError
 
 Environ = Mapping[str, str]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from flowrt.distribute.cluster_spec import ClusterSpec, shortened
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec, shortened
 from flowrt.distribute.resolvers.source import Declaration, Environ
 from flowrt.errors import InvalidArgumentError
 

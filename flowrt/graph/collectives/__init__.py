@@ -4,6 +4,7 @@
     ends         which chunks a rank has before a collective and after it, by kind
     cost         (`Schedule`, payload bytes, links) -> seconds; the choice of the cheapest algorithm
 
-`flowrt.graph.passes.collectives` makes operations of a schedule. Nothing here knows a tensor: a payload is
+`flowrt.graph.passes.collective.lower_collectives` makes operations of a schedule. Nothing here knows a
+tensor: a payload is
 cut into chunks, chunks have numbers, and a transfer moves an interval of numbers.
 """

@@ -1,25 +1,25 @@
 """The compiler's passes: pure functions from `Subgraph` to `Subgraph`.
 
-Contract of a pass: the input is untouched; the *same object* comes back when nothing changed; unchanged nodes
-are shared; feeds and targets keep their names, fetches may be redirected to an equal tensor; the nodes come
-back in topological order. A pass knows ops only by the facts of their `OpDef` (effect, alias, value rule,
-...), with these exceptions that every pass may name: Const, NoOp, Identity, Placeholder, the executor's own
-_Feed, _Send and _Recv, and _Loop and _Case, the two forms of control flow. What becomes those, and what a
-collective becomes, is known to the passes that lower them.
+Contract of a pass: the input is untouched; the *same object* comes back when nothing changed; unchanged
+nodes are shared; feeds and targets keep their names, fetches may be redirected to an equal tensor; nodes
+come back in topological order. A pass asks ops for the facts of their `OpDef`, with these exceptions that
+every pass may name: Const, NoOp, Identity, Placeholder, the executor's own _Feed, _Send and _Recv, and
+_Loop and _Case, the two forms of control flow. What becomes those, and what a collective becomes, is known
+to the passes that lower them.
 
     Graph, fetches, feeds                                       what the session was asked for
-      -> prune                         Subgraph                 what is needed; fed tensors become _Feed nodes
+      -> prune                         Subgraph    prepare      what is needed; fed tensors become _Feed nodes
       -> order_effects                 Subgraph                 each resource's, in the order of creation
-      -> infer_shapes                  Subgraph                 again, now that the feeds' shapes are known
-      -> OPTIMISATIONS                 Subgraph                 each twice at most, until nothing changes
-         extend                        Subgraph                 the same, of what is new in a request
-      -> place                         Subgraph                 every node has one full device name
-      -> lower_collectives             Subgraph                 sends, sums and copies on the ranks' devices
+      -> infer_shapes                  Subgraph                 again, with the shapes of the feeds
+      -> OPTIMISATIONS                 Subgraph    optimise     each at most twice, until nothing changes
+         extend                        Subgraph                 the same, for what is new in a request
+      -> place                         Subgraph    placement    every node has one full device name
+      -> lower_collectives             Subgraph    collective   sends, sums and copies on the ranks' devices
       -> partition                     {device: Subgraph}       _Send/_Recv on every cut edge
-      -> narrow_products               Subgraph                 only the parts of products that are read
-      -> read_rows_in_place            Subgraph                 rows of variables are gathered where they lie
-      -> fuse                          Subgraph                 what one loop can compute is one node,
-                                                                 in as many loops as `loop_budget` allows
+      -> narrow_products               Subgraph    optimise     only the parts of products that are read
+      -> read_rows_in_place            Subgraph                 rows of variables, gathered in place
+      -> fuse                          Subgraph    fusion       what one loop can compute is one node, in as
+                                                                many loops as `loop_budget` allows
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from functools import partial
 from typing import TypeAlias
 
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes.dependencies import clean_dependencies
-from flowrt.graph.passes.fold import fold_constants
-from flowrt.graph.passes.merge import eliminate_common_subexpressions
-from flowrt.graph.passes.nested import optimise_functions
-from flowrt.graph.passes.simplify import simplify
+from flowrt.graph.passes.optimise.dependencies import clean_dependencies
+from flowrt.graph.passes.optimise.fold import fold_constants
+from flowrt.graph.passes.optimise.merge import eliminate_common_subexpressions
+from flowrt.graph.passes.optimise.nested import optimise_functions
+from flowrt.graph.passes.optimise.simplify import simplify
 
 Pass: TypeAlias = Callable[[Subgraph], Subgraph]
 

@@ -10,19 +10,19 @@ from __future__ import annotations
 from typing import Any
 
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.build import convert_to_tensor
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops.bias import bias_add
-from flowrt.graph.ops.filling import zeros
-from flowrt.graph.ops.joining import concat, stack
-from flowrt.graph.ops.linalg import matmul
-from flowrt.graph.ops.shaping import shape
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.concat_and_split import concat, stack
+from flowrt.graph.ops.base.filling import zeros
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.linalg.matmul import matmul
+from flowrt.graph.ops.nn.bias import bias_add
 from flowrt.graph.shapes import as_shape
 from flowrt.graph.source import user_line
 from flowrt.layers.base import Layer
 from flowrt.nest import flatten, map_structure
-from flowrt.variable_scope import get_variable_scope, variable_scope
-from flowrt.variables import Variable
+from flowrt.variables.variable import Variable
+from flowrt.variables.variable_scope import get_variable_scope, variable_scope
 
 Structure = Any
 

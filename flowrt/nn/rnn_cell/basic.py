@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.joining import split
-from flowrt.graph.ops.math import sigmoid, tanh
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import split
+from flowrt.graph.ops.elementwise.math import sigmoid, tanh
 from flowrt.graph.shapes import TensorShape
 from flowrt.initializers import Ones, Zeros
 from flowrt.layers.base import activation_function
 from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
-from flowrt.variables import Variable
+from flowrt.variables.variable import Variable
 
 
 class _OneStateCell(LayerRNNCell):

@@ -11,18 +11,18 @@ from typing import Any, NamedTuple
 
 from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
-from flowrt.graph.graph import Tensor
-from flowrt.graph.ops.arithmetic import clip_by_value
-from flowrt.graph.ops.joining import concat, split
-from flowrt.graph.ops.linalg import matmul
-from flowrt.graph.ops.math import sigmoid, tanh
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat, split
+from flowrt.graph.ops.elementwise.arithmetic import clip_by_value
+from flowrt.graph.ops.elementwise.math import sigmoid, tanh
+from flowrt.graph.ops.linalg.matmul import matmul
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import user_line
 from flowrt.initializers import Zeros
 from flowrt.layers.base import activation_function
 from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import LayerRNNCell, affine
-from flowrt.variables import Variable
+from flowrt.variables.variable import Variable
 
 
 class LSTMStateTuple(NamedTuple):

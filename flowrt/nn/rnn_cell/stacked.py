@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.graph import get_default_graph
-from flowrt.graph.ops.joining import concat, split
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.ops.array.concat_and_split import concat, split
 from flowrt.graph.source import user_line
 from flowrt.nest import is_nested
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
-from flowrt.variable_scope import variable_scope
+from flowrt.variables.variable_scope import variable_scope
 
 
 class MultiRNNCell(RNNCell):

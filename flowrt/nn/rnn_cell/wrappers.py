@@ -11,19 +11,19 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from flowrt.errors import DTypeError, InvalidArgumentError
-from flowrt.graph.graph import Tensor, get_default_graph
-from flowrt.graph.ops.arithmetic import add
-from flowrt.graph.ops.bias import dropout
-from flowrt.graph.ops.comparison import greater_equal, where_v2
-from flowrt.graph.ops.division import realdiv
-from flowrt.graph.ops.filling import zeros_like
-from flowrt.graph.ops.random import random_uniform
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.base.filling import zeros_like
+from flowrt.graph.ops.elementwise.arithmetic import add
+from flowrt.graph.ops.elementwise.comparison import greater_equal, where_v2
+from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.ops.nn.bias import dropout
+from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.shapes import as_shape, compatible
 from flowrt.graph.source import user_line
 from flowrt.nest import flatten, is_nested, map_structure, pack_sequence_as
 from flowrt.nn.rnn_cell.base import RNNCell, check_cell
 from flowrt.nn.rnn_cell.lstm import LSTMStateTuple
-from flowrt.variables import Variable
+from flowrt.variables.variable import Variable
 
 
 class CellWrapper(RNNCell):

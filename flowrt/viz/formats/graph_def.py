@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 from google.protobuf import text_format
 
-from flowrt.graph.graph_def import nodes_to_graph_def
-from flowrt.graph.node import Node
-from flowrt.graph.passes.partition import tag
+from flowrt.graph.messages.graph_def import nodes_to_graph_def
+from flowrt.graph.node import COLOCATION, Node
+from flowrt.graph.passes.placement.partition import tag
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.formats.public_ops import public_step
 from flowrt.viz.from_parts import PAIR, Parts
@@ -65,5 +65,5 @@ def _within(scope: str, node: Node) -> Node:
         name=scope + node.name,
         inputs=tuple([(scope + name, index) for name, index in node.inputs]),
         controls=tuple([scope + name for name in node.controls]),
-        attrs={key: value for key, value in node.attrs.items() if key != "_class"},
+        attrs={key: value for key, value in node.attrs.items() if key != COLOCATION},
     )

@@ -17,8 +17,11 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.graph.construction.constant import feed_op, placeholder_op
+from flowrt.graph.functions.control_flow import case_op, if_op, while_op
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, with_functions
-from flowrt.graph.op_def import Effect, op_def
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.state.iterators import iterator_op
 from flowrt.viz.view import MAX_EMBEDDED
 
 TOO_LARGE = "_too_large_attrs"
@@ -55,7 +58,7 @@ def _public(node: Node) -> Node:
 def _placeholder(node: Node) -> Node:
     (spec,) = node.outputs
     attrs = {key: value for key, value in node.attrs.items() if key.startswith("_")}
-    return node.replace(op=op_def("Placeholder"), attrs={**attrs, "dtype": spec.dtype, "shape": spec.shape})
+    return node.replace(op=placeholder_op, attrs={**attrs, "dtype": spec.dtype, "shape": spec.shape})
 
 
 def _constant(node: Node) -> Node:
@@ -76,7 +79,7 @@ def _receive(node: Node) -> Node:
 
 def _iterator(node: Node) -> Node:
     attrs = {key: value for key, value in node.attrs.items() if key != "token"}
-    return node.replace(op=op_def("IteratorV2"), attrs=attrs)
+    return node.replace(op=iterator_op, attrs=attrs)
 
 
 def _branches(node: Node) -> Node:
@@ -85,8 +88,8 @@ def _branches(node: Node) -> Node:
     if index is dtypes.bool_:
         otherwise, then = branches
         attrs |= {"Tcond": index, "then_branch": then, "else_branch": otherwise}
-        return node.replace(op=op_def("If"), attrs=attrs)
-    return node.replace(op=op_def("Case"), attrs={**attrs, "branches": branches})
+        return node.replace(op=if_op, attrs=attrs)
+    return node.replace(op=case_op, attrs={**attrs, "branches": branches})
 
 
 def _loop(node: Node) -> Node:
@@ -96,7 +99,7 @@ def _loop(node: Node) -> Node:
     invariant_specs = [body.nodes[name].outputs[0] for name in body.feeds[len(carried) :]]
     outputs = (TensorSpec(dtypes.bool_, ()), *node.outputs, *invariant_specs)
     attrs |= {"T": (dtypes.bool_, *carried, *invariant), **_loop_functions(node.name, body, len(carried))}
-    return node.replace(op=op_def("While"), attrs=attrs, outputs=outputs)
+    return node.replace(op=while_op, attrs=attrs, outputs=outputs)
 
 
 def _loop_functions(name: str, body: Subgraph, num_carried: int) -> dict[str, Subgraph]:
@@ -116,7 +119,7 @@ def _parameter(name: str, function: Subgraph) -> Node:
     while name in function.nodes:
         name += "_"
     attrs = {"dtype": dtypes.bool_, "shape": ()}
-    return Node(name, op_def("_Feed"), (), (), attrs, "", None, (TensorSpec(dtypes.bool_, ()),))
+    return Node(name, feed_op, (), (), attrs, "", None, (TensorSpec(dtypes.bool_, ()),))
 
 
 _FORMS = {

@@ -10,7 +10,7 @@ import numpy as np
 import flowrt as tf
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.distribute import collectives
-from flowrt.executor.compile_step import compile_step
+from flowrt.executor.lower.compile_step import compile_step
 from flowrt.graph.node import Subgraph
 from tests.contracts.check_collectives import CollectiveCall
 

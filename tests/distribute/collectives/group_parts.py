@@ -16,7 +16,7 @@ import numpy as np
 import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.distribute.collectives import Group, JoinedGroup, join
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import OpError
 from tests.contracts.check_collectives import LATE_S, CollectiveCall, expected
 

@@ -16,7 +16,7 @@ from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.errors import AbortedError, DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
-from flowrt.rendezvous.mpi_channel import open_world
+from flowrt.rendezvous.mpi.mpi_channel import open_world
 from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform, expected
 from tests.distribute.collectives.ranks import as_rank, come_and_leave
 

@@ -21,7 +21,7 @@ import numpy as np
 from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import OpError
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_collectives import LATE_S, CollectiveCall

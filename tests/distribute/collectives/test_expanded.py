@@ -13,7 +13,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute import collectives
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from flowrt.graph.collectives.cost import LINKS_VARIABLE
 from tests.contracts.check_collectives import CheckCollectives, CollectiveCall, Meet, Perform, arrays, check

@@ -15,7 +15,7 @@ import pytest
 import flowrt as tf
 from flowrt.distribute import collectives
 from flowrt.distribute.collectives import Group, JoinedGroup, join
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import (
     AlreadyExistsError,
     DeadlineExceededError,
@@ -26,7 +26,7 @@ from flowrt.errors import (
 )
 from flowrt.graph.collectives.algorithms import ALGORITHMS, algorithms_for
 from flowrt.graph.collectives.algorithms import Group as Places
-from flowrt.rendezvous.security import Security
+from flowrt.rendezvous.channel.security import Security
 from flowrt.rendezvous.transport import new_transport
 from tests.contracts.check_collectives import CollectiveCall, arrays
 from tests.distribute.collectives.group_parts import (

@@ -16,13 +16,13 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute import collectives
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
-from flowrt.graph import step as steps
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
-from flowrt.graph.passes.partition import partition, task_of
+from flowrt.graph.passes.placement.partition import partition, task_of
+from flowrt.graph.resources import step_context as steps
+from flowrt.graph.resources.step_groups import StepGroup
 from flowrt.graph.shapes import num_elements
-from flowrt.graph.step_groups import StepGroup
 from tests.contracts.check_collectives import CollectiveCall, arrays, check, expected
 from tests.distribute.collectives.expanded import build, device, perform, placed, placeholders
 

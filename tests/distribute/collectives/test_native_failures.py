@@ -18,7 +18,7 @@ from flowrt.distribute.collectives.communicator_registry import open_communicato
 from flowrt.distribute.collectives.membership import Membership
 from flowrt.distribute.collectives.mesh import Mesh
 from flowrt.distribute.collectives.mesh_forming import GroupDoor
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import (
     AbortedError,
     AlreadyExistsError,

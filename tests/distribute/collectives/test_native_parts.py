@@ -26,7 +26,7 @@ from flowrt.distribute.collectives.over_peers import PeersCommunicator
 from flowrt.distribute.collectives.parts import part, pieces
 from flowrt.distribute.collectives.probe import fit_line
 from flowrt.distribute.collectives.shared_memory_segment import LINE_BYTES, Layout
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.errors import CancelledError, DeadlineExceededError, InternalError, InvalidArgumentError
 from flowrt.graph.collectives.algorithms import Group
 from flowrt.graph.collectives.cost import (

@@ -13,7 +13,7 @@ import flowrt as tf
 from flowrt.distribute.collectives.communicator import Communicator
 from flowrt.distribute.collectives.communicator_registry import open_communicator
 from flowrt.distribute.collectives.membership import Membership
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.rendezvous.transport import new_transport
 from tests.distribute.collectives.ranks import SOON_S, run_threads
 

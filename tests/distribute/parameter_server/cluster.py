@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import flowrt as tf
-from flowrt.distribute.cluster_resolver import SimpleClusterResolver
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
 from flowrt.distribute.resolvers import VARIABLES
-from flowrt.distribute.strategies.parameter_server import ParameterServerStrategy
+from flowrt.distribute.resolvers.cluster_resolver import SimpleClusterResolver
+from flowrt.distribute.strategies.parameter_server.parameter_server_strategy import ParameterServerStrategy
 from tests.distribute.processes import ROOT, SOON_S, dial_as_client
 
 LONG_S = 120.0

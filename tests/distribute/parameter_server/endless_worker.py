@@ -14,7 +14,7 @@ from threading import Event
 from typing import Any
 
 import flowrt as tf
-from flowrt.distribute.cluster_resolver import SimpleClusterResolver
+from flowrt.distribute.resolvers.cluster_resolver import SimpleClusterResolver
 from tests.distribute.parameter_server.training import batch, build
 
 

@@ -19,7 +19,7 @@ from flowrt.distribute.parameter_server.consistency import (
 from flowrt.distribute.parameter_server.homes import Home, Seen, find_home
 from flowrt.distribute.parameter_server.placement import MIN_PART_BYTES, ByteBalancer
 from flowrt.errors import InvalidArgumentError, UnavailableError
-from flowrt.graph.parameter_shard import Policy
+from flowrt.graph.resources.parameter_shard import Policy
 
 
 @pytest.mark.parametrize(

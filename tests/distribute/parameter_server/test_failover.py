@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute import waits
-from flowrt.distribute.strategies import parameter_server_session
-from flowrt.graph import parameter_shard
+from flowrt.distribute.cluster import timeouts
+from flowrt.distribute.strategies.parameter_server import parameter_server_session
+from flowrt.graph.resources import parameter_shard
 from tests.contracts.check_transport import wait_until
 from tests.distribute.parameter_server.cluster import cluster, run_workers
 from tests.distribute.parameter_server.training import batch, build
@@ -84,7 +84,7 @@ def test_training_goes_on_without_a_server_and_gives_the_same_weights(victim, un
 
 
 def test_a_server_that_is_lost_when_it_was_asked_is_not_waited_for(undisturbed, monkeypatch):
-    monkeypatch.setattr(waits, "DIAL_S", 1.0)
+    monkeypatch.setattr(timeouts, "DIAL_S", 1.0)
     asked, doubtful = parameter_server_session._answers, threading.Semaphore(0)
 
     def answers(*server):

@@ -18,7 +18,7 @@ from flowrt.errors import (
     InvalidArgumentError,
     UnavailableError,
 )
-from flowrt.graph.parameter_shard import (
+from flowrt.graph.resources.parameter_shard import (
     LEASE_S,
     RETURN_S,
     Answer,

@@ -11,7 +11,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.distribute.parameter_server.placement import MIN_PART_BYTES
-from flowrt.distribute.strategies.partitioned_variable import PartitionedVariable
+from flowrt.distribute.strategies.variables.partitioned_variable import PartitionedVariable
 from tests.distribute.parameter_server.cluster import cluster, run_workers
 from tests.distribute.parameter_server.training import INPUTS, OUTPUTS, batch, build, train_alone
 

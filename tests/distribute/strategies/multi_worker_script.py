@@ -13,7 +13,7 @@ import time
 import numpy as np
 
 import flowrt as tf
-from flowrt.distribute.strategies import multi_worker
+from flowrt.distribute.strategies.kinds import multi_worker
 
 WHAT, TASK, ADDRESSES = sys.argv[1], int(sys.argv[2]), sys.argv[3:]
 OPTIONS = {

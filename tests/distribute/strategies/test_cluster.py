@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.flight_recorder import What
-from flowrt.distribute.local_cluster import ReservedPorts
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.observe.flight_recorder import What
 
 D = tf.distribute
 DEVICES = [f"/job:worker/task:{task}/cpu:{cpu}" for task in range(2) for cpu in range(2)]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.distribute.strategies.all_reduce_ops import packs
-from flowrt.distribute.strategies.values import PerReplica
+from flowrt.distribute.strategies.reduce.all_reduce_ops import packs
+from flowrt.distribute.strategies.values.distributed_values import PerReplica
 from tests.distribute.strategies.cpus import CPUS, mirrored, session
 
 D = tf.distribute

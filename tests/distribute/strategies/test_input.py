@@ -16,8 +16,8 @@ import flowrt as tf
 from flowrt.data.auto_shard import AutoShardPolicy
 from flowrt.data.node import ElementIterator
 from flowrt.distribute.collectives import JoinedGroup
-from flowrt.distribute.strategies.input import InputContext
-from flowrt.distribute.strategies.replica_batches import DealBatches, SplitBatch, UntilAllEnd, share_of
+from flowrt.distribute.strategies.input.distributed_input import InputContext
+from flowrt.distribute.strategies.input.replica_batches import DealBatches, SplitBatch, UntilAllEnd, share_of
 from tests.distribute.strategies.cpus import central, mirrored, session
 from tests.distribute.strategies.workers_of_one_process import Worker, at_once, joined_workers
 

@@ -17,8 +17,8 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.distribute.local_cluster import ReservedPorts
-from flowrt.distribute.strategies.buckets import buckets
+from flowrt.distribute.launch.local_cluster import ReservedPorts
+from flowrt.distribute.strategies.values.buckets import buckets
 
 SCRIPT = Path(__file__).with_name("multi_worker_script.py")
 ROOT = SCRIPT.parents[3]

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.distribute.strategies.values import Mirrored, PerReplica, regroup, select
+from flowrt.distribute.strategies.values.distributed_values import Mirrored, PerReplica, regroup, select
 from tests.distribute.strategies.cpus import CPUS, initialized, mirrored, numbered, session
 
 D = tf.distribute

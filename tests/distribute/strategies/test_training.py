@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.train.moving_averages import assign_moving_average
+from flowrt.train.optimizers.moving_averages import assign_moving_average
 from tests.distribute.strategies.cpus import central, initialized, mirrored, numbered, session
 
 D = tf.distribute

@@ -10,9 +10,9 @@ from functools import partial
 from typing import Any
 
 from flowrt.distribute.collectives import Group, JoinedGroup, join
-from flowrt.distribute.strategies.communication_options import CommunicationOptions
-from flowrt.distribute.strategies.multi_worker import MultiWorkerExtended
-from flowrt.distribute.strategies.strategy import Strategy
+from flowrt.distribute.strategies.core.strategy import Strategy
+from flowrt.distribute.strategies.kinds.multi_worker import MultiWorkerExtended
+from flowrt.distribute.strategies.values.communication_options import CommunicationOptions
 
 SOON_S = 60.0
 _keys = itertools.count()

@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-import flowrt.graph.ops.all  # noqa: F401  (defines the ops)
+import flowrt.graph.ops.surface.all  # noqa: F401  (defines the ops)
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import evaluate
-from flowrt.graph.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import op_def
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.prepare.prune import extract
 
 
 def subgraph_of(

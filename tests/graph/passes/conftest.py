@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from flowrt.graph.graph import Graph
+from flowrt.graph.construction.graph import Graph
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.collectives.algorithms import ALGORITHMS, Group, algorithms_for
 from flowrt.graph.collectives.cost import schedule_of, traffic
-from flowrt.graph.graph import Graph, Tensor, get_default_graph
+from flowrt.graph.construction.constant import placeholder
+from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 from flowrt.graph.node import Node, Subgraph
-from flowrt.graph.ops.collective_gradients import places_of
-from flowrt.graph.ops.collectives import (
+from flowrt.graph.ops.collective.collective_gradients import places_of
+from flowrt.graph.ops.collective.collectives import (
     all_gather_op,
     all_reduce_op,
     all_to_all_op,
@@ -26,10 +27,9 @@ from flowrt.graph.ops.collectives import (
     reduce_scatter_op,
     scatter_op,
 )
-from flowrt.graph.ops.constant import placeholder
-from flowrt.graph.passes.collectives import lower_collectives
-from flowrt.graph.passes.partition import partition
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.collective.lower_collectives import lower_collectives
+from flowrt.graph.passes.placement.partition import partition
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from flowrt.graph.shapes import num_elements
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 

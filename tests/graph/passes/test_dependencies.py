@@ -2,10 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from flowrt.graph.graph import get_default_graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.dependencies import clean_dependencies
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.passes.optimise.dependencies import clean_dependencies
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 
 

@@ -9,17 +9,17 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.spec import parse_device
-from flowrt.executor import compile_step
-from flowrt.graph.growth import growth
+from flowrt.executor.lower import compile_step
+from flowrt.graph.construction.graph_growth import growth
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes import optimise
-from flowrt.graph.passes.extend import MAX_REMEMBERED, Optimised, Recent, extend
-from flowrt.graph.passes.infer import infer_shapes
-from flowrt.graph.passes.lower import lower
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.place import place
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.placement.place import place
+from flowrt.graph.passes.prepare.extend import MAX_REMEMBERED, Optimised, Recent, extend
+from flowrt.graph.passes.prepare.infer import infer_shapes
+from flowrt.graph.passes.prepare.lower import lower
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import outcome, subgraph_of
 from tests.graph.passes.test_random_graphs import RandomGraph
 

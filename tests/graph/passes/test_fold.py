@@ -2,11 +2,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from flowrt.graph.graph import get_default_graph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.fold import MAX_BYTES, fold_constants
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.optimise.fold import MAX_BYTES, fold_constants
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, outcome, snapshot, subgraph_of
 
 

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import flowrt as tf
-from flowrt.graph.graph import get_default_graph
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.node import owned_subgraphs
 from flowrt.graph.passes import optimise
-from flowrt.graph.passes.infer import infer_shapes
-from flowrt.graph.passes.lower import lower
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.prune import extract
+from flowrt.graph.passes.prepare.infer import infer_shapes
+from flowrt.graph.passes.prepare.lower import lower
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.prune import extract
 
 SCALAR, VECTOR = tf.TensorShape([]), tf.TensorShape([None])
 

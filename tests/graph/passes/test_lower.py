@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import flowrt as tf
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.evaluate import evaluate
-from flowrt.graph.func_graph import FuncGraph
-from flowrt.graph.graph import get_default_graph
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.lower import lower
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.prepare.lower import lower
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 
 

@@ -3,11 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowrt.graph.graph import get_default_graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.merge import MAX_KEY_BYTES, eliminate_common_subexpressions
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.passes.optimise.merge import MAX_KEY_BYTES, eliminate_common_subexpressions
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 import flowrt as tf
 from flowrt.graph.evaluate import evaluate
-from flowrt.graph.passes.narrow import narrow_products
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.optimise.narrow import narrow_products
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, snapshot, subgraph_of
 
 

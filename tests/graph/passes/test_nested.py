@@ -8,10 +8,10 @@ import pytest
 import flowrt as tf
 from flowrt.graph.node import owned_subgraphs
 from flowrt.graph.passes import optimise
-from flowrt.graph.passes.infer import infer_shapes
-from flowrt.graph.passes.lower import lower
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.prepare.infer import infer_shapes
+from flowrt.graph.passes.prepare.lower import lower
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import snapshot, subgraph_of
 
 
@@ -325,6 +325,17 @@ def test_the_order_outlives_a_loop_variable_that_goes(x, n):
     i, _ = tf.while_loop(lambda i, y: i < n, body, [0, before])
     after = optimised([i, before], feeds=[x, n])
     assert only(after, "ReadVariableOp").name in only(after, "_Loop").controls
+
+
+def test_an_effect_behind_an_argument_that_goes_stays(x, n, pred):
+    """The step was asked for it: TensorFlow runs what an operation reads, though its functions do not."""
+    v = tf.Variable([1.0, 2.0, 3.0])
+    i, _ = tf.while_loop(lambda i, y: i < n, lambda i, y: (i + 1, y * 2.0), [0, v.assign_add(x) * 2.0])
+    after = optimised([i], feeds=[x, n])
+    assert only(after, "AssignAddVariableOp").name in only(after, "_Loop").controls
+    assert "Mul" not in everywhere(after)
+    unread = tf.function(lambda y: tf.constant(1.0))(v.assign_sub(x))
+    assert only(optimised([unread], feeds=[x]), "AssignSubVariableOp")
 
 
 def test_a_product_of_what_does_not_change_is_computed_once() -> None:

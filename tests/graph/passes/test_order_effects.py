@@ -2,10 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from flowrt.graph.graph import get_default_graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.order_effects import effectful_nodes, order_effects
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.effects import AT_END
+from flowrt.graph.passes.prepare.order_effects import effectful_nodes, order_effects
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import op, snapshot, subgraph_of
 
 
@@ -31,6 +32,23 @@ def controls(*fetches, targets=(), feeds=()):
 def test_a_read_waits_for_the_last_write_before_it(v):
     writes = [op("AssignVariableOp", v, constant(1.0), name=name) for name in ("w1", "w2")]
     assert controls(read(v, "r"), targets=writes) == {"w2": ("w1",), "r": ("w2",)}
+
+
+def read_at_end(handle, name):
+    return op("ReadVariableOp", handle, dtype="float32", name=name, **{AT_END: True})
+
+
+def test_a_read_at_the_end_waits_for_the_last_write_of_all(v):
+    fetched, plain = read_at_end(v, "fetched"), read(v, "plain")
+    write = op("AssignVariableOp", v, constant(1.0), name="w")
+    twice = op("Neg", fetched, name="twice")
+    assert controls(fetched, plain, twice, targets=[write]) == {"w": ("plain",), "fetched": ("w",)}
+
+
+def test_a_read_at_the_end_that_a_write_needs_keeps_its_place(v):
+    write = op("AssignVariableOp", v, op("Neg", read_at_end(v, "fetched")), name="w")
+    again = op("AssignVariableOp", v, constant(1.0), name="w2")
+    assert controls(targets=[write, again]) == {"w": ("fetched",), "w2": ("w",)}
 
 
 def test_a_write_waits_for_all_reads_since_the_last_write(v):

@@ -3,10 +3,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from flowrt.graph.graph import get_default_graph
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.partition import MAX_COPIED_BYTES, partition
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.passes.placement.partition import MAX_COPIED_BYTES, partition
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 
 A, B, C = (f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(3))

@@ -8,11 +8,11 @@ import pytest
 
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.graph import get_default_graph
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import get_default_graph
 from flowrt.graph.op_def import op_def
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.place import NO_REASONS, place
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.placement.place import NO_REASONS, place
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import op, snapshot, subgraph_of
 
 CPU_0, CPU_1, CPU_2 = (f"/job:localhost/replica:0/task:0/device:CPU:{i}" for i in range(3))

@@ -11,14 +11,14 @@ import pytest
 
 from flowrt import dtypes
 from flowrt.device.spec import parse_device
-from flowrt.graph.graph import Graph, Tensor
+from flowrt.graph.construction.constant import constant, placeholder
+from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
-from flowrt.graph.ops.constant import constant, placeholder
 from flowrt.graph.passes import OPTIMISATIONS, optimise
-from flowrt.graph.passes.infer import infer_shapes
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.place import place
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.placement.place import place
+from flowrt.graph.passes.prepare.infer import infer_shapes
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import op, outcome, snapshot, subgraph_of
 
 GRAPHS = 300

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 import flowrt as tf
-from flowrt.graph.passes.order_effects import order_effects
-from flowrt.graph.passes.row_reads import read_rows_in_place
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.optimise.row_reads import read_rows_in_place
+from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import lines, op, snapshot, subgraph_of
 
 

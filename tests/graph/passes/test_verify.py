@@ -3,9 +3,9 @@ from __future__ import annotations
 import pytest
 
 from flowrt.errors import InternalError
+from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.ops.constant import constant, placeholder
-from flowrt.graph.passes.verify import verify_subgraph
+from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import op, subgraph_of
 
 

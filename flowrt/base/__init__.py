@@ -1,0 +1,6 @@
+"""What every package may use.
+
+structure      nested structures
+progress       a progress line on the terminal
+missing_names  names that TensorFlow has and flowrt has not
+"""

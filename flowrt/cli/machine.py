@@ -1,0 +1,153 @@
+"""What this machine has: devices, cores, memory, and the libraries that flowrt runs on.
+
+Asking never raises for what is missing: it says so, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import threadpoolctl
+
+from flowrt.device.cuda.cuda import CudaExecutor, GpuDescription, load_cupy, visible_devices
+from flowrt.device.host.host import HostExecutor
+from flowrt.device.llvm import host_jit
+from flowrt.device.onednn import onednn
+from flowrt.errors import FailedPreconditionError
+
+CPU_NAME = "/device:CPU:0"
+
+NOT_INSTALLED = "not installed"
+REQUIRED = ("numpy", "protobuf", "grpcio", "ml_dtypes", "safetensors", "opt_einsum", "threadpoolctl")
+OPTIONAL = ("llvmlite", "onednn-cpu-gomp", "diastatic-malt")
+CUPY_PACKAGES = ("cupy-cuda12x", "cupy-cuda13x", "cupy")
+"""One library under three names, of which one is installed."""
+
+
+@dataclass(frozen=True)
+class DeviceFacts:
+    """One device. ``name`` is what a device scope takes; the last two are a GPU's, with
+    ``compute_capability`` (major, minor).
+    """
+
+    name: str
+    device_type: str
+    description: str
+    free_bytes: int
+    total_bytes: int
+    compute_capability: tuple[int, int] | None = None
+    pci_bus_id: str | None = None
+
+
+class Blas(NamedTuple):
+    """A library for matrix products that is loaded, and the threads that it uses."""
+
+    name: str
+    version: str
+    threads: int
+
+
+def local_devices() -> list[DeviceFacts]:
+    """The CPU and the GPUs that this process can use, as they are now. Opens each GPU."""
+    free, total = HostExecutor(CPU_NAME).memory_info()
+    return [DeviceFacts(CPU_NAME, "CPU", processor_name(), free, total), *map(_gpu_facts, visible_devices())]
+
+
+def _gpu_facts(gpu: GpuDescription) -> DeviceFacts:
+    name = f"/device:GPU:{gpu.ordinal}"
+    executor = CudaExecutor(gpu.ordinal, name)
+    try:
+        free, total = executor.memory_info()
+    finally:
+        executor.close()
+    return DeviceFacts(name, "GPU", gpu.name, free, total, gpu.compute_capability, gpu.pci_bus_id)
+
+
+def cuda_versions() -> dict[str, str]:
+    """The versions of CUDA's parts; empty where there is no GPU."""
+    try:
+        cuda = load_cupy().cuda
+    except FailedPreconditionError:
+        return {}
+    return {
+        "CUDA driver": _dotted(cuda.runtime.driverGetVersion(), 1000, 10),
+        "CUDA runtime": _dotted(cuda.runtime.runtimeGetVersion(), 1000, 10),
+        "cuBLAS": _cublas_version(cuda),
+    }
+
+
+def _cublas_version(cuda: Any) -> str:
+    try:
+        return _dotted(cuda.cublas.getVersion(cuda.device.get_cublas_handle()), 10000, 100)
+    except ImportError as error:  # CuPy 14's packages come without it, and look for it when it is needed
+        return f"cannot be loaded: {error}".partition("\n")[0]
+
+
+def _dotted(number: int, major: int, minor: int) -> str:
+    """CUDA's 12040, with 1000 for a major and 10 for a minor number, is 12.4; cuBLAS's 120403 is 12.4."""
+    return f"{number // major}.{number % major // minor}"
+
+
+def package_version(name: str) -> str:
+    """The installed version of a package, without importing it."""
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return NOT_INSTALLED
+
+
+def cupy_version() -> str:
+    """CuPy's package and version."""
+    found = ((name, package_version(name)) for name in CUPY_PACKAGES)
+    return next((f"{number} ({name})" for name, number in found if number != NOT_INSTALLED), NOT_INSTALLED)
+
+
+def library_versions() -> dict[str, str]:
+    """The versions of all libraries that flowrt uses, by package; of one that is there and cannot be used,
+    why. Raises `InvalidArgumentError` for a value that ``FLOWRT_ONEDNN`` has not.
+    """
+    versions = {name: package_version(name) for name in REQUIRED}
+    optional = {name: package_version(name) for name in OPTIONAL}
+    return versions | {"cupy": cupy_version()} | optional | _unusable()
+
+
+def _unusable() -> dict[str, str]:
+    reasons = {"llvmlite": host_jit.why_unusable(), onednn.PACKAGE: onednn.why_unusable()}
+    return {name: f"cannot be used: {reason}" for name, reason in reasons.items() if reason}
+
+
+def blas_libraries() -> list[Blas]:
+    """Those that are loaded; NumPy's is."""
+    return [
+        Blas(pool["internal_api"], pool["version"] or "of unknown version", pool["num_threads"])
+        for pool in threadpoolctl.threadpool_info()
+        if pool["user_api"] == "blas"
+    ]
+
+
+def processor_name() -> str:
+    """The model, where the system tells it; else the architecture."""
+    return next(_model_names(), "") or platform.processor() or platform.machine()
+
+
+def _model_names() -> Iterator[str]:
+    try:
+        lines = Path("/proc/cpuinfo").read_text("utf-8").splitlines()
+    except OSError:  # not Linux
+        return
+    for line in lines:
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            yield value.strip()
+
+
+def cores() -> tuple[int, int]:
+    """How many the machine has, and how many this process may use."""
+    there = os.cpu_count() or 1
+    return there, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else there

@@ -1,0 +1,1 @@
+"""Queues (queues) and conditional accumulators (accumulators)."""

@@ -1,0 +1,64 @@
+"""How OpenBLAS's threads, which multiply NumPy's matrices, wait for work.
+
+Behind a product they look for the next one for 2**26 cycles, 25 ms, on cores that loops need. So they sleep
+after 0.1 ms, as oneDNN's do (`flowrt.device.onednn.onednn`), unless the user's environment says otherwise:
+the next
+of several products finds them awake, and what else comes finds its cores. Loops' threads sleep at once
+(`flowrt.device.llvm.work_stealing`).
+
+OpenBLAS asks the environment when it is loaded, and its threads learn it when they start. NumPy has loaded it
+long before, so it is told to ask again, and its threads are ended; the next product starts them.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+
+import threadpoolctl
+
+LOGGER = logging.getLogger(__name__)
+
+TIMEOUT = "OPENBLAS_THREAD_TIMEOUT"
+SPINS = "18"
+"""For 2**18 cycles of the processor's clock."""
+
+_told: set[str] = set()
+"""The files of the libraries whose threads sleep soon, or stay as they are."""
+
+
+def limit_blas_threads(n_threads: int) -> None:
+    """Have products use as many threads from now on."""
+    threadpoolctl.threadpool_limits(n_threads, "blas")
+
+
+def shorten_blas_spins() -> None:
+    """Have the threads of each OpenBLAS in this process sleep soon after a product, if that is safe now.
+
+    It is not where another thread may be in the middle of a product: ending OpenBLAS's threads would leave it
+    waiting. Then nothing changes, and the next call may do it.
+    """
+    if TIMEOUT in os.environ or threading.active_count() > 1:
+        return
+    for library in threadpoolctl.ThreadpoolController().select(internal_api="openblas").lib_controllers:
+        if library.filepath not in _told:
+            _told.add(library.filepath)
+            _shorten_spins(library.filepath)
+
+
+def _shorten_spins(path: str) -> None:
+    """No other thread of Python runs meanwhile, so none can begin a product."""
+    try:
+        blas = ctypes.PyDLL(path)
+        read_environment, end_threads = blas.openblas_read_env, blas.blas_thread_shutdown_
+    except (OSError, AttributeError) as error:  # another build than NumPy's, or an older one
+        LOGGER.info("threads of %s spin as long as it likes: %s", path, error)
+        return
+    os.environ[TIMEOUT] = SPINS
+    try:
+        read_environment()
+    finally:
+        del os.environ[TIMEOUT]
+    end_threads()

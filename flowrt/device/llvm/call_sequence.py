@@ -1,0 +1,138 @@
+"""Calls of compiled loops, one behind the other: as one call, by machine code that walks a table of them.
+
+From Python a call takes 30 ns, and 60 more for the interpreter to come to it; from here 3. So a sequence of
+small loops takes as long as their arithmetic does. A sequence is called as a loop is, and may stand in
+another one.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from typing import Any, TypeAlias, final
+
+import numpy as np
+
+from flowrt.device.llvm.host_call import LoopAddress
+from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
+from flowrt.device.llvm.host_pool import run_in_parallel
+
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+"""A function and its arguments: of a `LoopCall` its table's address, begin and end."""
+
+CALL_NS = 3.0
+
+RELEASING_NS = 20e3
+"""From how long on a call lets other Python threads run."""
+
+TEXT = """
+%Call = type { ptr, ptr, i64, i64 }
+
+; Those of the calls in the table that begin and end number.
+define void @some(ptr %table, i64 %begin, i64 %end) nounwind {
+entry:
+  %is_any = icmp slt i64 %begin, %end
+  br i1 %is_any, label %call, label %exit
+call:
+  %i = phi i64 [ %begin, %entry ], [ %i_next, %call ]
+  %loop_place = getelementptr %Call, ptr %table, i64 %i, i32 0
+  %loop = load ptr, ptr %loop_place
+  %its_table_place = getelementptr %Call, ptr %table, i64 %i, i32 1
+  %its_table = load ptr, ptr %its_table_place
+  %its_begin_place = getelementptr %Call, ptr %table, i64 %i, i32 2
+  %its_begin = load i64, ptr %its_begin_place
+  %its_end_place = getelementptr %Call, ptr %table, i64 %i, i32 3
+  %its_end = load i64, ptr %its_end_place
+  call void %loop(ptr %its_table, i64 %its_begin, i64 %its_end)
+  %i_next = add i64 %i, 1
+  %is_over = icmp eq i64 %i_next, %end
+  br i1 %is_over, label %exit, label %call
+exit:
+  ret void
+}
+
+; The table: the address of a word, and what is added to it.
+define void @advance(ptr %table, i64 %begin, i64 %end) nounwind {
+  %word = load ptr, ptr %table
+  %step_place = getelementptr i64, ptr %table, i64 1
+  %step = load i64, ptr %step_place
+  %before = load i64, ptr %word
+  %after = add i64 %before, %step
+  store i64 %after, ptr %word
+  ret void
+}
+"""
+
+
+@cache
+def _functions() -> dict[str, CompiledLoop]:
+    return compile_functions(TEXT, ("some", "advance"))
+
+
+@final
+class Table(int):
+    """The address of a compiled loop's words, int64, and all that they point to, which it keeps.
+
+    ``nanoseconds``: about how long the loop takes one thread.
+    """
+
+    words: np.ndarray[Any, Any]
+    nanoseconds: float
+    keeps: tuple[Any, ...]
+
+    @classmethod
+    def of(cls, words: Iterable[int], nanoseconds: float, *keeps: Any) -> Table:
+        array = np.array(list(words), np.int64)
+        table = cls(array.ctypes.data)
+        table.words, table.nanoseconds, table.keeps = array, nanoseconds, keeps
+        return table
+
+
+def call_of(loop: CompiledLoop, table: Table, begin: int, end: int) -> Call:
+    """The call of ``loop`` that suits its length."""
+    call = loop.call if table.nanoseconds > RELEASING_NS else loop.call_holding_gil
+    return call, (table, begin, end)
+
+
+def is_compiled(call: Call) -> bool:
+    """Whether nothing but machine code is called, which cannot fail."""
+    function, arguments = call
+    return isinstance(getattr(function, "__self__", None), LoopAddress) and isinstance(arguments[0], Table)
+
+
+def in_sequence(calls: Sequence[Call]) -> Call:
+    """Compiled ``calls``, at least one, as one."""
+    return call_of(_functions()["some"], _table(calls), 0, len(calls))
+
+
+def joined(calls: Iterable[Call]) -> tuple[Call, ...]:
+    """``calls``, those that are compiled and stand side by side as one."""
+    found: list[Call] = []
+    for are_compiled, run in itertools.groupby(calls, is_compiled):
+        several = list(run)
+        found += [in_sequence(several)] if are_compiled and len(several) > 1 else several
+    return tuple(found)
+
+
+def shared(calls: Sequence[Call]) -> Call:
+    """Compiled ``calls`` that may be made in any order, as one: threads share them."""
+    return run_in_parallel, (_functions()["some"].call, _table(calls), 0, len(calls), 1)
+
+
+def advancing(table: Table, position: int, step: int) -> Call:
+    """Adds ``step`` to a word of ``table``: the loop that has it goes on through memory."""
+    address = table.words[position:].ctypes.data
+    return call_of(_functions()["advance"], Table.of([address, step], CALL_NS, table), 0, 1)
+
+
+def words_of(calls: Iterable[Call]) -> Iterator[int]:
+    """The words of compiled ``calls``, four each: the loop, its table, begin, end."""
+    for function, arguments in calls:
+        yield function.__self__  # type: ignore[attr-defined]  # see `is_compiled`
+        yield from arguments
+
+
+def _table(calls: Sequence[Call]) -> Table:
+    nanoseconds = sum(CALL_NS + table.nanoseconds for _, (table, *_) in calls)
+    return Table.of(words_of(calls), nanoseconds, *calls)

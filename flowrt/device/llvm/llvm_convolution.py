@@ -1,0 +1,214 @@
+"""LLVM IR of convolutions of channels-last images, as text. Pure; nothing here needs LLVM.
+
+    void flowrt_loop(ptr table, i64 begin, i64 end)
+
+Nothing is copied out before: both functions keep a tile of sums in vector registers, and go over the windows'
+numbers; each is broadcast and multiplied with some vectors of the other operand. Measured on 2 cores for
+[64, 14, 14, 32] by 5x5x32x64: 4.6 ms, its gradients 4.6 and 5.1. A matrix product over copied windows, by
+OpenBLAS, takes 5.2 for the product alone, and 7 or more with the copies.
+
+The table holds int64: three addresses, then `Sizes` in order. Images are padded already. Numbers of a window
+that are neighbours in a row of the image are one run: the whole row of the window, or, with dilation, the
+channels of one tap.
+
+Rule of this file: the tile, and the step between its numbers, are part of the text, so that addresses take no
+registers; all else is read from the table, so that few functions serve all shapes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any, NamedTuple, final
+
+from flowrt.device.llvm.llvm_loops import FUNCTION
+from flowrt.device.llvm.llvm_text import Writer
+
+
+class Tile(NamedTuple):
+    """``height`` by ``vectors`` vectors of ``lanes`` floats that are summed up at once."""
+
+    height: int
+    vectors: int
+    lanes: int
+
+    @property
+    def width(self) -> int:
+        return self.vectors * self.lanes
+
+
+class Sizes(NamedTuple):
+    """What is in the table behind the addresses, in elements."""
+
+    images: int
+    rows: int
+    """Of an output."""
+    columns: int
+    filters: int
+    taps: int
+    """Rows of a window."""
+    runs: int
+    """In a row of a window."""
+    run: int
+    image_step: int
+    """Of an input, from one image to the next."""
+    row_step: int
+    """From one output's window to that of the output below."""
+    tap_step: int
+    """From one row of a window to the next."""
+    run_step: int
+    column_step: int
+    """From one output's window to its neighbour's."""
+    block: int
+    """Rows of outputs that are done for all tiles of a filter before the next: what the first cache holds."""
+
+
+def forward_function(tile: Tile, column_step: int) -> str:
+    """Addresses: images, packed filter ``[filters / width, taps, runs, run, width]`` where the tile has that
+    width, outputs. A loop over the rows of all outputs.
+
+    An output has at least the tile's height of columns, and filters for whole tiles.
+    """
+    return _Writer(tile).forward(column_step)
+
+
+def filter_function(tile: Tile) -> str:
+    """Addresses: images, gradients of outputs, filter. A loop over the tiles of the filter, to which is added
+    what the images give; runs have numbers, and filters, for whole tiles.
+    """
+    return _Writer(tile).filter()
+
+
+@final
+class _Writer(Writer):
+    def __init__(self, tile: Tile) -> None:
+        super().__init__(())
+        self._tile = tile
+        self._vector = f"<{tile.lanes} x float>"
+
+    def forward(self, column_step: int) -> str:
+        tile, n = self._tile, self._table("x", "filter", "y")
+        last = self._let(f"sub i64 {n.columns}, {tile.height}")
+        window = self._product(self._product(n.taps, n.runs), n.run)
+        with self._loop("0", n.filters, tile.width) as filter, self._loop("%begin", "%end") as row:
+            packed = self._at("%filter", (filter, window))
+            image, within = self._divided(row, n.rows)
+            x_row = self._at("%x", (image, n.image_step), (within, n.row_step))
+            y_row = self._at("%y", (self._product(row, n.columns), n.filters), (filter, "1"))
+            with self._loop("0", n.columns, tile.height) as column:
+                first = self._minimum(column, last)  # the last tile may do again what the one before did
+                sums = self._zeros()
+                x_window = self._at(x_row, (first, str(column_step)))
+                with self._loop("0", n.taps) as tap, self._loop("0", n.runs) as run:
+                    numbers = self._at(x_window, (tap, n.tap_step), (run, n.run_step))
+                    before = self._product(self._joined(tap, n.runs, run), n.run)
+                    weights = self._at(packed, (before, str(tile.width)))
+                    with self._loop("0", n.run) as element:
+                        vectors = self._at(weights, (element, str(tile.width)))
+                        self._multiply(sums, self._at(numbers, (element, "1")), column_step, vectors)
+                into = self._at(y_row, (first, n.filters))
+                self._put(sums, [self._at(into, (str(t), n.filters)) for t in range(tile.height)])
+        return self._text()
+
+    def filter(self) -> str:
+        tile, n = self._tile, self._table("x", "y", "filter")
+        per_run = self._let(f"sdiv i64 {n.run}, {tile.height}")
+        across = self._let(f"sdiv i64 {n.filters}, {tile.width}")
+        with self._loop("0", n.images) as image, self._loop("0", n.rows, n.block) as top:
+            bottom = self._minimum(self._let(f"add i64 {top}, {n.block}"), n.rows)
+            with self._loop("%begin", "%end") as number:
+                place, filter_tile = self._divided(number, across)
+                window, run_tile = self._divided(place, per_run)
+                tap, run = self._divided(window, n.runs)
+                filter = self._product(filter_tile, str(tile.width))
+                element = self._product(run_tile, str(tile.height))
+                first = self._at("%filter", (self._joined(window, n.run, element), n.filters), (filter, "1"))
+                into = [self._at(first, (str(t), n.filters)) for t in range(tile.height)]
+                sums = self._read(into)
+                x_tile = self._at("%x", (tap, n.tap_step), (run, n.run_step), (element, "1"))
+                with self._loop(top, bottom) as row:
+                    x_row = self._at(x_tile, (image, n.image_step), (row, n.row_step))
+                    before = self._product(self._joined(image, n.rows, row), n.columns)
+                    y_row = self._at("%y", (before, n.filters), (filter, "1"))
+                    with self._loop("0", n.columns) as column:
+                        numbers = self._at(x_row, (column, n.column_step))
+                        self._multiply(sums, numbers, 1, self._at(y_row, (column, n.filters)))
+                self._put(sums, into)
+        return self._text()
+
+    # --- numbers
+
+    def _table(self, *addresses: str) -> Any:
+        """Read the table. Returns the names of its numbers, by those of `Sizes`."""
+        for position, name in enumerate((*addresses, *Sizes._fields)):
+            kind = "ptr" if position < len(addresses) else "i64"
+            place = self._let(f"getelementptr i64, ptr %table, i64 {position}")
+            self._say(f"%{name} = load {kind}, ptr {place}")
+        return SimpleNamespace(**{name: f"%{name}" for name in Sizes._fields})
+
+    def _product(self, one: str, other: str) -> str:
+        return self._let(f"mul nsw i64 {one}, {other}")
+
+    def _divided(self, number: str, by: str) -> tuple[str, str]:
+        """Quotient and remainder."""
+        return self._let(f"sdiv i64 {number}, {by}"), self._let(f"srem i64 {number}, {by}")
+
+    def _joined(self, outer: str, size: str, inner: str) -> str:
+        """The inverse of `_divided`."""
+        return self._let(f"add nsw i64 {self._product(outer, size)}, {inner}")
+
+    def _minimum(self, one: str, other: str) -> str:
+        return self._call("llvm.smin.i64", "i64", one, other)
+
+    def _at(self, base: str, *steps: tuple[str, str]) -> str:
+        """``base`` and for each (number, step) so many floats more."""
+        for number, step in steps:
+            offset = number if step == "1" else self._product(number, step)
+            base = self._let(f"getelementptr inbounds float, ptr {base}, i64 {offset}")
+        return base
+
+    # --- tiles: rows of variables
+
+    def _zeros(self) -> list[list[str]]:
+        return [
+            [self._variable(self._vector, "zeroinitializer") for _ in range(self._tile.vectors)]
+            for _ in range(self._tile.height)
+        ]
+
+    def _read(self, bases: Sequence[str]) -> list[list[str]]:
+        return [[self._variable(self._vector, vector) for vector in self._vectors(base)] for base in bases]
+
+    def _put(self, sums: Sequence[Sequence[str]], bases: Sequence[str]) -> None:
+        for row, base in zip(sums, bases, strict=True):
+            for number, variable in enumerate(row):
+                total = self._let(f"load {self._vector}, ptr {variable}")
+                self._say(f"store {self._vector} {total}, ptr {self._place(base, number)}, align 4")
+
+    def _multiply(self, sums: Sequence[Sequence[str]], numbers: str, step: int, vectors: str) -> None:
+        """Add to each row of the tile its number, which are ``step`` floats apart, times the vectors."""
+        factors = self._vectors(vectors)
+        for t, row in enumerate(sums):
+            number = self._spread(self._let(f"load float, ptr {self._at(numbers, (str(t * step), '1'))}"))
+            for variable, factor in zip(row, factors, strict=True):
+                total = self._let(f"load {self._vector}, ptr {variable}")
+                fma = f"llvm.fma.v{self._tile.lanes}f32"
+                total = self._call(fma, self._vector, number, factor, total)
+                self._say(f"store {self._vector} {total}, ptr {variable}")
+
+    def _vectors(self, base: str) -> list[str]:
+        places = [self._place(base, number) for number in range(self._tile.vectors)]
+        return [self._let(f"load {self._vector}, ptr {place}, align 4") for place in places]
+
+    def _place(self, base: str, number: int) -> str:
+        return self._at(base, (str(number * self._tile.lanes), "1"))
+
+    def _spread(self, number: str) -> str:
+        """A vector of the number."""
+        first = self._let(f"insertelement {self._vector} poison, float {number}, i64 0")
+        mask = f"<{self._tile.lanes} x i32> zeroinitializer"
+        return self._let(f"shufflevector {self._vector} {first}, {self._vector} poison, {mask}")
+
+    def _text(self) -> str:
+        head = f"define void @{FUNCTION}(ptr %table, i64 %begin, i64 %end) nounwind {{"
+        body = [head, "entry:", *self._allocas, *self._lines, "  ret void", "}", ""]
+        return "\n".join([*self._declared.values(), *body])

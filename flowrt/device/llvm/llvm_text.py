@@ -1,0 +1,166 @@
+"""LLVM IR of instructions: the text of what one value is made of. Pure; nothing here needs LLVM.
+
+Rule of this file: variables are ``alloca``s. LLVM makes registers of them, and the text needs no phi nodes.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+from flowrt.device.loops.loop_program import COMPARISONS, EXTREMES, Instruction
+
+TYPES = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "float", "float64": "double"}
+STORED = {**TYPES, "bool": "i8"}
+_SUFFIX = {"bool": "i1", "int32": "i32", "int64": "i64", "float32": "f32", "float64": "f64"}
+_FLOAT_BINARY = {"add": "fadd", "sub": "fsub", "mul": "fmul", "div": "fdiv", "rem": "frem"}
+_INTEGER_BINARY = {
+    "add": "add", "sub": "sub", "mul": "mul", "div": "sdiv", "rem": "srem", "and": "and", "or": "or",
+    "xor": "xor", "shl": "shl", "shr": "ashr",
+}  # fmt: skip
+_FLOAT_INTRINSICS = {
+    "min": "minimum", "max": "maximum", "abs": "fabs", "sqrt": "sqrt", "floor": "floor", "ceil": "ceil",
+    "round": "roundeven", "trunc": "trunc", "copysign": "copysign", "fma": "fma",
+}  # fmt: skip
+_FLOAT_ORDER = {"lt": "olt", "le": "ole", "gt": "ogt", "ge": "oge", "eq": "oeq", "ne": "une"}
+_INTEGER_ORDER = {"lt": "slt", "le": "sle", "gt": "sgt", "ge": "sge", "eq": "eq", "ne": "ne"}
+_BOOL_ORDER = {**_INTEGER_ORDER, "lt": "ult", "le": "ule", "gt": "ugt", "ge": "uge"}
+
+
+def is_float(dtype: str) -> bool:
+    return dtype.startswith("float")
+
+
+class Writer:
+    """Writes one function, line by line: ``lines``, with ``allocas`` to stand before them and ``declared``
+    functions outside. ``instructions`` are the program's.
+    """
+
+    def __init__(self, instructions: Sequence[Instruction]) -> None:
+        self._instructions = instructions
+        self._lines: list[str] = []
+        self._allocas: list[str] = []
+        self._declared: dict[str, str] = {}
+        self._count = 0
+
+    # --- text
+
+    def _say(self, line: str) -> None:
+        self._lines.append(f"  {line}")
+
+    def _let(self, text: str) -> str:
+        self._count += 1
+        name = f"%v{self._count}"
+        self._say(f"{name} = {text}")
+        return name
+
+    def _variable(self, type_: str, start: str) -> str:
+        """A new variable, which is set to ``start`` here."""
+        self._count += 1
+        name = f"%v{self._count}"
+        self._allocas.append(f"  {name} = alloca {type_}")
+        self._say(f"store {type_} {start}, ptr {name}")
+        return name
+
+    def _call(self, intrinsic: str, type_: str, *arguments: str) -> str:
+        self._declared[intrinsic] = f"declare {type_} @{intrinsic}({', '.join([type_] * len(arguments))})"
+        return self._let(f"call {type_} @{intrinsic}({', '.join(f'{type_} {a}' for a in arguments)})")
+
+    @contextmanager
+    def _loop(self, begin: str, end: str, step: int | str = 1) -> Iterator[str]:
+        """What is emitted inside is done for each number; the context gives its name."""
+        self._count += 1
+        label = self._count
+        counter = self._variable("i64", begin)
+        self._say(f"br label %test{label}")
+        self._lines.append(f"test{label}:")
+        now = self._let(f"load i64, ptr {counter}")
+        more = self._let(f"icmp slt i64 {now}, {end}")
+        self._say(f"br i1 {more}, label %do{label}, label %done{label}")
+        self._lines.append(f"do{label}:")
+        yield now
+        following = self._let(f"add nsw i64 {now}, {step}")
+        self._say(f"store i64 {following}, ptr {counter}")
+        self._say(f"br label %test{label}")
+        self._lines.append(f"done{label}:")
+
+    # --- instructions
+
+    def _emit(self, instruction: Instruction, name_of: Callable[[int], str]) -> str:
+        op, dtype, type_ = instruction.op, instruction.dtype, TYPES[instruction.dtype]
+        if op == "const":
+            return literal(instruction.data, dtype)
+        arguments = [name_of(a) for a in instruction.args]
+        source = self._instructions[instruction.args[0]].dtype
+        if op in COMPARISONS:
+            return self._compare(op, source, *arguments)
+        if op == "spread":
+            return arguments[0]
+        if op == "select":
+            return self._let(f"select i1 {arguments[0]}, {type_} {arguments[1]}, {type_} {arguments[2]}")
+        if op == "cast":
+            return self._cast(arguments[0], source, dtype)
+        if op in ("bits", "from_bits"):
+            return self._let(f"bitcast {TYPES[source]} {arguments[0]} to {type_}")
+        if len(arguments) == 2:
+            left, right = arguments
+            return self._binary(op, dtype, left, right, self._freedom(instruction))
+        return self._unary(op, dtype, arguments)
+
+    def _freedom(self, instruction: Instruction) -> str:
+        """Whether it may be contracted with a product. Not where a row's extreme is taken away: ``a * b``
+        less that, itself ``a * b``, is 0, where ``fma`` leaves the rounding error, 1e31 at times, of which
+        exp is infinite.
+        """
+        sources = [self._instructions[number].op for number in instruction.args]
+        is_from_extreme = instruction.op == "sub" and not EXTREMES.isdisjoint(sources)
+        return "" if is_from_extreme else "contract "
+
+    def _unary(self, op: str, dtype: str, arguments: Sequence[str]) -> str:
+        type_ = TYPES[dtype]
+        if op == "not":
+            return self._let(f"xor {type_} {arguments[0]}, {'true' if dtype == 'bool' else -1}")
+        if is_float(dtype):
+            if op == "neg":
+                return self._let(f"fneg {type_} {arguments[0]}")
+            return self._call(f"llvm.{_FLOAT_INTRINSICS[op]}.{_SUFFIX[dtype]}", type_, *arguments)
+        negative = self._let(f"sub {type_} 0, {arguments[0]}")
+        return negative if op == "neg" else self._call(f"llvm.smax.{type_}", type_, arguments[0], negative)
+
+    def _binary(self, op: str, dtype: str, left: str, right: str, flags: str = "contract ") -> str:
+        type_ = TYPES[dtype]
+        if is_float(dtype):
+            if op in _FLOAT_BINARY:
+                return self._let(f"{_FLOAT_BINARY[op]} {flags}{type_} {left}, {right}")
+            return self._call(f"llvm.{_FLOAT_INTRINSICS[op]}.{_SUFFIX[dtype]}", type_, left, right)
+        if op in ("min", "max"):
+            if dtype == "bool":
+                return self._let(f"{'and' if op == 'min' else 'or'} i1 {left}, {right}")
+            return self._call(f"llvm.s{op}.{type_}", type_, left, right)
+        return self._let(f"{_INTEGER_BINARY[op]} {type_} {left}, {right}")
+
+    def _compare(self, op: str, dtype: str, left: str, right: str) -> str:
+        if is_float(dtype):
+            return self._let(f"fcmp {_FLOAT_ORDER[op]} {TYPES[dtype]} {left}, {right}")
+        order = _BOOL_ORDER if dtype == "bool" else _INTEGER_ORDER
+        return self._let(f"icmp {order[op]} {TYPES[dtype]} {left}, {right}")
+
+    def _cast(self, value: str, source: str, target: str) -> str:
+        from_, to = TYPES[source], TYPES[target]
+        if target == "bool":
+            return self._compare("ne", source, value, literal(0, source))
+        if source == "bool":
+            return self._let(f"{'uitofp' if is_float(target) else 'zext'} i1 {value} to {to}")
+        if is_float(source) != is_float(target):
+            return self._let(f"{'fptosi' if is_float(source) else 'sitofp'} {from_} {value} to {to}")
+        kinds = ("fpext", "fptrunc") if is_float(source) else ("sext", "trunc")
+        return self._let(f"{kinds[0] if target.endswith('64') else kinds[1]} {from_} {value} to {to}")
+
+
+def literal(value: float | int | bool, dtype: str) -> str:
+    if dtype == "bool":
+        return "true" if value else "false"
+    if is_float(dtype):
+        return f"0x{struct.unpack('>Q', struct.pack('>d', value))[0]:016X}"
+    return str(int(value))

@@ -1,0 +1,119 @@
+"""Stacks of rows in memory: machine code that copies a value to the top, and takes one from there.
+
+Both are called as a loop is, and stand in sequences and programs of calls. What they cannot do they leave to
+who called: `push` where the memory ends, `take` where there is no row. They set the status word then, and
+change nothing else.
+
+    push, take(table, begin, end)       begin and end are not looked at
+
+The words of a table are named below. A row is copied as bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Call, Table, call_of
+from flowrt.device.llvm.host_jit import CompiledLoop, compile_functions
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+TOP, END, STATUS = 0, 1, 2
+"""Of a table: the address behind the last row, which changes; where the memory ends; the status. Behind them
+come the address of the value, the bytes of a row, and the addresses of two numbers: how many rows the list
+has that is on the top, and of a `take` what has to be 0 besides.
+"""
+
+NS, NS_PER_BYTE = 5.0, 0.06
+"""Of one row."""
+
+TEXT = """
+%Stack = type { ptr, ptr, i64, ptr, i64, ptr, ptr }
+
+declare void @llvm.memcpy.p0.p0.i64(ptr, ptr, i64, i1)
+
+define void @push(ptr %table, i64 %begin, i64 %end) nounwind {
+  %top = load ptr, ptr %table
+  %last_place = getelementptr %Stack, ptr %table, i64 0, i32 1
+  %last = load ptr, ptr %last_place
+  %status_place = getelementptr %Stack, ptr %table, i64 0, i32 2
+  %has_room = icmp ult ptr %top, %last
+  br i1 %has_room, label %copy, label %refuse
+copy:
+  %value_place = getelementptr %Stack, ptr %table, i64 0, i32 3
+  %value = load ptr, ptr %value_place
+  %nbytes_place = getelementptr %Stack, ptr %table, i64 0, i32 4
+  %nbytes = load i64, ptr %nbytes_place
+  call void @llvm.memcpy.p0.p0.i64(ptr %top, ptr %value, i64 %nbytes, i1 false)
+  %new_top = getelementptr i8, ptr %top, i64 %nbytes
+  store ptr %new_top, ptr %table
+  %length_place = getelementptr %Stack, ptr %table, i64 0, i32 5
+  %length = load ptr, ptr %length_place
+  %before = load i64, ptr %length
+  %after = add i64 %before, 1
+  store i64 %after, ptr %length
+  ret void
+refuse:
+  store i64 1, ptr %status_place
+  ret void
+}
+
+define void @take(ptr %table, i64 %begin, i64 %end) nounwind {
+  %length_place = getelementptr %Stack, ptr %table, i64 0, i32 5
+  %length = load ptr, ptr %length_place
+  %before = load i64, ptr %length
+  %rest_place = getelementptr %Stack, ptr %table, i64 0, i32 6
+  %rest = load ptr, ptr %rest_place
+  %status_place = getelementptr %Stack, ptr %table, i64 0, i32 2
+  %is_any = icmp sgt i64 %before, 0
+  %left = load i64, ptr %rest
+  %is_over = icmp eq i64 %left, 0
+  %may = and i1 %is_any, %is_over
+  br i1 %may, label %copy, label %refuse
+copy:
+  %top = load ptr, ptr %table
+  %value_place = getelementptr %Stack, ptr %table, i64 0, i32 3
+  %value = load ptr, ptr %value_place
+  %nbytes_place = getelementptr %Stack, ptr %table, i64 0, i32 4
+  %nbytes = load i64, ptr %nbytes_place
+  %back = sub i64 0, %nbytes
+  %new_top = getelementptr i8, ptr %top, i64 %back
+  call void @llvm.memcpy.p0.p0.i64(ptr %value, ptr %new_top, i64 %nbytes, i1 false)
+  store ptr %new_top, ptr %table
+  %after = sub i64 %before, 1
+  store i64 %after, ptr %length
+  ret void
+refuse:
+  store i64 1, ptr %status_place
+  ret void
+}
+"""
+
+
+@cache
+def _functions() -> dict[str, CompiledLoop]:
+    return compile_functions(TEXT, ("push", "take"))
+
+
+def pushing(value: Array, length: Array) -> Call:
+    """Pushes ``value``, whose bytes lie side by side. ``length``, an int64 without dimensions, is counted up.
+    Who calls says in the table where the rows are.
+    """
+    return _call("push", value, [length])
+
+
+def taking(value: Array, length: Array, rest: Array) -> Call:
+    """Takes a row to ``value``, and counts ``length`` down. It refuses if that or ``rest`` is wrong: numbers
+    as of `pushing`.
+    """
+    return _call("take", value, [length, rest])
+
+
+def _call(name: str, value: Array, numbers: Sequence[Array]) -> Call:
+    words = [0, 0, 0, value.ctypes.data, value.nbytes, *[number.ctypes.data for number in numbers]]
+    table = Table.of(words, NS + NS_PER_BYTE * value.nbytes, value, *numbers)
+    return call_of(_functions()[name], table, 0, 1)

@@ -1,0 +1,336 @@
+"""Loops as data: what a fused group of operations computes, as one scalar program for all its elements.
+
+    e = b.exp(x - b.row_max(x)); e / b.row_sum(e)       an op's rule, over `Value`s
+      -> LoopProgram                                    load, row_max, sub, exp, row_sum, div, store
+      -> machine code for the host (`flowrt.device.llvm.llvm_loops`), CUDA C for a GPU
+
+A program runs over a domain of rows and columns. An *element* value is computed for every (row, column), a
+*row* value once a row: an operand that is the same along the row, a constant, a reduction along the row, or
+what follows from such. So softmax takes three loops over a row, with two row values between them. Without
+reductions along rows it does not matter where a row begins. An operand may be a matrix with rows of its own,
+which a value numbers: an embedding's.
+
+Rules of this file:
+
+  1. Instructions are in order: an argument stands before its user. Equal instructions are one.
+  2. Arithmetic is that of the dtype: integers wrap, floats are IEEE's, and a NaN stays one. A back end may
+     contract ``a * b + c``, but for the difference to a row's extreme, and add up a row in any order; it may
+     do nothing else.
+  3. An operand that is also a result (a variable that is updated) is read before it is written, element by
+     element.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from enum import Enum
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.errors import InternalError
+
+DTYPES = ("bool", "int32", "int64", "float32", "float64")
+"""What loops compute with, by their NumPy names."""
+
+ARITHMETIC = frozenset(
+    ["add", "sub", "mul", "div", "rem", "neg", "abs", "min", "max", "fma", "sqrt", "floor", "ceil", "round"]
+    + ["trunc", "copysign", "and", "or", "xor", "not", "shl", "shr"]
+)
+"""What a machine does in an instruction or two, but for the remainder of floats, which is C's ``fmod``:
+results have the arguments' dtype. ``div`` of integers cuts towards zero, and ``rem`` has the first one's
+sign: by 0, and by -1, which the lowest integer overflows, they must not be asked for.
+"""
+
+COMPARISONS = frozenset({"lt", "le", "gt", "ge", "eq", "ne"})
+
+FUNCTIONS = frozenset(
+    {"exp", "expm1", "log", "log1p", "tanh", "sigmoid", "erf", "sin", "cos", "rsqrt", "pow"}
+)
+"""What a back end takes from a library of its own (`flowrt.device.loops.loop_math` on the host)."""
+
+EXTREMES = frozenset({"row_max", "row_min"})
+
+ROW_REDUCTIONS = EXTREMES | {"row_sum", "row_prod"}
+
+
+class Instruction(NamedTuple):
+    """``op`` of the earlier instructions ``args``. ``data``: a constant's value, an operand's number."""
+
+    op: str
+    args: tuple[int, ...]
+    dtype: str
+    data: Any
+    is_row: bool
+    """Whether it has one value a row."""
+
+
+class Store(Enum):
+    """What becomes of a value."""
+
+    PUT = "put"
+    """It is the result's element, or the row's."""
+    SUM_ROWS = "sum_rows"
+    """The result has one element a column: the sum over the rows."""
+    SUM_ALL = "sum_all"
+    """The result is one number: the sum over all rows and columns, or over all rows of a row's value. Of
+    floats it is a float64.
+    """
+    CHECK = "check"
+    """The result, one int64, becomes 1 if the value is false anywhere, and is left alone otherwise."""
+
+
+class Output(NamedTuple):
+    """What operand number ``operand`` is made of."""
+
+    store: Store
+    value: int
+    operand: int
+
+
+@final
+class LoopProgram(NamedTuple):
+    """A scalar program over operands ``0 … len(dtypes) - 1``, which are read, written or both."""
+
+    instructions: tuple[Instruction, ...]
+    dtypes: tuple[str, ...]
+    outputs: tuple[Output, ...]
+    status: int | None = None
+    """The operand of the checks, if there are any."""
+
+    def __str__(self) -> str:
+        """Equal for programs that do the same on the same operands, and only for those."""
+        lines = [f"operands {', '.join(self.dtypes)}; status {self.status}"]
+        for number, (op, args, dtype, data, is_row) in enumerate(self.instructions):
+            words = [f"%{a}" for a in args] + ([repr(data)] if data is not None else [])
+            lines.append(f"%{number}: {'row ' if is_row else ''}{dtype} = {op} {', '.join(words)}".rstrip())
+        lines += [f"{store.value} ${operand} %{value}" for store, value, operand in self.outputs]
+        return "\n".join(lines)
+
+
+Number: TypeAlias = "Value | float | int | bool"
+
+
+@final
+class Value:
+    """A value of a program that is being built. Arithmetic with Python numbers takes them in its dtype."""
+
+    __slots__ = ("builder", "dtype", "is_row", "number")
+
+    def __init__(self, builder: LoopBuilder, number: int, dtype: str, is_row: bool) -> None:
+        self.builder, self.number, self.dtype, self.is_row = builder, number, dtype, is_row
+
+    def __add__(self, other: Number) -> Value:
+        return self.builder.emit("add", self, other)
+
+    def __radd__(self, other: Number) -> Value:
+        return self.builder.emit("add", other, self)
+
+    def __sub__(self, other: Number) -> Value:
+        return self.builder.emit("sub", self, other)
+
+    def __rsub__(self, other: Number) -> Value:
+        return self.builder.emit("sub", other, self)
+
+    def __mul__(self, other: Number) -> Value:
+        return self.builder.emit("mul", self, other)
+
+    def __rmul__(self, other: Number) -> Value:
+        return self.builder.emit("mul", other, self)
+
+    def __truediv__(self, other: Number) -> Value:
+        return self.builder.emit("div", self, other)
+
+    def __rtruediv__(self, other: Number) -> Value:
+        return self.builder.emit("div", other, self)
+
+    def __neg__(self) -> Value:
+        return self.builder.emit("neg", self)
+
+    def __abs__(self) -> Value:
+        return self.builder.emit("abs", self)
+
+    def __lt__(self, other: Number) -> Value:
+        return self.builder.emit("lt", self, other)
+
+    def __le__(self, other: Number) -> Value:
+        return self.builder.emit("le", self, other)
+
+    def __gt__(self, other: Number) -> Value:
+        return self.builder.emit("gt", self, other)
+
+    def __ge__(self, other: Number) -> Value:
+        return self.builder.emit("ge", self, other)
+
+    def equals(self, other: Number) -> Value:
+        return self.builder.emit("eq", self, other)
+
+    def differs(self, other: Number) -> Value:
+        return self.builder.emit("ne", self, other)
+
+    def __and__(self, other: Number) -> Value:
+        return self.builder.emit("and", self, other)
+
+    def __or__(self, other: Number) -> Value:
+        return self.builder.emit("or", self, other)
+
+    def __xor__(self, other: Number) -> Value:
+        return self.builder.emit("xor", self, other)
+
+    def __invert__(self) -> Value:
+        return self.builder.emit("not", self)
+
+    def __lshift__(self, other: Number) -> Value:
+        return self.builder.emit("shl", self, other)
+
+    def __rshift__(self, other: Number) -> Value:
+        """Arithmetic: the sign stays."""
+        return self.builder.emit("shr", self, other)
+
+
+class Matrix(NamedTuple):
+    """An operand with ``rows`` rows, in C order, each as long as the domain's."""
+
+    builder: LoopBuilder
+    operand: int
+    rows: int
+
+    def at(self, row: Value) -> Value:
+        """The element of this column in the row of that number, which must be one."""
+        return self.builder.load_at(self.operand, row)
+
+
+@final
+class LoopBuilder:
+    """Builds a `LoopProgram`. ``operands`` are numbered in the order of `operand`."""
+
+    def __init__(self) -> None:
+        self._instructions: list[Instruction] = []
+        self._numbers: dict[Any, int] = {}
+        self._dtypes: list[str] = []
+        self._outputs: list[Output] = []
+        self._status: int | None = None
+        """The operand that says whether a check failed."""
+
+    def operand(self, dtype: str) -> int:
+        """A new operand's number."""
+        self._dtypes.append(dtype)
+        return len(self._dtypes) - 1
+
+    def load(self, operand: int, is_row: bool = False) -> Value:
+        """The operand's element here; ``is_row``: it is the same all along the row."""
+        return self._add("load", (), self._dtypes[operand], operand, is_row)
+
+    def load_at(self, operand: int, row: Value) -> Value:
+        """The element of this column in a row of the operand, which has rows of its own: see `Matrix`."""
+        row = self.cast(row, "int64")
+        return self._add("load_at", (row.number,), self._dtypes[operand], operand, False)
+
+    def put(self, value: Value, operand: int, store: Store = Store.PUT) -> None:
+        """Make the operand of ``value``."""
+        is_total = store is Store.SUM_ALL and value.dtype.startswith("float")
+        expected = "float64" if is_total else value.dtype
+        if expected != self._dtypes[operand]:
+            raise InternalError(f"operand {operand}: expected {expected}; got {self._dtypes[operand]}")
+        self._outputs.append(Output(store, value.number, operand))
+
+    def build(self) -> LoopProgram:
+        """The program, without the instructions that nothing needs."""
+        needed = {output.value for output in self._outputs}
+        for number in reversed(range(len(self._instructions))):
+            if number in needed:
+                needed.update(self._instructions[number].args)
+        renumbered: dict[int, int] = {}
+        kept: list[Instruction] = []
+        for number in sorted(needed):
+            instruction = self._instructions[number]
+            renumbered[number] = len(kept)
+            kept.append(instruction._replace(args=tuple([renumbered[a] for a in instruction.args])))
+        outputs = [output._replace(value=renumbered[output.value]) for output in self._outputs]
+        return LoopProgram(tuple(kept), tuple(self._dtypes), tuple(outputs), self._status)
+
+    # --- what rules call
+
+    def const(self, value: float | int | bool, dtype: str) -> Value:
+        """A number, rounded to ``dtype``."""
+        return self._add("const", (), dtype, np.dtype(dtype).type(value).item(), True)
+
+    def column(self) -> Value:
+        """The number of the element in its row, int64."""
+        return self._add("column", (), "int64", None, False)
+
+    def spread(self, value: Value) -> Value:
+        """A row's value as one of each of its elements."""
+        return self._add("spread", (value.number,), value.dtype, None, False) if value.is_row else value
+
+    def columns(self) -> Value:
+        """How many elements a row has, int64."""
+        return self._add("columns", (), "int64", None, True)
+
+    def check(self, condition: Value) -> None:
+        """If ``condition`` is false for any element, nothing that the program gives may be used."""
+        if self._status is None:
+            self._status = self.operand("int64")
+        self._outputs.append(Output(Store.CHECK, condition.number, self._status))
+
+    def known(self, value: Value) -> float | int | bool | None:
+        """The number that ``value`` is, if it is a constant."""
+        instruction = self._instructions[value.number]
+        return instruction.data if instruction.op == "const" else None
+
+    def cast(self, value: Value, dtype: str) -> Value:
+        """``value`` in ``dtype``, as C casts it. A float that does not fit its integer gives any integer."""
+        return (
+            value if value.dtype == dtype else self._add("cast", (value.number,), dtype, None, value.is_row)
+        )
+
+    def bits(self, value: Value) -> Value:
+        """The float's bits as an integer of its size."""
+        dtype = {"float32": "int32", "float64": "int64"}[value.dtype]
+        return self._add("bits", (value.number,), dtype, None, value.is_row)
+
+    def from_bits(self, value: Value) -> Value:
+        dtype = {"int32": "float32", "int64": "float64"}[value.dtype]
+        return self._add("from_bits", (value.number,), dtype, None, value.is_row)
+
+    def select(self, condition: Value, then: Number, otherwise: Number) -> Value:
+        """``then`` where ``condition``, else ``otherwise``; both are computed."""
+        left, right = self._alike(then, otherwise)
+        return self._of("select", (condition, left, right), left.dtype)
+
+    def emit(self, op: str, *arguments: Number) -> Value:
+        """One of `ARITHMETIC`, `COMPARISONS`, `FUNCTIONS` or `ROW_REDUCTIONS`. Numbers become constants of
+        the values' dtype.
+        """
+        values = self._alike(*arguments)
+        return self._of(op, values, "bool" if op in COMPARISONS else values[0].dtype)
+
+    def __getattr__(self, op: str) -> Callable[..., Value]:
+        """``b.exp(x)`` is ``b.emit("exp", x)``."""
+        if op in _CALLABLE:
+            return functools.partial(self.emit, op)
+        raise AttributeError(op)
+
+    def _alike(self, *arguments: Number) -> tuple[Value, ...]:
+        dtypes = {a.dtype for a in arguments if isinstance(a, Value)}
+        if len(dtypes) != 1:
+            raise InternalError(f"expected arguments of one dtype; got {', '.join(sorted(dtypes)) or 'none'}")
+        (dtype,) = dtypes
+        return tuple([a if isinstance(a, Value) else self.const(a, dtype) for a in arguments])
+
+    def _of(self, op: str, values: Sequence[Value], dtype: str) -> Value:
+        is_row = op in ROW_REDUCTIONS or all(value.is_row for value in values)
+        return self._add(op, tuple([value.number for value in values]), dtype, None, is_row)
+
+    def _add(self, op: str, args: tuple[int, ...], dtype: str, data: Any, is_row: bool) -> Value:
+        instruction = Instruction(op, args, dtype, data, is_row)
+        key = (op, args, dtype, is_row, type(data), str(data))  # 0.0 and -0.0 are equal, NaNs are not
+        number = self._numbers.get(key)
+        if number is None:
+            number = self._numbers[key] = len(self._instructions)
+            self._instructions.append(instruction)
+        return Value(self, number, dtype, is_row)
+
+
+_CALLABLE = ARITHMETIC | FUNCTIONS | ROW_REDUCTIONS

@@ -1,0 +1,367 @@
+"""oneDNN, a library of convolutions and matrix products, through its C API of version 3: the one door to it.
+
+It comes with the package ``onednn-cpu-gomp`` (extra ``onednn``) and is loaded when a plan first has work for
+it. Without it, with another version, or with ``FLOWRT_ONEDNN=off``, everything is computed without it.
+
+Its threads are those of OpenMP (libgomp), as many as `flowrt.device.llvm.host_pool.num_threads` says. How
+they
+wait for work decides how all else runs (2 cores): where they spin without end, a NumPy product between two
+convolutions takes 4.0 ms instead of 1.4; where they sleep at once, to wake them takes as long as a small
+product. So they spin for 0.1 ms, unless the user's environment says otherwise. OpenBLAS's threads, left
+alone (`flowrt.device.host.host_blas`), spin for 25 ms after a product, and a convolution behind it takes 6.8
+ms
+instead of 3.2: this is why products of matrices go to oneDNN too.
+
+The names here are the library's: a primitive is a computation that was prepared, a descriptor says what of.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+import os
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+from typing import Any, TypeAlias, final
+
+from flowrt.device.llvm.host_pool import num_threads
+from flowrt.errors import (
+    FailedPreconditionError,
+    InternalError,
+    InvalidArgumentError,
+    ResourceExhaustedError,
+)
+
+LOGGER = logging.getLogger(__name__)
+
+PACKAGE, LIBRARY = "onednn-cpu-gomp", "libdnnl.so.3"
+VERSION = 3
+"""The C API changed from 2 to 3; within 3 it only grows."""
+
+VARIABLE = "FLOWRT_ONEDNN"
+SWITCH = {"on": True, "off": False, "1": True, "0": False}
+"""Whether oneDNN may be used, by what the variable says, in capitals or not."""
+
+SPINS = "5000"
+"""How often a waiting thread of libgomp looks before it sleeps: 0.1 ms."""
+
+SUCCESS, OUT_OF_MEMORY, INVALID_ARGUMENTS, UNIMPLEMENTED = range(4)
+"""dnnl_status_t"""
+
+CPU, IN_ORDER, FLOAT32, ANY_LAYOUT, USER_SCRATCHPAD = 1, 1, 3, 1, 1
+"""Of dnnl_engine_kind_t, dnnl_stream_flags_t, dnnl_data_type_t, dnnl_format_tag_t, dnnl_scratchpad_mode_t."""
+
+QUERY_IMPLEMENTATION, QUERY_SCRATCHPAD, QUERY_ARGUMENT = 8, 136, 255
+"""Of dnnl_query_t: impl_info_str, scratchpad_md, exec_arg_md."""
+
+MAX_RANK = 12
+
+MIN_SHARED = 1 << 23
+"""Multiplications that threads share: 0.1 ms of one. On a busy machine they wait for each other: an LSTM of
+half as large products took 110 ms where they were shared, and BLAS 53.
+"""
+
+Address: TypeAlias = "int | None"
+
+_ORDER, _SIZE, _SCALAR, _MATRIX = (
+    ctypes.c_char,
+    ctypes.c_int64,
+    ctypes.c_float,
+    (ctypes.c_void_p, ctypes.c_int64),
+)
+
+SGEMM = (_ORDER, _ORDER, _SIZE, _SIZE, _SIZE, _SCALAR, *_MATRIX, *_MATRIX, _SCALAR, *_MATRIX)
+"""dnnl_sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc)"""
+
+
+class Unsupported(Exception):
+    """The library has no such primitive."""
+
+
+class ExecutionArgument(ctypes.Structure):
+    """dnnl_exec_arg_t: which argument of a primitive a memory is."""
+
+    _fields_ = (("argument", ctypes.c_int), ("memory", ctypes.c_void_p))
+
+
+class _Version(ctypes.Structure):
+    """dnnl_version_t"""
+
+    _fields_ = (("major", ctypes.c_int), ("minor", ctypes.c_int), ("patch", ctypes.c_int))
+
+
+@final
+class Handle:
+    """An object of the library, which goes with this one."""
+
+    __slots__ = ("_destroy", "address")
+
+    def __init__(self, address: Address, destroy: Callable[[Address], object]) -> None:
+        self.address, self._destroy = address, destroy
+
+    def __del__(self) -> None:
+        self._destroy(self.address)
+
+
+def is_switched_on() -> bool:
+    """Whether ``FLOWRT_ONEDNN`` lets oneDNN be used; by default it does. Raises `InvalidArgumentError`."""
+    said = os.environ.get(VARIABLE) or "on"
+    if said.lower() not in SWITCH:
+        raise InvalidArgumentError(f"{VARIABLE}: expected one of {', '.join(SWITCH)}; got {said!r}")
+    return SWITCH[said.lower()]
+
+
+def is_available() -> bool:
+    """Whether oneDNN can be used. The first call loads it (20 ms), or logs why it cannot: as a
+    warning where the package is installed.
+    """
+    return why_unavailable() is None
+
+
+@cache
+def why_unavailable() -> str | None:
+    """Why oneDNN is not used, or None. Raises what `is_switched_on` raises."""
+    if not is_switched_on():
+        return f"{VARIABLE}={os.environ[VARIABLE]} switches it off"
+    try:
+        library()
+    except (FailedPreconditionError, InternalError) as error:
+        level = logging.WARNING if is_installed() else logging.INFO
+        LOGGER.log(level, "convolutions and products are computed without oneDNN: %s", error)
+        return str(error)
+    return None
+
+
+def why_unusable() -> str | None:
+    """Why the oneDNN that is installed, and switched on, cannot be used, or None. Raises what
+    `is_switched_on` raises.
+    """
+    return why_unavailable() if is_switched_on() and is_installed() else None
+
+
+def is_installed() -> bool:
+    try:
+        distribution(PACKAGE)
+    except PackageNotFoundError:
+        return False
+    return True
+
+
+def version() -> str:
+    """Of the library, as "3.2.0". Raises `FailedPreconditionError` where there is none."""
+    return library().version
+
+
+@cache
+def library() -> Library:
+    """oneDNN, loaded once. Raises `FailedPreconditionError` where it is not there or not to be used."""
+    path = _path()
+    try:
+        with _short_spins():
+            return Library(path)
+    except (OSError, AttributeError) as error:
+        raise FailedPreconditionError(f"oneDNN: expected a library of version {VERSION}; {error}") from error
+
+
+def _path() -> str:
+    """Where the package has put the library. It is in no folder that is searched for libraries."""
+    try:
+        files = distribution(PACKAGE).files or ()
+    except PackageNotFoundError:
+        raise FailedPreconditionError(
+            f"oneDNN: expected the package {PACKAGE}; it is not installed. Install flowrt[onednn]"
+        ) from None
+    found = [Path(str(file.locate())) for file in files if file.name == LIBRARY]
+    if not found:
+        raise FailedPreconditionError(
+            f"oneDNN: expected {LIBRARY} in the package {PACKAGE}; it has none. Install flowrt[onednn] anew"
+        )
+    return str(found[0].resolve())
+
+
+@contextmanager
+def _short_spins() -> Iterator[None]:
+    """libgomp reads its environment when it is loaded."""
+    if "GOMP_SPINCOUNT" in os.environ or "OMP_WAIT_POLICY" in os.environ:
+        yield
+        return
+    os.environ["GOMP_SPINCOUNT"] = SPINS
+    try:
+        yield
+    finally:
+        del os.environ["GOMP_SPINCOUNT"]
+
+
+@final
+class Library:
+    """The functions of the library that flowrt uses, and an engine: the processor.
+
+    Creating functions raise `Unsupported` for what the library does not have; all others, and all of them
+    when memory is short, an error of flowrt's.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._functions, self._quick = ctypes.CDLL(path), ctypes.PyDLL(path)
+        """The same; one lets other Python threads run during a call, which costs 0.1 us, or up to 5 ms where
+        another computes in Python."""
+        self.version = _checked_version(self._functions)
+        self._set_threads = ctypes.PyDLL(path).omp_set_num_threads
+        self._threads = threading.local()
+        self._quick.dnnl_primitive_desc_query_md.restype = ctypes.c_void_p
+        self._quick.dnnl_memory_desc_get_size.restype = ctypes.c_size_t
+        self._execute = self._functions.dnnl_primitive_execute
+        self._execute.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_void_p)
+        self._set_address = self._quick.dnnl_memory_set_data_handle
+        self._set_address.argtypes = (ctypes.c_void_p, ctypes.c_void_p)
+        self._sgemm = self._functions.dnnl_sgemm
+        self._sgemm.argtypes = SGEMM
+        self._engine = self.create("engine", CPU, ctypes.c_size_t(0))
+        self._attributes = self.create("primitive_attr")
+        mode = self._quick.dnnl_primitive_attr_set_scratchpad_mode
+        _check("scratchpad mode", mode(ctypes.c_void_p(self._attributes.address), USER_SCRATCHPAD))
+
+    # --- objects
+
+    def create(self, kind: str, *arguments: Any) -> Handle:
+        """What ``dnnl_<kind>_create(&object, *arguments)`` makes. Handles stand for their objects."""
+        return self._made(f"dnnl_{kind}_create", f"dnnl_{kind}_destroy", arguments)
+
+    def descriptor(self, shape: Sequence[int], strides: Sequence[int] | None) -> Handle:
+        """Of a float32 array; without ``strides``, in elements, of one whose layout the library chooses."""
+        rank, destroy = len(shape), "dnnl_memory_desc_destroy"
+        if strides is None:
+            arguments: tuple[Any, ...] = (rank, numbers(shape), FLOAT32, ANY_LAYOUT)
+            return self._made("dnnl_memory_desc_create_with_tag", destroy, arguments)
+        arguments = (rank, numbers(shape), FLOAT32, numbers(strides))
+        return self._made("dnnl_memory_desc_create_with_strides", destroy, arguments)
+
+    def primitive_descriptor(self, kind: str, *arguments: Any) -> Handle:
+        """Of a ``kind`` of primitive whose scratchpad the caller has, on this processor."""
+        create, destroy = f"dnnl_{kind}_primitive_desc_create", "dnnl_primitive_desc_destroy"
+        return self._made(create, destroy, (self._engine, *arguments, self._attributes))
+
+    def reorder_descriptor(self, source: Address, target: Address) -> Handle:
+        """Of a primitive that copies from one layout to another."""
+        ends = ctypes.c_void_p(source), self._engine, ctypes.c_void_p(target), self._engine
+        return self._made(
+            "dnnl_reorder_primitive_desc_create", "dnnl_primitive_desc_destroy", (*ends, self._attributes)
+        )
+
+    def memory(self, descriptor: Address) -> Handle:
+        """A memory object without memory: see `set_address`."""
+        return self.create("memory", ctypes.c_void_p(descriptor), self._engine, None)
+
+    def stream(self) -> Handle:
+        return self.create("stream", self._engine, IN_ORDER)
+
+    def _made(self, create: str, destroy: str, arguments: Sequence[Any]) -> Handle:
+        made = ctypes.c_void_p()
+        taken = [ctypes.c_void_p(a.address) if isinstance(a, Handle) else a for a in arguments]
+        status = getattr(self._functions, create)(ctypes.byref(made), *taken)
+        if status in (INVALID_ARGUMENTS, UNIMPLEMENTED):
+            raise Unsupported(create)
+        _check(create, status)
+        end = getattr(self._quick, destroy)
+        end.argtypes = (ctypes.c_void_p,)
+        return Handle(made.value, end)
+
+    # --- questions
+
+    def argument_descriptor(self, primitive_descriptor: Handle, argument: int) -> Address:
+        """The layout of one of a primitive's arguments, which belongs to the descriptor."""
+        return self._query(primitive_descriptor, QUERY_ARGUMENT, argument)
+
+    def scratchpad_descriptor(self, primitive_descriptor: Handle) -> Address:
+        return self._query(primitive_descriptor, QUERY_SCRATCHPAD, 0)
+
+    def _query(self, primitive_descriptor: Handle, what: int, index: int) -> Address:
+        query = self._quick.dnnl_primitive_desc_query_md
+        found: Address = query(ctypes.c_void_p(primitive_descriptor.address), what, index)
+        return found
+
+    def implementation(self, primitive_descriptor: Handle) -> str:
+        """The name of the library's code for it: "jit:avx512_core", "ref:any"."""
+        name = ctypes.c_char_p()
+        query = self._quick.dnnl_primitive_desc_query
+        address = ctypes.c_void_p(primitive_descriptor.address)
+        _check("query", query(address, QUERY_IMPLEMENTATION, 0, ctypes.byref(name)))
+        return (name.value or b"").decode()
+
+    def nbytes(self, descriptor: Address) -> int:
+        size: int = self._quick.dnnl_memory_desc_get_size(ctypes.c_void_p(descriptor))
+        return size
+
+    def are_equal(self, one: Address, other: Address) -> bool:
+        equal = self._quick.dnnl_memory_desc_equal
+        return bool(equal(ctypes.c_void_p(one), ctypes.c_void_p(other)))
+
+    # --- work
+
+    def set_address(self, memory: Handle, address: int) -> None:
+        status = self._set_address(memory.address, address)
+        if status:
+            _check("dnnl_memory_set_data_handle", status)
+
+    def execute(self, primitive: Handle, stream: Handle, arguments: Any) -> None:
+        """Run a primitive, without the GIL. ``arguments``: a ctypes array of `ExecutionArgument`."""
+        status = self._execute(primitive.address, stream.address, len(arguments), arguments)
+        if status:
+            _check("dnnl_primitive_execute", status)
+
+    def multiply(self, *arguments: Iterable[Any]) -> None:
+        """Run dnnl_sgemm, which is BLAS's for matrices by rows, without the GIL, as often as there are values
+        of its ``arguments``.
+        """
+        _check("dnnl_sgemm", max(map(self._sgemm, *arguments), default=SUCCESS))
+
+    def use_threads(self, count: int) -> None:
+        """Have what this thread makes or runs use ``count`` threads."""
+        if getattr(self._threads, "count", 0) != count:
+            self._set_threads(count)
+            self._threads.count = count
+
+
+def threads_to_use(work: int) -> int:
+    """How many threads ``work`` multiplications of this thread may have. After a fork libgomp waits for the
+    parent's threads for ever if the thread that lives on asks for more than itself.
+    """
+    return 1 if work < MIN_SHARED or threading.get_ident() == _forked_thread else num_threads()
+
+
+def numbers(values: Sequence[int]) -> Any:
+    """dnnl_dims_t. Raises `Unsupported` for more than `MAX_RANK`."""
+    if len(values) > MAX_RANK:
+        raise Unsupported("rank")
+    return (ctypes.c_int64 * MAX_RANK)(*values)
+
+
+def _checked_version(functions: Any) -> str:
+    get = functions.dnnl_version
+    get.restype = ctypes.POINTER(_Version)
+    found = get().contents
+    if found.major != VERSION:
+        raise FailedPreconditionError(f"oneDNN: expected version {VERSION}; got {found.major}.{found.minor}")
+    return f"{found.major}.{found.minor}.{found.patch}"
+
+
+def _check(what: str, status: int) -> None:
+    if status == OUT_OF_MEMORY:
+        raise ResourceExhaustedError(f"oneDNN: expected memory for {what}; there is none")
+    if status != SUCCESS:
+        raise InternalError(f"oneDNN: expected {what} to succeed; got status {status}")
+
+
+_forked_thread: int | None = None
+
+
+def _begin_in_child() -> None:
+    global _forked_thread  # noqa: PLW0603 (of this process)
+    if library.cache_info().currsize:
+        _forked_thread = threading.get_ident()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)

@@ -1,0 +1,357 @@
+"""oneDNN's primitives on arrays: convolution and its gradients, mean pooling and its gradient, products of
+matrices, which it takes as they lie (those that have to be packed: `flowrt.device.onednn.onednn_blas`).
+
+A primitive is made for certain shapes and layouts, which takes milliseconds (the library writes machine code
+for them), and is kept. It may want an operand in a layout of its own: then the operand is copied there on the
+way in, or from there on the way out. Filters always are: measured for [64, 14, 14, 32] by 5x5x32x64, the
+gradients take 3.2 ms instead of 15.4 and 5.9, and the copy 0.1. So are images that do not lie channels-last.
+
+Shapes here are the library's: images ``[n, c, *spatial]``, filters ``[g, f, c, *taps]`` with f and c of one
+of g groups; how an array lies is a matter of strides alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.device.onednn.onednn import (
+    Address,
+    ExecutionArgument,
+    Handle,
+    Unsupported,
+    library,
+    numbers,
+    threads_to_use,
+)
+from flowrt.device.workspace import ALIGNMENT, WORKSPACE
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+MAX_PRIMITIVES = 1024
+"""How many are kept. One has 10 to 100 KB, most of it machine code."""
+
+FORWARD = 64
+"""Of dnnl_prop_kind_t: for training, so that it is a hint for the gradients, which ask for one."""
+
+DIRECT, MEAN_INSIDE = 1, 0x3FF
+"""Of dnnl_alg_kind_t: convolution_direct, pooling_avg_exclude_padding."""
+
+SOURCE, TARGET, FILTER, SCRATCHPAD = 1, 17, 33, 80
+SOURCE_GRADIENT, TARGET_GRADIENT, FILTER_GRADIENT = 129, 145, 161
+"""DNNL_ARG_*"""
+
+ITEMSIZE = 4
+
+
+class Layout(NamedTuple):
+    """How a float32 array lies: shape and strides in bytes, as NumPy has them, in the library's order of
+    dimensions; and whether the library may have the array in another layout.
+    """
+
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    is_free: bool = False
+
+    def descriptor(self) -> Handle:
+        """Raises `Unsupported` for strides that are not of whole elements, or do not go forwards."""
+        strides, least = [], 1
+        for size, nbytes in zip(reversed(self.shape), reversed(self.strides), strict=True):
+            stride, rest = divmod(nbytes, ITEMSIZE)
+            if size == 1 and stride < 1:
+                stride, rest = least, 0  # nobody goes along it
+            if stride < 1 or rest:
+                raise Unsupported("strides")
+            strides.append(stride)
+            least = max(least, stride * size)
+        return library().descriptor(self.shape, strides[::-1])
+
+    def wanted(self, given: Handle) -> Handle:
+        """What a primitive is asked for: ``given``, our descriptor, if it has to be."""
+        return library().descriptor(self.shape, None) if self.is_free else given
+
+
+class Axis(NamedTuple):
+    """Windows along one axis, as in `flowrt.graph.ops.nn.windows`, with the padding behind the axis too."""
+
+    taps: int
+    stride: int
+    dilation: int
+    before: int
+    after: int
+
+
+def layout_of(array: Array, is_free: bool = False) -> Layout:
+    return Layout(array.shape, array.strides, is_free)
+
+
+# --- primitives
+
+
+def convolution(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
+    """``y`` of ``x`` and ``filter``; call it with their arrays in this order. As all functions that make
+    primitives, raises `Unsupported` where the library has none that is better than plain loops.
+    """
+    return _found(_convolution, _work(filter, y), x, filter, y, axes)
+
+
+def convolution_source_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
+    """The gradient of ``x``, from ``filter`` and the gradient of ``y``."""
+    return _found(_convolution_source_gradient, _work(filter, y), x, filter, y, axes)
+
+
+def convolution_filter_gradient(x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
+    """The gradient of ``filter``, from ``x`` and the gradient of ``y``."""
+    return _found(_convolution_filter_gradient, _work(filter, y), x, filter, y, axes)
+
+
+def mean_pooling(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
+    """The mean of each window over its elements that lie within ``x``."""
+    return _found(_mean_pooling, math.prod(x.shape), x, y, axes)
+
+
+def mean_pooling_gradient(x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Primitive:
+    """The gradient of ``x`` from that of ``y``."""
+    return _found(_mean_pooling_gradient, math.prod(x.shape), x, y, axes)
+
+
+def matrix_product(a: Layout, b: Layout, c: Layout) -> Primitive:
+    """``c`` = ``a @ b``, of matrices or of batches of them, of one rank, which broadcast."""
+    return _found(_matrix_product, math.prod(c.shape) * a.shape[-1], a, b, c)
+
+
+def _work(filter: Layout, y: Layout) -> int:
+    """Multiplications of a convolution."""
+    _, _, per_group, *taps = filter.shape
+    return math.prod(y.shape) * per_group * math.prod(taps)
+
+
+def _found(make: Callable[..., Primitive | None], work: int, *arguments: Any) -> Primitive:
+    primitive = make(threads_to_use(work), *arguments)
+    if primitive is None:
+        raise Unsupported(make.__name__)
+    return primitive
+
+
+_kept = lru_cache(maxsize=MAX_PRIMITIVES)
+
+
+def _made(n_threads: int, describe: Callable[[list[Handle]], Handle], operands: Sequence[_Operand]) -> Any:
+    library().use_threads(n_threads)
+    try:
+        return Primitive(n_threads, describe, operands)
+    except Unsupported:
+        return None
+
+
+@_kept
+def _convolution(n_threads: int, x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]) -> Any:
+    operands = _Operand(SOURCE, x), _Operand(FILTER, filter), _Operand(TARGET, y, True)
+    return _made(n_threads, lambda given: _forward(given, axes), operands)
+
+
+@_kept
+def _convolution_source_gradient(
+    n_threads: int, x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]
+) -> Any:
+    def describe(given: list[Handle]) -> Handle:
+        x, filter, y = given
+        kind, windows = "convolution_backward_data", _windows(axes)
+        return library().primitive_descriptor(kind, DIRECT, x, filter, y, *windows, _forward(given, axes))
+
+    operands = _Operand(SOURCE_GRADIENT, x, True), _Operand(FILTER, filter), _Operand(TARGET_GRADIENT, y)
+    return _made(n_threads, describe, operands)
+
+
+@_kept
+def _convolution_filter_gradient(
+    n_threads: int, x: Layout, filter: Layout, y: Layout, axes: tuple[Axis, ...]
+) -> Any:
+    def describe(given: list[Handle]) -> Handle:
+        x, filter, y = given
+        kind, windows = "convolution_backward_weights", _windows(axes)
+        hint = _forward(given, axes)
+        return library().primitive_descriptor(kind, DIRECT, x, filter, None, y, *windows, hint)
+
+    operands = _Operand(SOURCE, x), _Operand(FILTER_GRADIENT, filter, True), _Operand(TARGET_GRADIENT, y)
+    return _made(n_threads, describe, operands)
+
+
+def _forward(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
+    x, filter, y = given
+    kind = "convolution_forward"
+    return library().primitive_descriptor(kind, FORWARD, DIRECT, x, filter, None, y, *_windows(axes))
+
+
+@_kept
+def _mean_pooling(n_threads: int, x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Any:
+    operands = _Operand(SOURCE, x), _Operand(TARGET, y, True)
+    return _made(n_threads, lambda given: _pooled(given, axes), operands)
+
+
+@_kept
+def _mean_pooling_gradient(n_threads: int, x: Layout, y: Layout, axes: tuple[Axis, ...]) -> Any:
+    def describe(given: list[Handle]) -> Handle:
+        windows, hint = _pooling_windows(axes), _pooled(given, axes)
+        return library().primitive_descriptor("pooling_backward", MEAN_INSIDE, *given, *windows, hint)
+
+    operands = _Operand(SOURCE_GRADIENT, x, True), _Operand(TARGET_GRADIENT, y)
+    return _made(n_threads, describe, operands)
+
+
+def _pooled(given: Sequence[Handle], axes: Sequence[Axis]) -> Handle:
+    windows = _pooling_windows(axes)
+    return library().primitive_descriptor("pooling_forward", FORWARD, MEAN_INSIDE, *given, *windows)
+
+
+@_kept
+def _matrix_product(n_threads: int, a: Layout, b: Layout, c: Layout) -> Any:
+    def describe(given: list[Handle]) -> Handle:
+        a, b, c = given
+        return library().primitive_descriptor("matmul", a, b, None, c)
+
+    return _made(n_threads, describe, (_Operand(SOURCE, a), _Operand(FILTER, b), _Operand(TARGET, c, True)))
+
+
+def _windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
+    """Strides, dilations (the library's are 0 where there are none), padding before and after."""
+    return (
+        numbers([a.stride for a in axes]),
+        numbers([a.dilation - 1 for a in axes]),
+        *_padding(axes),
+    )
+
+
+def _pooling_windows(axes: Sequence[Axis]) -> tuple[Any, ...]:
+    strides, dilations, *padding = _windows(axes)
+    return strides, numbers([a.taps for a in axes]), dilations, *padding
+
+
+def _padding(axes: Sequence[Axis]) -> tuple[Any, Any]:
+    return numbers([a.before for a in axes]), numbers([a.after for a in axes])
+
+
+# --- how they run
+
+
+class _Operand(NamedTuple):
+    """An array of a primitive: which of its arguments, and how the caller's lies."""
+
+    argument: int
+    layout: Layout
+    is_result: bool = False
+
+
+class _Copy(NamedTuple):
+    """Where a primitive wants an operand, if not where it is: a descriptor, and what copies."""
+
+    operand: int
+    descriptor: Address
+    copies: Handle
+    is_result: bool
+
+
+@final
+class Primitive:
+    """A computation on arrays of certain layouts. Any threads may call it at once."""
+
+    def __init__(
+        self, n_threads: int, describe: Callable[[list[Handle]], Handle], operands: Sequence[_Operand]
+    ) -> None:
+        dnnl = library()
+        self.n_threads, self.operands = n_threads, operands
+        self.given = [operand.layout.descriptor() for operand in operands]
+        self.descriptor = describe([o.layout.wanted(d) for o, d in zip(operands, self.given, strict=True)])
+        self.implementation = dnnl.implementation(self.descriptor)
+        if self.implementation.startswith("ref"):
+            raise Unsupported(self.implementation)
+        self.handle = dnnl.create("primitive", self.descriptor)
+        self.copies = list(filter(None, map(self._copy, range(len(operands)))))
+        self.scratchpad = dnnl.scratchpad_descriptor(self.descriptor)
+        self._idle: list[_Execution] = []
+
+    def __call__(self, *arrays: Array) -> None:
+        """Compute the result, one of the ``arrays``, from the others. They have the layouts that the
+        primitive was made for.
+        """
+        try:
+            execution = self._idle.pop()
+        except IndexError:
+            execution = _Execution(self)
+        execution.run(arrays)
+        self._idle.append(execution)
+
+    def _copy(self, number: int) -> _Copy | None:
+        dnnl, operand = library(), self.operands[number]
+        given = self.given[number].address
+        chosen = dnnl.argument_descriptor(self.descriptor, operand.argument)
+        if dnnl.are_equal(given, chosen):
+            return None
+        ends = (chosen, given) if operand.is_result else (given, chosen)
+        copies = dnnl.create("primitive", dnnl.reorder_descriptor(*ends))
+        return _Copy(number, chosen, copies, operand.is_result)
+
+
+@final
+class _Execution:
+    """A primitive with memory objects: for one thread at a time."""
+
+    def __init__(self, primitive: Primitive) -> None:
+        dnnl = library()
+        self._primitive = primitive
+        self._stream = dnnl.stream()
+        self._memories = [dnnl.memory(given.address) for given in primitive.given]
+        self._addresses = [0] * len(self._memories)
+        descriptors = [copy.descriptor for copy in primitive.copies]
+        if primitive.scratchpad is not None and dnnl.nbytes(primitive.scratchpad):
+            descriptors.append(primitive.scratchpad)
+        self._inner = [dnnl.memory(descriptor) for descriptor in descriptors]
+        ends = np.cumsum([0] + [-(-dnnl.nbytes(d) // ALIGNMENT) * ALIGNMENT for d in descriptors]).tolist()
+        *self._offsets, self._nbytes = ends
+        self._workspace = 0
+        self._steps = self._in_order()
+
+    def _in_order(self) -> list[tuple[Handle, Any]]:
+        """What to execute with which arguments: copies in, the primitive, copies out."""
+        primitive = self._primitive
+        used = {o.argument: m for o, m in zip(primitive.operands, self._memories, strict=True)}
+        if len(self._inner) > len(primitive.copies):
+            used[SCRATCHPAD] = self._inner[-1]
+        before: list[tuple[Handle, Any]] = []
+        after: list[tuple[Handle, Any]] = []
+        for copy, inner in zip(primitive.copies, self._inner, strict=False):
+            outer = self._memories[copy.operand]
+            used[primitive.operands[copy.operand].argument] = inner
+            ends = (inner, outer) if copy.is_result else (outer, inner)
+            step = copy.copies, _arguments({SOURCE: ends[0], TARGET: ends[1]})
+            (after if copy.is_result else before).append(step)
+        return [*before, (primitive.handle, _arguments(used)), *after]
+
+    def run(self, arrays: Sequence[Array]) -> None:
+        dnnl = library()
+        dnnl.use_threads(self._primitive.n_threads)
+        for i, array in enumerate(arrays):
+            address = array.ctypes.data
+            if address != self._addresses[i]:
+                dnnl.set_address(self._memories[i], address)
+                self._addresses[i] = address
+        if self._nbytes:
+            self._place(WORKSPACE.address(self._nbytes))
+        for primitive, arguments in self._steps:
+            dnnl.execute(primitive, self._stream, arguments)
+
+    def _place(self, workspace: int) -> None:
+        if workspace != self._workspace:
+            for memory, offset in zip(self._inner, self._offsets, strict=True):
+                library().set_address(memory, workspace + offset)
+            self._workspace = workspace
+
+
+def _arguments(memories: dict[int, Handle]) -> Any:
+    return (ExecutionArgument * len(memories))(
+        *[ExecutionArgument(argument, memory.address) for argument, memory in memories.items()]
+    )

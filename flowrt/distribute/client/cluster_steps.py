@@ -1,0 +1,167 @@
+"""What a session of a cluster runs: requests to its master.
+
+ClusterStep   a callable, in the place of a plan: RunStep
+RemoteCalls   a step in several calls: PartialRun
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeAlias, final
+from weakref import finalize
+
+from flowrt.distribute.machines.session_graph import named
+from flowrt.distribute.wire.messages import Message, encode_status
+from flowrt.distribute.wire.peer import Reply
+from flowrt.errors import CancelledError, OpError
+from flowrt.executor.bind.bind_fetches import scalar_or_array
+from flowrt.executor.ends.config import RunOptions
+from flowrt.executor.observe.step_stats import StepRecorder
+from flowrt.executor.program.runner import StepControl
+from flowrt.executor.session.local_runtime import Run
+from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.node import Subgraph
+from flowrt.protos import cluster_pb2 as pb
+
+Bring: TypeAlias = Callable[[Any, Sequence[Any]], Sequence[Any]]
+
+
+class MasterLink(Protocol):
+    """The way to a master. Any thread may call anything."""
+
+    def new_reply(self) -> Reply:
+        """A reply with the number of the next request."""
+
+    def ask(self, message: Message, reply: Reply) -> None:
+        """Send a request whose answer settles ``reply``."""
+
+    def is_silent(self) -> bool:
+        """Whether the master has said nothing for so long that it must be gone; all replies are settled
+        then.
+        """
+
+    def close(self) -> None: ...
+
+
+def run_remotely(link: MasterLink, message: Message, control: StepControl) -> Message:
+    """The answer to a request that runs a step. Who ends the step by ``control`` ends it in all tasks; an
+    interrupt does.
+    """
+    reply = link.new_reply()
+
+    def cancel(error: OpError) -> None:
+        status = encode_status(error, "the client")
+        request = pb.CancelStep(request_id=reply.request_id, status=status)
+        link.ask(Message(request), link.new_reply())
+
+    control.wake_by(cancel)
+    try:
+        link.ask(message, reply)
+        while not reply.is_there(1.0):
+            link.is_silent()
+    except BaseException as error:  # Ctrl-C: the step may not go on behind the caller's back
+        if not isinstance(error, OpError):
+            cancel(CancelledError(f"the step was interrupted by {type(error).__name__}"))
+        raise
+    return reply.open()
+
+
+def timeout_ms_of(control: StepControl) -> int:
+    """What is left of the time that a step has, as its request says it: 0 if it has any time."""
+    remaining = control.remaining_s()
+    return 0 if remaining is None else max(1, round(remaining * 1000))
+
+
+@final
+class ClusterStep:
+    """A request that the master knows as ``callable``: a session uses it like a
+    `flowrt.executor.plan.plan.Plan`. ``gone(callable)`` is called when nobody has it any more.
+    """
+
+    is_straight = is_direct = False
+    runs_to_compile = 0
+
+    def __init__(
+        self,
+        session: str,
+        link: MasterLink,
+        subgraph: Subgraph,
+        callable: int,
+        gone: Callable[[int], object],
+    ) -> None:
+        self.placed = subgraph
+        self._session, self._link, self._callable = session, link, callable
+        self._gone = finalize(self, gone, callable)
+        self._gone.atexit = False
+
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """The graph before it was placed: its parts are in other tasks."""
+        return [self.placed]
+
+    def run(
+        self, feeds: Sequence[Any], control: StepControl, recorder: StepRecorder | None = None
+    ) -> list[Any]:
+        """One step: the fetches' values. Raises the root cause of what ends it."""
+        body = pb.RunStep(
+            session=self._session,
+            callable=self._callable,
+            timeout_ms=timeout_ms_of(control),
+            trace_level=RunOptions.NO_TRACE if recorder is None else RunOptions.FULL_TRACE,
+        )
+        answer = run_remotely(self._link, Message(body, feeds), control)
+        if recorder is not None:
+            recorder.recorded += answer.body.step_stats
+        return [scalar_or_array(value) for value in answer.tensors]
+
+    def let_go(self) -> None:
+        """Its memory is the tasks'."""
+
+    def close(self) -> None:
+        """It will not be run again."""
+        self._gone()
+
+
+@final
+class RemoteCalls:
+    """The calls of a step that the master knows as ``partial_run``: see
+    `flowrt.executor.partial.partial_run.Calls`.
+    ``bring``: see `flowrt.executor.session.local_runtime.Runtime`; ``run_controlled`` is the session's.
+    """
+
+    def __init__(
+        self, session: str, link: MasterLink, partial_run: int, bring: Bring, run_controlled: Run
+    ) -> None:
+        self._session, self._link, self.partial_run = session, link, partial_run
+        self._bring, self._run_controlled = bring, run_controlled
+
+    def call(
+        self, given: Mapping[Tensor, Any], tensors: Sequence[Tensor], targets: Sequence[Operation]
+    ) -> list[Any]:
+        """See `flowrt.executor.partial.partial_run.Calls`."""
+        body = pb.PartialRun(
+            session=self._session,
+            partial_run=self.partial_run,
+            fed=[named(tensor.ref) for tensor in given],
+            fetches=[named(tensor.ref) for tensor in tensors],
+            targets=[operation.name for operation in targets],
+        )
+        feeds = self._bring(None, list(given.values()))
+        values: list[Any] = self._run_controlled(_RemoteCall(self._link, body), feeds, None, None)
+        return values
+
+
+@final
+class _RemoteCall:
+    """One call, as a session runs a plan."""
+
+    def __init__(self, link: MasterLink, body: Any) -> None:
+        self._link, self._body = link, body
+
+    def run(
+        self, feeds: Sequence[Any], control: StepControl, recorder: StepRecorder | None = None
+    ) -> list[Any]:
+        """The values of what it fetches. Raises the root cause of what ends it."""
+        self._body.timeout_ms = timeout_ms_of(control)
+        answer = run_remotely(self._link, Message(self._body, feeds), control)
+        return [scalar_or_array(value) for value in answer.tensors]

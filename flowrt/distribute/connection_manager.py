@@ -1,0 +1,292 @@
+"""`Links`: the peers of one task. Those that it has dialled, and those that have dialled it.
+
+A task is asked by one link, whoever dialled: the first that is there. Tasks that dial each other at once have
+two for a while, and each answers where it was asked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, final
+
+import flowrt.version
+from flowrt.distribute.cluster import timeouts
+from flowrt.distribute.cluster.certificates import check_claim
+from flowrt.distribute.cluster.cluster_spec import ClusterSpec
+from flowrt.distribute.cluster.threads import Threads
+from flowrt.distribute.cluster.timeouts import liveness
+from flowrt.distribute.collectives.mesh_forming import GroupDoor
+from flowrt.distribute.first_frame import FirstFrame
+from flowrt.distribute.wire.messages import PROTOCOL, Message
+from flowrt.distribute.wire.peer import Done, Peer, dial
+from flowrt.errors import (
+    AlreadyExistsError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    OpError,
+    Origin,
+    UnavailableError,
+)
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel.channel import Connection, Transport
+
+LOGGER = logging.getLogger(__name__)
+
+REPORT_S = 5.0
+"""How often it says for whom it waits."""
+RETRY_S = 0.2
+
+
+class Handler(Protocol):
+    """Whom the links tell. Called in reader threads."""
+
+    def came(self, name: str) -> None:
+        """Once for each connection of a task, before it can be `lost`: under the links' lock."""
+
+    def asked(self, token: str, request_id: int, message: Message) -> None: ...
+
+    def lost(self, token: str, name: str, error: OpError) -> None: ...
+
+
+@final
+class Links:
+    """Any thread may call anything. ``addresses`` are those of all tasks, this one's too."""
+
+    def __init__(
+        self,
+        task: str,
+        incarnation: int,
+        cluster: ClusterSpec,
+        addresses: Mapping[str, str],
+        transport: Transport,
+        threads: Threads,
+        handler: Handler,
+    ) -> None:
+        self._task, self._addresses, self._transport = task, addresses, transport
+        self._threads, self._handler = threads, handler
+        self._hello = pb.Hello(
+            protocol=PROTOCOL,
+            version=flowrt.version.VERSION,
+            task=task,
+            incarnation=incarnation,
+            cluster=fingerprint(cluster),
+        )
+        self.groups = GroupDoor()
+        """Where ranks come in that dial this task for a group."""
+        self._lock = threading.Lock()
+        self._serial = itertools.count(1)
+        self._peers: dict[str, Peer] = {}
+        """By the token that each was given."""
+        self._links: dict[str, Peer] = {}
+        """The peer that each task is asked by."""
+        self._dialing = {name: threading.Lock() for name in addresses}
+        self._closed = threading.Event()
+        self._liveness, self._next_beat = liveness(), 0.0
+
+    # --- asking
+
+    def ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float = 0.0) -> None:
+        """Send ``task`` a request with one answer, or several. Where there is no link yet, one is made on
+        another thread; ``wait_s``: for how long, where the task may not be up yet.
+        """
+        link = self._links.get(task)
+        if link is not None:
+            _ask(link, message, dones)
+        elif task not in self._addresses:
+            _fail(dones, UnavailableError(f"{task} is not a task of this cluster"))
+        else:
+            self._threads.submit(lambda: self._connect_and_ask(task, message, dones, wait_s))
+
+    def meet(self, task: str, wait_s: float) -> None:
+        """Be a peer of ``task``, on another thread, as soon as it is up."""
+        self._threads.submit(lambda: self._meet(task, time.monotonic() + wait_s))
+
+    def _meet(self, task: str, end: float) -> None:
+        """By single attempts: whoever wants to ask the task meanwhile has a deadline of his own."""
+        while time.monotonic() < end and not self._closed.is_set():
+            try:
+                self._connect(task, 0.0)
+                return
+            except UnavailableError:  # it is not up yet
+                self._closed.wait(RETRY_S)
+            except OpError:  # time does not mend it; whoever asks the task will be told
+                return
+
+    def tell(self, task: str, message: Message) -> None:
+        """Send ``task`` what needs no answer; a task that is gone needs not know it."""
+        link = self._links.get(task)
+        if link is not None:
+            _ask(link, message, (ignore,))
+
+    def find(self, token: str) -> Peer | None:
+        return self._peers.get(token)
+
+    def _connect_and_ask(self, task: str, message: Message, dones: Sequence[Done], wait_s: float) -> None:
+        try:
+            link = self._connect(task, wait_s)
+        except OpError as error:
+            error.origin = error.origin or Origin(task, False)
+            _fail(dones, error)
+        else:
+            _ask(link, message, dones)
+
+    def _connect(self, task: str, wait_s: float) -> Peer:
+        with self._dialing[task]:
+            link = self._links.get(task)
+            if link is not None:
+                return link
+            dialled = self._dial(task, wait_s)
+            return self._links.get(task, dialled)  # or the task has dialled this one meanwhile
+
+    def _dial(self, task: str, wait_s: float) -> Peer:
+        address = self._addresses[task]
+        whom = f"{task} at {address}"
+
+        def connect(left_s: float) -> Peer:
+            return dial(self._transport, address, self, min(left_s, timeouts.DIAL_S))
+
+        if wait_s:
+            peer = keep_dialling(connect, whom, wait_s, self._closed)
+        else:
+            peer = dial_once(connect, whom, timeouts.DIAL_S)
+        if peer.name != task:
+            peer.close("it is another task")
+            raise FailedPreconditionError(f"expected {task} at {address}; got {peer.name}")
+        return peer
+
+    # --- peers
+
+    def accept(self, connection: Connection) -> None:
+        """Of a listener."""
+        if self._closed.is_set():
+            connection.close()
+            return
+        connection.start(FirstFrame(self, self.groups))
+
+    def hello(self) -> Any:
+        """See `flowrt.distribute.wire.peer.Owner`."""
+        return self._hello
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """See `flowrt.distribute.wire.peer.Owner`."""
+        if hello.task and hello.cluster != self._hello.cluster:
+            raise FailedPreconditionError(
+                f"{self._task} and {hello.task} know different clusters. Start all tasks with one spec"
+            )
+        if hello.task == self._task:
+            raise AlreadyExistsError(f"two tasks call themselves {self._task}: expected one of each")
+        check_claim(peer.connection.certificate_names, hello.task)
+        with self._lock:
+            if peer.token:  # its hello came twice
+                return
+            if self._closed.is_set() or peer.is_lost:  # too late for `close`, or for `lost`, to find it
+                raise UnavailableError(f"{self._task} was stopped, or the connection lost, in the greeting")
+            peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
+            self._peers[peer.token] = peer
+            if hello.task in self._addresses:
+                self._links.setdefault(hello.task, peer)
+                self._handler.came(hello.task)
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None:
+        """See `flowrt.distribute.wire.peer.Owner`."""
+        self._handler.asked(peer.token, request_id, message)
+
+    def lost(self, peer: Peer, error: OpError) -> None:
+        """See `flowrt.distribute.wire.peer.Owner`."""
+        with self._lock:
+            was_known = self._peers.pop(peer.token, None) is not None
+            if self._links.get(peer.name) is peer:
+                del self._links[peer.name]
+        if was_known:
+            self._handler.lost(peer.token, peer.name, error)
+        peer.connection.close()
+
+    # --- time
+
+    def beat(self, now: float) -> None:
+        """Ask who has not been asked for a while whether he is alive, and give up who did not answer."""
+        if now < self._next_beat:
+            return
+        self._next_beat = now + self._liveness.heartbeat_s
+        self.repeat()
+        for peer in list(self._peers.values()):
+            if now - peer.heard_at > self._liveness.lost_s:
+                peer.fail(f"nothing was heard of it for {self._liveness.lost_s:g} s")
+            else:
+                peer.ask(Message(pb.Heartbeat()), ignore)
+
+    def repeat(self) -> None:
+        """Send again what was asked a while ago and has no answer."""
+        for peer in list(self._peers.values()):
+            peer.repeat()
+
+    def close(self, reason: str) -> None:
+        """End all connections."""
+        with self._lock:  # who is greeted is among the peers before this, or refused
+            self._closed.set()
+            peers = list(self._peers.values())
+        for peer in peers:
+            peer.close(reason)
+
+
+def dial_once(connect: Callable[[float], Peer], whom: str, timeout_s: float) -> Peer:
+    """What ``connect(timeout_s)`` returns. Raises `UnavailableError`, which names ``whom``, and what else
+    ``connect`` raises.
+    """
+    try:
+        return connect(timeout_s)
+    except (UnavailableError, DeadlineExceededError) as error:
+        raise UnavailableError(f"{whom} did not answer: {error.message}") from error
+
+
+def keep_dialling(
+    connect: Callable[[float], Peer], whom: str, timeout_s: float, closed: threading.Event
+) -> Peer:
+    """What ``connect(seconds left)`` returns, as soon as it does: who is not up yet is waited for, and named
+    every `REPORT_S` seconds. Raises `UnavailableError` after ``timeout_s`` seconds, or when ``closed`` is
+    set, and what else ``connect`` raises.
+    """
+    end, report = time.monotonic() + timeout_s, time.monotonic() + REPORT_S
+    while True:
+        try:
+            return dial_once(connect, whom, max(0.1, end - time.monotonic()))
+        except UnavailableError as error:
+            if time.monotonic() + RETRY_S > end or closed.wait(RETRY_S):
+                raise
+            if time.monotonic() > report:
+                report += REPORT_S
+                LOGGER.warning("still waiting: %s", error.message)
+
+
+def fingerprint(cluster: ClusterSpec) -> str:
+    """Equal for equal jobs and numbers of tasks. Addresses are not a part of it: a task may be reached at
+    different ones.
+    """
+    tasks = sorted(f"{job}:{index}" for job, index, _ in cluster.tasks())
+    return hashlib.sha256(" ".join(tasks).encode()).hexdigest()[:16]
+
+
+def task_of(token: str) -> str:
+    """The name that the peer with ``token`` gave itself; ``client`` for a session's process."""
+    return token.partition("#")[0]
+
+
+def ignore(message: Message | None, error: OpError | None) -> None:
+    """The answer that nobody needs."""
+
+
+def _ask(link: Peer, message: Message, dones: Sequence[Done]) -> None:
+    try:
+        link.ask_all(message, dones)
+    except OpError as error:  # what cannot travel
+        _fail(dones, error)
+
+
+def _fail(dones: Sequence[Done], error: OpError) -> None:
+    for done in dones:
+        done(None, error)

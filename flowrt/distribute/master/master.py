@@ -1,0 +1,270 @@
+"""`Master`: what a task does for its clients, as a pure state machine.
+
+    client           master                                           workers
+    CreateSession -> CreateWorkerSession                           -> every task that the filters let through
+    ExtendSession -> ExtendGraph: what the session's graph lacks
+    MakeCallable  -> CutGraph: place, cut by task; RegisterGraph   -> the tasks that have a part
+    RunStep       -> RunGraph with the part's feeds, one a task    -> the same; fetches come back
+    PartialRun    -> both, see `flowrt.distribute.master.partial_runs`
+    CloseSession  -> DeleteWorkerSession                           -> every task of the session
+
+    handle(event) -> actions, see `flowrt.distribute.machines.events`
+
+All of these ask several tasks and wait for all their answers: a `Round`, which for a step ends in its fetches
+or in one error (`flowrt.distribute.master.pending_replies`).
+
+Rules of this file:
+  1. A step is asked for once. What fails is never tried again: its updates may have been made.
+  2. Every request of a client has one answer.
+  3. What a client began ends with the client.
+  4. A graph is extended from the version that the client knows; of two extensions at once one is refused.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from flowrt.distribute.cluster.timeouts import CONNECT_S
+from flowrt.distribute.machines.events import (
+    Answer,
+    Answered,
+    Asked,
+    ExtendGraph,
+    GraphCut,
+    GraphExtended,
+    MasterAction,
+    MasterEvent,
+    PeerLost,
+    Tell,
+    Ticked,
+    unknown,
+)
+from flowrt.distribute.machines.session_graph import SessionGraph
+from flowrt.distribute.master.master_session import (
+    MasterSession,
+    MasterSessions,
+    RegisteredStep,
+    closed,
+    filtered,
+)
+from flowrt.distribute.master.partial_runs import PartialRuns
+from flowrt.distribute.master.pending_replies import Round, Rounds
+from flowrt.distribute.master.registered_steps import RegisteredSteps, result_of
+from flowrt.distribute.wire.messages import Message, decode_status
+from flowrt.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
+from flowrt.protos import cluster_pb2 as pb
+
+
+@final
+class Master:
+    """The state machine of the master in ``task``. ``tasks`` are all of the cluster, ``rng`` draws the
+    numbers of sessions and steps.
+    """
+
+    def __init__(self, task: str, tasks: Sequence[str], rng: random.Random) -> None:
+        self.task, self._tasks, self._rng = task, list(tasks), rng
+        self._sessions = MasterSessions(task)
+        self._rounds = Rounds(task)
+        self._steps = RegisteredSteps(self._rounds, self._sessions, rng)
+        self._partial_runs = PartialRuns(self._sessions, self._steps)
+        self._last_callable = 0
+
+    def serves(self, client: str) -> bool:
+        """Whether a session of ``client`` is open."""
+        return any(session.client == client for session in self._sessions.values())
+
+    def handle(self, event: MasterEvent) -> list[MasterAction]:
+        match event:
+            case Asked():
+                return self._asked(event)
+            case Answered(token, message, error):
+                return self._rounds.take(token, message, error)
+            case GraphExtended():
+                return self._extended(event)
+            case GraphCut():
+                return self._steps.register(event)
+            case PeerLost(peer, _):
+                return self._lose(peer)
+            case Ticked(now):
+                return self._rounds.tick(now)
+
+    @staticmethod
+    def knows(body: Any) -> bool:
+        """Whether a master answers messages like ``body``."""
+        return type(body) in _HANDLERS
+
+    def _asked(self, asked: Asked) -> list[MasterAction]:
+        peer, request_id, message = asked
+        handler = _HANDLERS.get(type(message.body))
+        if handler is None:
+            return [unknown(asked, self.task)]
+        try:
+            return handler(self, peer, request_id, message)
+        except OpError as error:
+            return [Answer(peer, request_id, None, error)]
+
+    # --- sessions
+
+    def _create(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        options = message.body
+        tasks = filtered(self._tasks, options.device_filters, self.task)
+        name = f"{self._rng.getrandbits(64):016x}"
+        round_ = Round(client, request_id, name, self._created)
+        self._sessions[name] = MasterSession(client, tasks, options)
+        body = pb.CreateWorkerSession(session=name, is_isolated=options.is_isolated)
+        return [
+            self._rounds.ask(round_, task, Message(body), options.connect_timeout_ms / 1000 or CONNECT_S)
+            for task in tasks
+        ]
+
+    def _created(self, round_: Round) -> list[MasterAction]:
+        session = self._sessions.get(round_.session)
+        close = Message(pb.DeleteWorkerSession(session=round_.session))
+        closing: list[MasterAction] = [Tell(task, close) for task in round_.answers]
+        if session is None:
+            gone = CancelledError("the client went before its session was there")
+            return closing + round_.refuse(gone)
+        if round_.errors:
+            del self._sessions[round_.session]
+            return closing + round_.refuse(_not_formed(round_, session.tasks))
+        for task in session.tasks:
+            session.devices += round_.answers[task].body.devices
+        handle = pb.SessionHandle(session=round_.session, devices=session.devices)
+        return round_.answer(Message(handle))
+
+    def _close(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        return [*self._forget(message.body.session), Answer(client, request_id, Message(pb.Done()))]
+
+    def _forget(self, name: str) -> list[MasterAction]:
+        session = self._sessions.pop(name, None)
+        if session is None:
+            return []
+        close = Message(pb.DeleteWorkerSession(session=name))
+        return [Tell(task, close) for task in session.tasks]
+
+    def _list(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        devices = self._sessions.find(message.body.session).devices
+        return [Answer(client, request_id, Message(pb.DeviceList(devices=devices)))]
+
+    def _reset(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        round_ = Round(client, request_id, "", self._all_done)
+        body = pb.ResetContainers(containers=message.body.containers)
+        return [self._rounds.ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
+
+    def _all_done(self, round_: Round) -> list[MasterAction]:
+        if round_.error is not None:
+            return round_.refuse(round_.error)
+        return round_.answer(Message(pb.Done()))
+
+    # --- graphs and callables
+
+    def _extend(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        round_ = Round(client, request_id, message.body.session, self._all_done)
+        graph = self._sessions.find(round_.session).graph
+        _check_version(message, graph)
+        return [ExtendGraph(self._rounds.begin_work(round_, message), graph, message)]
+
+    def _extended(self, extended: GraphExtended) -> list[MasterAction]:
+        round_, message = self._rounds.end_work(extended.token)
+        session = self._sessions.get(round_.session)
+        if session is None:
+            return round_.refuse(closed())
+        if extended.error is not None or extended.graph is None:
+            return round_.refuse(extended.error or InvalidArgumentError("extend_session: no graph"))
+        try:
+            _check_version(message, session.graph)
+        except AbortedError as error:
+            return round_.refuse(error)
+        session.graph = extended.graph
+        version = pb.GraphVersion(version=session.graph.version)
+        return round_.answer(Message(version))
+
+    def _make(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        session = self._sessions.find(message.body.session)
+        round_ = Round(client, request_id, message.body.session)
+        return self._steps.make(round_, session, session.graph, message, self._made)
+
+    def _made(self, round_: Round, step: RegisteredStep | None, cut: GraphCut) -> list[MasterAction]:
+        if step is None:
+            return round_.refuse(round_.error or closed())
+        session = self._sessions[round_.session]
+        self._last_callable += 1
+        session.callables[self._last_callable] = step
+        handle = pb.CallableHandle(callable=self._last_callable, placement=session.placement)
+        return round_.answer(Message(handle))
+
+    def _release(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        done = Answer(client, request_id, Message(pb.Done()))
+        session = self._sessions.get(message.body.session)
+        found = None if session is None else session.callables.pop(message.body.callable, None)
+        return [*self._steps.drop(message.body.session, () if found is None else found.parts), done]
+
+    # --- steps
+
+    def _run(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        body = message.body
+        found = self._sessions.find(body.session).callables.get(body.callable)
+        if found is None:
+            raise AbortedError(f"master {self.task} knows no callable {body.callable}")
+        if len(message.tensors) != found.num_feeds:
+            got = f"expected {found.num_feeds} fed tensors; got {len(message.tensors)}"
+            raise InvalidArgumentError(f"run_step: {got}")
+        round_ = Round(client, request_id, body.session, functools.partial(self._ended, found))
+        options = pb.RunGraph(timeout_ms=body.timeout_ms, trace_level=body.trace_level)
+        return self._steps.run(round_, found, message.tensors, options)
+
+    def _ended(self, step: RegisteredStep, round_: Round) -> list[MasterAction]:
+        if round_.error is not None:
+            return round_.refuse(round_.error)
+        if round_.session not in self._sessions:
+            return round_.refuse(CancelledError("the session was closed while this step ran"))
+        return round_.answer(result_of(round_, step))
+
+    def _cancel(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
+        error = decode_status(message.body.status)
+        ended = self._rounds.cancel(client, message.body.request_id, error)
+        return [*ended, Answer(client, request_id, Message(pb.Done()))]
+
+    # --- what may happen at any time
+
+    def _lose(self, peer: str) -> list[MasterAction]:
+        actions: list[MasterAction] = []
+        for name in [name for name, session in self._sessions.items() if session.client == peer]:
+            actions += self._forget(name)
+        return actions
+
+
+def _check_version(message: Message, graph: SessionGraph) -> None:
+    if message.body.version != graph.version:
+        raise AbortedError(
+            f"extend_session: expected an extension of version {graph.version} of the session's graph; got "
+            f"{message.body.version}: somebody else has extended it. Make a new Session"
+        )
+
+
+def _not_formed(round_: Round, tasks: Sequence[str]) -> OpError:
+    """Who is missing, and why."""
+    if len(round_.errors) == 1 and not isinstance(round_.errors[0][1], UnavailableError):
+        return round_.errors[0][1]
+    missing = "; ".join(f"{task}: {error.message}" for task, error in round_.errors)
+    return UnavailableError(
+        f"the session needs {len(tasks)} tasks, of which {len(round_.errors)} did not answer: {missing}"
+    )
+
+
+_HANDLERS: dict[type, Callable[[Master, str, int, Message], list[MasterAction]]] = {
+    pb.CreateSession: Master._create,
+    pb.CloseSession: Master._close,
+    pb.ListDevices: Master._list,
+    pb.ExtendSession: Master._extend,
+    pb.MakeCallable: Master._make,
+    pb.ReleaseCallable: Master._release,
+    pb.RunStep: Master._run,
+    pb.CancelStep: Master._cancel,
+    pb.Reset: Master._reset,
+    pb.PartialRunSetup: lambda master, *asked: master._partial_runs.set_up(*asked),
+    pb.PartialRun: lambda master, *asked: master._partial_runs.call(*asked),
+}

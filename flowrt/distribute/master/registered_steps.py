@@ -1,0 +1,161 @@
+"""`RegisteredSteps`: how a master has steps placed, cut and registered, runs them, and lets go of them.
+
+    make   CutGraph; RegisterGraph to the tasks that have a part     -> made(round, step)
+    run    RunGraph with the part's feeds, one message a task        -> the round's answers
+    drop   DeregisterGraph
+
+What asks for it is `Master` for callables, and `PartialRuns` for the calls of a partial run.
+"""
+
+from __future__ import annotations
+
+import functools
+import random
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, final
+
+from flowrt.distribute.machines.events import CutGraph, GraphCut, MasterAction, Part, Tell
+from flowrt.distribute.machines.session_graph import SessionGraph
+from flowrt.distribute.master.master_session import (
+    MasterSession,
+    MasterSessions,
+    Registered,
+    RegisteredStep,
+    closed,
+)
+from flowrt.distribute.master.pending_replies import LATE_S, Round, Rounds
+from flowrt.distribute.wire.messages import Message
+from flowrt.protos import cluster_pb2 as pb
+
+Made = Callable[[Round, RegisteredStep | None, GraphCut], list[MasterAction]]
+"""``made(round, None, cut)``: it was not, for the round's error."""
+
+Kept = Callable[[Part], tuple[Sequence[int], Sequence[int]]]
+"""What a part takes of earlier calls and keeps for later ones: see `RegisterGraph`."""
+
+
+class _Making(NamedTuple):
+    message: Message
+    made: Made
+    kept: Kept | None
+
+
+@final
+class RegisteredSteps:
+    """``rng`` draws the numbers of steps."""
+
+    def __init__(self, rounds: Rounds, sessions: MasterSessions, rng: random.Random) -> None:
+        self._rounds, self._sessions, self._rng = rounds, sessions, rng
+
+    # --- making
+
+    def make(
+        self,
+        round_: Round,
+        session: MasterSession,
+        graph: SessionGraph,
+        message: Message,
+        made: Made,
+        kept: Kept | None = None,
+    ) -> list[MasterAction]:
+        """Have what ``message``, a `MakeCallable`, asks for of ``graph`` be registered in the session's
+        tasks.
+        """
+        token = self._rounds.begin_work(round_, _Making(message, made, kept))
+        options, placement = session.options, dict(session.placement)
+        return [CutGraph(token, round_.client, graph, message, options, session.devices, placement)]
+
+    def register(self, cut: GraphCut) -> list[MasterAction]:
+        """A step was cut."""
+        round_, making = self._rounds.end_work(cut.token)
+        session = self._sessions.get(round_.session)
+        error = closed() if session is None else cut.error
+        if error is not None:
+            round_.errors.append((self._rounds.task, error))
+        if session is None or round_.errors:
+            return list(making.made(round_, None, cut))
+        session.placement.update(cut.placement)
+        parts: list[Registered] = []
+        actions: list[MasterAction] = []
+        for task, part in cut.parts.items():
+            numbers, carried = session.constants[task].hold(part.constants)
+            taken, keeps = making.kept(part) if making.kept is not None else ((), ())
+            parts.append(Registered(task, 0, part.feeds, part.fetches, numbers, taken))
+            body = pb.RegisterGraph(
+                session=round_.session, constants=numbers, carried=carried, taken=taken, keeps=keeps
+            )
+            body.optimises = session.options.optimises
+            sent = Message(body, session.constants[task].arrays(carried), part.subgraph)
+            actions.append(self._rounds.ask(round_, task, sent))
+        round_.end = functools.partial(self._registered, making, parts, cut)
+        return actions or round_.end(round_)
+
+    def _registered(
+        self, making: _Making, sent: Sequence[Registered], cut: GraphCut, round_: Round
+    ) -> list[MasterAction]:
+        session = self._sessions.get(round_.session)
+        if session is None:
+            round_.errors = [(self._rounds.task, closed())]
+            return making.made(round_, None, cut)
+        answers = round_.answers
+        parts = [part._replace(graph=answers[part.task].body.graph) for part in sent if part.task in answers]
+        for part in parts:
+            session.constants[part.task].have_come(part.constants)
+        if round_.error is not None:
+            failed = [part for part in sent if part.task not in answers]
+            return [*self.drop(round_.session, [*parts, *failed]), *making.made(round_, None, cut)]
+        body = making.message.body
+        return making.made(round_, RegisteredStep(parts, len(body.fed), len(body.fetches)), cut)
+
+    def drop(self, name: str, parts: Sequence[Registered]) -> list[MasterAction]:
+        """Have the tasks forget ``parts``, and the constants that no other part has."""
+        actions: list[MasterAction] = []
+        for part in parts:
+            constants = self._sessions[name].constants[part.task].let_go(part.constants)
+            graphs = [part.graph] if part.graph else []
+            if graphs or constants:
+                body = pb.DeregisterGraph(session=name, graphs=graphs, constants=constants)
+                actions.append(Tell(part.task, Message(body)))
+        return actions
+
+    # --- running
+
+    def run(
+        self, round_: Round, step: RegisteredStep, feeds: Sequence[Any], options: pb.RunGraph
+    ) -> list[MasterAction]:
+        """Run a step with ``feeds``, of which those are not looked at that a task takes of an earlier call.
+        ``options``: what all tasks are told.
+        """
+        round_.step = self._rng.getrandbits(63) | 1
+        if options.timeout_ms:
+            round_.deadline = self._rounds.now + options.timeout_ms / 1000 + LATE_S
+        # its own part last: the shell may run it at once, when the others are on their way
+        ordered = sorted(step.parts, key=lambda part: part.task == self._rounds.task)
+        actions = [
+            self._rounds.ask(round_, part.task, _part(part, feeds, round_.step, options)) for part in ordered
+        ]
+        return actions or round_.end(round_)
+
+
+def _part(part: Registered, feeds: Sequence[Any], step: int, options: pb.RunGraph) -> Message:
+    body = pb.RunGraph(
+        graph=part.graph,
+        step=step,
+        timeout_ms=options.timeout_ms,
+        trace_level=options.trace_level,
+        partial_run=options.partial_run,
+    )
+    taken = part.taken or [0] * len(part.feeds)
+    return Message(body, [feeds[i] for i, kept in zip(part.feeds, taken, strict=True) if not kept])
+
+
+def result_of(round_: Round, step: RegisteredStep) -> Message:
+    """The answer to a step whose parts have all ended well; what they keep is None."""
+    result = pb.StepResult()
+    values: list[Any] = [None] * step.num_fetches
+    for part in step.parts:
+        answer = round_.answers[part.task]
+        result.step_stats.extend(answer.body.step_stats)
+        for position, value in zip(part.fetches, answer.tensors, strict=False):  # the last may be kept
+            values[position] = value
+    return Message(result, values)

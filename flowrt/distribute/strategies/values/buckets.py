@@ -1,0 +1,66 @@
+"""Buckets: tensors that are summed as one, in the order in which the backward pass makes them.
+
+The gradients of the last layers are there first. So buckets are filled from the last variable to the first,
+and each is sent off while the layers before it are still being differentiated (PyTorch's
+DistributedDataParallel, Li et al. 2020). The order is that of the graph, alike on all workers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat, split
+from flowrt.graph.ops.base.shape_manipulation import reshape
+
+
+def buckets(tensors: Sequence[Tensor], cap_bytes: int) -> list[list[int]]:
+    """The numbers of ``tensors``, from the last to the first, each in one bucket: of one dtype, and of
+    ``cap_bytes`` at most unless it holds only one. One without a static shape is alone.
+    """
+    found: list[list[int]] = []
+    open_bytes: dict[object, tuple[list[int], int]] = {}
+    for number in reversed(range(len(tensors))):
+        tensor = tensors[number]
+        if not tensor.shape.is_fully_defined():
+            found.append([number])
+            continue
+        n_bytes = int(tensor.shape.num_elements() or 0) * tensor.dtype.size
+        bucket, used = open_bytes.get(tensor.dtype, ([], 0))
+        if not bucket or used + n_bytes > cap_bytes:
+            bucket, used = [], 0
+            found.append(bucket)
+        bucket.append(number)
+        open_bytes[tensor.dtype] = bucket, used + n_bytes
+    return found
+
+
+def in_buckets(
+    tensors: Sequence[Tensor], cap_bytes: int, reduce: Callable[[Tensor, Sequence[int]], Tensor]
+) -> list[Tensor]:
+    """Each of ``tensors`` reduced. ``reduce`` is called once a bucket, with its elements in a row and the
+    numbers of its tensors.
+    """
+    results: list[Tensor] = list(tensors)
+    for bucket in buckets(tensors, cap_bytes):
+        members = [tensors[number] for number in bucket]
+        total = reduce(joined(members), bucket)
+        for number, reduced in zip(bucket, taken_apart(total, members), strict=True):
+            results[number] = reduced
+    return results
+
+
+def joined(members: Sequence[Tensor]) -> Tensor:
+    """The elements of all ``members`` in a row; of one member itself."""
+    if len(members) == 1:
+        return members[0]
+    flat: Tensor = concat([reshape(member, [-1]) for member in members], 0)
+    return flat
+
+
+def taken_apart(total: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
+    """What `joined` gave, as tensors of the shapes of ``like``."""
+    if len(like) == 1:
+        return [total]
+    parts = split(total, [int(member.shape.num_elements() or 0) for member in like])
+    return [reshape(part, member.shape) for part, member in zip(parts, like, strict=True)]

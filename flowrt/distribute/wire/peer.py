@@ -1,0 +1,425 @@
+"""`Peer`: the other end of a connection, which is asked and asks.
+
+    peer.ask(message, done) --Frame--> owner.asked(peer, request_id, message)
+    done(message, error)    <--Frame-- peer.answer(request_id, message)
+
+The first request of a connection is `Hello`, both ways: who speaks, in which life, in which version of the
+protocol. When the connection is lost, everything that was asked ends in the same error, and the owner is
+told.
+
+A request without an answer is repeated, under its number, now and then: a frame that was lost on the way is
+made good. What comes twice is done once (`ResponseCache`).
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple, Protocol, TypeAlias, final
+
+import flowrt.version
+from flowrt.distribute.wire.messages import (
+    PROTOCOL,
+    Frame,
+    Message,
+    address_of,
+    decode,
+    encode,
+    encode_error,
+    lost,
+    num_answers,
+)
+from flowrt.distribute.wire.response_cache import ResponseCache, State
+from flowrt.errors import (
+    AbortedError,
+    DeadlineExceededError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    UnavailableError,
+    copy_to_raise,
+)
+from flowrt.protos import cluster_pb2 as pb
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Transport
+
+Done: TypeAlias = Callable[[Message | None, OpError | None], object]
+"""``done(message, None)`` or ``done(None, error)``, called once, in a reader thread or by who lost the
+peer.
+"""
+
+
+MAX_REPEATED = 64 << 10
+"""Bytes of a request that is kept to be repeated. Larger feeds, constants and graphs are sent once."""
+
+SETTLED_AT_ONCE = 64
+"""Answers that have come and of which the other end is told by one message: to tell of each takes 2 us."""
+
+
+class Owner(Protocol):
+    """What the peers of one task, or of one client, have in common. Called in reader threads."""
+
+    def hello(self) -> Any:
+        """What this end says of itself: a `pb.Hello`."""
+
+    def greeted(self, peer: Peer, hello: Any) -> None:
+        """The other end has said who it is. Raises what the connection is refused with."""
+
+    def asked(self, peer: Peer, request_id: int, message: Message) -> None: ...
+
+    def lost(self, peer: Peer, error: OpError) -> None: ...
+
+
+@final
+class Reply:
+    """What comes back of a request, for a thread that waits for it."""
+
+    def __init__(self) -> None:
+        self.request_id = 0
+        self._locked = threading.Lock()  # until it is there; an Event takes 10 us more
+        self._locked.acquire()
+        self._message: Message | None = None
+        self._error: OpError | None = None
+
+    def settle(self, message: Message | None, error: OpError | None) -> None:
+        """See `Done`. Called once."""
+        self._message, self._error = message, error
+        self._locked.release()
+
+    def is_there(self, timeout_s: float) -> bool:
+        """Block until it is there, for at most ``timeout_s`` seconds. By one thread, until it says yes."""
+        return self._locked.acquire(timeout=timeout_s)
+
+    def open(self) -> Message:
+        """What came. Raises the error that came instead."""
+        if self._message is None:
+            raise copy_to_raise(self._error or UnavailableError("no answer"))
+        return self._message
+
+
+class TensorAnswer(NamedTuple):
+    """The answer to a request for a tensor; ``sent()`` is called when ``value`` may be changed again."""
+
+    request_id: int
+    value: Any
+    sent: Callable[[], None]
+
+
+class _Asked:
+    """A request without an answer: ``frame`` to be repeated, if it is small; ``age`` in calls of `repeat`."""
+
+    __slots__ = ("age", "done", "header")
+
+    def __init__(self, done: Done) -> None:
+        self.done, self.age = done, 0
+        self.header: bytes | None = None
+
+
+@final
+class Peer:
+    """Any thread may call anything. ``name``: what the other end called itself, its address before."""
+
+    def __init__(self, connection: Connection, owner: Owner) -> None:
+        self.connection, self._owner = connection, owner
+        self.name, self.token = connection.peer, ""
+        """``token`` is the owner's: no two peers have one."""
+        self.incarnation = 0
+        self.heard_at = time.monotonic()
+        self._ids = itertools.count(1)
+        self._lock = threading.Lock()
+        self._waiting: dict[int, _Asked] = {}
+        self._settled: list[int] = []
+        """Requests whose answers have come, until the other end is told."""
+        self._settles_now = False
+        self._error: OpError | None = None
+        self._is_known = False
+        self._early: list[tuple[int, Message]] | None = None
+        """What the other end has asked, while this end waits for its hello: it has this one's already."""
+        self._cache = ResponseCache()
+
+    # --- asking
+
+    def ask(self, message: Message, done: Done, request_id: int | None = None) -> None:
+        """Send a request, under a number of `next_id`."""
+        self._send(message, {request_id or self.next_id(): done})
+
+    def ask_all(self, message: Message, dones: Sequence[Done]) -> None:
+        """Send a request that has an answer for each of ``dones``, numbered on from the request."""
+        with self._lock:
+            ids = [next(self._ids) for _ in dones]
+        self._send(message, dict(zip(ids, dones, strict=True)))
+
+    def next_id(self) -> int:
+        """A number for a request."""
+        with self._lock:
+            return next(self._ids)
+
+    def _send(self, message: Message, dones: Mapping[int, Done]) -> None:
+        asked = {number: _Asked(done) for number, done in dones.items()}
+        with self._lock:
+            error = self._error
+            if error is None:
+                self._waiting.update(asked)
+                settled = self._take_settled()
+        if error is not None:
+            for done in dones.values():
+                done(None, error)
+            return
+        try:
+            frame = encode(next(iter(dones)), message, settled=settled)
+            if not frame.payload and len(frame.header) <= MAX_REPEATED:
+                for request in asked.values():
+                    request.header = frame.header
+            self.connection.send(*frame)
+        except OpError as failure:
+            if isinstance(failure, UnavailableError):  # the loss, seen before the reader has seen it
+                failure = self._error or lost(self.name, failure.message)
+            for number in dones:
+                self._settle(number, None, failure)
+
+    def repeat(self) -> None:
+        """To be called now and then: send again what has no answer since the last call but one, two, four,
+        eight ...
+        """
+        headers: dict[bytes, None] = {}
+        with self._lock:
+            self._settles_now = True
+            for asked in self._waiting.values():
+                if asked.age & (asked.age - 1) == 0 < asked.age and asked.header is not None:
+                    headers[asked.header] = None
+                asked.age += 1
+        for header in headers:
+            with suppress(OpError):  # the reader sees the loss
+                self.connection.send(header)
+
+    def wait_for(self, message: Message, timeout_s: float) -> Message:
+        """Ask, and block until the answer is there. Raises its error, `DeadlineExceededError` after
+        ``timeout_s`` seconds.
+        """
+        reply = Reply()
+        self.ask(message, reply.settle)
+        if not reply.is_there(timeout_s):
+            raise DeadlineExceededError(f"{self.name}: no answer within {timeout_s:.1f} s")
+        return reply.open()
+
+    def greet(self, timeout_s: float) -> None:
+        """Say who this is, and hear who that is. Raises `FailedPreconditionError` for another protocol."""
+        self._early = []
+        answer = self.wait_for(Message(self._owner.hello()), timeout_s)
+        self._meet(answer.body)
+        while (early := self._next_early()) is not None:
+            self._asked(*early)
+
+    def _next_early(self) -> tuple[int, Message] | None:
+        with self._lock:
+            if self._early:
+                return self._early.pop(0)
+            self._early = None
+            return None
+
+    # --- answering
+
+    def answer(
+        self,
+        request_id: int,
+        message: Message | None,
+        error: OpError | None,
+        sent: Callable[[], None] | None = None,
+    ) -> None:
+        """``sent`` is called when the bytes of the message's tensors may be changed again. Nothing happens
+        when the peer is lost. Raises `UnimplementedError` for a tensor that cannot travel; nothing was sent
+        then.
+        """
+        try:
+            if message is None:
+                frame = encode_error(
+                    request_id, error or UnavailableError("no answer"), self._owner.hello().task
+                )
+            else:
+                frame = encode(request_id, message, is_answer=True)
+        except OpError:
+            if sent is not None:
+                sent()
+            raise
+        with self._lock:
+            is_kept = self._cache.answer((request_id,), frame)
+        if not is_kept:
+            sent = functools.partial(self._has_left, request_id, sent)
+        try:
+            self.connection.send(*frame, sent if frame.payload else None)
+        except OpError:
+            if sent is not None:
+                sent()
+            return
+        if sent is not None and not frame.payload:
+            sent()
+
+    def answer_together(self, answers: Sequence[TensorAnswer]) -> None:
+        """Answer requests for tensors, small ones, by one message. Nothing happens when the peer is lost."""
+        ids, values = [each.request_id for each in answers], [each.value for each in answers]
+        frame = encode(ids[0], Message(pb.Done(), values), is_answer=True, also=ids[1:])
+        with self._lock:
+            self._cache.answer(ids, frame)
+        with suppress(OpError):  # the reader sees the loss
+            self.connection.send(*frame)
+        for each in answers:
+            each.sent()
+
+    def _has_left(self, request_id: int, sent: Callable[[], None] | None) -> None:
+        with self._lock:
+            self._cache.sent(request_id)
+        if sent is not None:
+            sent()
+
+    # --- what the connection calls
+
+    def on_frame(self, connection: Connection, header: bytes, payload: list[Bytes]) -> None:
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
+        self.heard_at = time.monotonic()
+        try:
+            request_id, is_answer, message, error, settled, also = decode(header, payload)
+        except OpError as failure:
+            self._refuse(header, failure)
+            return
+        if settled:
+            with self._lock:
+                self._cache.settle(settled)
+        if also:
+            assert message is not None
+            for number, tensor in zip((request_id, *also), message.tensors, strict=True):
+                self._settle(number, Message(message.body, (tensor,)), None)
+        elif is_answer:
+            self._settle(request_id, message, error)
+        elif message is None:
+            raise InvalidArgumentError("message: expected a request; got an error")
+        elif type(message.body) is pb.Hello:
+            self._answer_hello(request_id, message.body)
+        elif self._is_repeated(request_id, message):
+            pass
+        elif not self._is_early(request_id, message):
+            self._asked(request_id, message)
+
+    def _is_early(self, request_id: int, message: Message) -> bool:
+        """Whether the request waits until `greet` has heard who asks."""
+        if self._early is None:
+            return False
+        with self._lock:
+            early = self._early  # `greet` may have come to its end
+            if early is not None:
+                early.append((request_id, message))
+            return early is not None
+
+    def _asked(self, request_id: int, message: Message) -> None:
+        if not self._is_known:
+            self.answer(request_id, None, FailedPreconditionError("expected Hello before anything else"))
+        elif type(message.body) is pb.ReadClock:
+            self.answer(request_id, Message(pb.ClockReading(nanos=time.time_ns())), None)
+        else:
+            self._owner.asked(self, request_id, message)
+
+    def on_lost(self, connection: Connection, error: UnavailableError) -> None:
+        """See `flowrt.rendezvous.channel.channel.Receiver`."""
+        self.fail(error.message)
+
+    def fail(self, reason: str) -> None:
+        """The peer is gone: tell the owner, and end all that was asked of it. Once. In this order, since who
+        hears of the end may ask again: then the owner knows no peer that is gone.
+        """
+        with self._lock:
+            if self._error is not None:
+                return
+            self._error = error = lost(self.name, reason)
+            waiting, self._waiting = self._waiting, {}
+        self._owner.lost(self, error)
+        for asked in waiting.values():
+            asked.done(None, error)
+
+    @property
+    def is_lost(self) -> bool:
+        return self._error is not None
+
+    def close(self, reason: str) -> None:
+        """End the connection from this side."""
+        self.connection.close()
+        self.fail(reason)
+
+    # ---
+
+    def _take_settled(self) -> Sequence[int]:
+        """What the next request tells of answers that have come: nothing, most of the time."""
+        if not self._settles_now and len(self._settled) < SETTLED_AT_ONCE:
+            return ()
+        settled, self._settled, self._settles_now = self._settled, [], False
+        return settled
+
+    def _is_repeated(self, first: int, message: Message) -> bool:
+        """Whether a request has come before. Its answers are sent again, if there are any."""
+        numbers = range(first, first + num_answers(message))
+        with self._lock:
+            known = [self._cache.begin(number) for number in numbers]
+        if known[0] is None:
+            return False
+        for number, what in zip(numbers, known, strict=True):
+            if what is State.DROPPED:
+                gone = AbortedError(f"request {number} was answered; the answer is not kept")
+                self.answer(number, None, gone)
+        frames = {id(what): what for what in known if isinstance(what, Frame)}  # one may answer several
+        for frame in frames.values():
+            with suppress(OpError):  # the reader sees the loss
+                self.connection.send(*frame)
+        return True
+
+    def _settle(self, request_id: int, message: Message | None, error: OpError | None) -> None:
+        with self._lock:
+            asked = self._waiting.pop(request_id, None)
+            if asked is None:  # the answer came twice
+                return
+            self._settled.append(request_id)
+        asked.done(message, error)
+
+    def _refuse(self, header: bytes, failure: OpError) -> None:
+        """A message that cannot be taken ends its request, and not the connection of all others."""
+        request_ids, is_answer = address_of(header)
+        for request_id in request_ids:
+            if is_answer:
+                self._settle(request_id, None, failure)
+            else:
+                self.answer(request_id, None, failure)
+
+    def _answer_hello(self, request_id: int, hello: Any) -> None:
+        try:
+            self._meet(hello)
+        except OpError as error:
+            self.answer(request_id, None, error)
+            return
+        self.answer(request_id, Message(self._owner.hello()), None)
+
+    def _meet(self, hello: Any) -> None:
+        if hello.protocol != PROTOCOL:
+            raise FailedPreconditionError(
+                f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); got {hello.protocol} "
+                f"(flowrt {hello.version}) from {hello.task or self.name}. Install one version everywhere"
+            )
+        name = hello.task or self.name
+        if self._is_known and (name, hello.incarnation) != (self.name, self.incarnation):
+            raise FailedPreconditionError(f"expected {self.name} to stay who it is; got a hello of {name}")
+        self.name, self.incarnation = name, hello.incarnation
+        self._owner.greeted(self, hello)
+        self._is_known = True
+
+
+def dial(transport: Transport, address: str, owner: Owner, timeout_s: float) -> Peer:
+    """Connect to ``address`` and say hello. Raises `UnavailableError` with the reason."""
+    end = time.monotonic() + timeout_s
+    connection = transport.connect(address, timeout_s)
+    peer = Peer(connection, owner)
+    try:
+        connection.start(peer)
+        peer.greet(max(0.1, end - time.monotonic()))
+    except BaseException:
+        peer.close("it was refused")
+        raise
+    return peer

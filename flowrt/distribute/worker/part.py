@@ -1,0 +1,182 @@
+"""`CompiledPart`: one task's part of a callable, ready to run; and the cut that makes the parts.
+
+subgraph --cut_by_task--> a part a task --(register_graph)--> CompiledPart: cut by device, bound, run
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from flowrt.device.cuda.cuda import why_no_gpu
+from flowrt.device.device import Device
+from flowrt.device.spec import parse_device
+from flowrt.distribute.machines.events import Part
+from flowrt.errors import OpError
+from flowrt.executor.analysis.cost import may_block, total_cost
+from flowrt.executor.lower.compile_step import compile_subgraph
+from flowrt.executor.observe.step_stats import StepRecorder
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
+from flowrt.executor.program.continuation import Ended
+from flowrt.executor.program.edge_keys import remote_keys
+from flowrt.executor.program.runner import StepControl
+from flowrt.graph.construction.detached import detach_constants
+from flowrt.graph.node import Node, Subgraph, with_functions
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.transfer import recv_op, send_op
+from flowrt.graph.passes.placement.partition import partition, task_of
+from flowrt.graph.passes.placement.split import split
+from flowrt.graph.shapes import num_elements
+from flowrt.rendezvous.matching.local import LocalRendezvous
+
+
+def cut_by_task(
+    subgraph: Subgraph,
+    devices: Mapping[str, int],
+    placement: Mapping[str, str],
+    soft_placement: bool,
+    optimises: bool,
+) -> tuple[dict[str, Part], dict[str, str]]:
+    """``subgraph`` placed on ``devices``, {full name: incarnation of its task}, as a part a task; and the
+    devices of the operations that name resources. Raises as placement and the passes do.
+    """
+    specs = [parse_device(name) for name in devices]
+    placed = compile_subgraph(
+        subgraph, specs, placement, soft_placement, optimises, {"GPU": why_no_gpu}, part_of=task_of
+    )
+    handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}
+    parts = {}
+    for task, part in partition(placed, task_of).items():
+        detached, constants = detach_constants(_with_lives(part, devices))
+        feeds = tuple(placed.feeds.index(name) for name in part.feeds)
+        fetches = tuple(
+            i for i, (name, _) in enumerate(placed.fetches) if task_of(placed.nodes[name].device) == task
+        )
+        parts[task] = Part(detached, feeds, fetches, constants)
+    return parts, handles
+
+
+def _with_lives(part: Subgraph, devices: Mapping[str, int]) -> Subgraph:
+    """``part`` whose sends and receives know which life of the sender's task they are of."""
+
+    def with_life(node: Node) -> Node:
+        if node.op.effect is Effect.NESTED:
+            return with_functions(node, functools.partial(_with_lives, devices=devices))
+        if node.op is not send_op and node.op is not recv_op:
+            return node
+        life = devices[node.attrs["send_device"]]
+        signed = life - (1 << 64) if life >> 63 else life  # as an attribute has it
+        return node.replace(attrs={**node.attrs, "send_device_incarnation": signed})
+
+    return part.with_nodes([with_life(node) for node in part])
+
+
+SHORT_COST = 1e5
+"""Elements or floating-point operations of a part that runs where its request and its tensors arrive: a
+hand-over to another thread takes about 50 us.
+"""
+SHORT_NODES = 1000
+"""Each takes 0.5 us at least."""
+
+
+def _is_short(part: Subgraph) -> bool:
+    """Whether it is known to take no time, but for its receives."""
+    return len(part.nodes) <= SHORT_NODES and all(map(_is_known, part)) and total_cost(part) < SHORT_COST
+
+
+def _is_known(node: Node) -> bool:
+    """Whether all that a node does is in its shapes: a loop may not end, and a user's function may wait."""
+    asks_for = node.op.privilege
+    if node.op.effect is Effect.NESTED or may_block(node) or (asks_for and asks_for(node.attrs)):
+        return False
+    return all(num_elements(spec.shape) is not None for spec in node.outputs)
+
+
+@final
+class CompiledPart:
+    """Runs ``part`` on this task's ``devices``. ``resource(device, node)``: the object behind a stateful
+    node.
+    """
+
+    def __init__(
+        self,
+        part: Subgraph,
+        devices: Mapping[str, Device],
+        resource: Callable[[Device, Node], Any],
+        optimises: bool,
+    ) -> None:
+        self.keys = remote_keys(part)
+        """What it receives from other tasks in every step."""
+        make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
+        mode = jit_mode()
+        self._plan = make(mode is Jit.EAGER and optimises)
+        self.is_short = self._plan.is_single and _is_short(part)
+        """Whether it takes less than handing it to another thread: `relay` runs it."""
+        self._lock = threading.Lock()
+        is_later = mode is Jit.BACKGROUND and optimises
+        self._runs_to_compile = runs_before_compiling(len(part.nodes)) if is_later else 0
+        self._make, self._devices = make, list(devices.values())
+        self._is_closed = False
+
+    def run(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl,
+        recorder: StepRecorder | None,
+        rendezvous: LocalRendezvous,
+    ) -> list[Any]:
+        """One step: the fetches' values. Raises what ends it."""
+        if self._runs_to_compile:
+            self._count_run()
+        return self._plan.run(feeds, control, recorder, rendezvous)
+
+    def relay(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl,
+        rendezvous: LocalRendezvous,
+        ended: Ended,
+    ) -> None:
+        """`run` of a short part, on this thread and on those that bring its tensors. See `Plan.relay`."""
+        if self._runs_to_compile:
+            self._count_run()
+        self._plan.relay(feeds, control, rendezvous, ended)
+
+    @property
+    def plan(self) -> Plan:
+        """What runs its next step."""
+        return self._plan
+
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """Its partitions, by device."""
+        return self._plan.subgraphs
+
+    def close(self) -> None:
+        """Let go of its memory. Runs that have begun go on."""
+        with self._lock:
+            self._is_closed = True
+            self._plan.close()
+
+    def _count_run(self) -> None:
+        self._runs_to_compile = max(0, self._runs_to_compile - 1)
+        if not self._runs_to_compile:
+            compile_beside(self._take_loops, len(self._plan.placed))
+
+    def _take_loops(self) -> None:
+        """On a compiling thread: a plan with loops in the place of this one."""
+        if self._is_closed or not any(device.executor.compiles_loops() for device in self._devices):
+            return
+        try:
+            fused = self._make(True)
+        except OpError:
+            return  # the session was closed meanwhile, or there is no memory for a second plan
+        with self._lock:
+            if not fused.has_loops:
+                fused.close()
+                return
+            plan, self._plan = self._plan, fused
+        plan.close()

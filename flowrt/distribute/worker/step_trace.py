@@ -1,0 +1,68 @@
+"""`StepTrace`: what a task records of one traced step: its programs' instructions, and its transfers.
+
+A tensor that comes from another task is one ``NodeExecStats`` named ``RecvTensor`` on its receiver's device:
+it begins when the tensor was asked for and ends when it was there. The sender has one named ``SendTensor``,
+at the time when the tensor was given to the transport. `flowrt.profiler` makes of both for how long it was
+waited for its producer, and for how long it was on its way.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple, final
+
+from flowrt.distribute.observe.flight_recorder import What
+from flowrt.executor.observe.step_stats import StepRecorder, device_stats, set_times
+from flowrt.protos.step_stats_pb2 import StepStats
+from flowrt.rendezvous.matching.key import ParsedKey, parse_key
+
+RECEIVED, GIVEN = "RecvTensor", "SendTensor"
+
+
+class _Moment(NamedTuple):
+    """``at``: nanoseconds since the epoch."""
+
+    at: int
+    what: What
+    key: str
+    nbytes: int
+
+
+@final
+class StepTrace:
+    """Any thread may call anything. ``shift_ns``: how far the clock is ahead that times are told in."""
+
+    def __init__(self) -> None:
+        self.recorder = StepRecorder()
+        self.shift_ns = 0
+        self._moments: list[_Moment] = []
+
+    def note(self, what: What, key: str, value: Any = None) -> None:
+        """``what`` (asked, sent or arrived) happens now to the tensor of ``key``."""
+        self._moments.append(_Moment(time.time_ns(), what, key, getattr(value, "nbytes", 0)))
+
+    def encode(self) -> bytes:
+        """An encoded ``StepStats``."""
+        stats = StepStats()
+        self.recorder.fill(stats, self.shift_ns)
+        asked: dict[str, int] = {}
+        for moment in list(self._moments):
+            at = moment.at + self.shift_ns
+            match moment.what:
+                case What.ASKED:
+                    asked[moment.key] = at
+                case What.ARRIVED:
+                    key = parse_key(moment.key)
+                    _add(stats, RECEIVED, key.dst_device, key, moment.nbytes, asked.get(moment.key, at), at)
+                case What.SENT:
+                    key = parse_key(moment.key)
+                    _add(stats, GIVEN, key.src_device, key, moment.nbytes, at, at)
+        return stats.SerializeToString()
+
+
+def _add(stats: Any, name: str, device: str, key: ParsedKey, nbytes: int, start: int, end: int) -> None:
+    """One transfer, with the label that TensorFlow's timelines have for it."""
+    text = f"[{nbytes}B] {key.edge_name} from {key.src_device} to {key.dst_device}"
+    entry = device_stats(stats, device).node_stats.add(node_name=name, timeline_label=text)
+    set_times(entry, start, end)
+    entry.output.add().tensor_description.allocation_description.requested_bytes = nbytes

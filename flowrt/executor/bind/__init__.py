@@ -1,0 +1,9 @@
+"""Binding: instructions get their arguments and their memory.
+
+bind_streams    the stream of each instruction, and waits between streams
+bind_transfer   feeds, receives and sends
+bind_fetches    outputs that belong to the caller
+bind_control    loops and branches
+bind            `Binder`: a partition -> `Program`
+extend_program  incremental compilation: a larger request reuses a bound program
+"""

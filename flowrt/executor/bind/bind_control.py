@@ -1,0 +1,421 @@
+"""Binding loops and branches: arguments in, results out.
+
+The outputs of a node that owns functions have their places, buffers or registers. A loop's variables *are*
+its outputs: they are set from the inputs before the loop, the body reads them as its parameters, and what it
+computes is moved over them at the end of each iteration, unless its kernels have written there themselves. A
+branch's results are moved to the outputs at its end.
+
+Moves happen at once: a result may be another variable's old value, as in ``a, b = b, a``. So a buffer is
+written only when what lies in it has been moved on, and where that goes in a circle one value waits in a
+copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt.device.device import Device
+from flowrt.device.llvm.call_program import LEFT, PAUSED_AT, Repeat, Resumable, as_call, may_pause
+from flowrt.device.llvm.call_sequence import Table
+from flowrt.executor.analysis.cost import CALL_SECONDS
+from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.kernels.copy_kernels import clear_call
+from flowrt.executor.kernels.iterated_program import IteratedProgram, iterated_program
+from flowrt.executor.kernels.loop_layout import compiled
+from flowrt.executor.kernels.small_calls import run_checked
+from flowrt.executor.lists.compiled_body import (
+    Aftermath,
+    Block,
+    Compiled,
+    compiled_block,
+    compiled_branches,
+    iterations_of,
+    list_of_lists,
+    may_be_compiled,
+    row_list,
+)
+from flowrt.executor.lists.indexed_rows import indexed_lists
+from flowrt.executor.lists.list_rows import PushedRows, StackedRows, is_elsewhere
+from flowrt.executor.lists.nested_lists import nested_lists
+from flowrt.executor.lists.nested_rows import NoElements, TakenLists, is_inner_list
+from flowrt.executor.lists.open_lists import ListBinder, OpenList, OpenListBinder, open_lists
+from flowrt.executor.lists.relocation import Relocation
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.control_flow import Branches, Frame, Loop, has_loop
+from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.program import Segment, segment_of
+from flowrt.executor.program.time_slice import Pace
+from flowrt.graph.node import Node, Subgraph, TensorSpec, site_of
+
+MAX_ITERATION_COST = 1e6
+"""Estimated work between two pauses of a loop: half a millisecond, and 65 times that on subnormal numbers."""
+
+FIRST_ITERATIONS = 1_000
+"""Of the first call of a loop over scalars: 5 us for an addition, 7 ms for a body of 60 powers."""
+
+ITERATION_NS = 50.0
+"""Of a loop over scalars, in one over small tensors: about."""
+
+MAX_ITERATIONS = 500
+"""Iterations between two pauses: under a millisecond of small operations. Around another loop it is one: the
+inner one makes no pause if it ends within a call, which may take milliseconds.
+"""
+
+
+class BoundFunction(NamedTuple):
+    """The instructions of a function, where its results are, which of these may be a variable's memory, and
+    the names of those that are in their owner's outputs already.
+    """
+
+    strand: Strand
+    results: Sequence[Operand]
+    is_read: Sequence[bool]
+    in_place: set[Any]
+
+
+Bind = Callable[[Sequence[Operand], Sequence[Operand], Frame | None, Mapping[str, ListBinder]], BoundFunction]
+"""Binds a function for given arguments and its owner's outputs, in a frame, with lists that are open."""
+
+BindBody = Callable[[Sequence[Operand], Mapping[str, ListBinder]], BoundFunction]
+"""Binds a loop's body for given invariant arguments, with lists that are open."""
+
+
+def bind_control(
+    node: Node,
+    strand: Strand,
+    tensors: BoundTensors,
+    functions: Sequence[Bind],
+    frame: Frame | None,
+    compiles: bool,
+    trips: int | None,
+) -> None:
+    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``. The node's outputs have
+    their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code. ``trips``:
+    how often the loop runs, whatever its predicate says.
+    """
+    inputs, outputs = tensors.inputs(node), tensors.outputs(node)
+    mover = _Mover(node, strand.device, tensors.registers)
+    if compiles and all(output.slot is None for output in outputs):
+        program = iterated_program(node)
+        if program is not None:
+            _bind_iterated(node, program, mover, strand, inputs, outputs)
+            return
+    if node.op.name == "_Loop":
+        _bind_loop(node, mover, strand, tensors, functions, frame, compiles, trips)
+    else:
+        _bind_branches(node, mover, strand, inputs, outputs, functions, frame, compiles)
+
+
+def _bind_iterated(
+    node: Node,
+    program: IteratedProgram,
+    mover: _Mover,
+    strand: Strand,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+) -> None:
+    """A loop over scalars as one function, which is called again while the predicate holds."""
+    pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
+    strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
+    held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # also what is inside
+    copies = [Operand(array, None, "") for array in held[: len(invariant)]]
+    mover.move(strand, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
+    arrays = [*[output.value for output in outputs], *held]
+    table = Table.of([0, 0, *[array.ctypes.data for array in arrays]], ITERATION_NS, *arrays)
+    function, words = compiled(program.text).call, table.words.data
+    goes_on = functools.partial(words.__getitem__, PAUSED_AT)
+
+    def iterate(count: int) -> int:
+        function(table, 0, count)
+        return count - words[LEFT]
+
+    segment = segment_of([(Pace(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
+    inner = None
+    if pred.slot is None and isinstance(pred.value, np.ndarray):
+        inner = Compiled(Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), Aftermath())
+    strand.cut(None, 0, Loop(node, mover.reader(pred), goes_on, (segment,), Frame(None, node.name), 1, inner))
+
+
+def _bind_branches(
+    node: Node,
+    mover: _Mover,
+    strand: Strand,
+    inputs: Sequence[Operand],
+    outputs: Sequence[Operand],
+    functions: Sequence[Bind],
+    frame: Frame | None,
+    compiles: bool,
+) -> None:
+    index, arguments = inputs[0], inputs[1:]
+    strand.line(node, (index.text,), ", ".join(o.text for o in outputs))
+    blocks = []
+    for bind in functions:
+        function = bind(arguments, outputs, frame, {})
+        mover.move(function.strand, function.results, outputs, function.is_read)
+        function.strand.cut(None, 0)
+        blocks.append(tuple(function.strand.segments))
+    compiled = compiled_branches(index, blocks) if compiles else None
+    if compiled is None or may_pause((compiled.part,)):
+        strand.cut(None, 0, Branches(mover.reader(index), blocks, compiled))
+        return
+    call = as_call(compiled.part)
+    if any(compiled.aftermath):
+        call = run_checked, (*call, compiled.aftermath.look)
+    strand.emit(node, *call)
+
+
+def _bind_loop(
+    node: Node,
+    mover: _Mover,
+    strand: Strand,
+    tensors: BoundTensors,
+    functions: Sequence[Bind],
+    frame: Frame | None,
+    compiles: bool,
+    trips: int | None,
+) -> None:
+    inputs, outputs = tensors.inputs(node), tensors.outputs(node)
+    pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
+    strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
+    pairs = list(zip(initial, outputs, strict=True))
+    begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
+    moved = [(i, o) for i, o in pairs if o.slot not in begun]
+    mover.move(strand, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
+    slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
+    lists = open_lists(node, slots) if mover.device.executor.computes else {}
+    own_frame = Frame(frame, site_of(node))
+
+    def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
+        return functions[0]([*outputs, *invariant], outputs, own_frame, lists)
+
+    body = _compiled_body(node, mover, strand, outputs, invariant, bind, lists, begun) if compiles else None
+    if begun and (body is None or body.block is None):
+        strand.emit(node, is_elsewhere)
+        return
+    if body is not None:
+        _place_inner(node, strand, tensors, body.inner)
+    else:
+        body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
+    for opened in body.lists:
+        strand.emit(node, opened.open(mover.registers))
+    readers = mover.reader(pred), body.goes_on
+    if trips is not None:
+        counter = _Counter(trips)
+        readers = counter.begins, counter.goes_on
+    compiled = None
+    if body.block is not None and pred.slot is None:
+        part = Repeat(pred.value, body.predicate.value, body.block.parts)
+        compiled = Compiled(part, body.block.aftermath)
+    strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
+    for opened in body.lists:
+        strand.emit(node, opened.close(mover.registers))
+
+
+def _place_inner(node: Node, strand: Strand, tensors: BoundTensors, inner: Mapping[int, StackedRows]) -> None:
+    """Say of the lists that are parts of other lists which rows they are; where they begin empty, do so."""
+    for k, output in enumerate(tensors.outputs(node)):
+        rows = None if output.slot is None else inner.get(output.slot)
+        if rows is not None:
+            tensors.place(node, k, Operand(rows, None, output.text))
+        if isinstance(rows, PushedRows):
+            strand.emit(node, *clear_call(rows.length))
+
+
+class _Counter:
+    """The predicates of a loop of so many iterations."""
+
+    def __init__(self, trips: int) -> None:
+        self._trips = self._left = trips
+
+    def begins(self) -> bool:
+        self._left = self._trips
+        return self._left > 0
+
+    def goes_on(self) -> bool:
+        self._left -= 1
+        return self._left > 0
+
+
+class _Body(NamedTuple):
+    """A loop's body, bound: where its predicate is and how it is read, the lists that are open, and how often
+    it runs between two pauses; as machine code, where nothing else has to be done around the loop; and by
+    their registers the lists that are parts of open ones.
+    """
+
+    segments: tuple[Segment, ...]
+    predicate: Operand
+    goes_on: Callable[[], Any]
+    lists: Sequence[OpenListBinder]
+    iterations: int
+    block: Block | None = None
+    inner: Mapping[int, StackedRows] = {}
+
+
+def _body(
+    mover: _Mover, outputs: Sequence[Operand], function: BoundFunction, lists: Sequence[OpenListBinder]
+) -> _Body:
+    strand, (again, *results) = function.strand, function.results
+    mover.move(strand, results, outputs, function.is_read[1:])
+    cost = max(strand.total_cost, 1.0)
+    strand.cut(None, 0)
+    segments = tuple(strand.segments)
+    most = 1 if has_loop(segments) else MAX_ITERATIONS
+    iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
+    return _Body(segments, again, mover.reader(again), lists, iterations)
+
+
+def _compiled_body(
+    node: Node,
+    mover: _Mover,
+    strand: Strand,
+    outputs: Sequence[Operand],
+    invariant: Sequence[Operand],
+    bind: BindBody,
+    lists: Mapping[str, OpenList],
+    begun: Mapping[int, NoElements | TakenLists],
+) -> _Body | None:
+    """The body that makes all iterations in machine code; None if it is more than that. ``begun``: by their
+    registers, what the lists begin as that are parts of others.
+    """
+    slots = {k: o.slot for k, o in enumerate([*outputs, *invariant]) if o.slot is not None}
+    lists = {**lists, **indexed_lists(node, slots)}
+    nested = nested_lists(node, {k: slot for k, slot in slots.items() if k < len(outputs)})
+    if not may_be_compiled(node.attrs["body"], lists, nested):
+        return None
+    rows = {name: row_list(opened, mover.device) for name, opened in lists.items()}
+    rows.update({name: list_of_lists(opened, mover.device) for name, opened in nested.changed.items()})
+    inner = {one.slot: one for one in rows.values() if isinstance(one, StackedRows) and one.slot in begun}
+    for slot, one in inner.items():
+        begun[slot].hand_to(one)
+    around = [one for one in rows.values() if one.slot not in inner]
+    empty = {name: NoElements(source) for name, source in nested.empty.items()}
+    n_lines = len(strand.lines)
+    moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
+    body = _body(mover, outputs, bind(moved.operands, {**rows, **empty}), around)
+    block = None if body.predicate.slot is not None else compiled_block(body.segments)
+    if block is None or not block.parts:
+        del strand.lines[n_lines:]  # it is bound anew
+        return None
+    aftermath = block.aftermath.behind(functools.partial(moved.fill, mover.registers))
+    made = iterations_of(node, block._replace(aftermath=aftermath), body.predicate.value)
+    relocate = moved.bind([made.call], mover.registers)
+    if relocate is not None:
+        strand.emit(node, relocate)
+    is_whole = relocate is None and not around
+    return body._replace(
+        segments=(made.segment,),
+        goes_on=made.goes_on,
+        iterations=1,
+        block=block if is_whole else None,
+        inner=inner,
+    )
+
+
+class _Mover:
+    """Writes the instructions that move values to the outputs of ``node``."""
+
+    def __init__(self, node: Node, device: Device, registers: list[Any]) -> None:
+        self._node, self.device, self.registers = node, device, registers
+        self._copyto = device.executor.kernel(node.name, device.xp.copyto, CALL_SECONDS)
+
+    def reader(self, operand: Operand) -> Callable[[], Any]:
+        """A function that reads a scalar for the host: where the host has it already, from there. That saves
+        a wait for the device, and all devices go the same way though one of them only pretends.
+        """
+        if operand.host_value is not None:
+            return operand.host_value.item  # type: ignore[no-any-return]
+        registers, slot = self.registers, operand.slot
+        to_host = self.device.to_host if self.device.is_remote and not operand.is_host else np.asarray
+        if operand.host_slot is not None:
+            slot, to_host = operand.host_slot, np.asarray
+        if slot is not None:
+            return lambda: to_host(registers[slot]).item()
+        value = operand.value
+        if not self.device.is_remote:
+            return value.item  # type: ignore[no-any-return]
+        return lambda: to_host(value).item()
+
+    def move(
+        self, strand: Strand, sources: Sequence[Operand], targets: Sequence[Operand], is_read: Sequence[bool]
+    ) -> None:
+        """Move ``sources`` to ``targets``, all at once."""
+        copies: list[tuple[Any, Any]] = []  # from and to arrays that are there
+        loads: list[tuple[int, Any]] = []  # from registers to arrays
+        stores: list[tuple[Operand, int, bool]] = []  # to registers
+        for source, target, reads in zip(sources, targets, is_read, strict=True):
+            if target.slot is not None:
+                if source.slot != target.slot:
+                    stores.append((source, target.slot, reads or source.slot is None))
+            elif source.slot is not None:
+                loads.append((source.slot, target.value))
+            elif source.value is not target.value:
+                copies.append((source.value, target.value))
+        overwritten = {slot for _, slot, _ in stores}
+        for position, (slot, array) in enumerate(loads):
+            if slot in overwritten:  # the value is kept in a register of its own meanwhile
+                self.registers.append(None)
+                kept = len(self.registers) - 1
+                stores.append((Operand(None, slot, ""), kept, False))
+                loads[position] = (kept, array)
+        self._store(strand, stores)  # first: what is copied from arrays is still there
+        self._copy(strand, copies)
+        for slot, array in loads:
+            strand.emit(self._node, self._load(slot, array))
+
+    def _load(self, slot: int, array: Any) -> Callable[[], None]:
+        registers, copyto = self.registers, self._copyto
+        return lambda: copyto(array, registers[slot])
+
+    def _store(self, strand: Strand, stores: Sequence[tuple[Operand, int, bool]]) -> None:
+        """Set registers: all are read before the first is set. What lies in an array is copied."""
+        if not stores:
+            return
+        registers, copy = self.registers, self.device.xp.array
+        reads = [self._read(source, copy if copies else None) for source, _, copies in stores]
+        slots = [slot for _, slot, _ in stores]
+        if len(stores) == 1:
+            (read,), (slot,) = reads, slots
+            strand.emit(self._node, lambda: registers.__setitem__(slot, read()))
+            return
+
+        def store() -> None:
+            values = [read() for read in reads]
+            for slot, value in zip(slots, values, strict=True):
+                registers[slot] = value
+
+        strand.emit(self._node, store)
+
+    def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
+        registers, slot, value = self.registers, source.slot, source.value
+        if slot is None:
+            assert copy is not None
+            return lambda: copy(value)
+        if copy is None:
+            return lambda: registers[slot]
+        return lambda: copy(registers[slot])
+
+    def _copy(self, strand: Strand, copies: list[tuple[Any, Any]]) -> None:
+        """Copies between arrays, in an order in which nothing is overwritten that is still to be read."""
+        copyto, share = self._copyto, self.device.xp.may_share_memory
+        pending = list(copies)
+        while pending:
+            free = next(
+                (c for c in pending if not any(o is not c and share(o[0], c[1]) for o in pending)), None
+            )
+            if free is None:  # a circle: the first value waits in a copy
+                source, target = pending[0]
+                waiting = self.device.empty(source.shape, source.dtype)
+                strand.emit(self._node, copyto, (waiting, source))
+                pending[0] = (waiting, target)
+                continue
+            pending = [c for c in pending if c is not free]  # not by value, as remove() would
+            strand.emit(self._node, copyto, (free[1], free[0]))
+
+
+def _arguments_of(loop: Node) -> list[TensorSpec]:
+    body: Subgraph = loop.attrs["body"]
+    return [body.nodes[name].outputs[0] for name in body.feeds]

@@ -1,0 +1,179 @@
+"""Binding what comes into a program and what leaves it while it runs: feeds, receives, sends.
+
+On the host that is the value itself. To a device that works by itself it is copied, into a buffer if its
+shape is known, else into new memory; from there it is copied out, or handed over where the receiver is of the
+same type.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeAlias
+
+from flowrt import dtypes
+from flowrt.device.spec import parse_device
+from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
+from flowrt.executor.ends.feeds import Feed
+from flowrt.executor.lists.list_transfer import list_to_device, list_to_host
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.control_flow import Frame
+from flowrt.executor.program.edge_keys import is_remote, tensor_key
+from flowrt.executor.program.instruction_builder import Strand
+from flowrt.graph.node import Node
+
+Send: TypeAlias = Callable[[str, Any], None]
+
+MAX_KEPT_BYTES = 65536
+"""What another task is sent may be read after the step: up to here it lies in a buffer of the plan, larger
+tensors are memory of their own, or a variable's, which a step does not change before what it has sent is
+away.
+"""
+
+Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+
+
+def bind_feed(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool) -> Feed:
+    """What puts a fed value where the program reads it."""
+    device, registers = strand.device, tensors.registers
+    if is_buffer:
+        array = tensors.new_buffer(node, 0)
+        if not device.is_remote:
+            return Feed(functools.partial(array.__setitem__, ...), array)
+        return Feed(functools.partial(device.feed, device.executor.memory_of(array)))
+    slot = tensors.new_register(node, 0)
+    if not device.is_remote:
+        return Feed(functools.partial(registers.__setitem__, slot))
+    strand.is_fixed = False
+    put, owner = device.put, owner_of(node)
+    return Feed(lambda value: registers.__setitem__(slot, put(value, owner)))
+
+
+def bind_recv(
+    node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool, frame: Frame | None
+) -> None:
+    """Wait for the tensor, and copy it to a device that works by itself. ``frame``: the innermost loop."""
+    key = tensor_key(node, frame)
+    if not strand.device.is_remote:
+        strand.cut(key, tensors.new_register(node, 0), receive=node)
+    else:
+        strand.is_fixed = False
+        stream, arrived = strand.stream, tensors.new_slot()
+        strand.cut(key, arrived, receive=node)
+        strand.use_stream(node, stream)
+        _copy_in(node, strand, tensors, is_buffer, arrived)
+    strand.line(node, (node.attrs["send_device"],), tensors.text(node))
+
+
+def _copy_in(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool, arrived: int) -> None:
+    device, registers = strand.device, tensors.registers
+    if is_buffer:
+        memory = device.executor.memory_of(tensors.new_buffer(node, 0))
+        strand.emit(node, lambda: device.feed(memory, registers[arrived]))
+    else:
+        slot, owner = tensors.new_register(node, 0), owner_of(node)
+        put: Callable[..., Any] = device.put
+        if node.outputs[0].dtype is dtypes.variant:
+            put = functools.partial(list_to_device, device)
+        strand.emit(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
+    if parse_device(node.attrs["send_device"]).device_type != device.device_type:
+        tensors.place(node, 0, tensors[node.name, 0]._replace(host_slot=arrived))
+
+
+def bind_send(
+    node: Node,
+    strand: Strand,
+    tensors: BoundTensors,
+    frame: Frame | None,
+    send: Send,
+    fail: Callable[[OpError], object],
+) -> None:
+    """Send the tensor by ``send(key, value)``. ``frame``: the innermost loop. ``fail(error)`` ends the step
+    when a copy from the device fails after its instruction.
+    """
+    operand, device, key = tensors[node.inputs[0]], strand.device, tensor_key(node, frame)
+    strand.is_fixed = False
+    leaves_task = is_remote(node)
+    is_kept = operand.slot is None and (  # the next iteration, or step, writes there
+        frame is not None or (leaves_task and operand.value.nbytes <= MAX_KEPT_BYTES)
+    )
+    if not device.is_remote or operand.is_host:
+        call = _send_value(operand, tensors, _sender(key, send), is_kept)
+    elif tensors.subgraph.spec(node.inputs[0]).dtype is dtypes.variant:
+        call = _send_list(operand, tensors, _sender(key, send))
+    elif not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
+        call = _send_shared(operand, tensors, _sender(key, send), strand.stream, is_kept)
+    else:
+        call = _send_copy(operand, tensors, _later_sender(key, send), strand.stream, is_kept, fail)
+    strand.emit_line(node, *call, (operand,), "")
+
+
+def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], is_kept: bool) -> Call:
+    """``is_kept``: what is sent is a copy."""
+    registers, slot, value = tensors.registers, operand.slot, operand.value
+    if slot is not None:
+        return lambda: send(registers[slot]), ()
+    if is_kept:
+        copy = tensors.device.xp.array
+        return lambda: send(copy(value)), ()
+    return send, (value,)
+
+
+def _send_list(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None]) -> Call:
+    registers, slot, device = tensors.registers, operand.slot, tensors.device
+    if not device.executor.computes:
+        raise InvalidArgumentError(f"{device.name} computes nothing: expected a list that stays on it")
+    assert slot is not None  # a list is in no buffer
+    return lambda: send(list_to_host(device, registers[slot])), ()
+
+
+def _send_shared(
+    operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], stream_number: int, is_kept: bool
+) -> Call:
+    """To a device of the same type the value goes without coming to the host."""
+    read, device = _reader(operand, tensors, is_kept), tensors.device
+    share, stream = device.share, device.streams[stream_number]
+    return lambda: send(share(stream, read())), ()
+
+
+def _send_copy(
+    operand: Operand,
+    tensors: BoundTensors,
+    sender: Callable[[], Callable[[Any], None]],
+    stream_number: int,
+    is_kept: bool,
+    fail: Callable[[OpError], object],
+) -> Call:
+    """The copy to the host is sent when it is there, which is after the instruction."""
+    read, device = _reader(operand, tensors, is_kept), tensors.device
+    send, stream = device.send, device.streams[stream_number]
+    return lambda: send(stream, read(), sender(), fail), ()
+
+
+def _reader(operand: Operand, tensors: BoundTensors, is_kept: bool) -> Callable[[], Any]:
+    """What gives the array that leaves the device some time after its instruction."""
+    registers, slot, value = tensors.registers, operand.slot, operand.value
+    if slot is not None:
+        return lambda: registers[slot]
+    if is_kept:
+        copy = tensors.device.xp.array
+        return lambda: copy(value)
+    return lambda: value
+
+
+def _sender(key: str | Callable[[], str], send: Send) -> Callable[[Any], None]:
+    """What sends a value."""
+    if isinstance(key, str):
+        return functools.partial(send, key)
+    return lambda value: send(key(), value)
+
+
+def _later_sender(key: str | Callable[[], str], send: Send) -> Callable[[], Callable[[Any], None]]:
+    """What makes, when its instruction runs, the function that sends a value later: by then a loop's frame
+    may be in another iteration.
+    """
+    if isinstance(key, str):
+        sender = functools.partial(send, key)
+        return lambda: sender
+    return lambda: functools.partial(send, key())

@@ -1,0 +1,381 @@
+"""Growth: more is bound behind a program that is bound already, on the same memory.
+
+A plan often has most of an earlier one's nodes: an operation was added, or another tensor is fetched. Then
+an instance of the earlier plan is taken. What is more is laid out and bound as a function whose parameters
+are the tensors that it reads, and the new program is the old one's instructions with the new ones behind
+them. The two share memory: one at a time runs (`flowrt.executor.plan.instance`).
+
+    program + Bound, Growth --> tensors to keep --> a Layer of what is more, segments --> program + Bound
+
+Rules of this file:
+
+  1. What is more is pure, so it may run behind all else.
+  2. What it reads, or what is fetched now, may be gone when the earlier program ends: its buffer is used
+     again, its variable is written, its register is cleared. Then it is kept: an instruction behind its node
+     puts it, or a copy of it, into a register of its own.
+  3. What nobody needs now is left out. The memory of others stays as it is.
+  4. Where one of these cannot be, nothing grows: the caller binds the whole.
+"""
+
+from __future__ import annotations
+
+import functools
+from bisect import bisect_right
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import nullcontext
+from itertools import chain, compress, count
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.device import Device
+from flowrt.executor.analysis.streams import one_stream
+from flowrt.executor.bind.bind import Binder, Ends, Outer, Partition
+from flowrt.executor.bind.bind_fetches import bind_fetch, copied
+from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER, BoundTensors
+from flowrt.executor.buffers.buffer_assignment import Storage, Surroundings, assign_places, nbytes_of
+from flowrt.executor.buffers.lifetimes import Lifetimes
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.control_flow import PAUSE
+from flowrt.executor.program.program import MAX_STRETCH, Line, Program, Segment, segment_of
+from flowrt.graph.construction.graph_growth import Growth, addition
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.shapes import is_static
+
+MAX_GROWTH = 0.5
+"""Of a program, what may be bound behind it or left out: its memory plan knows nothing of either."""
+
+
+class Layer(NamedTuple):
+    """Nodes that were bound together, and where their tensors are."""
+
+    subgraph: Subgraph
+    lifetimes: Lifetimes
+    tensors: BoundTensors
+    parameters: Mapping[str, Ref]
+    """By their names here, the tensors of earlier layers that it reads."""
+
+
+class Bound(NamedTuple):
+    """What a program was bound from: of one device, the host."""
+
+    device: Device
+    resource: Callable[[Node], Any]
+    ends: Ends
+    has_loops: bool
+    layers: tuple[Layer, ...]
+    layer_of: Mapping[str, Layer]
+    """Of each node behind the first layer's."""
+    in_groups: Mapping[Ref, Ref]
+    """The outputs of groups: from the member's tensor to the one of the group's node."""
+    kept: Mapping[Ref, Operand]
+    """Rule 2."""
+    num_dropped: int
+
+    def layer(self, name: str) -> Layer:
+        return self.layer_of.get(name, self.layers[0])
+
+    def bound_ref(self, ref: Ref, spec: TensorSpec) -> Ref | None:
+        """The tensor's name in the program, where a group is named after its last member. None if it is not
+        there: it is computed and used inside of a group, or only a part of it is computed.
+        """
+        found = self.in_groups.get(ref, ref)
+        subgraph = self.layer(found[0]).subgraph
+        node = subgraph.nodes.get(found[0])
+        if node is None or ("group" in node.attrs and ref not in self.in_groups):
+            return None
+        return found if subgraph.spec(found) == spec else None
+
+    def operand(self, ref: Ref) -> Operand | None:
+        """Where a tensor of the program is; None if it is nowhere."""
+        if ref in self.kept:
+            return self.kept[ref]
+        return self.layer(ref[0]).tensors.get(ref)
+
+
+def bound_from(
+    part: Partition, resource: Callable[[Node], Any], ends: Ends, tensors: BoundTensors
+) -> Bound | None:
+    """What a program of ``part`` grows from; None on a device that works by itself, does not compute, or may
+    spread what has grown over several streams.
+    """
+    device = part.device
+    if device.is_remote or not device.executor.computes or device.num_streams > 1:
+        return None
+    layer = Layer(part.subgraph, part.lifetimes, tensors, {})
+    groups = [node for node in part.subgraph if "group" in node.attrs]
+    in_groups = {ref: (node.name, i) for node in groups for i, ref in enumerate(node.attrs["group"].outputs)}
+    return Bound(part.device, resource, ends, part.has_loops, (layer,), {}, in_groups, {}, 0)
+
+
+class Kept(NamedTuple):
+    """Rule 2: behind its node, the tensor goes to a register of its own."""
+
+    node: Node
+    operand: Operand
+    source: Operand
+    instruction: tuple[Callable[..., None], tuple[Any, ...]]
+
+
+def grow(program: Program, bound: Bound, placed: Subgraph, grown: Growth) -> tuple[Program, Bound] | None:
+    """The program of ``placed``, which has become from the subgraph of ``program`` as ``grown`` says. None by
+    rule 4. Raises what binding raises. ``program`` stays as it is, on the same memory: who goes on with the
+    one after the other ran resets it.
+    """
+    if not _may_grow(bound, grown):
+        return None
+    bound = _without(bound, grown.dropped)
+    inner, arguments = addition(grown.added, placed)
+    inner = inner.replace(fetches=tuple([ref for ref in placed.fetches if ref[0] in inner.nodes]))
+    outside = [*arguments.values(), *[ref for ref in placed.fetches if ref[0] not in inner.nodes]]
+    bound_refs: dict[Ref, Ref] = {}
+    keeps: dict[Ref, Kept] = {}
+    for wanted in dict.fromkeys(outside):
+        spec = placed.spec(wanted)
+        ref = bound.bound_ref(wanted, spec)
+        if ref is None or bound.operand(ref) is None or spec.dtype in (dtypes.variant, dtypes.resource):
+            return None
+        bound_refs[wanted] = ref
+        if not _is_lasting(bound, ref):
+            keep = _keep(bound, ref)
+            if keep is None:
+                return None
+            keeps[ref] = keep
+    bound = bound._replace(kept={**bound.kept, **{ref: keep.operand for ref, keep in keeps.items()}})
+    parameters = {name: bound_refs[ref] for name, ref in arguments.items()}
+    layer, segments, lines = _bind_layer(bound, inner, parameters)
+    bound = bound._replace(
+        layers=(*bound.layers, layer),
+        layer_of={**bound.layer_of, **dict.fromkeys(_names(grown.added), layer)},
+    )
+    fetches = _bind_fetches(bound, [bound_refs.get(ref, ref) for ref in placed.fetches])
+    if fetches is None:
+        return None
+    before = _with_kept(_without_nodes(program.segments, grown.dropped), keeps.values(), bound.layers[:-1])
+    known = [line for line in program.lines if line.node.name not in grown.dropped]
+    lines = [*known, *[_line(keep) for keep in keeps.values()], *lines]
+    tensors = bound.layers[0].tensors
+    feeds = program.feeds
+    program = Program(
+        bound.device, 0, _joined(before, segments), tensors.registers, feeds, fetches, program.take, lines
+    )
+    return program, bound
+
+
+def _names(nodes: Sequence[Node]) -> list[str]:
+    return [node.name for node in nodes]
+
+
+def _may_grow(bound: Bound, grown: Growth) -> bool:
+    """Rule 1; what is more is for the same device; and what is left out has instructions of its own, as in
+    loops and groups it has not.
+    """
+    changed = len(bound.layer_of) + bound.num_dropped + len(grown.added) + len(grown.dropped)
+    if changed > MAX_GROWTH * len(bound.layers[0].subgraph):
+        return False
+    here = bound.device.name
+    if any(node.op.effect is not Effect.PURE or node.device != here for node in grown.added):
+        return False
+    dropped = [bound.layer(name).subgraph.nodes.get(name) for name in grown.dropped]
+    return not (bound.has_loops and dropped) and all(n and n.op.effect is not Effect.NESTED for n in dropped)
+
+
+def _without(bound: Bound, dropped: Collection[str]) -> Bound:
+    if not dropped:
+        return bound
+    return bound._replace(
+        layer_of={name: layer for name, layer in bound.layer_of.items() if name not in dropped},
+        kept={ref: operand for ref, operand in bound.kept.items() if ref[0] not in dropped},
+        num_dropped=bound.num_dropped + len(dropped),
+    )
+
+
+# --- what is there at the end
+
+
+def _is_lasting(bound: Bound, ref: Ref) -> bool:
+    """Whether the tensor is there, unchanged, when the program ends."""
+    layer, operand = bound.layer(ref[0]), bound.operand(ref)
+    assert operand is not None
+    if ref in bound.kept or layer.lifetimes.lasts(ref):
+        return True
+    root = layer.lifetimes.root(ref)
+    source = layer.subgraph.nodes[root[0]]
+    is_read = _is_variable(source)
+    is_still = (
+        source.op.name == "Const"
+        or root[0] in layer.parameters
+        or (is_read and not layer.lifetimes.is_written(source.inputs[0]))
+    )
+    if operand.slot is None:
+        return is_still
+    spec = layer.subgraph.spec(ref)
+    is_cleared = not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER
+    return not is_cleared and (is_still or (root == ref and not is_read))
+
+
+def _is_variable(source: Node) -> bool:
+    """Whether its output is the memory of a variable: of a read it is, the rows of a gather are a copy."""
+    return source.op.effect is Effect.READ and source.op.alias
+
+
+def _keep(bound: Bound, ref: Ref) -> Kept | None:
+    """How to have the tensor at the end. Compiled loops join instructions of several nodes, and a register
+    that nobody reads is cleared at once: there is no place behind the node then.
+    """
+    layer, operand = bound.layer(ref[0]), bound.operand(ref)
+    assert operand is not None
+    position = list(layer.subgraph.nodes).index(ref[0])
+    is_alone = layer.lifetimes.is_read_last_at(ref, position)
+    if bound.has_loops or (operand.slot is not None and is_alone):
+        return None
+    root = layer.lifetimes.root(ref)
+    source = layer.subgraph.nodes[root[0]]
+    is_read = _is_variable(source)
+    registers, slot = layer.tensors.registers, layer.tensors.new_slot()
+    lock = layer.tensors[source.inputs[0]].value.lock if is_read else None
+    if operand.slot is None:
+        instruction: Any = (_copy, (registers, slot, operand.value, lock))
+    elif root == ref and not is_read:
+        instruction = (_hold, (registers, slot, operand.slot))
+    else:
+        instruction = (_copy_register, (registers, slot, operand.slot, lock))
+    node = layer.subgraph.nodes[ref[0]]
+    return Kept(node, Operand(None, slot, f"r{slot}"), operand, instruction)
+
+
+def _copy(registers: list[Any], slot: int, value: Any, lock: Any) -> None:
+    with lock or nullcontext():
+        registers[slot] = np.array(value)
+
+
+def _copy_register(registers: list[Any], slot: int, source: int, lock: Any) -> None:
+    _copy(registers, slot, registers[source], lock)
+
+
+def _hold(registers: list[Any], slot: int, source: int) -> None:
+    registers[slot] = registers[source]
+
+
+def _line(keep: Kept) -> Line:
+    return Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text)
+
+
+# --- what is more
+
+
+def _bind_layer(
+    bound: Bound, inner: Subgraph, parameters: Mapping[str, Ref]
+) -> tuple[Layer, Sequence[Segment], Sequence[Line]]:
+    """``inner`` laid out in an arena of its own, and bound."""
+    arguments = [operand for ref in parameters.values() if (operand := bound.operand(ref)) is not None]
+    schedule = one_stream(inner)
+    lifetimes = Lifetimes(inner, schedule)
+    storage = {
+        name: Storage.VIEW if operand.slot is None else Storage.REGISTER
+        for name, operand in zip(parameters, arguments, strict=True)
+    }
+    there = {(n, 0): o.value for n, o in zip(parameters, arguments, strict=True) if o.slot is None}
+    surroundings = Surroundings(storage, there, {})
+    places = assign_places(inner, schedule, lifetimes, bound.resource, bound.device, surroundings)
+    tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places.memory, arguments)
+    partition = Partition(inner, bound.device, schedule, lifetimes, places, False)
+    strand = Binder(partition, bound.resource, *bound.ends, Outer(tensors, 0, None, {})).bind_function()
+    strand.cut(None, 0)
+    return Layer(inner, lifetimes, tensors, parameters), strand.segments, strand.lines
+
+
+def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] | None:
+    """One function a fetch, in order. None where a layer's view of a variable is fetched: it does not know
+    whose lock to take.
+    """
+    counts = Counter(refs)
+    fetches: list[Callable[[], Any]] = []
+    registers = bound.layers[0].tensors.registers
+    for ref in refs:
+        layer = bound.layer(ref[0])
+        if ref in bound.kept:
+            fetches.append(functools.partial(_fetch_kept, registers, bound.kept[ref].slot))
+        elif _is_of_variable(bound, ref):
+            return None
+        else:
+            fetches.append(bind_fetch(layer.tensors, ref, counts[ref] == 1))
+    return fetches
+
+
+def _fetch_kept(registers: list[Any], slot: Any) -> Any:
+    return copied(registers[slot])
+
+
+def _is_of_variable(bound: Bound, ref: Ref) -> bool:
+    """Whether it is a later layer's view of a variable's memory."""
+    layer = bound.layer(ref[0])
+    root = layer.lifetimes.root(ref)
+    if root[0] not in layer.parameters:
+        return False
+    while root[0] in layer.parameters:
+        outer = layer.parameters[root[0]]
+        if outer in bound.kept:
+            return False
+        layer = bound.layer(outer[0])
+        root = layer.lifetimes.root(outer)
+    return _is_variable(layer.subgraph.nodes[root[0]])
+
+
+# --- segments
+
+
+def _without_nodes(segments: Sequence[Segment], dropped: Collection[str]) -> Sequence[Segment]:
+    """Rule 3."""
+    if not dropped:
+        return segments
+    return [_without_these(segment, dropped) for segment in segments]
+
+
+def _without_these(segment: Segment, dropped: Collection[str]) -> Segment:
+    stays = [node.name not in dropped for node in segment.nodes]
+    if all(stays):
+        return segment
+    return _changed(segment, list(compress(segment.stretch, stays)), list(compress(segment.nodes, stays)))
+
+
+def _changed(segment: Segment, stretch: Sequence[Any], nodes: Sequence[Node]) -> Segment:
+    return segment_of(stretch, nodes, segment.key, segment.slot, segment.control, segment.receive)
+
+
+def _with_kept(
+    segments: Sequence[Segment], keeps: Collection[Kept], layers: Sequence[Layer]
+) -> Sequence[Segment]:
+    """Each of ``keeps`` behind all instructions of its node, and of those before it."""
+    if not keeps:
+        return segments
+    position = dict(zip(chain.from_iterable([layer.subgraph.nodes for layer in layers]), count()))
+    changed = list(segments)
+    for keep in keeps:
+        place = position[keep.node.name]
+        index = next(
+            (i for i, s in enumerate(changed) if s.nodes and position[s.nodes[-1].name] > place),
+            len(changed) - 1,
+        )
+        segment = changed[index]
+        behind = bisect_right(segment.nodes, place, key=lambda node: position[node.name])
+        stretch, nodes = list(segment.stretch), list(segment.nodes)
+        stretch.insert(behind, keep.instruction)
+        nodes.insert(behind, keep.node)
+        changed[index] = _changed(segment, stretch, nodes)
+    return changed
+
+
+def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Segment]:
+    """``after`` behind ``before``, whose last segment ends without a wait: as one stretch, if that is not too
+    long to pause.
+    """
+    *earlier, last = before
+    first, *later = after
+    if len(last.stretch) + len(first.stretch) > MAX_STRETCH:
+        return [*earlier, last._replace(key=PAUSE), first, *later]
+    joint = _changed(first, [*last.stretch, *first.stretch], [*last.nodes, *first.nodes])
+    return [*earlier, joint, *later]

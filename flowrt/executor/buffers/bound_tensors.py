@@ -1,0 +1,201 @@
+"""Where the tensors of a partition are, as it is bound.
+
+What kind of place each has was decided before (`flowrt.executor.buffers.buffer_assignment`). Here the arena
+is taken from the
+device's pool, registers are numbered, and each tensor becomes an `Operand`. The functions that a node owns
+share their owner's registers and arena, and have operands of their own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, final
+
+from flowrt.device.device import Device
+from flowrt.device.memory_pool import LiveTensor, Owner
+from flowrt.device.stream_executor import DeviceMemory
+from flowrt.errors import OpError
+from flowrt.executor.buffers.buffer_assignment import SCRATCH, FunctionPlaces, is_output_on_host, nbytes_of
+from flowrt.executor.buffers.lifetimes import Lifetimes
+from flowrt.executor.buffers.memory_plan import MemoryPlan
+from flowrt.executor.program.arguments import Operand
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.shapes import is_static
+
+MAX_KEPT_REGISTER = 65536
+"""Bytes: a register's value of at most this size may stay until the step ends; a larger one goes after its
+last reader.
+"""
+
+
+@final
+class BoundTensors:
+    """The operands of a subgraph's tensors: a partition's, or with ``owner`` a function's in that partition,
+    whose buffers begin at ``base`` of the owner's arena. Raises `ResourceExhaustedError` where there is no
+    memory for the arena.
+    """
+
+    def __init__(
+        self,
+        device: Device,
+        subgraph: Subgraph,
+        lifetimes: Lifetimes,
+        memory: MemoryPlan,
+        owner: BoundTensors | None = None,
+        base: int = 0,
+    ) -> None:
+        self.device, self.subgraph = device, subgraph
+        self._lifetimes, self._memory, self._base = lifetimes, memory, base
+        self._arena: DeviceMemory | None
+        self.registers: list[Any]
+        self._names: dict[tuple[int, int], str]
+        """Of the buffers, by their arenas and offsets."""
+        if owner is None:
+            self._arena, self.registers, self._names = _take_arena(device, subgraph, memory), [], {}
+        else:
+            self._arena, self.registers, self._names = owner._arena, owner.registers, owner._names
+        self._operands: dict[Ref, Operand] = {}
+        self._buffers: dict[tuple[int, TensorSpec], Operand] = {}
+        """What comes to the same offset in the same shape is one array: there are far fewer than tensors."""
+        self._in_place: Mapping[Ref, Operand] = {}
+        """Of a function: the outputs of its owner that its own kernels write."""
+        self._large_slots: dict[Ref, list[int]] = {}
+        self.pooled: set[Ref] = set()
+        """What a step fetches out of the pool: new memory, all of it the caller's."""
+
+    def of_function(
+        self, node: Node, places: FunctionPlaces, arguments: Sequence[Operand], outputs: Sequence[Operand]
+    ) -> BoundTensors:
+        """The tensors of a function of ``node``: its parameters are at ``arguments``, and ``outputs`` are the
+        node's.
+        """
+        function, lifetimes = places.subgraph, places.lifetimes
+        base = self._base + self._memory.offsets[node.name, SCRATCH]
+        inner = BoundTensors(self.device, function, lifetimes, places.places.memory, self, base)
+        inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
+        inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
+        return inner
+
+    def of_addition(
+        self, subgraph: Subgraph, lifetimes: Lifetimes, memory: MemoryPlan, arguments: Sequence[Operand]
+    ) -> BoundTensors:
+        """The tensors of nodes that are bound later, with an arena of their own: the parameters of
+        ``subgraph`` are at ``arguments``.
+        """
+        more = BoundTensors(self.device, subgraph, lifetimes, memory)
+        more.registers, more._names = self.registers, self._names
+        more._operands.update({(name, 0): o for name, o in zip(subgraph.feeds, arguments, strict=True)})
+        return more
+
+    def __contains__(self, ref: Ref) -> bool:
+        return ref in self._operands
+
+    def __getitem__(self, ref: Ref) -> Operand:
+        return self._operands[ref]
+
+    def get(self, ref: Ref) -> Operand | None:
+        """None for what is computed and used inside of a group."""
+        return self._operands.get(ref)
+
+    def inputs(self, node: Node) -> list[Operand]:
+        return [self._operands[ref] for ref in node.inputs]
+
+    def outputs(self, node: Node) -> list[Operand]:
+        return [self._operands[node.name, index] for index in range(len(node.outputs))]
+
+    def text(self, node: Node) -> str:
+        """The places of the node's outputs."""
+        return ", ".join([operand.text for operand in self.outputs(node)])
+
+    def source(self, ref: Ref) -> Node:
+        """The node that brought the memory in which the tensor is."""
+        return self.subgraph.nodes[self._lifetimes.root(ref)[0]]
+
+    def is_alias(self, ref: Ref) -> bool:
+        """Whether the tensor is in another one's memory."""
+        return self._lifetimes.root(ref) != ref
+
+    # --- places
+
+    def place(self, node: Node, index: int, operand: Operand) -> None:
+        self._operands[node.name, index] = operand
+
+    def new_slot(self) -> int:
+        """A register of no tensor."""
+        self.registers.append(None)
+        return len(self.registers) - 1
+
+    def new_register(self, node: Node, index: int) -> int:
+        slot, spec = self.new_slot(), node.outputs[index]
+        if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
+            self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
+        is_host = self.device.is_remote and is_output_on_host(node, index)
+        self.place(node, index, Operand(None, slot, f"r{slot}", is_host=is_host))
+        return slot
+
+    def new_buffer(self, node: Node, index: int) -> Any:
+        """The output's array in the arena, by the memory plan."""
+        spec, ref = node.outputs[index], (node.name, index)
+        if ref in self._in_place:
+            operand = self._in_place[ref]
+            self.place(node, index, operand)
+            return operand.value
+        offset = self._base + self._memory.offsets[ref]
+        key = offset, spec
+        if key not in self._buffers:
+            self._buffers[key] = self._buffer_at(offset, spec)
+        operand = self._operands[ref] = self._buffers[key]
+        return operand.value
+
+    def _buffer_at(self, offset: int, spec: TensorSpec) -> Operand:
+        assert self._arena is not None
+        array = self.device.executor.array(self._arena, static_shape(spec), spec.dtype.np, offset)
+        return Operand(array, None, self._names.setdefault((id(self._arena), offset), f"b{len(self._names)}"))
+
+    def last_read(self, node: Node, position: int) -> list[int]:
+        """The registers with large values that ``node`` is the last to read. Each is named once."""
+        slots: list[int] = []
+        if not self._large_slots:
+            return slots
+        outputs = [(node.name, i) for i in range(len(node.outputs))]
+        for root in dict.fromkeys([self._lifetimes.root(ref) for ref in [*node.inputs, *outputs]]):
+            if (
+                root in self._large_slots
+                and self._lifetimes.is_read_last_at(root, position)
+                and self._lifetimes.are_done(root, node.name)
+            ):
+                slots += self._large_slots.pop(root)
+        return slots
+
+
+def owner_of(node: Node) -> Owner:
+    """Who asks the pool for the memory of ``node``."""
+    return Owner(node.name, _line_of(node))
+
+
+def _take_arena(device: Device, subgraph: Subgraph, memory: MemoryPlan) -> DeviceMemory | None:
+    """The memory of all buffers; None where there are none. Raises `ResourceExhaustedError`, which names the
+    operation of the largest.
+    """
+    if not memory.sizes:
+        return None
+    if not memory.peak:
+        return device.allocate(0)  # of empty arrays only
+    largest = subgraph.nodes[max(memory.peak, key=lambda ref: memory.sizes[ref])[0]]
+    tensors = functools.partial(_tensors_at_peak, subgraph, memory)
+    try:
+        return device.allocate(memory.nbytes, Owner(largest.name, _line_of(largest), tensors))
+    except OpError as error:
+        raise located(largest, error) from error.__cause__
+
+
+def _tensors_at_peak(subgraph: Subgraph, memory: MemoryPlan) -> list[LiveTensor]:
+    """What an arena holds when most of it is in use."""
+    nodes = subgraph.nodes
+    return [LiveTensor(ref[0], memory.sizes[ref], _line_of(nodes[ref[0]])) for ref in memory.peak]
+
+
+def _line_of(node: Node) -> str | None:
+    return None if node.source is None else str(node.source)

@@ -1,0 +1,468 @@
+"""Places: where each tensor of a partition will be, decided before anything is bound.
+
+    constant   a constant's array
+    resource   the session's object behind a handle
+    view       another tensor's memory: of a buffer, a constant, or a variable that is read in place
+    buffer     memory of the plan's arena, for a value of static shape whose kernel can write into it
+    register   a slot for what is new in every step: large feeds, received tensors, results, values of unknown
+    shape
+
+Rules that keep this right:
+
+  1. A buffer that another partition may still be reading (it was sent) is not used again within the step.
+  2. A variable that is written later in the program, while a reader of the old value is still to come, is
+     copied at the read.
+  3. A fetched value is fresh memory or a copy: it is the caller's and never changes afterwards.
+  4. A kernel may write over an input only if its op is elementwise, the input's buffer has exactly the
+     output's shape and dtype, this is its last reader, and no other input is a view of it.
+  5. A feed's buffer has not held anything earlier in the program: it is filled before the program starts.
+
+Whether an op's output can be a view (a transpose can, a reshape of it cannot) is found by trying it on
+stand-ins: arrays with the buffers' shapes over pages that are never written.
+"""
+
+from __future__ import annotations
+
+import math
+import mmap
+from collections.abc import Callable
+from enum import Enum
+from functools import cache, lru_cache
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.device import Device
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.analysis.streams import StreamSchedule, one_stream
+from flowrt.executor.buffers.lifetimes import Lifetimes
+from flowrt.executor.buffers.memory_plan import ArenaPlanner, MemoryPlan
+from flowrt.executor.program.arguments import Later, Operand, bound_kernel
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, owned_subgraphs, static_shape
+from flowrt.graph.op_def import Effect, OpDef
+from flowrt.graph.shapes import is_static
+
+MAX_COPIED_FEED = 65536
+"""Bytes: on the host a smaller feed is copied into a buffer, so that its readers are bound; a larger one is
+read where it is.
+"""
+
+MAX_COPIED_FETCH = 65536
+"""Bytes: what is fetched of a group, or of several outputs, is copied out of a buffer up to this size; above,
+all outputs are new memory. A group's loop takes 25 us to bind anew, a copy of this size 3.
+"""
+
+MAX_COPIED_ALONE = 4096
+"""Bytes: the same for one output of a kernel. To copy so much costs what the way through a register does."""
+
+MAX_PINNED_SEND = 65536
+"""Bytes: on the host a smaller tensor is sent out of a pinned buffer, a larger one is new memory that its
+last reader frees.
+"""
+
+
+class Storage(Enum):
+    """Where a node's outputs are. See the module."""
+
+    CONSTANT = "constant"
+    RESOURCE = "resource"
+    VIEW = "view"
+    BUFFER = "buffer"
+    REGISTER = "register"
+
+
+class Places(NamedTuple):
+    """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node
+    that owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
+    """
+
+    storage: dict[str, Storage]
+    memory: MemoryPlan
+    outputs: dict[Ref, Storage]
+    functions: dict[str, tuple[FunctionPlaces, ...]]
+
+
+class FunctionPlaces(NamedTuple):
+    """The places of a function that a node owns: a branch, or the body of a loop. Its buffers lie in the
+    node's ``(name, SCRATCH)`` of the arena. ``in_place`` are the results that their kernels write into the
+    node's outputs themselves.
+    """
+
+    subgraph: Subgraph
+    schedule: StreamSchedule
+    lifetimes: Lifetimes
+    places: Places
+    in_place: dict[Ref, int]
+
+
+SCRATCH = -1
+"""In place of an output's index: the memory of a node's functions, which is the node's while it runs."""
+
+
+class Surroundings(NamedTuple):
+    """What a function's places rest on: of each parameter where its argument is, and a stand-in for it if it
+    is there already; of each result in a buffer the output that it becomes, with the parameter that lies
+    there meanwhile.
+    """
+
+    parameters: dict[str, Storage]
+    stand_ins: dict[Ref, Any]
+    homes: dict[Ref, tuple[int, Ref | None]]
+
+
+def assign_places(
+    subgraph: Subgraph,
+    schedule: StreamSchedule,
+    lifetimes: Lifetimes,
+    resource: Callable[[Node], Any],
+    device: Device,
+    surroundings: Surroundings | None = None,
+) -> Places:
+    """The places of ``subgraph`` in the order of ``schedule``. On a remote device feeds and received tensors
+    are copied into buffers, and what is fetched or sent is copied out. ``surroundings``, of what is no whole
+    partition: where its parameters are.
+
+    Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
+    """
+    return _Assigner(subgraph, schedule, lifetimes, resource, device, surroundings).run()
+
+
+@final
+class _Assigner:
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        schedule: StreamSchedule,
+        lifetimes: Lifetimes,
+        resource: Callable[[Node], Any],
+        device: Device,
+        surroundings: Surroundings | None,
+    ) -> None:
+        self._subgraph, self._schedule, self._lifetimes = subgraph, schedule, lifetimes
+        self._resource, self._device, self._is_remote = resource, device, device.is_remote
+        self._storage: dict[str, Storage] = {}
+        self._arena = ArenaPlanner(schedule.happens_before if schedule.count > 1 else None)
+        self._live: dict[Ref, TensorSpec] = {}
+        """The buffers in use."""
+        self._exact: set[Ref] = set()
+        """What is a buffer as a whole, in its own shape: rule 4."""
+        self._stand_ins: dict[Ref, Any] = {}
+        self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
+        self._outputs: dict[Ref, Storage] = {}
+        self._functions: dict[str, tuple[FunctionPlaces, ...]] = {}
+        self._of_lists: set[str] = set()
+        """Of a device that does not compute: who makes something of all elements of a list."""
+        self._surroundings = surroundings
+        self.in_place: dict[Ref, int] = {}
+        """Of a function: see `FunctionPlaces`."""
+
+    def run(self) -> Places:
+        if self._surroundings is not None:
+            self._storage.update(self._surroundings.parameters)
+            self._stand_ins.update(self._surroundings.stand_ins)
+            self._exact.update(self._surroundings.stand_ins)
+        for name in self._subgraph.feeds:  # rule 5
+            if name in self._storage:
+                continue
+            node = self._subgraph.nodes[name]
+            self._storage[name] = storage = self._storage_of_feed(node)
+            if storage is Storage.BUFFER:
+                self._new_buffer(node, 0)
+        for position, node in enumerate(self._schedule.order):
+            if node.name not in self._storage:
+                self._storage[node.name] = self._assign(node, position)
+            self._release(position)
+        return Places(self._storage, self._arena.plan(), self._outputs, self._functions)
+
+    # --- one node
+
+    def _assign(self, node: Node, position: int) -> Storage:
+        if node.op.name == "Const":
+            return Storage.CONSTANT
+        if node.op.effect is Effect.HANDLE:
+            return Storage.RESOURCE
+        if node.op.name == "_Feed":
+            return self._storage_of_feed(node)
+        if node.op.effect is Effect.NESTED:
+            return self._assign_functions(node)
+        if node.op.alias and self._try_view(node, position):
+            return Storage.VIEW
+        if not self._fits_buffers(node, position):
+            return Storage.REGISTER
+        inherited = self._inheritable(node, position) if node.op.elementwise else []
+        for index, spec in enumerate(node.outputs):
+            if self._is_written_home(node, index, position):
+                continue
+            source = next((r for r in inherited if self._live[r] == spec), None)
+            if source is None:
+                self._new_buffer(node, index)
+            else:
+                inherited.remove(source)
+                self._hold(node, index)
+                del self._live[source]
+                self._arena.inherit((node.name, index), source)
+        return Storage.BUFFER
+
+    def _storage_of_feed(self, node: Node) -> Storage:
+        """Rule 3 keeps a fetched feed of the host in a register: a copy is made of what was fed."""
+        spec = node.outputs[0]
+        if not _is_plain(spec):
+            return Storage.REGISTER
+        small = nbytes_of(spec) <= MAX_COPIED_FEED and (node.name, 0) not in self._fetched
+        return Storage.BUFFER if self._is_remote or small else Storage.REGISTER
+
+    def _fits_buffers(self, node: Node, position: int) -> bool:
+        outputs = [(node.name, i) for i in range(len(node.outputs))]
+        if not outputs:
+            return False
+        if not all(map(_is_plain, node.outputs)):
+            if not self._device.executor.computes:
+                self._check_shapes(node)
+            return False
+        if not self._device.executor.computes:
+            return True
+        if node.op.name == "_Recv":
+            return self._is_remote
+        copied = (
+            node.op.alias and node.op.effect is Effect.READ and self._lifetimes.is_overwritten(node, position)
+        )
+        if not copied and not node.op.takes_out:
+            return False
+        if self._is_remote:
+            return not is_on_host(node)
+        if self._surroundings is None and self._fetched_bytes(outputs) > _copied_bytes(node):
+            return False
+        is_sent = not copied and self._lifetimes.is_sent(outputs)
+        return not is_sent or all(nbytes_of(spec) <= MAX_PINNED_SEND for spec in node.outputs)
+
+    def _fetched_bytes(self, refs: list[Ref]) -> int:
+        fetched = [ref for ref in refs if self._lifetimes.root(ref) in self._fetched]
+        return sum(nbytes_of(self._subgraph.spec(ref)) for ref in fetched)
+
+    def _check_shapes(self, node: Node) -> None:
+        """Without values only lists may be of any length, and what is made of all their elements."""
+        if any(self._subgraph.spec(r).dtype is dtypes.variant or r[0] in self._of_lists for r in node.inputs):
+            self._of_lists.add(node.name)
+        elif not all(_is_plain(spec) or spec.dtype is dtypes.variant for spec in node.outputs):
+            specs = ", ".join(map(str, node.outputs))
+            message = f"computes nothing: expected a shape that is known beforehand; got {specs}"
+            raise located(node, InvalidArgumentError(f"{self._device.name} {message}"))
+
+    # --- views
+
+    def _try_view(self, node: Node, position: int) -> bool:
+        """Whether the outputs can be views that are made when the program is bound."""
+        viewed = node.inputs[node.op.aliased]
+        source = self._operand(viewed)
+        if node.op.effect not in (Effect.PURE, Effect.READ) or source.slot is not None:
+            return False
+        ref = (node.name, 0)
+        if node.outputs[0].dtype is dtypes.resource:  # a handle passed on
+            self._stand_ins[ref] = source.value
+            return True
+        if node.op.effect is Effect.READ:
+            if not source.value.is_pinned or self._lifetimes.is_overwritten(node, position):
+                return False
+            self._stand_ins[ref] = _stand_in(node.outputs[0])
+            return True
+        function, arguments = bound_kernel(np, node, [self._operand(r) for r in node.inputs])
+        if any(isinstance(a, Later) for a in arguments):
+            return False
+        try:
+            with np.errstate(all="ignore"):
+                array = function(*arguments)
+        except Exception as error:
+            raise located(node, error) from error
+        views = array if isinstance(array, list) else [array]
+        if not all(isinstance(v, np.ndarray) and np.may_share_memory(v, source.value) for v in views):
+            return False
+        self._stand_ins.update({(node.name, index): view for index, view in enumerate(views)})
+        if array is source.value and viewed in self._exact:
+            self._exact.add(ref)
+        return True
+
+    def _storage_of(self, ref: Ref) -> Storage:
+        return self._outputs.get(ref) or self._storage[ref[0]]
+
+    def _operand(self, ref: Ref) -> Operand:
+        storage = self._storage_of(ref)
+        if storage is Storage.CONSTANT:
+            value = self._subgraph.nodes[ref[0]].attrs["value"]
+            return Operand(value, None, "", host_value=value)
+        if storage is Storage.RESOURCE:
+            if ref not in self._stand_ins:
+                self._stand_ins[ref] = self._resource(self._subgraph.nodes[ref[0]])
+            return Operand(self._stand_ins[ref], None, "")
+        if storage is Storage.REGISTER:
+            return Operand(None, 0, "")
+        if ref not in self._stand_ins:
+            self._stand_ins[ref] = _stand_in(self._subgraph.spec(ref))
+        return Operand(self._stand_ins[ref], None, "")
+
+    # --- functions
+
+    def _assign_functions(self, node: Node) -> Storage:
+        """The outputs of ``node`` and the places of its functions, of which one at a time runs."""
+        for index, spec in enumerate(node.outputs):
+            ref = (node.name, index)
+            self._outputs[ref] = storage = self._storage_of_output(ref, spec)
+            if storage is Storage.BUFFER:
+                self._new_buffer(node, index)
+        functions = tuple([self._assign_function(node, f) for f in owned_subgraphs(node.attrs)])
+        self._functions[node.name] = functions
+        nbytes = max(function.places.memory.nbytes for function in functions)
+        scratch = (node.name, SCRATCH)
+        self._arena.allocate(scratch, nbytes, node.name)
+        self._arena.release(scratch, (node.name,))
+        return Storage.REGISTER
+
+    def _storage_of_output(self, ref: Ref, spec: TensorSpec) -> Storage:
+        if not _is_plain(spec):
+            return Storage.REGISTER
+        is_large = not self._is_remote and nbytes_of(spec) > MAX_PINNED_SEND
+        return Storage.REGISTER if is_large and self._lifetimes.is_sent([ref]) else Storage.BUFFER
+
+    def _assign_function(self, node: Node, function: Subgraph) -> FunctionPlaces:
+        schedule = one_stream(function)
+        lifetimes = Lifetimes(function, schedule)
+        surroundings = self._surroundings_of(node, function)
+        assigner = _Assigner(function, schedule, lifetimes, self._resource, self._device, surroundings)
+        places = assigner.run()
+        return FunctionPlaces(function, schedule, lifetimes, places, assigner.in_place)
+
+    def _surroundings_of(self, node: Node, function: Subgraph) -> Surroundings:
+        is_loop = node.op.name == "_Loop"
+        results = function.fetches[1:] if is_loop else function.fetches
+        carried = len(results) if is_loop else 0
+        arguments = node.inputs[len(node.inputs) - len(function.feeds) :]  # behind a predicate or an index
+        arguments = (*[(node.name, i) for i in range(carried)], *arguments[carried:])
+        parameters: dict[str, Storage] = {}
+        stand_ins: dict[Ref, Any] = {}
+        for name, ref in zip(function.feeds, arguments, strict=True):
+            storage = self._storage_of(ref)
+            if storage in (Storage.CONSTANT, Storage.BUFFER):
+                storage = Storage.VIEW
+            parameters[name] = storage
+            if storage is not Storage.REGISTER:
+                stand_ins[name, 0] = self._operand(ref).value
+        homes: dict[Ref, tuple[int, Ref | None]] = {}
+        for index, ref in enumerate(results):
+            if self._outputs[node.name, index] is Storage.BUFFER and ref not in homes:
+                homes[ref] = index, (function.feeds[index], 0) if is_loop else None
+        return Surroundings(parameters, stand_ins, homes)
+
+    def _is_written_home(self, node: Node, index: int, position: int) -> bool:
+        """Whether the output, a result of this function, can be written where its owner has it: nobody may
+        read what lies there afterwards, and the kernel itself only as rule 4 allows.
+        """
+        ref = (node.name, index)
+        if self._surroundings is None or ref not in self._surroundings.homes:
+            return False
+        home, parameter = self._surroundings.homes[ref]
+        if parameter is not None:
+            lifetimes = self._lifetimes
+            if self._subgraph.spec(parameter) != node.outputs[index]:
+                return False
+            if not lifetimes.is_read_before(parameter, position):
+                if not (node.op.elementwise and lifetimes.ends_at(parameter, position)):
+                    return False
+                if any(lifetimes.root(r) == parameter and r not in self._exact for r in node.inputs):
+                    return False
+        self.in_place[ref] = home
+        self._exact.add(ref)
+        return True
+
+    # --- buffers
+
+    def _new_buffer(self, node: Node, index: int) -> None:
+        spec = self._hold(node, index)
+        self._arena.allocate((node.name, index), nbytes_of(spec), node.name)
+
+    def _hold(self, node: Node, index: int) -> TensorSpec:
+        spec = self._live[node.name, index] = node.outputs[index]
+        self._exact.add((node.name, index))
+        return spec
+
+    def _inheritable(self, node: Node, position: int) -> list[Ref]:
+        """The buffers that rule 4 lets the kernel write over. None for a scalar: NumPy takes 0.3 us longer to
+        add in place.
+        """
+        lifetimes = self._lifetimes
+        if node.outputs[0].shape == () and not self._is_remote:
+            return []
+        rearranged = {lifetimes.root(ref) for ref in node.inputs if ref not in self._exact}
+        ending = lifetimes.ending_at(position)
+        return [
+            root
+            for root in dict.fromkeys([lifetimes.root(ref) for ref in node.inputs])
+            if root in ending
+            and root in self._live
+            and root not in rearranged
+            and lifetimes.are_done(root, node.name)
+        ]
+
+    def _release(self, position: int) -> None:
+        """After the node there: give back what it was the last to read."""
+        for root in self._lifetimes.ending_at(position):
+            if self._live.pop(root, None) is not None:
+                self._arena.release(root, self._lifetimes.users(root))
+
+
+def _copied_bytes(node: Node) -> int:
+    """How many bytes that the node computes are fetched as a copy."""
+    return MAX_COPIED_FETCH if len(node.outputs) > 1 or "group" in node.attrs else MAX_COPIED_ALONE
+
+
+def is_on_host(node: Node) -> bool:
+    """Whether some of the node's outputs are NumPy's on every device: shapes and the like."""
+    return _has_host_output(node.op)
+
+
+@cache
+def _has_host_output(op: OpDef) -> bool:
+    return any(argument.on_host for argument in op.outputs)
+
+
+def is_output_on_host(node: Node, index: int) -> bool:
+    """Whether this one is."""
+    outputs = node.op.outputs
+    return outputs[min(index, len(outputs) - 1)].on_host  # a list of outputs stands last
+
+
+@lru_cache(maxsize=1024)
+def nbytes_of(spec: TensorSpec) -> int:
+    """The bytes of a tensor of static shape."""
+    return math.prod(static_shape(spec)) * spec.dtype.size
+
+
+@lru_cache(maxsize=1024)
+def _is_plain(spec: TensorSpec) -> bool:
+    """Whether its bytes can lie in an arena."""
+    return is_static(spec.shape) and spec.dtype.np.kind != "O"
+
+
+# --- stand-ins
+
+_pages: list[mmap.mmap] = []
+
+
+def _stand_in(spec: TensorSpec) -> Any:
+    """A read-only array of ``spec``'s shape over zero pages: no memory, and views of it are views."""
+    nbytes = max(nbytes_of(spec), 1)
+    if not _pages or len(_pages[-1]) < nbytes:
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+        _pages.append(mmap.mmap(-1, max(nbytes, 1 << 30), flags=flags, prot=mmap.PROT_READ))
+    return np.ndarray(static_shape(spec), spec.dtype.np, buffer=_pages[-1])
+
+
+def stand_ins(node: Node) -> Any:
+    """What a device that does not compute gives for a call whose outputs are in registers: of a list nothing,
+    of what is made of all its elements one row.
+    """
+    found = []
+    for dtype, shape in node.outputs:
+        known = TensorSpec(dtype, tuple([1 if d is None else d for d in shape or ()]))
+        found.append(None if dtype is dtypes.variant else _stand_in(known))
+    return tuple(found) if len(found) != 1 or node.op.outputs[0].is_list else found[0]

@@ -1,0 +1,7 @@
+"""What a session is configured with, asked for and fed; checked and converted once.
+
+config          `ConfigProto`, `RunOptions` and their parts
+graph_elements  a name or handle -> the operation or tensor of the graph
+feeds           fed values -> arrays of the right dtype and shape
+fetches         nested structures of fetches -> flat tensors, and back
+"""

@@ -1,0 +1,76 @@
+"""An operation that changes variables of a GPU, an optimizer's update say, as one kernel.
+
+The variables' memory stays for the session's life, so the kernel is bound to it once. As with the operation's
+own kernel all variables are locked meanwhile, in one order, and all that are read must have a value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from typing import Any
+
+from flowrt.device.device import Device
+from flowrt.device.loops.loop_program import DTYPES
+from flowrt.executor.buffers.bound_tensors import owner_of
+from flowrt.executor.kernels.cuda_kernel import bound_loop
+from flowrt.executor.kernels.loop_layout import strides_in
+from flowrt.executor.kernels.update_kernel import update_program
+from flowrt.graph.node import Node
+from flowrt.graph.passes.fusion.group import Level
+from flowrt.graph.resources.variables import VariableResource
+
+
+def cuda_update(device: Device, node: Node, arguments: Sequence[Any]) -> Callable[[], None] | None:
+    """What to call for ``node``, whose inputs are variables and arrays of ``device``; None where no loop does
+    it. Raises what the compiler raises.
+    """
+    variables = [a for a in arguments if isinstance(a, VariableResource)]
+    arrays = [a.array if isinstance(a, VariableResource) else a for a in arguments]
+    if not _are_fit(device, variables, arrays):
+        return None
+    rest = [a for a in arguments if not isinstance(a, VariableResource)]
+    if any(device.xp.may_share_memory(a, v.array) for a in rest for v in variables):
+        return None  # a gradient that is the variable, read in another order perhaps
+    program = update_program(node, arguments, arrays)
+    if program is None:
+        return None
+    domain = variables[0].array.shape
+    strides = [strides_in(array, Level.ELEMENT, domain) for array in arrays]
+    loop = bound_loop(device, owner_of(node), program, domain, strides, arrays)
+    if loop is None:
+        return None
+    read = {data for op, _, _, data, _ in program.instructions if op == "load"}
+    needed = [a for i, a in enumerate(arguments) if isinstance(a, VariableResource) and i in read]
+    return _update(variables, needed, *loop.bind(arrays))
+
+
+def _are_fit(device: Device, variables: Sequence[VariableResource], arrays: Sequence[Any]) -> bool:
+    """Whether one kernel can go through all of ``arrays``, those of the variables among them."""
+    if not variables or len(set(variables)) < len(variables):
+        return False
+    if not all(isinstance(a, device.xp.ndarray) and a.dtype.name in DTYPES for a in arrays):
+        return False
+    domain = variables[0].array.shape
+    return bool(variables[0].array.size) and all(array.shape in (domain, ()) for array in arrays)
+
+
+def _update(
+    variables: Sequence[VariableResource],
+    needed: Sequence[VariableResource],
+    function: Callable[..., Any],
+    arguments: tuple[Any, ...],
+) -> Callable[[], None]:
+    ordered = sorted(variables, key=id)  # so for all, as locks are
+
+    def update() -> None:
+        with ExitStack() as stack:
+            for variable in ordered:
+                stack.enter_context(variable.lock)
+            for variable in needed:
+                variable.read()  # raises without a value
+            function(*arguments)
+            for variable in ordered:
+                variable.is_initialized = True
+
+    return update

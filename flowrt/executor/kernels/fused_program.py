@@ -1,0 +1,173 @@
+"""From a group of operations to the scalar program of its loop.
+
+Each input becomes an operand for every way in which members read it, for each element or once a row; each
+output becomes an operand that is written.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple, final
+
+from flowrt.device.loops.loop_program import LoopBuilder, LoopProgram, Matrix, Store, Value
+from flowrt.errors import InternalError
+from flowrt.graph.node import Node, Ref, static_shape
+from flowrt.graph.op_facets import LoopPattern
+from flowrt.graph.partial_value import as_host_value
+from flowrt.graph.passes.fusion.group import Group, Level, Support
+
+STORES = {Level.COLUMN_SUM: Store.SUM_ROWS, Level.TOTAL: Store.SUM_ALL}
+
+
+class OperandOf(NamedTuple):
+    """What an operand of the program is: input or output ``number`` of the group, and how it lies in the
+    domain. Without a number it is the program's status.
+    """
+
+    is_input: bool
+    number: int | None
+    level: Level
+
+
+class FusedProgram(NamedTuple):
+    """The program of a group, and what its operands are, in order."""
+
+    program: LoopProgram
+    operands: tuple[OperandOf, ...]
+
+
+def fused_program(group: Group) -> FusedProgram | None:
+    """The program of ``group``; None where a member has no rule for its dtypes or attrs."""
+    return _Tracer(group).run()
+
+
+@final
+class _Tracer:
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._builder = LoopBuilder()
+        self._inputs = {ref: i for i, ref in enumerate(group.inputs)}
+        self._reads: dict[tuple[int, Level], int] = {}
+        self._values: dict[Ref, Value] = {}
+
+    def run(self) -> FusedProgram | None:
+        for member in self._group.members:
+            results = self._reduced(member) if member.op.reduction is not None else self._computed(member)
+            if results is None:
+                return None
+            for index, value in enumerate(results):
+                self._values[member.name, index] = value
+        operands = {
+            number: OperandOf(True, position, level) for (position, level), number in self._reads.items()
+        }
+        for position, ref in enumerate(self._group.outputs):
+            value, level = self._values[ref], self._group.levels[ref]
+            if level is Level.ELEMENT:
+                value = self._builder.spread(value)
+            is_total = level is Level.TOTAL and value.dtype.startswith("float")
+            number = self._builder.operand("float64" if is_total else value.dtype)
+            self._builder.put(value, number, STORES.get(level, Store.PUT))
+            operands[number] = OperandOf(False, position, level)
+        program = self._builder.build()
+        if program.status is not None:
+            operands[program.status] = OperandOf(False, None, Level.TOTAL)
+        return FusedProgram(program, tuple([operands[number] for number in range(len(operands))]))
+
+    def _computed(self, member: Node) -> tuple[Value, ...] | None:
+        """The outputs of a member with a loop rule."""
+        op = member.op
+        assert op.loop is not None
+        attrs = {key: member.attrs[key] for key in op.loop_attrs}
+        try:
+            results = op.loop.build(self._builder, *self._arguments(member), **attrs)
+        except InternalError:  # dtypes that the rule cannot bring together
+            return None
+        if results is None:
+            return None
+        results = results if isinstance(results, tuple) else (results,)
+        names = [spec.dtype.name for spec in member.outputs]
+        return results if [value.dtype for value in results] == names else None
+
+    def _arguments(self, member: Node) -> list[Any]:
+        assert member.op.loop is not None
+        if member.op.loop.pattern is LoopPattern.GATHER:
+            matrix, numbers, axis = member.inputs
+            rows = self._known(numbers) or self._load(numbers, Level.DROPPED)
+            return [self._matrix(matrix), rows, self._argument(member, axis, True)]
+        refs, arguments = iter(member.inputs), []
+        for argument in member.op.inputs:
+            count = argument.length(member.attrs)
+            items = [self._argument(member, next(refs), argument.on_host) for _ in range(count)]
+            arguments.append(tuple(items) if argument.is_list else items[0])
+        return arguments
+
+    def _known(self, ref: Ref) -> Value | None:
+        """A number that the loop has a copy of, or what a member has computed; None for an input."""
+        if ref in self._group.constants:
+            array = self._group.constants[ref]
+            return self._builder.const(array.item(), array.dtype.name)
+        return self._values.get(ref)
+
+    def _matrix(self, ref: Ref) -> Matrix:
+        number = self._operand(ref, Level.MATRIX)
+        return Matrix(self._builder, number, static_shape(self._group.inputs[ref])[0])
+
+    def _argument(self, member: Node, ref: Ref, on_host: bool) -> Any:
+        if on_host:
+            return as_host_value(self._group.constants[ref])
+        return self._known(ref) or self._load(ref, self._level_read(member, ref))
+
+    def _level_read(self, member: Node, ref: Ref) -> Level:
+        """How the member reads an input of the group."""
+        level = self._group.levels[member.name, 0]
+        if member.op.loop is not None and member.op.loop.pattern is LoopPattern.ALONG_ROWS:
+            shape = self._group.inputs[ref].shape
+            return Level.ELEMENT if shape == self._group.domain else Level.DROPPED
+        return level if level in (Level.ROW, Level.DROPPED) else Level.ELEMENT
+
+    def _load(self, ref: Ref, level: Level) -> Value:
+        return self._builder.load(self._operand(ref, level), level is not Level.ELEMENT)
+
+    def _operand(self, ref: Ref, level: Level) -> int:
+        """Of an input of the group that is read at ``level``."""
+        position = self._inputs[ref]
+        number = self._reads.get((position, level))
+        if number is None:
+            number = self._reads[position, level] = self._builder.operand(self._group.inputs[ref].dtype.name)
+        return number
+
+    def _reduced(self, member: Node) -> tuple[Value, ...] | None:
+        """A reduction's output; a total's value is what is added up."""
+        b, kind, ref = self._builder, member.op.reduction, member.inputs[0]
+        value = self._known(ref) or self._load(ref, Level.ELEMENT)
+        is_float = value.dtype.startswith("float")
+        if value.dtype == "bool" or (kind == "mean" and not is_float):
+            return None
+        level = self._group.levels[member.name, 0]
+        if level in STORES:
+            is_row = self._group.levels.get(ref) in (Level.ROW, Level.DROPPED)
+            is_all = level is Level.TOTAL and not is_row
+            count = math.prod(self._group.domain if is_all else self._group.domain[:-1])
+            value = value / count if kind == "mean" else value
+            return (value if is_row else b.spread(value),)
+        if kind == "mean":
+            return (b.row_sum(value) / b.cast(b.columns(), value.dtype),)
+        return (b.emit(f"row_{kind}", value),)
+
+
+_supported: dict[Any, Support] = {}
+
+
+def supports(group: Group) -> Support:
+    """What the rule of a group's one member does for it."""
+    (member,) = group.members
+    dtypes = [spec.dtype.name for spec in group.inputs.values()]
+    attrs = [str(member.attrs[key]) for key in member.op.loop_attrs]
+    key = (member.op.name, tuple(dtypes), tuple(attrs), len(group.constants), tuple(group.levels.values()))
+    if key not in _supported:
+        traced = fused_program(group)
+        if traced is None:
+            _supported[key] = Support.NONE
+        else:
+            _supported[key] = Support.FULL if traced.program.status is None else Support.CHECKED
+    return _supported[key]

@@ -1,0 +1,68 @@
+"""The host's own kernels: what its libraries and compiled loops do faster than the kernels of operations.
+
+They are registered by the operation's definition and chosen when a program is bound: an operation knows
+nothing of them. A kernel takes what the operation's own takes, ``kernel(xp, *inputs, out=None, **attrs)``,
+and gives the same, up to the order in which a sum is added up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt.device.onednn import onednn
+from flowrt.executor.analysis.cost import node_cost
+from flowrt.executor.kernels.conv_kernels import CONV_KERNELS
+from flowrt.executor.kernels.onednn_kernels import MIN_PRODUCT, ONEDNN_KERNELS
+from flowrt.executor.kernels.pool_kernels import POOL_KERNELS
+from flowrt.graph.node import Node, Subgraph, static_shape
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.linalg.matmul import batch_matmul, matmul_op
+from flowrt.graph.shapes import is_static
+
+Kernel: TypeAlias = Callable[..., Any]
+
+LOOP_KERNELS: Mapping[OpDef, Kernel] = {**CONV_KERNELS, **POOL_KERNELS}
+
+PRODUCTS = frozenset({matmul_op, batch_matmul})
+
+
+def host_kernel(subgraph: Subgraph, node: Node, has_loops: bool) -> Kernel | None:
+    """The host's kernel for ``node``, or None where the operation's own is to be used. ``has_loops``: whether
+    loops may be compiled; those that the node needs are, if its shapes are static. Raises what the compiler
+    raises.
+    """
+    op = node.op
+    if op in ONEDNN_KERNELS and not _is_small(subgraph, node) and onednn.is_available():
+        return partial(ONEDNN_KERNELS[op], op)
+    if not has_loops or op not in LOOP_KERNELS:
+        return None
+    kernel = partial(LOOP_KERNELS[op], op)
+    _prepare(kernel, subgraph, node)
+    return kernel
+
+
+def _is_small(subgraph: Subgraph, node: Node) -> bool:
+    """Whether it is a product that stays with BLAS: then nothing else is even loaded. A multiplication and an
+    addition cost 2.
+    """
+    if node.op not in PRODUCTS or not is_static(node.outputs[0].shape):
+        return False
+    is_known = all(is_static(subgraph.spec(ref).shape) for ref in node.inputs)
+    return is_known and node_cost(subgraph, node) <= 2 * MIN_PRODUCT
+
+
+def _prepare(kernel: Kernel, subgraph: Subgraph, node: Node) -> None:
+    """Have the loops compiled, by a call on zeros. What is a shape among the inputs is the output's."""
+    specs = [subgraph.spec(ref) for ref in node.inputs]
+    (output,) = node.outputs
+    if not all(is_static(spec.shape) for spec in (*specs, output)):
+        return
+    arguments = [
+        static_shape(output) if argument.on_host else np.zeros(static_shape(spec), spec.dtype.np)
+        for argument, spec in zip(node.op.inputs, specs, strict=True)
+    ]
+    kernel(np, *arguments, **{key: node.attrs[key] for key in node.op.kernel_attrs})

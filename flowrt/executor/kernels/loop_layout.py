@@ -1,0 +1,178 @@
+"""How the arrays of a `LoopProgram` lie in memory, and the compiled loop for that.
+
+Dimensions that all operands go through in one stride become one. Loops are compiled once for each way to lie.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Call, Table, call_of
+from flowrt.device.llvm.host_jit import CompiledLoop, compile_loop
+from flowrt.device.llvm.host_pool import run_in_parallel
+from flowrt.device.llvm.llvm_loops import llvm_function
+from flowrt.device.loops.loop_math import expand_functions
+from flowrt.device.loops.loop_program import LoopProgram, Store
+from flowrt.graph.passes.fusion.group import Level
+
+Array = np.ndarray[Any, Any]
+
+MAX_PARTS = 16
+"""Into how many parts a loop is cut at most; each has its own sums."""
+
+NS_PER_INSTRUCTION = 0.08
+"""Of one element: 8 to 16 are computed at once."""
+
+NS_PER_OPERAND, NS_PER_CACHED_OPERAND = 0.25, 0.06
+"""Of one element: memory gives about 16 bytes a nanosecond, the cache in which another operation of the step
+has just left them 64.
+"""
+
+MAX_CACHED = 1 << 18
+"""Elements of all operands of a loop that finds them in the cache: of float32 1 MiB, half of a core's."""
+
+PARALLEL_NS = 80e3
+"""From how long on a loop is shared by threads: where that was measured to pay (`run_in_parallel`)."""
+
+
+class Layout(NamedTuple):
+    """How a group's arrays lie: the loop for it, and what its table has behind the addresses."""
+
+    loop: CompiledLoop
+    numbers: tuple[int, ...]
+    """Dimensions, strides and grain."""
+    extent: int
+    """Of dimension 0."""
+    grain: int
+    parts: int
+    nanoseconds: float
+    """About how long it takes one thread."""
+
+
+_expanded: dict[str, LoopProgram] = {}
+_texts: dict[tuple[str, tuple[str, ...]], str] = {}
+"""By the text of a program: 0.0 and -0.0 are equal, and so are programs with them. The layers of a network
+have equal groups.
+"""
+_compiled: dict[str, CompiledLoop] = {}
+"""Steps that fail throw away what they ran on; the next one has the loops from here."""
+
+MAX_KEPT = 512
+
+
+def expanded(program: LoopProgram) -> LoopProgram:
+    """`expand_functions`, once for equal programs."""
+    found: LoopProgram = _once(_expanded, str(program), lambda: expand_functions(program))
+    return found
+
+
+def compiled(text: str) -> CompiledLoop:
+    """`compile_loop`, whose result stays for a while though nobody has it."""
+    found: CompiledLoop = _once(_compiled, text, lambda: compile_loop(text))
+    return found
+
+
+def _once(known: dict[Any, Any], key: Any, make: Callable[[], Any]) -> Any:
+    found = known.get(key)
+    if found is None:
+        if len(known) >= MAX_KEPT:
+            known.clear()
+        found = known[key] = make()
+    return found
+
+
+def layout_of(program: LoopProgram, domain: tuple[int, ...], strides: Sequence[tuple[int, ...]]) -> Layout:
+    """The loop of ``program`` for operands with these strides, one a dimension of ``domain``."""
+    if not domain:
+        domain, strides = (1,), [(0,)] * len(strides)
+    dims, lies = coalesced(domain, strides, keeps_rows=has_rows(program, strides))
+    accesses = tuple([_letters(steps) for steps in lies])
+    loop = compiled(_once(_texts, (str(program), accesses), lambda: llvm_function(program, accesses)))
+    count = sum(op not in ("load", "const") for op, *_ in program.instructions)
+    is_cached = math.prod(domain) * len(lies) <= MAX_CACHED
+    per_operand = NS_PER_CACHED_OPERAND if is_cached else NS_PER_OPERAND
+    nanoseconds = math.prod(domain) * (NS_PER_INSTRUCTION * count + per_operand * len(lies))
+    is_long = nanoseconds > PARALLEL_NS and dims[0] > 1
+    grain = max(1, math.ceil(dims[0] / MAX_PARTS)) if is_long else max(1, dims[0])
+    numbers = (*dims, *[stride for steps in lies for stride in steps], grain)
+    return Layout(loop, numbers, dims[0], grain, math.ceil(dims[0] / grain), nanoseconds)
+
+
+def call_on(layout: Layout, arrays: Sequence[Array]) -> Call:
+    """What to call to run the loop on ``arrays``, its operands."""
+    table = _table(layout, arrays)
+    if layout.parts > 1:
+        return run_in_parallel, (layout.loop.call, table, 0, layout.extent, layout.grain)
+    return call_of(layout.loop, table, 0, layout.extent)
+
+
+def parts_on(layout: Layout, arrays: Sequence[Array]) -> list[Call]:
+    """The loop on ``arrays`` part by part, in any order."""
+    table = _table(layout, arrays)
+    bounds = [*range(0, layout.extent, layout.grain), layout.extent]
+    return [call_of(layout.loop, table, begin, end) for begin, end in itertools.pairwise(bounds)]
+
+
+def _table(layout: Layout, arrays: Sequence[Array]) -> Table:
+    addresses = [array.ctypes.data for array in arrays]
+    return Table.of([*addresses, *layout.numbers], layout.nanoseconds, *arrays)
+
+
+# --- how arrays lie
+
+
+def strides_in(array: Array, level: Level, domain: tuple[int, ...]) -> tuple[int, ...]:
+    """In elements, one a dimension of the domain; of a matrix those of a row of it."""
+    if level is Level.MATRIX:
+        return (*[0] * (len(domain) - 1), 1)
+    if level is Level.ROW:
+        array = np.broadcast_to(array, (*domain[:-1], 1))
+    elif level is Level.DROPPED:
+        array = np.broadcast_to(array, domain[:-1])[..., None]
+    whole = np.broadcast_to(array, domain)
+    return tuple([stride // array.itemsize for stride in whole.strides])
+
+
+def coalesced(
+    dims: tuple[int, ...], strides: Sequence[tuple[int, ...]], keeps_rows: bool
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """The domain with as few dimensions as can be: those of one element go, and two become one where every
+    operand goes through them in one stride. With ``keeps_rows`` the last stays as it is, behind at least
+    one other.
+    """
+    columns = [(dims[-1], [lies[-1] for lies in strides])] if keeps_rows else []
+    found: list[tuple[int, list[int]]] = []
+    for i in range(len(dims) - bool(columns)):
+        size, steps = dims[i], [lies[i] for lies in strides]
+        if size == 1:
+            continue
+        if found and all(outer == step * size for outer, step in zip(found[-1][1], steps, strict=True)):
+            found[-1] = (found[-1][0] * size, steps)
+        else:
+            found.append((size, steps))
+    if not found:
+        found.append((1, [0] * len(strides)))
+    found += columns
+    return tuple([size for size, _ in found]), [
+        tuple([steps[operand] for _, steps in found]) for operand in range(len(strides))
+    ]
+
+
+def _letters(strides: tuple[int, ...]) -> str:
+    outer = "".join("s" if stride else "0" for stride in strides[:-1])
+    return outer + {0: "0", 1: "1"}.get(strides[-1], "s")
+
+
+def has_rows(program: LoopProgram, strides: Sequence[tuple[int, ...]]) -> bool:
+    """Whether it matters to the program where rows begin."""
+    return any(output.store is Store.SUM_ROWS for output in program.outputs) or any(
+        op.startswith("row_")
+        or op in ("column", "columns", "load_at")
+        or (op == "load" and is_row and any(strides[data]))
+        for op, _, _, data, is_row in program.instructions
+    )

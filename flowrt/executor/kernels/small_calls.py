@@ -1,0 +1,250 @@
+"""Compiled calls of small operations that are no elementwise loops: products of matrices, joining, gathering,
+choosing rows, sums over them, what is largest in them.
+
+Each takes a fraction of what NumPy takes to find out what is asked; and it is machine code, so that it can
+stand in a loop that is (`flowrt.executor.lists.compiled_body`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Call, Table, call_of, in_sequence, is_compiled
+from flowrt.device.llvm.host_jit import vector_registers
+from flowrt.device.llvm.llvm_product import Matrix, Product, Registers, llvm_product
+from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, gather
+from flowrt.device.loops.loop_program import LoopBuilder, Store
+from flowrt.executor.kernels.copy_kernels import clear_call, copy_call, is_fit
+from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
+from flowrt.executor.program.arguments import Later
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.array.concat_and_split import concat_op, pack
+from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.reductions import all_op, any_op, max_op, mean_op, min_op, prod_op, sum_op
+from flowrt.graph.ops.base.indexing import check_range
+from flowrt.graph.ops.elementwise.comparison import select
+from flowrt.graph.ops.linalg.matmul import matmul_op
+from flowrt.graph.ops.nn.bias import bias_add_grad
+from flowrt.graph.passes.fusion.group import Level
+from flowrt.graph.shapes import is_static
+
+Array: TypeAlias = np.ndarray[Any, Any]
+
+MAX_SMALL = 1 << 15
+"""Elements of the outputs."""
+
+MAX_PRODUCT = 1 << 22
+"""Multiplications of a product: 40 us. A library's two threads take as long for twice as many; below it has
+to wake them, and to copy a factor: for 32x256 by 256x512 OpenBLAS takes 100 us, for 32x32 by 32x32 1.2 and
+this 0.5.
+"""
+
+MAX_ALONG = 1 << 16
+"""The same where both factors lie along the sum: 2 us, here as there."""
+
+NS_PER_PRODUCT = 0.01
+"""Of one multiplication."""
+
+
+NS_PER_ROW, NS_PER_BYTE = 5.0, 0.06
+"""Of a gather."""
+
+
+def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check: Callable[[], None]) -> None:
+    """The call of an operation that may refuse what it finds: ``check()`` raises that. In a loop that is
+    machine code the checks of all calls come behind all iterations (`flowrt.executor.lists.compiled_body`).
+    """
+    function(*arguments)
+    check()
+
+
+def run_or_repair(
+    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, repair: Callable[[], None]
+) -> None:
+    """The call of a loop that may set ``status``, if there is something that it cannot do: ``repair()`` does
+    all of it anew then. A loop that is machine code pauses for it.
+    """
+    function(*arguments)
+    if status[0]:  # looked at in 40 ns, an array's element in 100
+        status[0] = 0
+        repair()
+
+
+def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:
+    """A compiled call for ``node`` on ``arguments``, as its kernel takes them, and ``out``, its outputs; None
+    where there is none.
+    """
+    make = _CALLS.get(node.op)
+    if (
+        make is None
+        or sum(array.size for array in out) > MAX_SMALL
+        or any(isinstance(a, Later) for a in arguments)
+    ):
+        return None
+    attrs = {key: node.attrs[key] for key in node.op.kernel_attrs}
+    return make(*arguments, out=out, **attrs)
+
+
+def may_be_small(subgraph: Subgraph, node: Node) -> bool:
+    """Whether there may be one, by the node's shapes."""
+    if node.op not in _CALLS or not all(is_static(spec.shape) for spec in node.outputs):
+        return False
+    return all(is_static(subgraph.spec(ref).shape) for ref in node.inputs)
+
+
+def _product(
+    a: Array, b: Array, transpose_a: bool, transpose_b: bool, out: Sequence[Array], **_: Any
+) -> Call | None:
+    (c,) = out
+    a, b = a.T if transpose_a else a, b.T if transpose_b else b
+    (m, k), n = a.shape, b.shape[-1]
+    arrays, name = (a, b, c), c.dtype.name
+    is_right = k == b.shape[0] and (m, n) == c.shape and all(array.dtype == c.dtype for array in arrays)
+    if not is_right or not all(map(is_fit, arrays)) or name not in ("float32", "float64"):
+        return None
+    lanes, registers = vector_registers()
+    held = Registers(lanes * 4 // c.itemsize, registers)
+    product = Product(name, m, n, k, _lie(a), _lie(b), _lie(c), held)
+    most = MAX_ALONG if product.is_along else MAX_PRODUCT
+    if not 0 < m * n * k <= most or product.is_scattered:
+        return None
+    text = llvm_product(product)
+    table = Table.of([array.ctypes.data for array in arrays], NS_PER_PRODUCT * m * n * k, *arrays)
+    return call_of(compiled(text), table, 0, product.extent)
+
+
+def _lie(array: Array) -> Matrix:
+    row, column = array.strides
+    return Matrix(row // array.itemsize, column // array.itemsize)
+
+
+def _concat(values: Sequence[Array], axis: int, out: Sequence[Array]) -> Call | None:
+    (target,) = out
+    return _copies(zip(_parts(target, [value.shape[axis] for value in values], axis), values, strict=True))
+
+
+def _pack(values: Sequence[Array], axis: int, out: Sequence[Array], **_: Any) -> Call | None:
+    moved = np.moveaxis(out[0], axis, 0)
+    return _copies([(moved[i, ...], value) for i, value in enumerate(values)])
+
+
+def _gather(params: Array, indices: Array, axis: int, batch_dims: int, out: Sequence[Array]) -> Call | None:
+    """Rows, copied as they lie. Which of the indices are rows is looked at afterwards."""
+    (target,) = out
+    rows, nbytes = len(params), target.nbytes // max(1, indices.size)
+    arrays = (params, indices, target)
+    is_right = target.shape == indices.shape + params.shape[1:] and params.dtype == target.dtype
+    is_plain = all(array.flags.c_contiguous and array.flags.aligned for array in arrays)
+    if axis % params.ndim or batch_dims or not (is_right and is_plain and rows and nbytes):
+        return None
+    if indices.dtype.name not in ("int32", "int64") or params.dtype.kind == "O":
+        return None
+    words = [*[array.ctypes.data for array in arrays], rows, nbytes, 0, 0]
+    table = Table.of(words, NS_PER_ROW * indices.size + NS_PER_BYTE * target.nbytes, *arrays)
+    call = call_of(compiled(gather(indices.dtype.name)), table, 0, indices.size)
+    status = table.words.data  # looked at in 40 ns, an array's element in 100
+
+    def check() -> None:
+        if status[REFUSED]:
+            status[REFUSED] = 0
+            check_range(np, "indices", np.array(status[NUMBER]), rows)
+
+    return run_checked, (*call, check)
+
+
+def _select(condition: Array, t: Array, e: Array, out: Sequence[Array]) -> Call | None:
+    """Rows of one or of the other."""
+    (target,) = out
+    condition = condition.reshape(condition.shape + (1,) * (target.ndim - condition.ndim))
+    arrays = (condition, t, e, target)
+    if not target.size or not all(map(is_fit, arrays)) or not t.shape == e.shape == target.shape:
+        return None
+    builder = LoopBuilder()
+    values = [builder.load(builder.operand(array.dtype.name)) for array in arrays[:3]]
+    builder.put(builder.select(*values), builder.operand(target.dtype.name))
+    strides = [strides_in(array, Level.ELEMENT, target.shape) for array in arrays]
+    return call_on(layout_of(builder.build(), target.shape, strides), arrays)
+
+
+def _bias_gradient(out_backprop: Array, data_format: str, out: Sequence[Array]) -> Call | None:
+    """The sum over rows that it is where the channels are last."""
+    (target,) = out
+    is_plain = out_backprop.flags.c_contiguous and out_backprop.dtype == target.dtype and is_fit(out_backprop)
+    if data_format != "NHWC" or not (is_plain and out_backprop.size):
+        return None
+    rows = out_backprop.reshape(-1, target.size)
+    builder = LoopBuilder()
+    value = builder.load(builder.operand(rows.dtype.name))
+    builder.put(value, builder.operand(target.dtype.name), Store.SUM_ROWS)
+    layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (0, 1)])
+    call = call_on(layout, [rows, target])
+    return in_sequence([clear_call(target), call]) if is_compiled(call) else None
+
+
+def _reduction(
+    op: str, input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
+) -> Call | None:
+    """Along the last dimensions, all, or none."""
+    (target,) = out
+    axes = [axis % input.ndim for axis in np.atleast_1d(reduction_indices).tolist()]
+    kept = input.ndim - len(axes)
+    is_plain = input.flags.c_contiguous and is_fit(input) and input.dtype == target.dtype
+    if sorted(axes) != [*range(kept, input.ndim)] or not is_plain:
+        return None
+    if not 0 < input.size <= MAX_SMALL:
+        return None
+    rows = input.reshape(target.size, -1)
+    builder = LoopBuilder()
+    value = builder.load(builder.operand(rows.dtype.name))
+    builder.put(builder.emit(op, value), builder.operand(target.dtype.name))
+    layout = layout_of(builder.build(), rows.shape, [strides_in(rows, Level.ELEMENT, rows.shape), (1, 0)])
+    return call_on(layout, [rows, target])
+
+
+def _unreduced(
+    input: Array, reduction_indices: int | Sequence[int], keep_dims: bool, out: Sequence[Array]
+) -> Call | None:
+    """A sum or mean along no axes, of a scalar for one."""
+    (target,) = out
+    is_plain = input.dtype == target.dtype and input.size <= MAX_SMALL
+    return _copies([(target, input)]) if is_plain and not np.size(reduction_indices) else None
+
+
+def _parts(array: Array, sizes: Sequence[int], axis: int) -> list[Array]:
+    """Views of ``array``, cut along ``axis``."""
+    before = (slice(None),) * (axis % array.ndim)
+    ends = itertools.accumulate(sizes)
+    return [array[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _copies(pairs: Iterable[tuple[Array, Array]]) -> Call | None:
+    """One call that copies to each target its source."""
+    pairs = [(target, source) for target, source in pairs if target.size]
+    if not pairs or not all(is_fit(a) and is_fit(b) and a.shape == b.shape for a, b in pairs):
+        return None
+    calls = [copy_call(target, source) for target, source in pairs]
+    return in_sequence(calls) if all(map(is_compiled, calls)) else None
+
+
+_CALLS: Mapping[OpDef, Callable[..., Call | None]] = {
+    matmul_op: _product,
+    concat_op: _concat,
+    pack: _pack,
+    gather_op: _gather,
+    bias_add_grad: _bias_gradient,
+    select: _select,
+    sum_op: _unreduced,
+    mean_op: _unreduced,
+    max_op: partial(_reduction, "row_max"),
+    min_op: partial(_reduction, "row_min"),
+    prod_op: partial(_reduction, "row_prod"),
+    any_op: partial(_reduction, "row_max"),
+    all_op: partial(_reduction, "row_min"),
+}
+"""``make(*arguments, out=outputs, **attrs)``."""

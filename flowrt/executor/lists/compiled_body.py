@@ -1,0 +1,270 @@
+"""Loops and branches that are nothing but calls of compiled loops, with loops and branches of that kind in
+them: all of it is machine code.
+
+So a step that computes little costs what it computes, and what it keeps for a gradient. What is bound already
+is looked at: a block whose instructions are compiled calls becomes a part of a program of calls
+(`flowrt.device.llvm.call_program`), and what it is in can become one in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from flowrt.device.device import Device
+from flowrt.device.llvm.call_program import (
+    LEFT,
+    PAUSED_AT,
+    Choose,
+    Guarded,
+    Part,
+    Parts,
+    Repeat,
+    program_of,
+    walker,
+)
+from flowrt.device.llvm.call_sequence import Call, Table
+from flowrt.device.llvm.host_call import LoopCall
+from flowrt.device.loops.loop_program import DTYPES
+from flowrt.errors import OpError
+from flowrt.executor.buffers.buffer_assignment import nbytes_of
+from flowrt.executor.kernels.copy_kernels import compiled_form
+from flowrt.executor.kernels.iterated_program import is_scalar_loop
+from flowrt.executor.kernels.small_calls import may_be_small, run_checked, run_or_repair
+from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, SetRows
+from flowrt.executor.lists.list_rows import PushedRows, RowList, StackedRows, TakenRows
+from flowrt.executor.lists.nested_lists import NO_LISTS, NestedLists
+from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
+from flowrt.executor.lists.open_lists import OpenList
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.program import Segment, segment_of
+from flowrt.executor.program.time_slice import Pace
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Effect
+from flowrt.graph.op_facets import ListUse
+from flowrt.graph.shapes import is_static
+
+Array: TypeAlias = "np.ndarray[Any, Any]"
+
+Check: TypeAlias = tuple[Node, Callable[[], None]]
+"""A node, and what raises an error if it has refused something."""
+
+MAX_ROW_BYTES = 1 << 17
+"""Of an element of a list: to copy it takes 5 us."""
+
+FIRST_NS = 1e5
+"""Estimated time of the first call."""
+
+
+def may_be_compiled(body: Subgraph, lists: Mapping[str, OpenList], nested: NestedLists = NO_LISTS) -> bool:
+    """Whether a loop's body may be machine code alone, by what is known before it is bound. Its open
+    ``lists`` go by the names of who changes them; lists of lists are ``nested``.
+    """
+    known = [lists, nested.changed, nested.empty]
+    are_calls = all(any(node.name in n for n in known) or _may_be_call(body, node, nested) for node in body)
+    return are_calls and all(_has_rows(body, opened) for opened in lists.values())
+
+
+def _may_be_call(body: Subgraph, node: Node, nested: NestedLists) -> bool:
+    if "group" in node.attrs:
+        return True
+    if node.name in nested.inner:
+        return may_be_compiled(node.attrs["body"], *nested.inner[node.name])
+    if node.op.effect is Effect.NESTED:
+        functions = owned_subgraphs(node.attrs)
+        return is_scalar_loop(node) or all(may_be_compiled(function, {}) for function in functions)
+    return node.op.name in ("_Feed", "Const") or node.op.alias or may_be_small(body, node)
+
+
+def _has_rows(body: Subgraph, opened: OpenList) -> bool:
+    """Whether the elements are of a shape that is known, small, and can be copied by loops."""
+    node, lists = opened.node, opened.node.op.lists
+    assert lists is not None
+    spec = body.spec(lists.element_of(node))
+    return is_static(spec.shape) and spec.dtype.name in DTYPES and 0 < nbytes_of(spec) <= MAX_ROW_BYTES
+
+
+_ROWS: Mapping[ListUse, Callable[[OpenList, Device], RowList]] = {
+    ListUse.PUSHED: PushedRows,
+    ListUse.POPPED: TakenRows,
+    ListUse.READ: ReadRows,
+    ListUse.SET: SetRows,
+    ListUse.ADDED: AddedRows,
+}
+"""How the rows are bound, by what the operation does with the list."""
+
+
+def row_list(opened: OpenList, device: Device) -> RowList:
+    """The list, to be bound as ``opened`` would be."""
+    lists = opened.node.op.lists
+    assert lists is not None
+    return _ROWS[lists.use](opened, device)
+
+
+def list_of_lists(opened: OpenList, device: Device) -> StackedRows:
+    """The same for a list of lists."""
+    return (PushedLists if opened.is_pushed else TakenLists)(opened, device)
+
+
+class Repair(NamedTuple):
+    """What ``node`` has to do anew in Python if ``status`` says so, where machine code pauses for it."""
+
+    node: Node
+    status: memoryview
+    repair: Callable[[], None]
+
+
+class Aftermath(NamedTuple):
+    """What is to be looked at when machine code has returned."""
+
+    repairs: Sequence[Repair] = ()
+    checks: Sequence[Check] = ()
+
+    @staticmethod
+    def of_all(several: Iterable[Aftermath]) -> Aftermath:
+        items = list(several)
+        repairs = [repair for item in items for repair in item.repairs]
+        return Aftermath(repairs, [check for item in items for check in item.checks])
+
+    def behind(self, prepare: Callable[[], None]) -> Aftermath:
+        """The same with ``prepare()`` in front of each repair."""
+
+        def prepared(repair: Callable[[], None]) -> None:
+            prepare()
+            repair()
+
+        repairs = [item._replace(repair=partial(prepared, item.repair)) for item in self.repairs]
+        return self._replace(repairs=repairs)
+
+    def look(self) -> None:
+        """Do the repairs; raise what a node has refused, in its name."""
+        for node, status, repair in self.repairs:
+            if status[0]:
+                status[0] = 0
+                _named(node, repair)
+        for node, check in self.checks:
+            _named(node, check)
+
+
+def _named(node: Node, function: Callable[[], None]) -> None:
+    try:
+        function()
+    except OpError as error:
+        raise located(node, error) from None
+
+
+class Compiled(NamedTuple):
+    """A loop or branches as machine code."""
+
+    part: Part
+    aftermath: Aftermath
+
+
+class Block(NamedTuple):
+    """A bound function as machine code."""
+
+    parts: Parts
+    aftermath: Aftermath
+
+
+def compiled_block(segments: Sequence[Segment]) -> Block | None:
+    """``segments`` as machine code; None if something is more than that."""
+    parts: list[Part] = []
+    found: list[Aftermath] = []
+    for segment in segments:
+        for node, instruction in zip(segment.nodes, segment.stretch, strict=True):
+            compiled = _compiled_instruction(node, *instruction)
+            if compiled is None:
+                return None
+            parts.append(compiled.part)
+            found.append(compiled.aftermath)
+        if segment.control is not None:
+            if segment.control.compiled is None:
+                return None
+            parts.append(segment.control.compiled.part)
+            found.append(segment.control.compiled.aftermath)
+        elif segment.key is not None:
+            return None
+    return Block(tuple(parts), Aftermath.of_all(found))
+
+
+def _compiled_instruction(
+    node: Node, function: Callable[..., Any], arguments: tuple[Any, ...]
+) -> Compiled | None:
+    is_whole = function not in (run_checked, run_or_repair)
+    call = compiled_form((function, arguments) if is_whole else arguments[:2])
+    if call is None:
+        return None
+    if function is run_checked:
+        return Compiled(call, Aftermath(checks=[(node, arguments[2])]))
+    if function is run_or_repair:
+        _, _, status, repair = arguments
+        return Compiled(Guarded(call, status), Aftermath([Repair(node, status, repair)]))
+    return Compiled(call, Aftermath())
+
+
+def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Compiled | None:
+    """The choice between ``blocks`` as machine code; None if something is more than that."""
+    if index.slot is not None:
+        return None
+    found: list[Block] = []
+    for segments in blocks:
+        block = compiled_block(segments)
+        if block is None:
+            return None
+        found.append(block)
+    part = Choose(index.value, tuple([block.parts for block in found]))
+    return Compiled(part, Aftermath.of_all([block.aftermath for block in found]))
+
+
+class Iterations(NamedTuple):
+    """All iterations of a loop: a segment that makes as many as go without a pause, the call in it, and
+    whether the loop has paused and goes on.
+    """
+
+    segment: Segment
+    call: Call
+    goes_on: Callable[[], int]
+
+
+def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
+    """The iterations of the loop ``node``, whose body is ``block``, while ``again``, a bool, is true."""
+    table = program_of((Repeat(None, again, block.parts),))
+    function = walker().call
+    words = table.words.data  # looked at in 40 ns, an array's element in 100
+    goes_on = partial(words.__getitem__, PAUSED_AT)
+    iterate = _iterating(function, table, words)
+    if any(block.aftermath):
+        iterate = _looking(iterate, block.aftermath)
+    first = max(1, int(FIRST_NS / table.nanoseconds))
+    segment = segment_of([(Pace(iterate, goes_on, first), ())], [node])
+    return Iterations(segment, (function, (table, 0, first)), goes_on)
+
+
+def _looking(iterate: Callable[[int], int], aftermath: Aftermath) -> Callable[[int], int]:
+    """``iterate``, then its ``aftermath``. A body has no effect but on the loop's variables, so it does not
+    matter that it went on behind what a node has refused.
+    """
+
+    def iterate_and_look(count: int) -> int:
+        made = iterate(count)
+        aftermath.look()
+        return made
+
+    return iterate_and_look
+
+
+def _iterating(function: LoopCall, table: Table, words: memoryview) -> Callable[[int], int]:
+    """``function`` on ``table``, for so many iterations; it returns how many were made, 1 where the first of
+    them was not finished.
+    """
+
+    def iterate(count: int) -> int:
+        function(table, 0, count)
+        return max(1, count - words[LEFT])
+
+    return iterate

@@ -1,0 +1,217 @@
+"""Lists of a loop that is machine code, whose elements it reads, or writes, by number: rows of one array.
+
+What was unstacked a loop reads, what is stacked in the end it sets, and a gradient adds to what was read: so
+do loops over time steps with `TensorArray`s. The list is opened in front of the loop, and closed behind it;
+an element that is not there, or is set twice where that is forbidden, is refused when the iterations of a
+call are over.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.llvm.call_sequence import Call, Table, call_of, in_sequence
+from flowrt.device.llvm.llvm_rows import NUMBER, REFUSED, WRITTEN, gather, scatter
+from flowrt.device.loops.loop_program import LoopBuilder
+from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
+from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW, run_checked
+from flowrt.executor.lists.list_rows import Array, RowList, is_elsewhere, rows_of
+from flowrt.executor.lists.open_lists import OpenList, changed_by
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction_builder import Strand
+from flowrt.graph.node import Node, Subgraph, static_shape
+from flowrt.graph.op_facets import ListUse
+from flowrt.graph.ops.lists.tensor_lists import check_unset, writes_once
+from flowrt.graph.passes.fusion.group import Level
+from flowrt.graph.resources.tensor_list import ListSpec, TensorList
+
+
+def indexed_lists(loop: Node, slots: Mapping[int, int]) -> dict[str, OpenList]:
+    """By the name of the operation in the body of ``loop`` that reads or sets an element, its list. ``slots``
+    are the registers of the loop's variables and of what it reads besides, by their position.
+    """
+    body: Subgraph = loop.attrs["body"]
+    carried, readers = len(loop.attrs["T"]), body.consumers()
+    found: dict[str, OpenList] = {}
+    for position, slot in slots.items():
+        parameter = body.feeds[position]
+        if body.nodes[parameter].outputs[0].dtype is not dtypes.variant:
+            continue
+        if position < carried:
+            node = changed_by(body, position, readers)
+            if node is not None and _is_written(body, node):
+                found[node.name] = OpenList(node, slot)
+            continue
+        for reader in [body.nodes[name] for name in readers[parameter]]:
+            if reader.op.uses_list(ListUse.READ):
+                found[reader.name] = OpenList(reader, slot)
+    return found
+
+
+def _is_written(body: Subgraph, node: Node) -> bool:
+    """Whether ``node`` writes one element of a list whose length stays."""
+    if node.op.uses_list(ListUse.ADDED):
+        return body.spec(node.inputs[1]).shape == ()
+    return node.op.uses_list(ListUse.SET) and not node.attrs["resize_if_index_out_of_bounds"]
+
+
+NO_LIST = TensorList(ListSpec(dtypes.float32, None))
+"""What is held between two steps."""
+
+
+class IndexedRows(RowList):
+    """A list whose elements have rows for all iterations that there may be."""
+
+    _value: TensorList
+    """The list, before the loop."""
+    _words: Array
+    """The table of the copy from or to a row."""
+
+    def _copy(self, make: Callable[[str], str], index: Array, row: Array, *more: int) -> Call:
+        """The copy of a row; `open` sets where the rows are, and how many."""
+        words = [0, index.ctypes.data, row.ctypes.data, 0, row.nbytes, 0, 0, *more]
+        table = Table.of(words, NS_PER_ROW + NS_PER_BYTE * row.nbytes, index, row)
+        self._words = table.words
+        return call_of(compiled(make(index.dtype.name)), table, 0, 1)
+
+    def _emit(self, strand: Strand, operands: Sequence[Operand], *calls: Call) -> None:
+        """Emit ``calls``, behind which is looked at what was refused."""
+        text = f"{operands[0].text}[{operands[1].text}]"
+        strand.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
+
+    def _check(self) -> None:
+        if self._words[REFUSED]:
+            self._words[REFUSED] = 0
+            self._refuse(int(self._words[NUMBER]))
+
+    @abstractmethod
+    def _refuse(self, number: int) -> None:
+        """Raise `InvalidArgumentError` for this element."""
+
+
+@final
+class ReadRows(IndexedRows):
+    """A list whose elements are read."""
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        node, spec = self._opened.node, self._opened.node.outputs[0]
+        handle, index = [tensors[ref] for ref in node.inputs[:2]]
+        self._like = np.empty(static_shape(spec), spec.dtype.np)
+        tensors.place(node, 0, Operand(self._like, None, f"{handle.text}[{index.text}]"))
+        if index.slot is not None:
+            strand.emit(node, is_elsewhere)
+            return
+        self._emit(strand, [handle, index], self._copy(gather, index.value, self._like))
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        slot = self._opened.slot
+
+        def open() -> None:
+            self._value = registers[slot]
+            rows = self._rows = rows_of(self._value, self._like)
+            self._words[0], self._words[3] = rows.ctypes.data, len(rows)
+
+        return open
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        def close() -> None:
+            self._rows, self._value = self._like[None], NO_LIST
+
+        return close
+
+    def _refuse(self, number: int) -> None:
+        self._value.get(number)
+
+
+class WrittenRows(IndexedRows):
+    """A list of which elements are written."""
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        node = self._opened.node
+        handle, index, item = operands = [tensors[ref] for ref in node.inputs]
+        tensors.place(node, 0, handle)
+        if index.slot is not None or item.slot is not None:
+            strand.emit(node, is_elsewhere)
+            return
+        self._like = item.value
+        self._emit(strand, operands, *self._writing(index.value))
+
+    @abstractmethod
+    def _writing(self, index: Array) -> Sequence[Call]:
+        """The calls that write the element at ``index``."""
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        slot = self._opened.slot
+
+        def open() -> None:
+            value = self._value = registers[slot]
+            self._rows = self._device.empty((value.length, *self._like.shape), self._like.dtype)
+            elements = value.kept()
+            self._flags = np.array([element is not None for element in elements], np.uint8)
+            self._fill(elements)
+            self._words[0], self._words[3] = self._rows.ctypes.data, value.length
+            self._words[NUMBER + 1] = self._flags.ctypes.data
+
+        return open
+
+    def _fill(self, elements: Sequence[Any]) -> None:
+        """Of ``elements``, set the rows that are read."""
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        slot = self._opened.slot
+
+        def close() -> None:
+            registers[slot] = self._changed()
+            self._rows, self._value = self._like[None], NO_LIST
+
+        return close
+
+    def _changed(self) -> TensorList:
+        is_written = self._flags == WRITTEN
+        if len(is_written) and is_written.all():
+            return TensorList.of_rows(self._value.spec, self._rows)
+        elements = self._value.kept()
+        for i in np.flatnonzero(is_written).tolist():
+            elements[i] = self._rows[i, ...]
+        return TensorList(self._value.spec, elements)
+
+    def _refuse(self, number: int) -> None:
+        self._value.get(number)
+        check_unset(self._changed(), number)
+
+
+@final
+class SetRows(WrittenRows):
+    """A list whose elements are set."""
+
+    def _writing(self, index: Array) -> Sequence[Call]:
+        is_once = int(writes_once(self._opened.node))
+        return [self._copy(scatter, index, self._like, 0, is_once)]
+
+
+@final
+class AddedRows(WrittenRows):
+    """A list to whose elements is added: what is not set counts as zeros."""
+
+    def _writing(self, index: Array) -> Sequence[Call]:
+        total = np.empty_like(self._like, order="C")
+        read = self._copy(gather, index, total)
+        self._read_words = self._words
+        builder = LoopBuilder()
+        one, other = [builder.load(builder.operand(self._like.dtype.name)) for _ in range(2)]
+        builder.put(one + other, builder.operand(self._like.dtype.name))
+        arrays = (total, self._like, total)
+        strides = [strides_in(array, Level.ELEMENT, total.shape) for array in arrays]
+        add = call_on(layout_of(builder.build(), total.shape, strides), arrays)
+        return [read, add, self._copy(scatter, index, total, 0, 0)]
+
+    def _fill(self, elements: Sequence[Any]) -> None:
+        for i, element in enumerate(elements):
+            self._rows[i] = 0 if element is None else element
+        self._read_words[0], self._read_words[3] = self._rows.ctypes.data, len(self._rows)

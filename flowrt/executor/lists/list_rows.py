@@ -1,0 +1,293 @@
+"""Lists of a loop that is machine code: their elements are rows of memory, along which the loop goes.
+
+A list that a loop only pushes onto, or only takes from, changes in place (`open_lists`). A loop that pushes
+writes into new rows, one behind the other; one that takes elements reads them backwards. No row is an array
+of its own unless somebody asks for one. Where there is no room for another row, machine code pauses, and goes
+on when there is more. What is in lists that are in lists is in `flowrt.executor.lists.nested_rows`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.device import Device
+from flowrt.device.llvm.call_sequence import Call
+from flowrt.device.llvm.row_stacks import END, STATUS, TOP, pushing, taking
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.kernels.copy_kernels import copy_call
+from flowrt.executor.kernels.small_calls import run_or_repair
+from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction_builder import Strand
+from flowrt.graph.node import static_shape
+from flowrt.graph.ops.lists.tensor_lists import check_dtype
+from flowrt.graph.resources.tensor_list import ListSpec, TensorList
+from flowrt.graph.shapes import format_shape
+
+Array = np.ndarray[Any, Any]
+
+FIRST_ROWS = 64
+"""Rows that a list has at first; where they are not enough there are twice as many more, and the next time as
+many as were needed.
+"""
+
+MAX_PIECE = 1 << 24
+"""Bytes of rows that are one array. What comes in several pieces is copied to one if it is no more: 2 ms."""
+
+
+def is_elsewhere() -> None:
+    """In the place of a copy from a register, which is no machine code: the body is bound anew without it."""
+
+
+class RowList(ABC):
+    """An open list whose elements, all of one static shape, are rows while the loop runs."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        self._opened, self._device = opened, device
+        self._like: Array = np.empty(0)
+        """A row's like."""
+
+    @property
+    def spec(self) -> ListSpec:
+        return self._opened.spec
+
+    @property
+    def slot(self) -> int:
+        """The register of the list."""
+        return self._opened.slot
+
+    @abstractmethod
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        """Emit the copy from or to a row, as the loop's body has it."""
+
+    @abstractmethod
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        """Before the loop: take the list that is in the register."""
+
+    @abstractmethod
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        """Behind it: put it there."""
+
+
+class StackedRows(RowList):
+    """A list that changes at its end."""
+
+    _call: Call
+    """Pushes a row, or takes one."""
+    _words: Array
+    """Its table's."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self.length: Array = np.zeros((), np.int64)
+        """Elements of the list, as machine code counts them."""
+
+    def _emit(
+        self, strand: Strand, call: Call, repair: Callable[[], None], operands: Sequence[Operand], text: str
+    ) -> None:
+        """Emit ``call``, with ``repair()`` for what it cannot do."""
+        function, (table, *_) = self._call = call
+        self._words = table.words
+        status = table.words[STATUS : STATUS + 1].data
+        strand.emit_line(
+            self._opened.node, run_or_repair, (function, call[1], status, repair), operands, text
+        )
+
+    def _repeat(self) -> None:
+        """What the call was to do."""
+        function, arguments = self._call
+        function(*arguments)
+
+
+class PushedRows(StackedRows):
+    """A list that is pushed onto."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self._size = 1
+        """Rows of the next piece."""
+        self._pieces: list[Array] = []
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        operands = [tensors[ref] for ref in self._opened.node.inputs[:2]]
+        tensors.place(self._opened.node, 0, operands[0])
+        if operands[1].slot is not None:
+            strand.emit(self._opened.node, is_elsewhere)
+        else:
+            self._bind_push(strand, operands, operands[1].value)
+
+    def _bind_push(self, strand: Strand, operands: Sequence[Operand], value: Array) -> None:
+        self._like = np.empty_like(value, order="C")
+        self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
+        if not value.flags.c_contiguous:
+            strand.emit(self._opened.node, *copy_call(self._like, value))
+            value = self._like
+        self._emit(strand, pushing(value, self.length), self._grow_and_push, operands, operands[0].text)
+
+    def begin(self) -> None:
+        """Have no elements."""
+        self._pieces = []
+        self._grow()
+        self.length[...] = 0
+
+    def _grow(self) -> None:
+        """Have room for more rows."""
+        rows = self._device.empty((self._size, *self._like.shape), self._like.dtype)
+        self._pieces.append(rows)
+        self._words[TOP] = rows.ctypes.data
+        self._words[END] = rows.ctypes.data + rows.nbytes
+        self._size = max(1, min(2 * self._size, self._most))
+
+    def _grow_and_push(self) -> None:
+        self._grow()
+        self._repeat()
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        return self.begin
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        slot, spec = self._opened.slot, self.spec
+
+        def close() -> None:
+            pieces = self._filled()
+            before: TensorList = registers[slot]
+            if pieces and not before.length and sum(rows.nbytes for rows in pieces) <= MAX_PIECE:
+                registers[slot] = TensorList.of_rows(spec, self._joined(pieces))
+            elif pieces:
+                elements = [rows[i, ...] for rows in pieces for i in range(len(rows))]
+                registers[slot] = TensorList(spec, [*before.kept(), *elements])
+
+        return close
+
+    def finished(self) -> Any:
+        """All rows, in the place of an array of them. The next list may have as many."""
+        return self._joined(self._filled())
+
+    def _filled(self) -> list[Array]:
+        """The pieces, without free rows. The next list may have as many."""
+        *pieces, last = self._pieces
+        free = (int(self._words[END]) - int(self._words[TOP])) // self._like.nbytes
+        if free < len(last):
+            pieces.append(last[: len(last) - free])
+        self._pieces = []
+        self._size = max(1, min(sum(map(len, pieces)), self._most))
+        return pieces
+
+    def _joined(self, pieces: list[Array]) -> Array:
+        """All rows, in one array."""
+        if len(pieces) == 1:
+            return pieces[0]
+        rows = self._device.empty((sum(map(len, pieces)), *self._like.shape), self._like.dtype)
+        return np.concatenate(pieces, out=rows) if pieces else rows
+
+    @property
+    def _most(self) -> int:
+        """Rows of a piece."""
+        return MAX_PIECE // self._like.nbytes
+
+
+_NOTHING: Array = np.zeros((), np.int64)
+
+
+class TakenRows(StackedRows):
+    """A list from which the last element is taken again and again."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self._rows: Any = ()
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        node, spec = self._opened.node, self._opened.node.outputs[1]
+        element = np.empty(static_shape(spec), spec.dtype.np)
+        text = f"{tensors[node.inputs[0]].text}[-1]"
+        tensors.place(node, 1, Operand(element, None, text))
+        self._bind_take(strand, tensors, taking(element, self.length, _NOTHING), element)
+
+    def _bind_take(self, strand: Strand, tensors: BoundTensors, call: Call, element: Array) -> None:
+        handle = tensors[self._opened.node.inputs[0]]
+        self._like = element
+        tensors.place(self._opened.node, 0, handle)
+        self._emit(strand, call, self._refuse, [handle], f"{handle.text}[-1]")
+
+    def _refuse(self) -> None:
+        raise InvalidArgumentError(NO_ELEMENTS)
+
+    def begin(self, rows: Any) -> None:
+        """Take from ``rows``. The list on their top has no elements yet."""
+        self._rows = rows
+        self._words[TOP] = rows.ctypes.data + rows.nbytes
+        self.length[...] = 0
+
+    def open(self, registers: list[Any]) -> Callable[[], None]:
+        slot = self._opened.slot
+
+        def open() -> None:
+            self.begin(self.rows_of([registers[slot]]))
+            self.length[...] = registers[slot].length
+
+        return open
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        slot, spec = self._opened.slot, self.spec
+
+        def close() -> None:
+            left = int(self.length)
+            registers[slot] = TensorList.of_rows(spec, self._rows[:left]) if left else TensorList(spec)
+            self.end()
+
+        return close
+
+    def end(self) -> None:
+        """Let go of the rows."""
+        self._rows = ()
+
+    def rows_of(self, values: Sequence[TensorList]) -> Any:
+        """The elements of ``values``, one behind the other, as rows. Raises `InvalidArgumentError` or
+        `DTypeError` if one is none.
+        """
+        found = [rows_of(value, self._like) for value in values]
+        if len(found) == 1:
+            return found[0]
+        # By itself, `concatenate` lays arrays of one row each out as it likes: not always row by row.
+        rows = np.empty((sum(map(len, found)), *self._like.shape), self._like.dtype)
+        return np.concatenate(found, out=rows) if found else rows
+
+    def suits(self, rows: Any) -> bool:
+        """Whether elements can be taken from ``rows`` as they are."""
+        like = self._like
+        return (
+            isinstance(rows, np.ndarray)
+            and (rows.dtype, rows.shape[1:]) == (like.dtype, like.shape)
+            and rows.flags.c_contiguous
+        )
+
+    def skip(self) -> None:
+        """Leave out what is left of the list on the top."""
+        self._words[TOP] -= int(self.length) * self._like.nbytes
+        self.length[...] = 0
+
+
+def rows_of(value: TensorList, like: Array) -> Array:
+    """The elements of ``value``, each ``like`` this one, as rows. Raises `InvalidArgumentError` where one is
+    not, `DTypeError`.
+    """
+    check_dtype(value, dtypes.as_dtype(like.dtype))
+    rows = value.rows
+    if rows is None:
+        zeros = np.zeros_like(like)  # what is not set counts as
+        elements = [zeros if e is None else e for e in value.elements()]
+        wrong = next((e for e in elements if e.shape != zeros.shape), None)
+        if wrong is not None:
+            rows = wrong[None]
+        else:
+            rows = np.stack(elements) if elements else zeros[None][:0]
+    if rows.shape[1:] != like.shape:
+        expected, got = format_shape(like.shape), format_shape(rows.shape[1:])
+        raise InvalidArgumentError(f"expected elements of shape {expected}; got {got}")
+    return np.ascontiguousarray(rows)

@@ -1,0 +1,195 @@
+"""Lists of lists of a nest that is machine code: the rows of all of them lie one behind the other.
+
+What an inner loop keeps for its gradient is a list, and the loop around it keeps a list of those. The
+gradient takes the lists, and what is in them, in the reverse order: all of it is stacks. The rows of a list
+that is pushed stay where the inner loop has put them, and only their number is pushed, onto a stack of
+numbers. To take a list is to take its number: so many of the rows on the top are its elements. In each depth
+of a nest there is a stack of numbers more.
+
+    forward     an inner loop pushes rows and counts them; behind it the count is pushed     `PushedLists`
+    backward    a count is taken; then an inner loop takes as many rows                      `TakenLists`
+
+Which lists are of that kind is found before (`flowrt.executor.lists.nested_lists`). Around the nest they are
+values
+as others, with a `FlatLists` inside: who asks for an element gets a list of some of the rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import cached_property
+from typing import Any, ClassVar, NamedTuple, final
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.device.device import Device
+from flowrt.device.llvm.row_stacks import taking
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.buffers.bound_tensors import BoundTensors
+from flowrt.executor.lists.list_rows import Array, PushedRows, StackedRows, TakenRows, is_elsewhere
+from flowrt.executor.lists.open_lists import OpenList
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.instruction_builder import Strand
+from flowrt.graph.node import Node
+from flowrt.graph.ops.lists.tensor_lists import check_dtype
+from flowrt.graph.resources.tensor_list import ListSpec, TensorList
+
+
+@final
+class FlatLists:
+    """Lists of arrays, or of lists, in the place of an array of them (`TensorList.of_rows`): ``rows`` has the
+    elements of all, one behind the other, and ``lengths`` how many each has. ``spec`` is that of each.
+    """
+
+    dtype: ClassVar[Any] = TensorList.dtype
+
+    def __init__(self, spec: ListSpec, rows: Any, lengths: Array) -> None:
+        self.spec, self.rows, self.lengths = spec, rows, lengths
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """As that of an array of rows; the rest is the shape of the elements' elements."""
+        return (len(self.lengths), *self.rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self.lengths)
+
+    def __iter__(self) -> Iterator[TensorList]:
+        return (self[i, ...] for i in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        """Some lists for a slice, one for ``i, ...``."""
+        if isinstance(index, slice):
+            begin, end, _ = index.indices(len(self))
+            return FlatLists(self.spec, self.rows[self._ends[begin] : self._ends[end]], self.lengths[index])
+        number, _ = index
+        return TensorList.of_rows(self.spec, self.rows[self._ends[number] : self._ends[number + 1]])
+
+    @cached_property
+    def _ends(self) -> list[int]:
+        """Where each list ends among the rows, behind the 0 at which the first begins."""
+        return [0, *np.cumsum(self.lengths).tolist()]
+
+
+class NoElements(NamedTuple):
+    """The empty list ``node``, as which lists in a loop's body begin."""
+
+    node: Node
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        tensors.place(self.node, 0, Operand(self, None, "[]"))
+
+    def hand_to(self, inner: StackedRows) -> None:
+        """Nothing: ``inner`` counts its elements itself."""
+
+
+@final
+class PushedLists(PushedRows):
+    """A list onto which lists are pushed: its rows are their lengths."""
+
+    _inner: PushedRows
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        node = self._opened.node
+        handle, pushed = operands = [tensors[ref] for ref in node.inputs[:2]]
+        tensors.place(node, 0, handle)
+        if not isinstance(pushed.value, PushedRows):
+            strand.emit(node, is_elsewhere)
+            return
+        self._inner = pushed.value
+        self._bind_push(strand, operands, self._inner.length)
+
+    def begin(self) -> None:
+        super().begin()
+        self._inner.begin()
+
+    def close(self, registers: list[Any]) -> Callable[[], None]:
+        slot, spec = self._opened.slot, self._opened.spec
+
+        def close() -> None:
+            lists, before = self.finished(), registers[slot]
+            if len(lists) and not before.length:
+                registers[slot] = TensorList.of_rows(spec, lists)
+            elif len(lists):
+                registers[slot] = TensorList(spec, [*before.kept(), *lists])
+
+        return close
+
+    def finished(self) -> FlatLists:
+        lengths = super().finished()
+        return FlatLists(self._inner.spec, self._inner.finished(), lengths)
+
+
+@final
+class TakenLists(TakenRows):
+    """A list from which lists are taken: its rows are their lengths."""
+
+    def __init__(self, opened: OpenList, device: Device) -> None:
+        super().__init__(opened, device)
+        self._taken: Array = np.zeros((), np.int64)
+        """How many elements are left of the list that was taken last."""
+        self._inner: TakenRows | None = None
+
+    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+        text = f"{tensors[self._opened.node.inputs[0]].text}[-1]"
+        tensors.place(self._opened.node, 1, Operand(self, None, text))
+        self._bind_take(strand, tensors, taking(self._taken, self.length, self._taken), self._taken)
+
+    def hand_to(self, inner: StackedRows) -> None:
+        """Have ``inner``, which is not bound yet, be the list that was taken."""
+        assert isinstance(inner, TakenRows)
+        self._inner, inner.length = inner, self._taken
+
+    @property
+    def _elements(self) -> TakenRows:
+        assert self._inner is not None
+        return self._inner
+
+    def _refuse(self) -> None:
+        """Elements that are left of the list before lie above those of the next."""
+        if not self.length:
+            super()._refuse()
+        self._elements.skip()
+        self._repeat()
+
+    def begin(self, rows: FlatLists) -> None:
+        super().begin(rows.lengths)
+        self._elements.begin(rows.rows)
+        self._rows = rows
+
+    def end(self) -> None:
+        super().end()
+        self._elements.end()
+
+    def rows_of(self, values: Sequence[TensorList]) -> FlatLists:
+        if len(values) == 1 and self.suits(values[0].rows):
+            return values[0].rows  # type: ignore[no-any-return]  # what suits is that
+        lists = [element for value in values for element in elements_of(value)]
+        lengths = np.array([one.length for one in lists], np.int64)
+        return FlatLists(self._elements.spec, self._elements.rows_of(lists), lengths)
+
+    def suits(self, rows: Any) -> bool:
+        return isinstance(rows, FlatLists) and self._elements.suits(rows.rows)
+
+    def skip(self) -> None:
+        self._elements.skip()
+        while self.length:
+            self._repeat()
+            self._elements.skip()
+
+
+def elements_of(value: TensorList) -> list[TensorList]:
+    """The lists in ``value``. Raises `InvalidArgumentError` if one is not set, `DTypeError` unless they are
+    lists.
+    """
+    check_dtype(value, dtypes.variant)
+    lists = value.elements()
+    if None in lists:
+        raise InvalidArgumentError(f"element {lists.index(None)}: expected it to be written")
+    return lists
+
+
+def is_inner_list(value: Any) -> bool:
+    """Whether ``value``, of an operand, is a list that is part of another."""
+    return isinstance(value, NoElements | TakenLists)

@@ -1,0 +1,91 @@
+"""Operands of compiled calls that lie somewhere else in each step, as a large feed does.
+
+A call's table has the addresses of its arrays. Where one is not there yet, the call is bound to a stand-in
+of the same shape, memory that no call touches; and when the array is there, every address in the tables that
+points into the stand-in is set to the same place in the array. A linker does so with a program that it loads.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, NamedTuple, final
+
+import numpy as np
+
+from flowrt.device.llvm.call_sequence import Call, Table
+from flowrt.device.loops.loop_program import DTYPES
+from flowrt.executor.program.arguments import Operand
+from flowrt.graph.node import TensorSpec, static_shape
+from flowrt.graph.shapes import is_static
+
+Array = np.ndarray[Any, Any]
+
+
+class _Place(NamedTuple):
+    """A word of a table, which is so many bytes behind an array's first."""
+
+    words: Array
+    position: int
+    offset: int
+
+
+@final
+class Relocation:
+    """Those of ``operands``, of the shapes in ``specs``, that are in registers, as operands in memory."""
+
+    def __init__(self, operands: Sequence[Operand], specs: Sequence[TensorSpec]) -> None:
+        self._stand_ins: dict[int, Array] = {}
+        """By the register."""
+        self.operands = [self._stand_in(o, spec) for o, spec in zip(operands, specs, strict=True)]
+
+    def _stand_in(self, operand: Operand, spec: TensorSpec) -> Operand:
+        slot, shape = operand.slot, spec.shape
+        if slot is None or not is_static(shape) or spec.dtype.name not in DTYPES or 0 in shape:
+            return operand
+        array = self._stand_ins.setdefault(slot, np.empty(static_shape(spec), spec.dtype.np))
+        return Operand(array, None, operand.text)
+
+    def bind(self, calls: Sequence[Call], registers: list[Any]) -> Callable[[], None] | None:
+        """What is to be called in front of ``calls``, when the values are in their registers; None if nothing
+        is.
+        """
+        tables = list(_tables(calls))
+        found = [(slot, _places(tables, array)) for slot, array in self._stand_ins.items()]
+        found = [(slot, places) for slot, places in found if places]
+        if not found:
+            return None
+
+        def relocate() -> None:
+            for slot, places in found:
+                array = registers[slot] = np.asarray(registers[slot], order="C")
+                address = array.ctypes.data
+                for words, position, offset in places:
+                    words[position] = address + offset
+
+        return relocate
+
+    def fill(self, registers: Sequence[Any]) -> None:
+        """Copy the values in registers to what stands for them: for who computes in Python what a call could
+        not, and has arrays where it has addresses.
+        """
+        for slot, array in self._stand_ins.items():
+            np.copyto(array, registers[slot])
+
+
+def _tables(calls: Iterable[Any]) -> Iterator[Table]:
+    """Those of ``calls``, and of the calls that they are made of."""
+    for _, (table, *_) in calls:
+        yield table
+        inner = [kept for kept in table.keeps if isinstance(kept, tuple)]
+        yield from _tables(inner)
+
+
+def _places(tables: Iterable[Table], array: Array) -> list[_Place]:
+    """The words that point into ``array``: no other number is as large as an address, or as that one."""
+    begin, end = array.ctypes.data, array.ctypes.data + array.nbytes
+    return [
+        _Place(table.words, position, word - begin)
+        for table in tables
+        for position, word in enumerate(table.words.tolist())
+        if begin <= word < end
+    ]

@@ -1,0 +1,118 @@
+"""Transposed factors of products in loops, laid out row by row in front of the loop.
+
+    body: y = MatMul(x, w, transpose_b)       ->       w/rows = ConcatV2([Transpose(w)])
+                                                       body: y = MatMul(x, w/rows)
+
+A compiled product takes its vectors from rows of the right factor (`flowrt.device.llvm.llvm_product`). A
+library
+copies the factor for each product; where it is the same in every iteration, once is enough.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.executor.kernels.iterated_program import is_small_loop
+from flowrt.executor.kernels.small_calls import MAX_ALONG, MAX_PRODUCT
+from flowrt.graph.construction.constant import const, feed_op
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.array.concat_and_split import concat_op
+from flowrt.graph.ops.base.shape_manipulation import transpose_op
+from flowrt.graph.ops.linalg.matmul import matmul_op
+from flowrt.graph.shapes import is_static
+
+
+def lay_out_factors(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` with the above done to loops over small tensors; the same object if there are none."""
+    if not any(node.op.name == "_Loop" for node in subgraph):
+        return subgraph
+    nodes = [after for node in subgraph for after in (_laid_out(node) if is_small_loop(node) else [node])]
+    if len(nodes) == len(subgraph) and all(a is b for a, b in zip(nodes, subgraph, strict=True)):
+        return subgraph
+    return subgraph.with_nodes(nodes)
+
+
+def _laid_out(loop: Node) -> list[Node]:
+    """``loop`` behind the nodes that make its factors."""
+    body: Subgraph = loop.attrs["body"]
+    arguments = dict(zip(body.feeds, loop.inputs[1:], strict=True))
+    carried = set(body.feeds[: len(loop.attrs["T"])])
+    products = [node for node in body if _is_by_transpose(body, node)]
+    factors = dict.fromkeys(node.inputs[1][0] for node in products)
+    made: list[Node] = []
+    rows: dict[str, Node] = {}
+    """In the body, by the name of what it is the transpose of."""
+    for factor in [body.nodes[name] for name in factors]:
+        if factor.op.name == "Const" and not factor.controls:
+            rows[factor.name] = _turned(factor)
+        elif factor.name in arguments and factor.name not in carried:
+            made += _rows(loop, arguments[factor.name], factor.outputs[0])
+            rows[factor.name] = _parameter(made[-1])
+    if not rows:
+        return [loop]
+    by_rows = {
+        node.name: _by_rows(node, rows[node.inputs[1][0]]) for node in products if node.inputs[1][0] in rows
+    }
+    parameters = [node for node in rows.values() if node.op.name == "_Feed"]
+    body = body.with_nodes([*rows.values(), *[by_rows.get(node.name, node) for node in body]])
+    attrs = {
+        **loop.attrs,
+        "body": body.replace(feeds=(*body.feeds, *[node.name for node in parameters])),
+        "C": (*loop.attrs["C"], *[node.outputs[0].dtype for node in parameters]),
+    }
+    inputs = (*loop.inputs, *[(node.name, 0) for node in parameters])
+    return [*made, loop.replace(inputs=inputs, attrs=attrs)]
+
+
+def _by_rows(product: Node, rows: Node) -> Node:
+    inputs = (product.inputs[0], (rows.name, 0))
+    return product.replace(inputs=inputs, attrs={**product.attrs, "transpose_b": False})
+
+
+def _is_by_transpose(body: Subgraph, node: Node) -> bool:
+    """Whether ``node`` is a product that would be a compiled call if its right factor were no transpose."""
+    if node.op is not matmul_op or not node.attrs["transpose_b"]:
+        return False
+    specs = [*map(body.spec, node.inputs), *node.outputs]
+    if specs[0].dtype not in (dtypes.float32, dtypes.float64) or not all(is_static(s.shape) for s in specs):
+        return False
+    multiplications = math.prod(static_shape(specs[0])) * static_shape(specs[2])[1]
+    return MAX_ALONG < multiplications <= MAX_PRODUCT
+
+
+def _rows(loop: Node, source: Ref, spec: TensorSpec) -> list[Node]:
+    """The nodes that lay out the transpose of ``source``, of which the last is that."""
+    name = f"{loop.name}/{source[0]}_{source[1]}/rows"
+    after = TensorSpec(spec.dtype, static_shape(spec)[::-1])
+    order = _const(loop, f"{name}/order", np.array([1, 0], np.int32))
+    axis = _const(loop, f"{name}/axis", np.array(0, np.int32))
+    attrs: dict[str, object] = {"T": spec.dtype, "Tperm": dtypes.int32}
+    turned = _node(loop, f"{name}/turned", transpose_op, (source, (order.name, 0)), attrs, after)
+    attrs = {"T": spec.dtype, "Tidx": dtypes.int32, "N": 1}  # to join one value is to copy it
+    rows = _node(loop, name, concat_op, ((turned.name, 0), (axis.name, 0)), attrs, after)
+    return [order, turned, axis, rows]
+
+
+def _turned(constant: Node) -> Node:
+    array = np.ascontiguousarray(constant.attrs["value"].T)
+    return _const(constant, f"{constant.name}/rows", array)
+
+
+def _const(like: Node, name: str, array: np.ndarray) -> Node:
+    spec = TensorSpec(dtypes.as_dtype(array.dtype), array.shape)
+    return _node(like, name, const, (), {"value": array, "dtype": spec.dtype}, spec)
+
+
+def _parameter(rows: Node) -> Node:
+    (spec,) = rows.outputs
+    return _node(rows, rows.name, feed_op, (), {"dtype": spec.dtype, "shape": spec.shape}, spec)
+
+
+def _node(
+    like: Node, name: str, op: OpDef, inputs: tuple[Ref, ...], attrs: dict[str, object], spec: TensorSpec
+) -> Node:
+    return Node(name, op, inputs, (), attrs, like.device, like.source, (spec,))

@@ -1,0 +1,444 @@
+"""A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
+
+`flowrt.executor.lower.compile_step` goes from the graph to a placed subgraph. A `Plan` cuts that into
+partitions
+and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
+pool, drives its programs and gives it back. Steps that run at once use an instance each. An instance that
+failed is thrown away, with whatever its rendezvous still held; one that is idle goes when a device of the
+plan runs out of memory.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, final
+from weakref import ref
+
+from flowrt.device.device import Device
+from flowrt.errors import OpError, ResourceExhaustedError
+from flowrt.executor.analysis.cost import total_cost, waits_outside
+from flowrt.executor.bind.bind import Binder, Ends, Partition, compile_partition
+from flowrt.executor.bind.extend_program import Bound, bound_from
+from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
+from flowrt.executor.kernels.iterated_program import is_scalar_loop
+from flowrt.executor.lower.schedule import schedule_parts
+from flowrt.executor.observe.compile_times import CompileTimes
+from flowrt.executor.observe.recent_steps import recent_steps
+from flowrt.executor.observe.step_stats import StepRecorder
+from flowrt.executor.plan.instance import Instance, StepRendezvous, put_directly
+from flowrt.executor.program.continuation import Ended, Relay
+from flowrt.executor.program.group_steps import end_groups, ranks_in
+from flowrt.executor.program.instruction_builder import MAX_STRETCH_COST
+from flowrt.executor.program.interleave import laid_end_to_end
+from flowrt.executor.program.program import Program, cause
+from flowrt.executor.program.runner import StepControl
+from flowrt.graph.construction.graph_growth import Growth
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
+from flowrt.graph.op_def import Effect
+from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
+
+THREADED_COST = 4e6
+"""Floating-point operations or elements a device must have for a thread of its own: a hand-over between
+threads costs about 50 us, in which a core does this much arithmetic on small arrays."""
+
+
+@final
+class Plan:
+    """The compiled partitions of a placed subgraph, by device. ``seed`` makes the runs interleave
+    instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`, ``fuses``
+    has groups of operations computed by compiled loops. ``is_shared``: it is one task's part of a step, so
+    every run is given the step's rendezvous. ``earlier``: a plan of what ``placed`` has grown from, and how;
+    where it can be, this one's first instance grows from one of its.
+    """
+
+    def __init__(
+        self,
+        placed: Subgraph,
+        devices: Mapping[str, Device],
+        resource: Callable[[Device, Node], Any],
+        inline: bool,
+        seed: int | None,
+        controlled: bool,
+        fuses: bool,
+        times: CompileTimes | None = None,
+        is_shared: bool = False,
+        earlier: tuple[Plan, Growth] | None = None,
+    ) -> None:
+        times = times or CompileTimes()
+        self.placed = placed
+        self._devices, self._resource, self._fuses = devices, resource, fuses
+        self._seed, self._is_shared = seed, is_shared
+        self._recent = recent_steps()
+        self._is_free = seed is None and not controlled and not is_shared and self._recent is None
+        """Whether nobody looks at a step between its instructions."""
+        self.runs_to_compile = 0
+        """How many runs from now its loops are compiled; 0: they are not, or will be soon."""
+        self.with_loops: Callable[[], Plan] | None = None
+        """Makes the plan with compiled loops."""
+        self._fed = [placed.nodes[name] for name in placed.feeds]
+        self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
+        self._idle: list[Instance] = []
+        self._closed = False
+        self._kin: list[ref[Plan]] = []
+        """The plans whose instances may lie on the same memory as this one's."""
+        first = None if earlier is None else self._grow(*earlier, times)
+        if first is None:
+            first = self._compile(inline, times)
+        programs = first.programs
+        self.is_straight = first.is_straight and self._is_free
+        """Whether a step is one stretch of one thread, or nothing at all: nothing in it waits, so nothing can
+        end it early.
+        """
+        self.is_direct = self.is_straight and first.direct_puts is not None
+        """Whether `run_direct` can run it."""
+        self.is_single = len(programs) == 1 and not programs[0].device.is_remote
+        """Whether it is one program on the host, which `relay` can run."""
+        self._idle.append(first)
+        for program in programs:
+            program.device.pool.add_cache(self)
+        times.log(len({program.device.name for program in programs}))
+
+    # --- compiling
+
+    def _compile(self, inline: bool, times: CompileTimes) -> Instance:
+        """The first instance, from nothing."""
+        placed = self.placed
+        self.partitions = self._cut(times)
+        self._ranks = ranks_in(placed)
+        """Of groups that other sessions have ranks of."""
+        self.has_loops = any(_has_loops(part) for part in self.partitions.values())
+        """Whether compiled loops are a part of it."""
+        self._inline = self._seed is not None or not _needs_threads(self.partitions.values(), inline)
+        subgraphs = [part.subgraph for part in self.partitions.values()]
+        self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_STRETCH_COST
+        """Whether several devices together have no more to do than one may between two pauses."""
+        self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
+        self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
+        self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
+        try:
+            with self._on_devices(), times.phase("bind"):
+                return self._bind()
+        except ResourceExhaustedError as error:
+            raise _without_frames(error) from error.__cause__
+
+    @functools.cached_property
+    def partitions(self) -> dict[str, Partition]:
+        """By device. Those of a plan that grew are made when somebody asks for them."""
+        return self._cut(CompileTimes())
+
+    def _cut(self, times: CompileTimes) -> dict[str, Partition]:
+        streams = {name: device.num_streams for name, device in self._devices.items()}
+        fusing = [n for n, d in self._devices.items() if self._fuses and d.executor.compiles_loops()]
+        scheduled = schedule_parts(self.placed, streams, fusing, times)
+        with times.phase("lay out"):
+            return {
+                name: compile_partition(
+                    part, schedule, self._devices[name], self._resource_on(self._devices[name]), self._fuses
+                )
+                for name, (part, schedule) in scheduled.items()
+            }
+
+    def _resource_on(self, device: Device) -> Callable[[Node], Any]:
+        return functools.partial(self._resource, device)
+
+    def _grow(self, earlier: Plan, growth: Growth, times: CompileTimes) -> Instance | None:
+        """The first instance, grown from one of ``earlier``; None if that cannot be."""
+        instance = earlier._take_idle()
+        if instance is None:
+            return None
+        self.has_loops, self._remote_devices = earlier.has_loops, []
+        self._inline, self._is_short = earlier._inline, earlier._is_short
+        self._ranks = ranks_in(self.placed) if earlier._ranks else frozenset()
+        self._feed_order = list(range(len(self.placed.feeds)))
+        self._fetch_order = list(range(len(self.placed.fetches)))
+        try:
+            with times.phase("grow"):
+                grown = instance.grow(self.placed, growth, self._feed_order, self._fetch_order)
+        except OpError:  # who compiles the whole meets it too, or finds another way
+            grown = None
+        if grown is None:
+            earlier._give_back(instance)
+            return None
+        grown.take_turns(instance, earlier)
+        self._join(earlier)
+        return grown
+
+    def run(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl | None,
+        recorder: StepRecorder | None = None,
+        rendezvous: LocalRendezvous | None = None,
+    ) -> list[Any]:
+        """One step: the fetches' values, in order. ``control`` None: the step cannot be ended from outside.
+        ``rendezvous``: the step's, of a plan that is shared.
+
+        Raises what ends the step. The memory that it took is free then, even while the error of a step that
+        ran out of memory is handled.
+        """
+        try:
+            if not self._remote_devices:
+                return self._run(feeds, control, recorder, rendezvous)
+            with self._on_devices():
+                return self._run(feeds, control, recorder, rendezvous)
+        except ResourceExhaustedError as error:
+            raise _without_frames(error) from error.__cause__
+
+    @contextlib.contextmanager
+    def _on_devices(self) -> Iterator[None]:
+        """A step on those that work by themselves."""
+        with contextlib.ExitStack() as stack:
+            for device in self._remote_devices:
+                stack.enter_context(device.step())
+            try:
+                yield
+            except BaseException:
+                for device in self._remote_devices:
+                    device.replace_failed_streams()
+                raise
+
+    def run_straight(self, feeds: Sequence[Any]) -> list[Any]:
+        """`run` of a plan that is straight: without what only other plans need."""
+        values = self._run_straight(self._put, feeds)
+        assert values is not None
+        return values
+
+    def run_direct(self, values: Iterable[Any]) -> list[Any] | None:
+        """`run_straight` of values as they were given, of a plan with all feeds in buffers. None, and nothing
+        has run, if one of them needs a conversion.
+        """
+        return self._run_straight(put_directly, values)
+
+    def _run_straight(self, put: Callable[[Instance, Any], bool], values: Iterable[Any]) -> list[Any] | None:
+        instance: Instance | None = None
+        try:
+            try:
+                instance = self._idle.pop()
+            except IndexError:
+                instance = self._new_instance()
+            if not put(instance, values):
+                self._idle.append(instance)
+                return None
+            instance.run_straight()
+            return self.finish(instance)
+        except ResourceExhaustedError as error:
+            instance = None  # the error keeps this frame
+            raise _without_frames(error) from error.__cause__
+
+    def _run(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl | None,
+        recorder: StepRecorder | None,
+        rendezvous: LocalRendezvous | None,
+    ) -> list[Any]:
+        instance = self.begin(feeds, rendezvous)
+        control = control or StepControl()
+        try:
+            instance.run(control, self._recorder(recorder), self._seed)
+        except BaseException as error:
+            end_groups(self._ranks, error, control)
+            raise
+        return self.finish(instance)
+
+    def relay(
+        self,
+        feeds: Sequence[Any],
+        control: StepControl,
+        rendezvous: LocalRendezvous,
+        ended: Ended,
+    ) -> None:
+        """`run` without a thread that waits, of a plan of one program, on the host: ``ended`` is told what
+        `run` returns or raises. Raises what it raises before the program begins, and tells nothing then.
+        """
+
+        def tell(values: Sequence[Any], error: BaseException | None) -> None:
+            ended(values, _without_frames(error) if isinstance(error, ResourceExhaustedError) else error)
+
+        instance = self.begin(feeds, rendezvous)
+        running = instance.running(self._recorder(None))[0]
+        Relay(running, control, rendezvous, functools.partial(self.finish, instance), tell).start()
+
+    def _recorder(self, given: StepRecorder | None) -> StepRecorder | None:
+        """Of a step that is traced, or kept."""
+        return self._recent.begin() if given is None and self._recent is not None else given
+
+    def begin(self, feeds: Sequence[Any], rendezvous: LocalRendezvous | None = None) -> Instance:
+        """One step's programs with its values in them, for who drives them. He gives them to `finish` when
+        all have ended well, and to nobody when one has failed.
+        """
+        instance = self._take_instance()
+        self._put(instance, feeds)
+        instance.meet(rendezvous)
+        return instance
+
+    def _put(self, instance: Instance, feeds: Sequence[Any]) -> bool:
+        puts = instance.puts
+        try:
+            for put, value in zip(puts, feeds):  # noqa: B905 (to say strict takes as long as to put a scalar)
+                put(value)
+        except (MemoryError, ResourceExhaustedError) as error:
+            raise located(self._fed[puts.index(put)], error) from cause(error)
+        return True
+
+    def finish(self, instance: Instance) -> list[Any]:
+        """The fetches of a step that has ended well, after which others may use its instance."""
+        values: list[Any] = []
+        try:
+            for take in instance.fetches:
+                values.append(take())  # noqa: PERF401 (their number says which one failed)
+        except (MemoryError, ResourceExhaustedError) as error:
+            raise located(self._fetched[len(values)], error) from cause(error)
+        instance.reset()
+        self._idle.append(instance)
+        if self._closed:
+            self.close()
+        return values
+
+    def _join(self, earlier: Plan) -> None:
+        """Be one of the plans that take turns with ``earlier``."""
+        if not earlier._kin:
+            earlier._kin.append(ref(earlier))
+        self._kin = earlier._kin
+        self._kin[:] = [*[kin for kin in self._kin if kin() is not None], ref(self)]
+
+    def _give_back(self, instance: Instance) -> None:
+        self._idle.append(instance)
+        if self._closed:
+            self.close()
+
+    def _take_instance(self) -> Instance:
+        """An idle one, or a new one: one that is bound to streams that have failed is of no use."""
+        try:
+            while (instance := self._idle.pop()).is_stale:
+                pass
+        except IndexError:
+            return self._new_instance()
+        return instance
+
+    def _take_idle(self) -> Instance | None:
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return self._take_from_kin()
+
+    def _new_instance(self) -> Instance:
+        return self._take_from_kin() or self._bind()
+
+    def _take_from_kin(self) -> Instance | None:
+        """An instance whose memory is idle because the other plans that lie there are not running."""
+        for plan in [plan for kin in self._kin if (plan := kin()) is not None and plan is not self]:
+            with contextlib.suppress(IndexError):
+                instance = plan._idle.pop()
+                own = instance.give_way(plan, self)
+                if own is not None:
+                    return own
+                plan._give_back(instance)
+        return None
+
+    def _bind(self) -> Instance:
+        rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous
+        if self._is_shared:
+            rendezvous = StepRendezvous()
+            ends: Ends = rendezvous.send, rendezvous.take, rendezvous.fail
+        elif self._inline:
+            rendezvous = InlineRendezvous()
+            ends = rendezvous.send, rendezvous.take, raise_error
+        else:
+            rendezvous = LocalRendezvous()
+            ends = rendezvous.send, rendezvous.try_recv, rendezvous.abort
+        programs: list[Program] = []
+        bound: Bound | None = None
+        for part in self.partitions.values():
+            resource = self._resource_on(part.device)
+            binder = Binder(part, resource, *ends)
+            programs += binder.bind()
+            bound = bound_from(part, resource, ends, binder.tensors)
+        can_grow = len(programs) == 1 and self._seed is None and not self._is_shared
+        bound = bound if can_grow else None
+        can_lay = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
+        whole = laid_end_to_end(programs) if can_lay else None
+        return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
+
+    @property
+    def subgraphs(self) -> list[Subgraph]:
+        """The partitions."""
+        return [part.subgraph for part in self.partitions.values()]
+
+    @property
+    def programs(self) -> list[Program]:
+        """Programs of this plan, for those who look at them."""
+        if not self._idle:
+            self._idle.append(self._new_instance())
+        return self._idle[-1].programs
+
+    def close(self) -> None:
+        """Keep no instance from now on. Runs that have begun go on."""
+        self._closed = True
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Drop the idle instances with their memory, in any thread. The next run makes a new one."""
+        with contextlib.suppress(IndexError):  # a run may take one meanwhile
+            while True:
+                self._idle.pop()
+
+
+def _without_frames(error: ResourceExhaustedError) -> ResourceExhaustedError:
+    """``error`` without the calls that it came through: whoever keeps it would keep them, and they the memory
+    of the step. The next step, a smaller one, is often tried while it is handled.
+    """
+    error.__context__ = None  # what it was before it named the operation
+    if error.__cause__ is not None:
+        error.__cause__.__traceback__ = None
+    return error.with_traceback(None)
+
+
+def raise_error(error: OpError) -> None:
+    """How a step on one thread fails: at once."""
+    raise error
+
+
+def _has_loops(part: Partition) -> bool:
+    return part.has_loops and _can_have_loops(part.subgraph)
+
+
+def _can_have_loops(subgraph: Subgraph) -> bool:
+    return any(
+        "group" in node.attrs
+        or node.op in LOOP_KERNELS
+        or is_scalar_loop(node)
+        or (node.op.effect is Effect.WRITE and node.op.loop)
+        or any(_can_have_loops(function) for function in owned_subgraphs(node.attrs))
+        for node in subgraph
+    )
+
+
+def _fetches_by_device(placed: Subgraph, devices: Sequence[str]) -> list[list[Ref]]:
+    """The fetches on each of ``devices``, as they were called before fusion."""
+    return [[f for f in placed.fetches if placed.nodes[f[0]].device == device] for device in devices]
+
+
+def _order(wanted: Sequence[Any], parts: Sequence[Sequence[Any]]) -> list[int]:
+    """For each of ``wanted`` its position in the parts laid end to end."""
+    position = {item: i for i, item in enumerate(item for part in parts for item in part)}
+    return [position[item] for item in wanted]
+
+
+def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
+    """Whether the programs run on a thread each: streams of the host do, a remote device's tensors arrive
+    when they do, and who waits for another step may not keep this one's programs; otherwise it takes two
+    devices with enough to do, and a session that allows it.
+    """
+    if any(p.schedule.count > 1 and not p.device.is_remote for p in partitions):
+        return True
+    if len(partitions) < 2:
+        return False
+    if any(waits_outside(p.subgraph) for p in partitions):
+        return True
+    if any(p.device.is_remote and p.device.executor.computes for p in partitions):
+        return True
+    return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST

@@ -1,0 +1,70 @@
+"""A plan described: for each device its streams, its arena, what it fuses, the text of its programs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from flowrt.errors import FailedPreconditionError, ResourceExhaustedError
+from flowrt.executor.plan.plan import Plan
+from flowrt.graph.node import Subgraph, owned_subgraphs
+from flowrt.graph.passes.fusion.group import Group
+
+
+class FusedGroup(NamedTuple):
+    """One loop that computes the ``members``: "Relu a, AddV2 b"."""
+
+    name: str
+    members: str
+
+
+class DevicePlan(NamedTuple):
+    """What one device does in a step: on how many ``streams``, with an arena of ``arena_bytes`` (of which at
+    least ``lower_bound_bytes`` are needed at once), and the programs' text, one a stream of the host.
+    """
+
+    device: str
+    streams: int
+    arena_bytes: int
+    lower_bound_bytes: int
+    groups: tuple[FusedGroup, ...]
+    programs: tuple[str, ...]
+
+
+def settled(plan: Plan) -> Plan:
+    """The plan that takes the place of ``plan`` after some runs; itself where there is none, where there is
+    no memory for a second one, or where the session was closed meanwhile.
+    """
+    if plan.with_loops is None:
+        return plan
+    try:
+        return plan.with_loops()
+    except (FailedPreconditionError, ResourceExhaustedError):
+        return plan
+
+
+def describe_plan(plan: Plan) -> tuple[DevicePlan, ...]:
+    """One a device, in the plan's order."""
+    texts: dict[str, list[str]] = {}
+    for program in plan.programs:
+        texts.setdefault(program.device.name, []).append(str(program))
+    return tuple(
+        DevicePlan(
+            name,
+            part.schedule.count,
+            part.places.memory.nbytes,
+            part.places.memory.lower_bound,
+            tuple(_groups([part.subgraph])),
+            tuple(texts.get(name, ())),
+        )
+        for name, part in plan.partitions.items()
+    )
+
+
+def _groups(parts: Sequence[Subgraph]) -> Iterator[FusedGroup]:
+    for part in parts:
+        for node in part:
+            group = node.attrs.get("group")
+            if isinstance(group, Group):
+                yield FusedGroup(node.name, str(group))
+            yield from _groups(owned_subgraphs(node.attrs))

@@ -1,0 +1,150 @@
+"""Control flow as it runs: loops and branches between the stretches of a program.
+
+A `Loop` or a `Branches` stands at the end of a segment in the place of a wait. What is inside are segments
+again, so a loop may wait in its body as a program does between its stretches. Values need no machinery here:
+arguments and results are moved by instructions of the stretches around and inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, final
+
+from flowrt.errors import OpError
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
+
+if TYPE_CHECKING:
+    from flowrt.executor.lists.compiled_body import Compiled
+    from flowrt.executor.program.program import Segment
+
+Block: TypeAlias = tuple["Segment", ...]
+RunBlock: TypeAlias = Callable[[Block], Generator[str, Any, None]]
+
+PAUSE = "<pause>"
+"""Yielded in place of a key, so that the driver can look at deadlines and cancellation."""
+
+
+@final
+class Frame:
+    """Where a step is in its loops: the iteration of the innermost, and a number for the path to it.
+
+    Keys of tensors that cross devices inside a loop have both; all devices count alike. ``site`` names the
+    loop.
+    """
+
+    __slots__ = ("_outer", "_site", "iteration", "number")
+
+    def __init__(self, outer: Frame | None, site: str) -> None:
+        self._outer, self._site = outer, _fingerprint(*site.encode())
+        self.number = self.iteration = 0
+
+    def enter(self) -> None:
+        """A loop begins: its path is the path to it, the iteration there, and the loop itself."""
+        self.iteration = 0
+        if self._outer is not None:
+            self.number = _fingerprint(self._outer.number, self._outer.iteration, self._site)
+        else:
+            self.number = self._site
+
+    def key(self, prefix: str) -> str:
+        """The key that begins with ``prefix``, in this iteration."""
+        return f"{prefix}{self.number}:{self.iteration}"
+
+
+def _fingerprint(*numbers: int) -> int:
+    """A 64-bit number for a path (FNV-1a)."""
+    found = 0xCBF29CE484222325
+    for number in numbers:
+        found = ((found ^ number) * 0x100000001B3) & 0xFFFFFFFFFFFFFFFF
+        found ^= found >> 29
+    return found
+
+
+@final
+class Loop:
+    """``body`` of ``node`` again and again: once if ``begins()``, then as long as ``goes_on()``."""
+
+    __slots__ = ("_begins", "_frame", "_goes_on", "_iterations_a_pause", "_node", "body", "compiled")
+
+    def __init__(
+        self,
+        node: Node,
+        begins: Callable[[], Any],
+        goes_on: Callable[[], Any],
+        body: Block,
+        frame: Frame,
+        iterations_a_pause: int,
+        compiled: Compiled | None = None,
+    ) -> None:
+        self._node = node
+        self.compiled = compiled
+        """The same as machine code, for what it is in."""
+        self._begins, self._goes_on, self.body, self._frame = begins, goes_on, body, frame
+        self._iterations_a_pause = iterations_a_pause
+
+    def run(
+        self, run_block: RunBlock, run_stretch: Callable[[Segment], None] | None
+    ) -> Generator[str, Any, None]:
+        """All iterations. ``run_stretch`` runs a stretch in one go, if that is how this program runs."""
+        if not self._begins():
+            return
+        frame, goes_on, body = self._frame, self._goes_on, self.body
+        frame.enter()
+        if run_stretch is not None and len(body) == 1 and body[0].control is None:
+            yield from self._run_straight(run_stretch)
+            return
+        count = 0
+        while True:
+            yield from run_block(body)
+            if not goes_on():
+                return
+            frame.iteration += 1
+            count += 1
+            if count >= self._iterations_a_pause:
+                count = 0
+                yield from self._pause()
+
+    def _run_straight(self, run_stretch: Callable[[Segment], None]) -> Generator[str, Any, None]:
+        """The iterations of a body in which nothing waits."""
+        goes_on, (segment,), frame = self._goes_on, self.body, self._frame
+        while True:
+            for _ in range(self._iterations_a_pause):
+                run_stretch(segment)
+                if not goes_on():
+                    return
+                frame.iteration += 1
+            yield from self._pause()
+
+    def _pause(self) -> Generator[str, Any, None]:
+        try:
+            yield PAUSE
+        except OpError as error:  # who drives the program ends it here
+            raise located(self._node, error) from None
+
+
+@final
+class Branches:
+    """One of ``blocks``: the one that ``index()`` says, or the last."""
+
+    __slots__ = ("_index", "blocks", "compiled")
+
+    def __init__(
+        self, index: Callable[[], Any], blocks: Sequence[Block], compiled: Compiled | None = None
+    ) -> None:
+        self._index, self.blocks = index, blocks
+        self.compiled = compiled
+        """As a loop's."""
+
+    def run(self, run_block: RunBlock, _: Any) -> Generator[str, Any, None]:
+        index = int(self._index())
+        yield from run_block(self.blocks[index if 0 <= index < len(self.blocks) else -1])
+
+
+Control: TypeAlias = Loop | Branches
+
+
+def has_loop(block: Block) -> bool:
+    """Whether there is a loop in ``block``, in a branch too."""
+    inner = [segment.control for segment in block if segment.control is not None]
+    return any(isinstance(c, Loop) or any(map(has_loop, c.blocks)) for c in inner)

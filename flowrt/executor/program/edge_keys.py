@@ -1,0 +1,46 @@
+"""The keys of what programs send: tensors to other devices, of this task or another, events to other
+streams.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import overload
+
+from flowrt.device.device import Device
+from flowrt.executor.program.control_flow import Frame
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.ops.collective.transfer import recv_op
+from flowrt.graph.passes.placement.partition import task_of
+from flowrt.rendezvous import create_key
+
+INCARNATION = 0
+"""The devices of one process live as long as it does: in its own keys, theirs is the first life."""
+
+
+def remote_keys(part: Subgraph) -> list[str]:
+    """Of what one task's ``part`` of a step receives from other tasks, outside of loops and branches."""
+    return [tensor_key(node, None) for node in part if node.op is recv_op and is_remote(node)]
+
+
+def is_remote(node: Node) -> bool:
+    """Whether the ends of a send or receive are in different tasks."""
+    return task_of(node.attrs["send_device"]) != task_of(node.attrs["recv_device"])
+
+
+@overload
+def tensor_key(node: Node, frame: None) -> str: ...
+@overload
+def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]: ...
+def tensor_key(node: Node, frame: Frame | None) -> str | Callable[[], str]:
+    """The key of a send or receive; in a loop, whose ``frame`` counts the iterations, what says it."""
+    ends = node.attrs
+    incarnation = ends.get("send_device_incarnation", INCARNATION) % 2**64
+    key = create_key(ends["send_device"], incarnation, ends["recv_device"], ends["tensor_name"], 0, 0)
+    return key if frame is None else functools.partial(frame.key, key.removesuffix("0:0"))
+
+
+def event_key(device: Device, name: str, reader: int) -> str:
+    """The key by which the stream ``reader`` hears that the node ``name`` is done."""
+    return create_key(device.name, INCARNATION, device.name, f"{name}^stream{reader}", 0, 0)

@@ -1,0 +1,80 @@
+"""A strand: the instructions of one program, or of one function in it, as they are bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from flowrt.device.device import Device
+from flowrt.executor.program.arguments import Operand
+from flowrt.executor.program.control_flow import PAUSE, Control
+from flowrt.executor.program.program import MAX_STRETCH, Instruction, Line, Segment, segment_of
+from flowrt.graph.node import Node
+
+MAX_STRETCH_COST = 1e7
+"""Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
+
+
+@final
+class Strand:
+    """Takes instructions one by one and cuts them into segments. ``depth``: in how many functions it is."""
+
+    def __init__(self, device: Device, depth: int) -> None:
+        self.device = device
+        self.segments: list[Segment] = []
+        self.lines: list[Line] = []
+        self.depth = depth
+        self.is_fixed = device.is_remote
+        """Whether every step makes the same calls on the same memory, and the host has no say in it."""
+        self.stream = 0
+        """Where kernels go, of a device that works by itself."""
+        self._instructions: list[Instruction] = []
+        self._nodes: list[Node] = []
+        self._cost = self.total_cost = 0.0
+
+    @property
+    def last_function(self) -> Any:
+        """Of the last instruction; None where a stretch begins."""
+        return self._instructions[-1][0] if self._instructions else None
+
+    def emit(self, node: Node, function: Any, arguments: tuple[Any, ...] = ()) -> None:
+        self._instructions.append((function, arguments))
+        self._nodes.append(node)
+
+    def line(self, node: Node, operands: Sequence[str], result: str) -> None:
+        """Note the text of an instruction."""
+        self.lines.append(Line(node, tuple(operands), result, self.depth))
+
+    def emit_line(
+        self, node: Node, function: Any, arguments: tuple[Any, ...], operands: Sequence[Operand], result: str
+    ) -> None:
+        """`emit` an instruction and note its text."""
+        self.emit(node, function, arguments)
+        self.line(node, [operand.text for operand in operands], result)
+
+    def use_stream(self, node: Node, stream: int) -> None:
+        """On a device that works by itself: have what follows, from ``node`` on, go to that stream."""
+        if self.device.is_remote and stream != self.stream:
+            self.stream = stream
+            self.emit(node, self.device.executor.use, (self.device.streams[stream],))
+
+    def work(self, cost: float, pause: bool) -> None:
+        """Note the work of the last node; pause behind it if it is time, or if ``pause`` says so."""
+        self._cost += cost
+        self.total_cost += cost
+        if self._instructions and (
+            pause or len(self._instructions) >= MAX_STRETCH or self._cost >= MAX_STRETCH_COST
+        ):
+            self.cut(PAUSE, 0)
+
+    def cut(
+        self,
+        key: str | Callable[[], str] | None,
+        slot: int,
+        control: Control | None = None,
+        receive: Node | None = None,
+    ) -> None:
+        """End the stretch, and wait for ``key``, which ``receive`` may need, or enter ``control``."""
+        self.segments.append(segment_of(self._instructions, self._nodes, key, slot, control, receive))
+        self._instructions, self._nodes, self._cost = [], [], 0.0
+        self.stream = 0  # every stretch begins on the first

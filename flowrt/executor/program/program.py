@@ -1,0 +1,396 @@
+"""What a compiled partition is: straight stretches of bound calls, with a wait between them where a tensor
+must arrive.
+
+An instruction is ``(function, arguments)``: everything that can be known is bound already, so running a
+stretch is one tight loop (0.25 us an op with ``np.add`` in it, 0.24 of them the addition). A program is run
+by a generator, which yields the key of a tensor that has not arrived; whoever drives it (see
+`flowrt.executor.program.runner`) decides how to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from itertools import zip_longest
+from typing import Any, NamedTuple, TypeAlias, final
+
+import numpy as np
+
+from flowrt.device.device import Device
+from flowrt.device.llvm.call_sequence import joined
+from flowrt.device.stream_executor import Stream
+from flowrt.dtypes import as_dtype
+from flowrt.errors import OpError
+from flowrt.executor.ends.feeds import Feed
+from flowrt.executor.observe.step_stats import StepRecorder
+from flowrt.executor.observe.stream_times import watch_streams
+from flowrt.executor.program.control_flow import PAUSE, Block, Control
+from flowrt.graph.evaluate import located
+from flowrt.graph.inference import infer_outputs
+from flowrt.graph.node import Node, TensorSpec
+
+Instruction: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+
+RUNS_BEFORE_CAPTURE = 2
+"""The first run of a program on a GPU compiles kernels and makes handles, which cannot be captured; the
+second shows that there is no more of it.
+"""
+
+MAX_STRETCH = 2000
+"""Instructions between two pauses: under a millisecond of small ops."""
+
+
+class Segment(NamedTuple):
+    """A stretch, then a loop or branches, or a wait: for ``key``, whose tensor goes to register ``slot``;
+    `PAUSE`; or None at the end. In a loop the key is another in each iteration: a function says it.
+    """
+
+    stretch: tuple[Instruction, ...]
+    nodes: tuple[Node, ...]
+    key: str | Callable[[], str] | None
+    slot: int
+    control: Control | None
+    calls: tuple[Instruction, ...]
+    """The stretch as it runs where nobody looks between its instructions: itself, if nothing was joined."""
+    receive: Node | None
+    """What waits for ``key``, if that is a receive."""
+
+
+def segment_of(
+    instructions: Sequence[Instruction],
+    nodes: Sequence[Node],
+    key: str | Callable[[], str] | None = None,
+    slot: int = 0,
+    control: Control | None = None,
+    receive: Node | None = None,
+) -> Segment:
+    """A segment, with its machine code joined."""
+    stretch = tuple(instructions)
+    joint = joined(stretch)
+    calls = joint if len(joint) < len(stretch) else stretch
+    return Segment(stretch, tuple(nodes), key, slot, control, calls, receive)
+
+
+def side_by_side(segments: Sequence[Segment]) -> tuple[Segment, ...]:
+    """``segments`` with instructions that lie in memory in the order in which they run, if each runs by
+    itself: 100,000 small ops take 25 ms so, and 32 where each lies among what was made when it was bound.
+    """
+    return tuple(
+        [segment if segment.calls is not segment.stretch else _copied(segment) for segment in segments]
+    )
+
+
+def _copied(segment: Segment) -> Segment:
+    stretch = tuple([(function, (*arguments,)) for function, arguments in segment.stretch])
+    return segment._replace(stretch=stretch, calls=stretch)
+
+
+class Line(NamedTuple):
+    """One line of a program's text: the node, where its operands are, and in how many functions it is."""
+
+    node: Node
+    operands: tuple[str, ...]
+    result: str
+    depth: int = 0
+
+
+@final
+class Program:
+    """A partition, or what one stream of the host does of it, bound to its buffers. ``registers`` hold what
+    is new in each step: feeds, received tensors, values of unknown size, results. One step at a time.
+
+    ``is_fixed``: every step makes the same calls on the same memory and asks nothing of the host. On a device
+    that can, such a program is captured after `RUNS_BEFORE_CAPTURE` runs and launched as one from then on.
+    """
+
+    __slots__ = (
+        "_blank", "_results", "_runs_to_capture", "device", "feeds", "fetches", "launch", "lines",
+        "registers", "segments", "stream", "take",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        device: Device,
+        stream: int,
+        segments: Sequence[Segment],
+        registers: list[Any],
+        feeds: Sequence[Feed],
+        fetches: Sequence[Callable[[], Any]],
+        take: Callable[[str, Any], Any],
+        lines: Sequence[Line],
+        is_fixed: bool = False,
+    ) -> None:
+        self.device = device
+        self.stream = stream
+        """On the host, which of the device's streams runs it."""
+        self.segments = tuple(segments)
+        self.registers = registers
+        self.feeds = feeds
+        """In order: what puts a value where the program reads it."""
+        self.fetches = fetches
+        """One function a fetch, in order: the value, which is the caller's."""
+        self.take = take
+        self.lines = lines
+        self.launch: Callable[[], None] | None = None
+        """The whole step as one call, once it was captured."""
+        self._blank = self._results = list(registers)
+        self._runs_to_capture = RUNS_BEFORE_CAPTURE if is_fixed and device.captures else -1
+
+    @property
+    def is_straight(self) -> bool:
+        """Whether it is one stretch, without waits, that runs on the host."""
+        return len(self.segments) == 1 and self.segments[0].control is None and not self.device.is_remote
+
+    @property
+    def name(self) -> str:
+        """The device's name, with the stream behind it if that is not the first."""
+        return f"{self.device.name}{f'/stream:{self.stream}' if self.stream else ''}"
+
+    def reset(self) -> None:
+        """Let go of the step's values."""
+        self.registers[:] = self._blank
+
+    def run_straight(self) -> None:
+        """`run` for a program without waits."""
+        segment = self.segments[0]
+        try:
+            for function, arguments in segment.calls:
+                function(*arguments)
+        except Exception as error:  # noqa: BLE001 (raised with a type)
+            raise blame(segment, function, arguments, error) from cause(error)
+
+    def run(self) -> Generator[str, Any, None]:
+        """Run to the end. Yields keys that have not arrived (to be answered with the value, or None to look
+        again).
+        """
+        if self.launch is not None or (self._runs_to_capture == 0 and self._capture()):
+            return self._run_captured()
+        self._runs_to_capture -= 1
+        return self._run_block(self.segments)
+
+    def _run_captured(self) -> Generator[str, Any, None]:
+        with self._enter():
+            self.launch()  # type: ignore[misc]  # it was captured
+        self.registers[:] = self._results
+        yield from ()
+
+    def _run_block(self, block: Block) -> Generator[str, Any, None]:
+        registers, take, is_remote = self.registers, self.take, self.device.is_remote
+        for segment in block:
+            _, _, key, slot, control, calls, _ = segment
+            try:
+                if is_remote:
+                    with self._enter():
+                        for function, arguments in calls:
+                            function(*arguments)
+                else:  # no context: entering one for nothing takes 0.1 us a hop
+                    for function, arguments in calls:
+                        function(*arguments)
+            except Exception as error:  # noqa: BLE001 (raised with a type)
+                raise blame(segment, function, arguments, error) from cause(error)
+            if control is not None:
+                yield from control.run(self._run_block, self._run_stretch)
+                continue
+            if key is None:
+                return
+            if key is PAUSE:
+                yield PAUSE
+                continue
+            if not isinstance(key, str):
+                key = key()
+            value = take(key, None)
+            while value is None:
+                value = yield key
+                if value is None:
+                    value = take(key, None)
+            registers[slot] = value
+
+    def _run_stretch(self, segment: Segment) -> None:
+        """A segment without a wait."""
+        try:
+            with self._enter():
+                for function, arguments in segment.calls:
+                    function(*arguments)
+        except Exception as error:  # noqa: BLE001 (raised with a type)
+            raise blame(segment, function, arguments, error) from cause(error)
+
+    def _capture(self) -> bool:
+        """Make `launch`; False if the device cannot, or not now."""
+        executor, stream = self.device.executor, self.device.streams[0]
+
+        def run() -> None:
+            for segment in self.segments:
+                executor.use(stream)
+                for function, arguments in segment.stretch:
+                    function(*arguments)
+
+        with self.device.alone() as is_alone:
+            if not is_alone:
+                self._runs_to_capture += 1  # the next run tries again
+                return False
+            self.launch = executor.capture(stream, run)
+        self._results = list(self.registers)
+        return self.launch is not None
+
+    def run_stepwise(self) -> Generator[str, Any, None]:
+        """As `run`, with a pause after every instruction: for schedulers that interleave programs in any
+        order.
+        """
+        return self._step_block(self.segments)
+
+    def _step_block(self, block: Block) -> Generator[str, Any, None]:
+        for segment in block:
+            stream = None
+            for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
+                try:
+                    stream = self._call(function, arguments, stream)
+                except Exception as error:  # noqa: BLE001 (raised with a type)
+                    raise blame(segment, function, arguments, error) from cause(error)
+                try:
+                    yield PAUSE
+                except OpError as error:  # who drives the program ends it here
+                    raise located(node, error) from None
+            if segment.control is not None:
+                yield from segment.control.run(self._step_block, None)
+            elif segment.key is not PAUSE:
+                yield from self._wait(segment)
+
+    def run_traced(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
+        """As `run`; ``recorder`` hears what was done for each node, and of each receive's wait, with the
+        ``clock``'s nanoseconds.
+        """
+        if self.device.is_remote:
+            return self._run_watched(clock, recorder)
+        record = recorder.on(self.device, self.stream, f"stream {self.stream}")
+
+        def trace_block(block: Block) -> Generator[str, Any, None]:
+            for segment in block:
+                nodes, start = segment.nodes, clock()
+                for (function, arguments), node, following in zip_longest(segment.stretch, nodes, nodes[1:]):
+                    try:
+                        function(*arguments)
+                    except Exception as error:  # noqa: BLE001 (raised with a type)
+                        raise blame(segment, function, arguments, error) from cause(error)
+                    if following is not node:  # else it lets go of what the node has read
+                        record(node, start, clock())
+                        start = clock()
+                if segment.control is not None:
+                    yield from segment.control.run(trace_block, None)
+                    continue
+                start = clock()
+                yield from self._wait(segment)
+                if segment.receive is not None:
+                    record(segment.receive, start, clock(), is_wait=True)
+
+        return trace_block(self.segments)
+
+    def _run_watched(self, clock: Callable[[], int], recorder: StepRecorder) -> Generator[str, Any, None]:
+        """`run_traced` on a device that works by itself: ``recorder`` has its streams' times, if it is
+        thorough and the device knows them, else those of launches; and the host's waits.
+        """
+        device = self.device
+        waited = recorder.on(device, len(device.streams), "host")
+        watch = watch_streams(device, clock, recorder)
+
+        def watch_block(block: Block) -> Generator[str, Any, None]:
+            for segment in block:
+                nodes, stream, first = segment.nodes, None, watch.mark(None)
+                for (function, arguments), node, following in zip_longest(segment.stretch, nodes, nodes[1:]):
+                    try:
+                        stream = self._call(function, arguments, stream)
+                    except Exception as error:  # noqa: BLE001 (raised with a type)
+                        raise blame(segment, function, arguments, error) from cause(error)
+                    if following is not node:
+                        watch.record(stream, node, first)
+                        first = watch.mark(stream)
+                if segment.control is not None:
+                    yield from segment.control.run(watch_block, None)
+                    continue
+                start = clock()
+                yield from self._wait(segment)
+                if segment.receive is not None:
+                    waited(segment.receive, start, clock(), is_wait=True)
+
+        yield from watch_block(self.segments)
+        watch.settle()
+
+    def _call(self, function: Any, arguments: tuple[Any, ...], stream: Stream | None) -> Stream | None:
+        """Carry out one instruction by itself, with ``stream`` as the current one; the stream it leaves."""
+        with self._enter(stream):
+            function(*arguments)
+            return self.device.executor.current_stream
+
+    @property
+    def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
+        """The context in which instructions run: not across a wait, where another program may go on."""
+        return self.device.activate if self.device.is_remote else nullcontext
+
+    def _wait(self, segment: Segment) -> Generator[str, Any, None]:
+        key = segment.key
+        if key is None:
+            return
+        if key is PAUSE:
+            yield PAUSE
+            return
+        if not isinstance(key, str):
+            key = key()
+        value = self.take(key, None)
+        while value is None:
+            value = yield key
+            if value is None:
+                value = self.take(key, None)
+        self.registers[segment.slot] = value
+
+    def __str__(self) -> str:
+        """The program as text, one line an instruction: result, op, operands, shape and the user's line."""
+        return "\n".join([f"program {self.name}", *(_format_line(line) for line in self.lines)])
+
+
+def _format_line(line: Line) -> str:
+    node = line.node
+    shapes = ", ".join(str(spec) for spec in node.outputs)
+    text = f"  {'    ' * line.depth}{line.result or '-':<8} = {node.op.name}({', '.join(line.operands)})"
+    return f"{text:<56} {shapes:<20} # {node.name}" + (f"  {node.source}" if node.source else "")
+
+
+def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> Exception:
+    """``error`` as a typed error that names the node whose instruction failed."""
+    for (candidate, its_arguments), node in zip(segment.stretch, segment.nodes, strict=True):
+        if candidate is function and its_arguments is arguments:
+            return _refusal(node, arguments, error) or located(node, error)
+    return error
+
+
+def _refusal(node: Node, arguments: Any, error: Exception) -> OpError | None:
+    """What the shape rule says of the arrays that came, where the array library refused them in its own
+    words. None where the rule has nothing against them, or they are not all at hand.
+    """
+    values = [v for a in arguments for v in (a if _is_list_of_arrays(a) else (a,))][: len(node.inputs)]
+    if not isinstance(error, ValueError) or isinstance(error, OpError) or len(values) < len(node.inputs):
+        return None
+    if not all(hasattr(v, "dtype") or isinstance(v, (int, float, tuple)) for v in values):
+        return None  # a resource
+    held = [v if hasattr(v, "dtype") else np.asarray(v) for v in values]
+    specs = [TensorSpec(as_dtype(v.dtype), v.shape) for v in held]
+    try:
+        infer_outputs(
+            node.op,
+            node.name,
+            node.attrs,
+            specs,
+            [spec.dtype for spec in node.outputs],
+            lambda i: None if hasattr(values[i], "dtype") else values[i],
+            node.source,
+        )
+    except OpError as refused:
+        return refused
+    return None
+
+
+def _is_list_of_arrays(argument: Any) -> bool:
+    return isinstance(argument, (tuple, list)) and any(hasattr(item, "dtype") for item in argument)
+
+
+def cause(error: Exception) -> BaseException | None:
+    """What is behind ``error``: the exception of the user's own function where a kernel has named one."""
+    return error.__cause__ if isinstance(error, OpError) else error

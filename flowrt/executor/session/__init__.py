@@ -1,0 +1,8 @@
+"""`Session`, and its runtime in one process.
+
+default_session    the stack of default sessions
+request            fetches and feeds, parsed once, with their plans
+session_variables  variables read and set without operations
+local_runtime      devices, variables and plans of a session
+session            `Session`, `InteractiveSession`
+"""

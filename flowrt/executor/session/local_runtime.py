@@ -1,0 +1,255 @@
+"""`LocalRuntime`: what stands behind a `Session` of this process: its devices, its variables, its plans.
+
+A session parses what it is asked and keeps requests; its runtime compiles them and knows where things are.
+The other runtime is a cluster's (`flowrt.distribute.client.cluster_runtime`).
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, final
+from weakref import ref
+
+from flowrt.base.progress import Progress
+from flowrt.device.cuda.cuda import why_no_gpu
+from flowrt.device.device import Device
+from flowrt.device.host.host_blas import limit_blas_threads, shorten_blas_spins
+from flowrt.device.llvm.host_pool import set_num_threads
+from flowrt.device.local_devices import local_devices
+from flowrt.errors import FailedPreconditionError, ResourceExhaustedError
+from flowrt.executor.ends.config import ConfigProto, OptimizerOptions, device_request
+from flowrt.executor.ends.feeds import Array, GpuFeed, bring
+from flowrt.executor.ends.fetches import Fetches
+from flowrt.executor.lower.compile_step import Setting, compile_step
+from flowrt.executor.observe.compile_times import CompileTimes
+from flowrt.executor.partial.partial_run import Calls, LocalCalls
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.plan.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
+from flowrt.executor.session.request import Request
+from flowrt.executor.session.session_variables import Place, assign_variables, new_resource, read_variables
+from flowrt.graph.construction.graph import Graph, Tensor
+from flowrt.graph.construction.graph_growth import Growth, growth
+from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.prepare.extend import MAX_REMEMBERED, Recent
+from flowrt.graph.shapes import Shape
+from flowrt.graph.source import user_line
+
+Run = Callable[..., Any]
+"""A session's `run`."""
+
+
+class Runtime(Protocol):
+    """What a session needs of what is behind it. Any thread may call anything."""
+
+    target: str
+    devices: Sequence[Device]
+    """Those of this process: where feeds are prepared, and for a local session where it runs."""
+
+    def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Any:
+        """A `Plan` of the request for feeds of these shapes, or what is used like one."""
+
+    def setting(self) -> Setting:
+        """What is compiled for, as it is now: for who looks at the stages of a compile."""
+
+    def count_run(self, plan: Any, replace: Callable[[Any, Any], None]) -> None:
+        """A plan is run again; ``replace(plan, better)`` puts a better one in its place, at any time."""
+
+    def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Array | Any]:
+        """Feeds in a GPU's memory, as the plan's readers take them."""
+
+    def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
+        """What carries the calls of a step of ``session`` that is run in parts."""
+
+    def list_devices(self) -> Sequence[tuple[str, str, int | None]]:
+        """(name, type, bytes of memory) of all devices."""
+
+    def variable_values(self, variables: Sequence[Any], run: Run) -> list[Any]: ...
+
+    def assign_variables(self, values: Mapping[Any, Any], run: Run) -> None: ...
+
+    def forget(self) -> None:
+        """The graph was changed, not only extended."""
+
+    def close(self) -> None: ...
+
+
+def limit_threads(config: ConfigProto) -> None:
+    """Have this process's products and loops share its cores, on as many threads as ``config`` says, if it
+    does.
+    """
+    shorten_blas_spins()
+    if threads := config.intra_op_parallelism_threads:
+        limit_blas_threads(threads)
+        set_num_threads(threads)
+
+
+@final
+class LocalRuntime:
+    """The runtime of this process. ``seed``: see `flowrt.executor.session.session.BaseSession`."""
+
+    target = ""
+
+    def __init__(self, config: ConfigProto, seed: int | None) -> None:
+        self._config, self._seed = config, seed
+        self.devices: Sequence[Device] = local_devices(device_request(config))
+        self._by_name = {device.name: device for device in self.devices}
+        self._lock = threading.RLock()
+        self._resources: dict[tuple[str, str], Any] = {}
+        self._assigned: dict[str, str] = {}
+        """The device of each variable that was placed: it stays there."""
+        self._optimised = Recent()
+        self._plans: deque[ref[Plan]] = deque(maxlen=MAX_REMEMBERED)
+        self._jit = jit_mode()
+        self._closed = False
+        limit_threads(config)
+
+    # --- plans
+
+    def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Plan:
+        """See `Runtime`. Raises what the passes and the binder raise."""
+        with Progress("compiling") as progress:
+            times = CompileTimes(begin=functools.partial(progress.update, 0))
+            return self._compile(graph, request, shapes, times)
+
+    def _compile(self, graph: Graph, request: Request, shapes: Sequence[Shape], times: CompileTimes) -> Plan:
+        optimises = self._optimises()
+        placed = compile_step(
+            graph,
+            request.fetches.tensors,
+            request.fetches.targets,
+            dict(zip(request.feeds, shapes, strict=True)),
+            [device.spec for device in self.devices],
+            self._assigned,
+            self._config.allow_soft_placement,
+            optimises,
+            request.done,
+            {"GPU": why_no_gpu},
+            times,
+            self._optimised,
+        )
+        handles = [node for node in placed if node.op.effect is Effect.HANDLE]
+        self._assigned.update([(node.name, node.device) for node in handles])
+        if self._config.log_device_placement:
+            for node in placed:
+                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
+        inline = self._config.inter_op_parallelism_threads == 1
+        controlled = bool(self._config.operation_timeout_in_ms)
+        make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
+        fuses = self._jit is Jit.EAGER and optimises
+        plan = make(fuses, times, earlier=None if fuses else self._plan_before(placed))
+        self._plans.append(ref(plan))
+        if self._jit is Jit.BACKGROUND and optimises and self._seed is None:
+            plan.runs_to_compile = runs_before_compiling(len(placed))
+            plan.with_loops = functools.partial(make, True)
+        return plan
+
+    def _plan_before(self, placed: Subgraph) -> tuple[Plan, Growth] | None:
+        """The plan from which one of ``placed`` may grow: of the last few, that with the least to change."""
+        made = list(self._plans)  # in one piece: a compiling thread may add to it
+        alive = [plan for of_plan in made if (plan := of_plan()) is not None]
+        grown = [(plan, growth(plan.placed, placed)) for plan in alive]
+        found = [(plan, change) for plan, change in grown if change is not None]
+        return min(found, key=lambda pair: sum(map(len, pair[1])), default=None)
+
+    def setting(self) -> Setting:
+        """See `Runtime`."""
+        optimises = self._optimises()
+        fuses = optimises and self._jit is not Jit.OFF and self._seed is None
+        return Setting(
+            [device.spec for device in self.devices],
+            dict(self._assigned),
+            self._config.allow_soft_placement,
+            optimises,
+            {device.name: device.num_streams for device in self.devices},
+            [device.name for device in self.devices if fuses and device.executor.compiles_loops()],
+        )
+
+    def _optimises(self) -> bool:
+        return bool(self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0)
+
+    def count_run(self, plan: Plan, replace: Callable[[Plan, Plan], None]) -> None:
+        """Have loops compiled for a plan that runs again and again."""
+        plan.runs_to_compile = max(0, plan.runs_to_compile - 1)  # threads may count at once
+        if not plan.runs_to_compile:
+            compile_beside(functools.partial(self._add_loops, plan, replace), len(plan.placed))
+
+    def _add_loops(self, plan: Plan, replace: Callable[[Plan, Plan], None]) -> None:
+        """On a compiling thread."""
+        if self._closed or not any(device.executor.compiles_loops() for device in self.devices):
+            return
+        assert plan.with_loops is not None
+        try:
+            fused = plan.with_loops()
+        except (FailedPreconditionError, ResourceExhaustedError):
+            return  # the session was closed meanwhile, or there is no memory for a second plan
+        if fused.has_loops:
+            self._plans.append(ref(fused))
+            replace(plan, fused)
+
+    def bring(self, plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
+        """See `Runtime`."""
+        if GpuFeed not in map(type, arrays):
+            return arrays
+        readers = [plan.placed.nodes[name].device for name in plan.placed.feeds]
+        return bring(arrays, [self._by_name[name] for name in readers], self.devices)
+
+    def forget(self) -> None:
+        """See `Runtime`."""
+        self._optimised = Recent()
+
+    # --- state
+
+    def _resource(self, device: Device, node: Node) -> Any:
+        """The session's object behind a stateful node, made when first asked for."""
+        key = (device.name, node.name)
+        with self._lock:
+            if self._closed:
+                raise closed()
+            if key not in self._resources:
+                self._resources[key] = new_resource(device, node)
+            return self._resources[key]
+
+    def variable_values(self, variables: Sequence[Any], run: Run) -> list[Any]:
+        """See `flowrt.executor.session.session.BaseSession.variable_values`."""
+        return read_variables(variables, self._places(variables, run))
+
+    def assign_variables(self, values: Mapping[Any, Any], run: Run) -> None:
+        """See `flowrt.executor.session.session.BaseSession.assign_variables`."""
+        assign_variables(values, self._places(list(values), run), self.devices)
+
+    def _places(self, variables: Sequence[Any], run: Run) -> list[Place]:
+        if any(v.op.name not in self._assigned for v in variables):
+            run([v.is_initialized() for v in variables])  # places them, all in one plan
+        devices = [self._by_name[self._assigned[v.op.name]] for v in variables]
+        return [(d, self._resource(d, v.op.node)) for d, v in zip(devices, variables, strict=True)]
+
+    def begin_partial_run(self, session: Any, fetches: Fetches, feeds: Sequence[Tensor]) -> Calls:
+        """See `Runtime`."""
+        return LocalCalls(session.run_part, session.graph, fetches.tensors, fetches.targets, feeds)
+
+    def list_devices(self) -> Sequence[tuple[str, str, int | None]]:
+        """See `Runtime`."""
+        return [(d.name, d.device_type, d.pool.stats().bytes_limit) for d in self.devices]
+
+    def close(self) -> None:
+        """Release the variables and the devices."""
+        with self._lock:
+            self._closed = True
+            resources = list(self._resources.values())
+            self._resources.clear()
+        for resource in resources:  # not under the lock: what a resource waits for may need it
+            if close := getattr(resource, "close", None):
+                close()
+        for device in self.devices:
+            device.close()
+
+
+def closed() -> FailedPreconditionError:
+    """What a closed session raises."""
+    message = "the session is closed: expected an open one. Make a new Session"
+    return FailedPreconditionError(message, source=user_line())

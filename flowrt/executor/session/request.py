@@ -1,0 +1,41 @@
+"""One way of calling `Session.run`: what is parsed once for it, and the plans that it has."""
+
+from __future__ import annotations
+
+from typing import Any, final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.executor.ends.feeds import converter
+from flowrt.executor.ends.fetches import Fetches
+from flowrt.executor.plan.plan import Plan
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.shapes import is_static
+
+
+@final
+class Request:
+    """What is fetched, what is fed, and the plans by the feeds' shapes. Nothing waits for the operations
+    named in ``done``. ``is_nested``: keys of its feed_dict are structures of tensors. Raises
+    `InvalidArgumentError` for a tensor that is fed twice.
+    """
+
+    __slots__ = ("convert", "done", "feeds", "fetches", "is_nested", "plans", "shapes", "used")
+
+    def __init__(
+        self,
+        fetches: Fetches,
+        feeds: tuple[Tensor, ...],
+        done: frozenset[str] = frozenset(),
+        is_nested: bool = False,
+    ) -> None:
+        if len(set(feeds)) < len(feeds):
+            raise InvalidArgumentError("feed_dict: expected each tensor once; got two keys for one tensor")
+        self.fetches, self.feeds, self.done, self.is_nested = fetches, feeds, done, is_nested
+        self.convert = [converter(t) for t in feeds]
+        """One function a feed, in order: the value given, as an array of the tensor's dtype."""
+        shapes = [shape for t in feeds if is_static(shape := t.spec.shape)]
+        self.shapes = tuple(shapes) if len(shapes) == len(feeds) else None
+        """The feeds' shapes, if only one fits each; otherwise a run's values say them."""
+        self.plans: dict[Any, Plan] = {}
+        self.used = 0
+        """When it was looked up last, by the session's clock."""

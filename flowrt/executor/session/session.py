@@ -1,0 +1,464 @@
+"""`Session`: runs parts of a graph and keeps its variables.
+
+The way of ``session.run(fetches, feed_dict)``: the pair (fetches, fed tensors) finds a `Request` (parsed
+once), the feeds' shapes find its `Plan` (compiled once), the plan runs. On the cached way there is one
+dictionary look-up for each, the conversion of the feeds, and the program itself.
+"""
+
+from __future__ import annotations
+
+import functools
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from operator import call
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from flowrt.device.deadline import deadline
+from flowrt.device.device import Device
+from flowrt.errors import (
+    CancelledError,
+    DTypeError,
+    InvalidArgumentError,
+    OpError,
+)
+from flowrt.executor.ends.config import ConfigProto, RunOptions
+from flowrt.executor.ends.feeds import GpuFeed, flat_feeds, resolve_feed
+from flowrt.executor.ends.fetches import Fetches, parse_fetches, structure_key
+from flowrt.executor.lower.compile_step import Setting
+from flowrt.executor.observe.gc_pause import paused_collector
+from flowrt.executor.observe.step_stats import StepRecorder, describe_step
+from flowrt.executor.partial.partial_run import PartialRun
+from flowrt.executor.plan.plan import Plan
+from flowrt.executor.program.runner import StepControl
+from flowrt.executor.session.default_session import as_default, graph_to_run, leave
+from flowrt.executor.session.local_runtime import LocalRuntime, Runtime, closed
+from flowrt.executor.session.request import Request
+from flowrt.graph.construction.graph import (
+    Graph,
+    Operation,
+    Tensor,
+    default_sessions,
+    leave_default_graph,
+)
+from flowrt.graph.shapes import Shape
+
+MAX_REQUESTS = 256
+"""Cached (fetches, fed tensors) pairs a session; the least recently used one goes."""
+
+MAX_SHAPES = 32
+"""Plans a request for exact feed shapes; later shapes share one plan that allocates as it goes."""
+
+
+CLUSTERS: dict[str, Callable[[str, ConfigProto], Runtime]] = {}
+"""By the protocol of a target, what connects a session with a cluster
+(`flowrt.distribute.client.cluster_runtime`).
+"""
+
+
+ON_COMPILE: list[Callable[[BaseSession, Request, Sequence[Shape]], None]] = []
+"""Who hears of each request that a session compiles, with the feeds' shapes: who looks at a script as it runs
+(`flowrt.viz.script`).
+"""
+
+
+class DeviceAttributes(NamedTuple):
+    """One row of `Session.list_devices`."""
+
+    name: str
+    device_type: str
+    memory_limit_bytes: int | None
+
+
+def connect(target: str, config: ConfigProto) -> Runtime:
+    """The cluster at ``target``, ``grpc://host:port``. Raises `InvalidArgumentError` for another form, and
+    what keeps the cluster from answering.
+    """
+    protocol, separator, _ = target.partition("://")
+    if not separator or protocol not in CLUSTERS:
+        raise InvalidArgumentError(f"Session: expected the target '' or 'grpc://host:port'; got {target!r}")
+    return CLUSTERS[protocol](target, config)
+
+
+class BaseSession:
+    """See `Session`. ``seed`` makes every run interleave its devices' instructions in an order
+    drawn from it.
+    """
+
+    def __init__(
+        self,
+        target: str = "",
+        graph: Graph | None = None,
+        config: ConfigProto | None = None,
+        *,
+        seed: int | None = None,
+    ) -> None:
+        if isinstance(target, Graph | ConfigProto):
+            given = "config" if isinstance(target, ConfigProto) else "graph"
+            raise DTypeError(f"Session: the first argument is the target; pass {given}=")
+        if not isinstance(config, ConfigProto | None):
+            raise DTypeError(f"Session: expected a ConfigProto; got {config!r}")
+        self._graph = graph_to_run(graph)
+        self._config = config if config is not None else ConfigProto()
+        self._runtime: Runtime = connect(target, self._config) if target else LocalRuntime(self._config, seed)
+        self._requests: dict[Any, Request] = {}
+        self._lock = threading.RLock()
+        self._running: set[StepControl] = set()
+        self._clock = 0
+        self._mutations = self._graph.mutations
+        self._closed = False
+
+    # --- running
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: RunOptions | None = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Run what ``fetches`` needs and return its values in the same structure; operations give None.
+
+        ``fetches`` is a Tensor, Operation, variable, name, or a nested list, tuple, namedtuple or dict of
+        them. ``feed_dict`` gives the values of placeholders, or replaces those of any other tensors; a tuple
+        of tensors (the state of a recurrent cell) takes one like it. The
+        arrays returned are the caller's. Raises `InvalidArgumentError`, `DTypeError` and `NotFoundError` for
+        bad arguments, what a kernel raises, `DeadlineExceededError` after ``options.timeout_in_ms``,
+        `CancelledError` when another thread closes the session. After an error the session is usable, and
+        variables are as they were before the failing operation.
+        """
+        request = self._request(fetches, feed_dict)
+        values: Any = feed_dict.values() if feed_dict else ()
+        if request.is_nested:
+            values = [value for item in (feed_dict or {}).items() for _, value in flat_feeds(*item)]
+        return self._execute(request, values, options, run_metadata)
+
+    def _request(self, fetches: Any, feed_dict: Mapping[Any, Any] | None) -> Request:
+        kind = type(fetches)
+        try:
+            key: Any = fetches if kind is Tensor or kind is Operation else structure_key(fetches)
+            if feed_dict:
+                key = (key, *feed_dict)
+            request = self._requests.get(key)
+        except TypeError:
+            raise DTypeError(
+                "run: expected fetches that are tensors, operations, names or a structure of them, and a "
+                f"feed_dict with tensors or names as keys; got {fetches!r}, {feed_dict!r}"
+            ) from None
+        if request is None or self._closed or self._graph.mutations != self._mutations:
+            self._refresh()
+            if feed_dict is not None and not isinstance(feed_dict, Mapping):
+                raise DTypeError(f"feed_dict: expected a dict; got {feed_dict!r}")
+            keys = [k for item in (feed_dict or {}).items() for k, _ in flat_feeds(*item)]
+            feeds = tuple(resolve_feed(self._graph, k) for k in keys)
+            is_nested = any(isinstance(k, tuple) for k in feed_dict or ())
+            parsed = parse_fetches(self._graph, fetches)
+            request = self._remember(key, Request(parsed, feeds, is_nested=is_nested))
+        self._clock = request.used = self._clock + 1
+        return request
+
+    def run_part(
+        self,
+        tensors: Sequence[Tensor],
+        targets: Sequence[Operation],
+        feed_dict: Mapping[Tensor, Any],
+        done: frozenset[str],
+    ) -> list[Any]:
+        """One call of a partial run: the values of ``tensors``; nothing waits for the operations named in
+        ``done``.
+        """
+        key = (tuple(tensors), tuple(targets), done, *feed_dict)
+        self._refresh()
+        request = self._requests.get(key)
+        if request is None:
+            fetches = Fetches(tuple(tensors), tuple(targets), list)
+            request = self._remember(key, Request(fetches, tuple(feed_dict), done))
+        values: list[Any] = self._execute(request, feed_dict.values(), None, None)
+        return values
+
+    def _refresh(self) -> None:
+        """Forget plans that a change of the graph made stale. Raises `FailedPreconditionError`
+        after `close`.
+        """
+        self._check_open()
+        if self._graph.mutations != self._mutations:
+            self._forget_plans()
+
+    def _remember(self, key: Any, request: Request) -> Request:
+        with self._lock:
+            if len(self._requests) >= MAX_REQUESTS:
+                del self._requests[min(self._requests, key=lambda k: self._requests[k].used)]
+            return self._requests.setdefault(key, request)
+
+    def _execute(self, request: Request, values: Any, options: RunOptions | None, run_metadata: Any) -> Any:
+        shapes = request.shapes
+        if shapes is not None and options is None and run_metadata is None:
+            plan = request.plans.get(shapes)
+            if plan is not None and plan.is_direct and not plan.runs_to_compile:
+                fetched = plan.run_direct(values)
+                if fetched is not None:
+                    return request.fetches.rebuild(fetched)
+        arrays = list(map(call, request.convert, values))
+        if shapes is None:
+            shapes = tuple([a.shape for a in arrays])
+        plan = request.plans.get(shapes)
+        if plan is None:
+            plan = self._plan(request, shapes)
+        if GpuFeed in map(type, arrays):
+            arrays = list(self._runtime.bring(plan, arrays))
+        if plan.runs_to_compile:
+            self._runtime.count_run(plan, functools.partial(self._replace, request))
+        if options is None and run_metadata is None and plan.is_straight:
+            return request.fetches.rebuild(plan.run_straight(arrays))
+        return request.fetches.rebuild(self.run_controlled(plan, arrays, options, run_metadata))
+
+    def run_controlled(
+        self, plan: Plan, arrays: Sequence[Any], options: RunOptions | None, run_metadata: Any
+    ) -> list[Any]:
+        """A run that may be cancelled, end at a deadline, or be traced."""
+        if not isinstance(options, RunOptions | None):
+            raise DTypeError(f"options: expected RunOptions; got {options!r}")
+        if run_metadata is not None and not hasattr(run_metadata, "step_stats"):
+            raise DTypeError(f"run_metadata: expected a RunMetadata; got {run_metadata!r}")
+        options = options or RunOptions()
+        timeout_ms = options.timeout_in_ms or self._config.operation_timeout_in_ms
+        control = StepControl(timeout_ms / 1000 if timeout_ms else None)
+        recorder = StepRecorder() if options.trace_level != RunOptions.NO_TRACE else None
+        self._running.add(control)
+        try:
+            self._check_open()
+            with deadline(control.remaining_s()):
+                values = plan.run(arrays, control, recorder)
+        except OpError as error:
+            if control.cancelled is not None and control.cancelled is not error:
+                raise control.cancelled from error  # a resource that was closed makes its reader fail
+            raise
+        finally:
+            self._running.discard(control)
+        if run_metadata is not None:
+            has_graphs = options.output_partition_graphs or recorder is not None
+            describe_step(run_metadata, recorder, plan.subgraphs if has_graphs else ())
+        return values
+
+    def _plan(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Plan:
+        with self._lock:
+            if len(request.plans) >= MAX_SHAPES:
+                shapes = ()
+            plan = request.plans.get(shapes)
+            if plan is None:
+                plan = request.plans[shapes] = self._compile(request, shapes)
+        return plan
+
+    @paused_collector()
+    def _compile(self, request: Request, shapes: tuple[tuple[int, ...], ...]) -> Any:
+        """A `Plan`, or what a cluster has in its place."""
+        known: Sequence[Shape] = shapes or [t.spec.shape for t in request.feeds]
+        for hear in ON_COMPILE:
+            hear(self, request, known)
+        return self._runtime.compile(self._graph, request, known)
+
+    def _replace(self, request: Request, plan: Plan, better: Plan) -> None:
+        """Put ``better`` in the place of ``plan``, which may be forgotten by now."""
+        with self._lock:
+            for shapes, current in request.plans.items():
+                if current is plan and not self._closed:
+                    request.plans[shapes] = better
+                    plan.let_go()
+
+    def make_callable(
+        self, fetches: Any, feed_list: Sequence[Any] | None = None, accept_options: bool = False
+    ) -> Callable[..., Any]:
+        """A function of the values for ``feed_list`` that returns the values of ``fetches``: `run` without
+        its look-ups.
+
+        With ``accept_options`` it takes ``options`` and ``run_metadata`` as keywords. Raises as `run`; the
+        function raises `InvalidArgumentError` for a wrong number of values.
+        """
+        try:
+            feeds = tuple(feed_list or ())
+            placeholders = dict.fromkeys(feeds)
+        except TypeError:
+            raise DTypeError(f"feed_list: expected a list of tensors or names; got {feed_list!r}") from None
+        if len(placeholders) < len(feeds):
+            raise InvalidArgumentError("make_callable: expected each tensor once in feed_list")
+        request = self._request(fetches, placeholders)
+
+        def run(*values: Any, options: RunOptions | None = None, run_metadata: Any = None) -> Any:
+            nonlocal request
+            if len(values) != len(feeds):
+                raise InvalidArgumentError(f"callable: expected {len(feeds)} values; got {len(values)}")
+            if not accept_options and (options is not None or run_metadata is not None):
+                raise InvalidArgumentError("callable: options need make_callable(..., accept_options=True)")
+            if self._closed or self._graph.mutations != self._mutations:
+                request = self._request(fetches, placeholders)
+            return self._execute(request, values, options, run_metadata)
+
+        return run
+
+    # --- variables, without operations
+
+    def variable_values(self, variables: Sequence[Any]) -> list[Any]:
+        """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
+        self._check_open()
+        return self._runtime.variable_values(variables, self.run)
+
+    def assign_variables(self, values: Mapping[Any, Any]) -> None:
+        """Set variables. Raises `InvalidArgumentError` for a value of another shape; no variable has changed
+        then.
+        """
+        self._check_open()
+        self._runtime.assign_variables(values, self.run)
+
+    # --- for those who look
+
+    @property
+    def setting(self) -> Setting:
+        """What steps are compiled for. Raises `FailedPreconditionError` after `close`."""
+        self._check_open()
+        return self._runtime.setting()
+
+    def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Plan | None:
+        """What a run of ``fetches`` with ``feeds`` of these shapes compiles to; None of a cluster, whose
+        tasks have plans of their own. Nothing runs. Raises as `run`.
+        """
+        request = self._request(fetches, feeds)
+        if not isinstance(self._runtime, LocalRuntime):
+            return None
+        shapes = tuple(feeds.values())
+        return request.plans.get(shapes) or self._runtime.compile(self._graph, request, shapes)
+
+    # --- partial runs
+
+    def partial_run_setup(self, fetches: Any, feeds: Sequence[Any] | None = None) -> PartialRun:
+        """Begin a step that is run in parts by `partial_run`: ``fetches`` and ``feeds`` are all that will be
+        asked and given.
+
+        Raises `InvalidArgumentError` as `run`, and for a placeholder that a fetch needs and that is not among
+        the feeds.
+        """
+        self._check_open()
+        parsed = parse_fetches(self._graph, fetches)
+        given = list(dict.fromkeys([resolve_feed(self._graph, f) for f in feeds or ()]))
+        calls = self._runtime.begin_partial_run(self, parsed, given)
+        return PartialRun(self._graph, calls)
+
+    def partial_run(
+        self, handle: PartialRun, fetches: Any, feed_dict: Mapping[Any, Any] | None = None
+    ) -> Any:
+        """Continue a step: each feed may be given once and each operation runs at most once in the whole
+        step.
+
+        Raises `DTypeError` for what is no handle, `InvalidArgumentError` for fetches or feeds that were not
+        announced or come twice, and for a fetch that needs a feed that has not come; the step is then as it
+        was. Whatever else a call raises ends it: later calls raise `FailedPreconditionError`.
+        """
+        self._check_open()
+        if not isinstance(handle, PartialRun):
+            raise DTypeError(f"partial_run: expected a handle of partial_run_setup; got {handle!r}")
+        return handle.run(fetches, feed_dict or {})
+
+    # --- life
+
+    def as_default(self) -> Any:
+        """A context in which ``tensor.eval()`` and ``operation.run()`` use this session. Does
+        not close it.
+        """
+        return as_default(self)
+
+    @property
+    def graph(self) -> Graph:
+        return self._graph
+
+    @property
+    def graph_def(self) -> Any:
+        """The graph as a GraphDef message."""
+        return self._graph.as_graph_def()
+
+    @property
+    def sess_str(self) -> str:
+        return self._runtime.target
+
+    @staticmethod
+    def reset(
+        target: str, containers: Sequence[str] | None = None, config: ConfigProto | None = None
+    ) -> None:
+        """Drop the variables that the sessions of the cluster at ``target`` share, in ``containers`` or in
+        all. Raises as `Session`.
+        """
+        cluster: Any = connect(target, config or ConfigProto())
+        try:
+            cluster.reset(list(containers or ()))
+        finally:
+            cluster.close()
+
+    def list_devices(self) -> list[DeviceAttributes]:
+        return [DeviceAttributes(*described) for described in self._runtime.list_devices()]
+
+    @property
+    def devices(self) -> Sequence[Device]:
+        """This session's devices: their memory pools, transfers and executors."""
+        return tuple(self._runtime.devices)
+
+    def close(self) -> None:
+        """End the session: running steps are cancelled, variables released. Further runs raise."""
+        with self._lock:
+            self._closed = True
+            for control in list(self._running):
+                control.cancel(CancelledError("the session was closed while this step ran"))
+            self._forget_plans()
+        self._runtime.close()
+
+    def _forget_plans(self) -> None:
+        with self._lock:
+            for request in self._requests.values():
+                for plan in request.plans.values():
+                    plan.close()
+            self._requests.clear()
+            self._runtime.forget()
+            self._mutations = self._graph.mutations
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise closed()
+
+
+class Session(BaseSession):
+    """Runs operations of ``graph`` (the default graph if None) on this process's devices.
+
+    ``with Session() as session:`` makes it the default session and its graph the default graph, and closes it
+    at the end.
+    """
+
+    def __enter__(self) -> Session:
+        self._graph.__enter__()
+        default_sessions().append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        leave(self)
+        try:
+            self._graph.__exit__(kind, error, trace)
+        finally:
+            self.close()
+
+
+class InteractiveSession(BaseSession):
+    """A session that is the default one from its creation until `close`; so is ``graph``, if it is given."""
+
+    def __init__(
+        self, target: str = "", graph: Graph | None = None, config: ConfigProto | None = None
+    ) -> None:
+        super().__init__(target, graph, config)
+        self._brings_graph = graph is not None
+        if self._brings_graph:
+            self._graph.__enter__()
+        default_sessions().append(self)
+
+    def close(self) -> None:
+        if self in default_sessions():
+            leave(self)
+            if self._brings_graph:
+                leave_default_graph(self._graph)
+        super().close()

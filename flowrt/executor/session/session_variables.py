@@ -1,0 +1,65 @@
+"""The variables of a session by themselves: given memory, read and set without operations.
+
+Checkpoints and ``variable.load`` use this way: it needs no plan.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt.device.device import Device
+from flowrt.errors import FailedPreconditionError, OpError
+from flowrt.executor.buffers.bound_tensors import owner_of
+from flowrt.executor.ends.feeds import bring, converter
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
+from flowrt.graph.resources.variables import VariableResource
+
+Place: TypeAlias = tuple[Device, VariableResource]
+"""Where a variable is."""
+
+
+def new_resource(device: Device, node: Node) -> Any:
+    """The object behind a stateful node; a variable has its memory on ``device``, what has a method
+    ``settle`` is told of it. Raises `ResourceExhaustedError`.
+    """
+    assert node.op.state is not None
+    resource = node.op.state(node)
+    if settle := getattr(resource, "settle", None):
+        settle(device)
+    if isinstance(resource, VariableResource):
+        try:
+            resource.pin(functools.partial(device.empty, owner=owner_of(node)))
+        except OpError as error:
+            raise located(node, error) from error.__cause__
+        if not device.executor.computes:  # nor assigns: the value is 0 from the start
+            resource.is_initialized = resource.is_pinned
+    return resource
+
+
+def read_variables(variables: Iterable[Any], places: Iterable[Place]) -> list[Any]:
+    """Copies of the variables' values. Raises `FailedPreconditionError`, naming the first without one."""
+    found = []
+    for variable, (device, resource) in zip(variables, places, strict=True):
+        with device.step(), resource.lock:
+            try:
+                found.append(np.array(device.to_host(resource.read())))
+            except FailedPreconditionError as error:
+                raise variable.op.error(FailedPreconditionError, error.message) from None
+    return found
+
+
+def assign_variables(values: Mapping[Any, Any], places: Sequence[Place], devices: Sequence[Device]) -> None:
+    """Set variables to values that may be on one of ``devices``. Raises `InvalidArgumentError` for a value of
+    another shape; no variable has changed then.
+    """
+    given = [converter(v._as_graph_element())(value) for v, value in values.items()]
+    arrays = bring(given, [device for device, _ in places], devices)
+    for (device, resource), array in zip(places, arrays, strict=True):
+        assign = device.executor.kernel(resource.name, resource.assign, 0.0)
+        with device.step(), device.activate():
+            assign(device.xp, device.to_device(array))

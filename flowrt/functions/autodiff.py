@@ -1,0 +1,197 @@
+"""Derivatives of functions that build graph: `jvp`, `vjp`, `hvp`, `jacfwd`, `jacrev`, `hessian`.
+
+A function takes and returns structures of tensors. Each of these calls it once, on tensors of its own: so
+only what comes in through the arguments counts, and an argument that is given twice counts once in each
+place. Where `gradients` and `forward_gradients` say None, because nothing leads from an x to a y, these give
+zeros: a function that does not use its argument has the derivative zero. None stands for integer and other
+tensors that cannot move.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from flowrt.base.structure import Structure, flatten, flatten_up_to, pack_as
+from flowrt.dtypes import INEXACT
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.functions.jacobians import Blocks, check_floating, columns, pack_blocks, rows
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.derivatives.forward_mode import forward_gradients
+from flowrt.graph.derivatives.gradients import UnconnectedGradients, gradients
+from flowrt.graph.ops.base.filling import zeros_like
+from flowrt.graph.ops.base.identities import identity
+from flowrt.graph.source import user_line
+
+ZERO = UnconnectedGradients.ZERO
+
+
+def jvp(f: Callable[..., Any], primals: Any, tangents: Any) -> tuple[Any, Any]:
+    """``f(*primals)`` and how it changes when the primals change along ``tangents``: one forward sweep.
+
+    ``tangents`` has one item a primal, of its structure, dtypes and shapes; None, for a primal or a part of
+    it, is zero. Primals that are no list or tuple are the one argument of ``f``, and so are their tangents.
+    Both results have the structure that ``f`` returns.
+
+    Raises `DTypeError` for a tangent of a primal that is not floating or complex and for a function or
+    primals of another type, `InvalidArgumentError` for tangents that do not fit, and what ``f`` raises.
+    """
+    if not isinstance(primals, (list, tuple)):
+        primals, tangents = [primals], [tangents]
+    call = _Call("jvp", f, primals)
+    directions = _leaves_like("jvp: tangents", call.primals, tangents)
+    ys = [y for y in call.ys if y.dtype in INEXACT]
+    moved = iter(forward_gradients(ys, call.xs, directions, "jvp", unconnected_gradients=ZERO))
+    return call.outputs, pack_as(call.outputs, [next(moved) if y.dtype in INEXACT else None for y in call.ys])
+
+
+def vjp(f: Callable[..., Any], *primals: Any) -> tuple[Any, Callable[[Any], tuple[Any, ...]]]:
+    """``f(*primals)`` and its pullback: ``pull_back(dys)`` gives the gradients of the primals, one reverse
+    sweep a call.
+
+    ``dys`` has the structure, dtypes and shapes of the result; None, for it or for a part, is zero. The
+    gradients come as a tuple with one item a primal, of its structure; a leaf may be an `IndexedSlices`.
+
+    Raises `DTypeError` for dys of a result that is not floating or complex, `InvalidArgumentError` for dys
+    that do not fit, and what ``f`` raises.
+    """
+    call = _Call("vjp", f, primals)
+    xs = [x for x in call.xs if x.dtype in INEXACT]
+
+    def pull_back(dys: Any) -> tuple[Any, ...]:
+        given = _leaves_like("vjp: dys", [call.outputs], [dys])
+        pairs = [(y, dy) for y, dy in zip(call.ys, given, strict=True) if dy is not None]
+        ys, weights = [y for y, _ in pairs], [dy for _, dy in pairs]
+        found = gradients(ys, xs, weights, "vjp", unconnected_gradients=ZERO) if ys else map(zeros_like, xs)
+        return call.like_primals(found)
+
+    return call.outputs, pull_back
+
+
+def hvp(f: Callable[..., Any], primals: Any, tangents: Any) -> Any:
+    """The Hessian of the scalar ``f(*primals)`` times ``tangents``: a forward sweep over a reverse one.
+
+    The Hessian itself is never made. The result is a tuple with one item a primal, of its structure; for
+    primals that are no list or tuple it is the one item. The tangents are those of `jvp`. Raises as that
+    does, and for an ``f`` that returns anything but one floating scalar: `InvalidArgumentError` or
+    `DTypeError`.
+    """
+    if not isinstance(primals, (list, tuple)):
+        (product,) = hvp(f, [primals], [tangents])
+        return product
+    call = _Call("hvp", f, primals)
+    check_floating("hvp", call.ys)
+    if len(call.ys) != 1 or call.ys[0].shape.as_list() != []:
+        message = f"hvp: expected a function that returns one scalar; got {call.ys}"
+        raise InvalidArgumentError(message, source=user_line())
+    directions = _leaves_like("hvp: tangents", call.primals, tangents)
+    xs = [x for x in call.xs if x.dtype in INEXACT]
+    firsts = [convert_to_tensor(g) for g in gradients(call.ys, xs, name="hvp", unconnected_gradients=ZERO)]
+    products = forward_gradients(firsts, call.xs, directions, "hvp", unconnected_gradients=ZERO)
+    return call.like_primals(products)
+
+
+def jacfwd(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The function that takes what ``f`` takes and returns the Jacobian of ``f``, by columns: one forward
+    sweep for each element of the arguments ``argnums``.
+
+    For a result of shape ``[*a]`` and an argument of shape ``[*b]`` it is ``[*a, *b]``; for structures a
+    structure like the result, of structures like the argument (like a tuple of them, for several argnums).
+
+    Raises `DTypeError` for an ``f`` that is no function and for argnums that are no numbers. When called it
+    raises `DTypeError` for results and arguments that are not floating, `InvalidArgumentError` for an
+    argument without a static shape and for argnums out of range.
+    """
+    return _jacobian_of("jacfwd", f, argnums, columns)
+
+
+def jacrev(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """As `jacfwd`, by rows: one reverse sweep for each element of the result, whose shape must be static."""
+    return _jacobian_of("jacrev", f, argnums, rows)
+
+
+def hessian(f: Callable[..., Any], argnums: int | Sequence[int] = 0) -> Callable[..., Any]:
+    """The function that returns the second derivatives of ``f``: for a scalar result and an argument of shape
+    ``[*b]`` a tensor ``[*b, *b]``.
+
+    Forward sweeps, one an element of the arguments ``argnums``, over `jacrev`. Raises as those.
+    """
+    return jacfwd(jacrev(f, argnums), argnums)
+
+
+def _jacobian_of(
+    what: str,
+    f: Any,
+    argnums: int | Sequence[int],
+    sweeps: Callable[[list[Tensor], list[Tensor]], Blocks],
+) -> Callable[..., Any]:
+    positions: Any = argnums if isinstance(argnums, (list, tuple)) else [argnums]
+    if not callable(f) or not all(isinstance(p, int) for p in positions):
+        message = (
+            f"{what}: expected a function and positions of its arguments; got {f!r:.60} and {argnums!r:.60}"
+        )
+        raise DTypeError(message, source=user_line())
+
+    def derivative(*primals: Any) -> Any:
+        call = _Call(what, f, primals)
+        chosen = _chosen(what, call.primals, argnums)
+        xs = flatten(chosen)
+        check_floating(what, [*call.ys, *xs])
+        graph = call.ys[0].graph
+        with graph, graph.name_scope(what):
+            return pack_blocks(call.outputs, chosen, sweeps(call.ys, xs))
+
+    return functools.update_wrapper(derivative, f)
+
+
+def _chosen(what: str, primals: Sequence[Any], argnums: int | Sequence[int]) -> Any:
+    wanted = [argnums] if isinstance(argnums, int) else argnums
+    for position in wanted:
+        if not -len(primals) <= position < len(primals):
+            message = f"{what}: expected argnums of {len(primals)} arguments; got {argnums!r}"
+            raise InvalidArgumentError(message, source=user_line())
+    found = tuple(primals[position] for position in wanted)
+    return found[0] if isinstance(argnums, int) else found
+
+
+@final
+class _Call:
+    """One call of ``f``: ``primals`` are the arguments that it got, ``outputs`` is what it returned, with
+    tensors as leaves; ``xs`` and ``ys`` are the leaves of both.
+    """
+
+    def __init__(self, what: str, f: Any, primals: Any) -> None:
+        if not callable(f) or not isinstance(primals, (list, tuple)):
+            message = f"{what}: expected a function and its arguments"
+            raise DTypeError(f"{message}; got {f!r} and {primals!r}", source=user_line())
+        self.xs = [identity(convert_to_tensor(x, name="primal")) for x in flatten(list(primals))]
+        self.primals: list[Any] = pack_as(list(primals), self.xs)
+        returned = f(*self.primals)
+        self.ys = [convert_to_tensor(y, name="output") for y in flatten(returned)]
+        if not self.ys:
+            message = f"{what}: expected a function that returns at least one tensor; got {returned!r}"
+            raise InvalidArgumentError(message, source=user_line())
+        self.outputs = pack_as(returned, self.ys)
+
+    def like_primals(self, found: Any) -> tuple[Any, ...]:
+        """What was ``found`` for the xs that can move, in the structure of the primals; None for others."""
+        remaining = iter(found)
+        return tuple(
+            pack_as(self.primals, [next(remaining) if x.dtype in INEXACT else None for x in self.xs])
+        )
+
+
+def _leaves_like(what: str, items: Sequence[Structure], values: Any) -> list[Any]:
+    """The parts of ``values`` where ``items`` have their leaves; a None stands for one in each leaf."""
+    if not isinstance(values, (list, tuple)) or len(values) != len(items):
+        message = f"{what}: expected a list or tuple of {len(items)}, one an argument; got {values!r}"
+        raise InvalidArgumentError(message, source=user_line())
+    found: list[Any] = []
+    for item, value in zip(items, values, strict=True):
+        try:
+            found += [None] * len(flatten(item)) if value is None else flatten_up_to(item, value)
+        except InvalidArgumentError as error:
+            raise InvalidArgumentError(f"{what}: {error.message}", source=user_line()) from None
+    return found

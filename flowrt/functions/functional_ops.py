@@ -1,0 +1,303 @@
+"""Loops over the rows of tensors: ``map_fn``, ``scan``, ``foldl``, ``foldr``, under TensorFlow's names.
+
+Each is a `while_loop` that reads one row of every element from a `TensorArray` and writes one row of every
+result to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, final
+
+from flowrt.base.structure import Structure, flatten, flatten_up_to, leaf_paths, pack_as
+from flowrt.control_flow import while_loop
+from flowrt.control_flow.functions import check_callable, check_returned, described
+from flowrt.control_flow.signatures import TensorSpec
+from flowrt.dtypes import as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.functions.tensor_array import TensorArray
+from flowrt.graph import node
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.shapes import compatible, merge
+from flowrt.graph.source import user_line
+from flowrt.nest import is_nested
+
+PARALLEL_ITERATIONS = 10  # TensorFlow's number; accepted, since iterations of one device run in order
+
+
+def map_fn(
+    fn: Callable[[Any], Any],
+    elems: Structure,
+    dtype: Structure = None,
+    parallel_iterations: int | None = None,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    name: str | None = None,
+    fn_output_signature: Structure = None,
+) -> Structure:
+    """``fn`` of each row of ``elems``, stacked along a new first axis.
+
+    ``elems`` is a structure of tensors ``[n, ...]``; ``fn`` gets one like it of rows. What it returns is like
+    ``fn_output_signature`` (older: ``dtype``), a structure of dtypes or `TensorSpec`, or if that is None like
+    ``elems`` in structure and dtypes. Rows of results have one shape; without ``infer_shape`` nothing is
+    concluded from it. Options are those of `while_loop`.
+
+    Raises `DTypeError` and `InvalidArgumentError` for elems without rows or of different lengths, and for
+    results of another structure or dtype.
+    """
+    with get_default_graph().name_scope(name or "map"):
+        rows = Rows("map_fn", fn, elems)
+        expected = _row_results(rows, dtype, fn_output_signature)
+        results = [
+            TensorArray(spec.dtype, rows.length, infer_shape=infer_shape, element_shape=spec.shape)
+            for spec in expected.specs
+        ]
+        row = rows.unstack()
+
+        def body(i: Tensor, results: list[TensorArray]) -> tuple[Any, list[TensorArray]]:
+            found = expected.tensors(fn(row(i)))
+            return i + 1, [array.write(i, value) for array, value in zip(results, found, strict=True)]
+
+        options = _options(parallel_iterations, back_prop, swap_memory)
+        _, results = while_loop(lambda i, _: i < rows.length, body, (0, results), **options)
+        return pack_as(expected.structure, [rows.stack(array) for array in results])
+
+
+def _row_results(rows: Rows, dtype: Structure, fn_output_signature: Structure) -> _Results:
+    if fn_output_signature is not None:
+        like, signature = "fn_output_signature", fn_output_signature
+    elif dtype is not None:
+        like, signature = "dtype", dtype
+    else:
+        like, signature = "elems", pack_as(rows.structure, [t.dtype for t in rows.tensors])
+    return _Results(rows, like, signature, [_row_spec(leaf) for leaf in flatten(signature)])
+
+
+def _row_spec(leaf: Any) -> node.TensorSpec:
+    return leaf.spec if isinstance(leaf, TensorSpec) else node.TensorSpec(as_dtype(leaf), None)
+
+
+def scan(
+    fn: Callable[[Any, Any], Any],
+    elems: Structure,
+    initializer: Structure = None,
+    parallel_iterations: int = PARALLEL_ITERATIONS,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    infer_shape: bool = True,
+    reverse: bool = False,
+    name: str | None = None,
+) -> Structure:
+    """All values of the accumulator ``a = fn(a, row)`` over the rows of ``elems``, stacked along a new first
+    axis.
+
+    The accumulator begins as ``initializer``, a structure of tensors, or as the first row of ``elems``, which
+    then is the first result as well. With ``reverse`` rows are taken from the last to the first; results
+    stand where their rows do. The accumulator keeps its structure, dtypes and, with ``infer_shape``, shapes.
+    Raises as `map_fn`.
+    """
+    with get_default_graph().name_scope(name or "scan"):
+        rows = Rows("scan", fn, elems)
+        start, step = (rows.length - 1, -1) if reverse else (0, 1)
+        row = rows.unstack()
+        accumulator = _Accumulator(rows, initializer, lambda: row(start))
+        results = [
+            TensorArray(
+                a.dtype, rows.length, infer_shape=infer_shape, element_shape=a.shape if infer_shape else None
+            )
+            for a in accumulator.initial
+        ]
+        if initializer is None:
+            results = [array.write(start, a) for array, a in zip(results, accumulator.initial, strict=True)]
+            start += step
+
+        def body(i: Tensor, before: list[Tensor], results: list[TensorArray]) -> tuple[Any, ...]:
+            after = accumulator.after(before, row(i))
+            return i + step, after, [array.write(i, a) for array, a in zip(results, after, strict=True)]
+
+        *_, results = while_loop(
+            lambda i, *_: i >= 0 if reverse else i < rows.length,
+            body,
+            (start, accumulator.initial, results),
+            **_options(parallel_iterations, back_prop, swap_memory),
+        )
+        return pack_as(accumulator.structure, [rows.stack(array) for array in results])
+
+
+def foldl(
+    fn: Callable[[Any, Any], Any],
+    elems: Structure,
+    initializer: Structure = None,
+    parallel_iterations: int = PARALLEL_ITERATIONS,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Structure:
+    """The last accumulator of ``a = fn(a, row)`` over the rows of ``elems``, from the first to the last.
+
+    It begins as ``initializer``, or as the first row. Raises as `map_fn`.
+    """
+    options = _options(parallel_iterations, back_prop, swap_memory)
+    return _fold("foldl", fn, elems, initializer, False, options, name)
+
+
+def foldr(
+    fn: Callable[[Any, Any], Any],
+    elems: Structure,
+    initializer: Structure = None,
+    parallel_iterations: int = PARALLEL_ITERATIONS,
+    back_prop: bool = True,
+    swap_memory: bool = False,
+    name: str | None = None,
+) -> Structure:
+    """`foldl` from the last row to the first; without an ``initializer`` it begins as the last row."""
+    options = _options(parallel_iterations, back_prop, swap_memory)
+    return _fold("foldr", fn, elems, initializer, True, options, name)
+
+
+def _fold(
+    what: str,
+    fn: Callable[[Any, Any], Any],
+    elems: Structure,
+    initializer: Structure,
+    reverse: bool,
+    options: Mapping[str, Any],
+    name: str | None,
+) -> Structure:
+    with get_default_graph().name_scope(name or what):
+        rows = Rows(what, fn, elems)
+        start, step = (rows.length - 1, -1) if reverse else (0, 1)
+        row = rows.unstack()
+        accumulator = _Accumulator(rows, initializer, lambda: row(start))
+        _, final = while_loop(
+            lambda i, _: i >= 0 if reverse else i < rows.length,
+            lambda i, before: (i + step, accumulator.after(before, row(i))),
+            (start if initializer is not None else start + step, accumulator.initial),
+            **options,
+        )
+        return pack_as(accumulator.structure, final)
+
+
+@final
+class Rows:
+    """What ``fn``, an argument of the function ``what``, is called for: the rows of a structure of tensors.
+
+    ``length`` is their number, an int where it is known, else an int32 scalar. Raises `DTypeError` for an fn
+    that is not callable, `InvalidArgumentError` for no tensors, for scalars and for different lengths.
+    """
+
+    def __init__(self, what: str, fn: Any, elems: Structure) -> None:
+        check_callable(what, "fn", fn)
+        self.what, self.fn, self.structure = what, fn, elems
+        self.tensors = [convert_to_tensor(leaf, name="elem") for leaf in flatten(elems)]
+        if not self.tensors:
+            raise InvalidArgumentError(
+                f"{what}: expected at least one tensor; got {elems!r}", source=user_line()
+            )
+        self.static_length = self._static_length(what)
+        self.length: Any = self.static_length
+        if self.length is None:
+            self.length = getitem(shape(self.tensors[0]), 0)
+
+    def _static_length(self, what: str) -> int | None:
+        length: Any = (None,)
+        for tensor in self.tensors:
+            dims = tensor.spec.shape
+            if dims == ():
+                raise InvalidArgumentError(
+                    f"{what}: expected elems of at least one dimension; got the scalar {tensor!r}",
+                    source=user_line(),
+                )
+            try:
+                length = merge(length, None if dims is None else dims[:1])
+            except InvalidArgumentError:
+                raise InvalidArgumentError(
+                    f"{what}: expected elems of one length; got {self.tensors}", source=user_line()
+                ) from None
+        return length[0]  # type: ignore[no-any-return]
+
+    def unstack(self) -> Callable[[Any], Structure]:
+        """From an index to a structure of the rows there. The tensors are unstacked here: in front of a loop
+        that reads all rows, not in each of its iterations.
+        """
+        arrays = [TensorArray(t.dtype, self.length).unstack(t) for t in self.tensors]
+        return lambda index: pack_as(self.structure, [array.read(index) for array in arrays])
+
+    def stack(self, array: TensorArray) -> Tensor:
+        """The elements of ``array``, one a row."""
+        stacked = array.stack()
+        dims = stacked.spec.shape
+        stacked.set_shape(None if dims is None else (self.static_length, *dims[1:]))
+        return stacked
+
+
+@final
+class _Results:
+    """What ``fn`` of ``rows`` has to return: a structure like ``structure``, which errors call ``like``, of
+    tensors of ``specs``.
+    """
+
+    def __init__(self, rows: Rows, like: str, structure: Structure, specs: Sequence[node.TensorSpec]) -> None:
+        self._rows, self._like = rows, like
+        self.structure, self.specs = structure, specs
+
+    def tensors(self, returned: Structure) -> list[Tensor]:
+        """The leaves of what ``fn`` returned. Raises `DTypeError` and `InvalidArgumentError`."""
+        rows = self._rows
+        check_returned(rows.what, rows.fn, returned)
+        places = leaf_paths(self.structure)
+        try:
+            leaves = flatten_up_to(self.structure, returned)
+            for place, leaf in zip(places, leaves, strict=True):
+                if is_nested(leaf):
+                    got = f"a {type(leaf).__name__} of {len(leaf)}"
+                    raise InvalidArgumentError(f"expected one tensor{place and ' at ' + place}; got {got}")
+        except InvalidArgumentError as error:
+            message = f"expected a structure like {self._like} from {described(rows.fn)}: {error.message}"
+            raise InvalidArgumentError(f"{rows.what}: {message}", source=user_line()) from None
+        return [self._tensor(*each) for each in zip(places, leaves, self.specs, strict=True)]
+
+    def _tensor(self, place: str, leaf: Any, spec: node.TensorSpec) -> Tensor:
+        rows = self._rows
+        like = f"like {self._like}{place} from {described(rows.fn)}"
+        if isinstance(leaf, Tensor) and leaf.dtype is not spec.dtype:
+            hint = "Give dtype=, or use flowrt.cast()" if rows.what == "map_fn" else "Use flowrt.cast()"
+            message = f"{rows.what}: expected {spec.dtype.name} {like}; got {leaf!r}. {hint}"
+            raise DTypeError(message, source=user_line())
+        tensor = convert_to_tensor(leaf, spec.dtype)
+        if not compatible(tensor.spec.shape, spec.shape):
+            message = f"{rows.what}: expected {spec} {like}; got {tensor!r}"
+            raise InvalidArgumentError(message, source=user_line())
+        return tensor
+
+
+@final
+class _Accumulator:
+    """What `scan` and the folds hand from row to row, like ``structure``: ``initial`` are its first tensors,
+    those of ``initializer``, or the row ``first()``.
+    """
+
+    def __init__(self, rows: Rows, initializer: Structure, first: Callable[[], Structure]) -> None:
+        if initializer is None:
+            self.structure, self.initial = rows.structure, flatten(first())
+        else:
+            self.structure = initializer
+            self.initial = [convert_to_tensor(leaf, name="initializer") for leaf in flatten(initializer)]
+        self._fn = rows.fn
+        self._results = _Results(rows, "the accumulator", self.structure, [a.spec for a in self.initial])
+
+    def after(self, before: Sequence[Tensor], row: Structure) -> list[Tensor]:
+        """The accumulator after another row."""
+        return self._results.tensors(self._fn(pack_as(self.structure, before), row))
+
+
+def _options(parallel_iterations: int | None, back_prop: bool, swap_memory: bool) -> dict[str, Any]:
+    return {
+        "parallel_iterations": parallel_iterations or PARALLEL_ITERATIONS,
+        "back_prop": back_prop,
+        "swap_memory": swap_memory,
+    }

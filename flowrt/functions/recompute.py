@@ -1,0 +1,78 @@
+"""Activation checkpointing: gradients that compute a function again instead of keeping what is inside it.
+
+See `flowrt.graph.functions.recomputation` for how, and for what is kept all the same.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from flowrt.control_flow.signatures import Signature
+from flowrt.control_flow.trace import trace
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.functions.recomputation import RECOMPUTE, with_positions
+from flowrt.graph.source import user_line
+
+
+def recompute(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``f``: gradients of what it returns compute it again, so that of a call only the arguments
+    live until then.
+
+    Every call runs the Python code, and makes variables as the code alone would. What it read of variables is
+    kept, and random operations draw the same numbers again. A gradient costs one more run of the function at
+    most. Raises what ``f`` does, and as a `flowrt.functions.function.Function` for arguments and results
+    that do not
+    fit.
+    """
+    if not callable(f):
+        raise DTypeError(f"recompute: expected a callable; got {f!r:.80}", source=user_line())
+    name = getattr(f, "__name__", "").strip("<>_") or "recompute"
+
+    @functools.wraps(f)
+    def recomputed(*args: Any, **kwargs: Any) -> Any:
+        signature = Signature(f, name)
+        arguments = signature.bind(args, kwargs)
+        traced = trace(f, name, signature, arguments, arguments.specs)
+        traced.function = with_positions(traced.function)
+        return traced.call(arguments.tensors, **{RECOMPUTE: True})
+
+    return recomputed
+
+
+recompute_grad = recompute
+
+
+def recompute_sequential(layers: Sequence[Callable[[Any], Any]], x: Any, segments: int | None = None) -> Any:
+    """``layers[-1](... layers[0](x))``, of which gradients keep the value after each of ``segments`` groups
+    of layers and compute the others again.
+
+    With the default, the square root of their number, n equal layers take O(sqrt n) memory and one more
+    forward pass (Chen et al., 2016). Raises `DTypeError` unless ``layers`` is a list or tuple of callables,
+    `InvalidArgumentError` if it is empty, and unless 1 <= segments <= the number of layers.
+    """
+    if not isinstance(layers, (list, tuple)) or not all(map(callable, layers)):
+        message = f"recompute_sequential: expected layers to be a list of callables; got {layers!r:.80}"
+        raise DTypeError(message, source=user_line())
+    if not layers:
+        message = "recompute_sequential: expected at least one layer; got none"
+        raise InvalidArgumentError(message, source=user_line())
+    count = round(math.sqrt(len(layers))) if segments is None else segments
+    if not 1 <= count <= len(layers):
+        raise InvalidArgumentError(
+            f"recompute_sequential: expected from 1 to {len(layers)} segments, the number of layers; got"
+            f" {count}",
+            source=user_line(),
+        )
+    ends = [len(layers) * (i + 1) // count for i in range(count)]
+    for first, end in zip([0, *ends], ends, strict=False):
+        x = recompute(functools.partial(_through, layers[first:end]))(x)
+    return x
+
+
+def _through(layers: Sequence[Callable[[Any], Any]], x: Any) -> Any:
+    for layer in layers:
+        x = layer(x)
+    return x

@@ -1,0 +1,427 @@
+"""How a call becomes an operation: convert the inputs, bind the type variables, add to the default graph.
+
+The way of ``add(x, 2.0)``: `build_op` reserves the name, finds T from the inputs that are tensors already,
+converts the others to constants of that dtype (named ``add/y`` after the input), checks T against the
+definition, infers the outputs and appends the operation with `Graph.append`. A call like an earlier one (the
+op, the inputs' dtypes and shapes) is not checked again: its `Signature` is known. Nothing is left in the
+graph when a check fails, except constants that nobody reads.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.construction.array_values import NUMBERS, as_array
+from flowrt.graph.construction.conversions import converted, is_registered
+from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
+from flowrt.graph.inference import Signature, infer_outputs, one_output
+from flowrt.graph.node import Source
+from flowrt.graph.op_def import Argument, Attr, OpDef, PartialValue, op_def, set_builder
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.shapes import as_shape
+from flowrt.graph.source import user_line, user_source
+
+
+def build_op(op: OpDef, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]) -> Any:
+    """Add one operation of type ``op``. Returns its output, the list of its outputs, or the Operation if it
+    has none.
+
+    Raises `DTypeError` for dtypes that do not fit, `InvalidArgumentError` for shapes, attributes and foreign
+    graphs.
+    """
+    graph = get_default_graph()
+    values = args if len(args) == len(op.inputs) else _input_values(op, args, kwargs)
+    for value in values:  # as in TensorFlow, an operation goes where its inputs are
+        if type(value) is Tensor:
+            if value.op.graph is not graph and not graph.is_inside(value.op.graph):
+                graph = value.op.graph
+                if graph.finalized and graph.root is not graph:
+                    raise graph.foreign(value)
+                with graph:
+                    return _build_in(graph, op, values, name, kwargs)
+            break
+    return _build_in(graph, op, values, name, kwargs)
+
+
+def _build_in(
+    graph: Graph, op: OpDef, values: Sequence[Any], name: str | None, kwargs: dict[str, Any]
+) -> Any:
+    """`build_op` in ``graph``, which is the default one."""
+    source = user_source(3)  # past `build_op` and `OpDef.__call__`
+    full_name = graph.operation_name(name or op.name)
+    inputs, signature = values, None if kwargs else _known_signature(graph, op, values)
+    if signature is None:
+        try:
+            types = _given_types(op, kwargs) if kwargs else {}
+            inputs = _inputs(op, values, types, full_name, kwargs, source)
+            for i, tensor in enumerate(inputs):
+                if tensor.op.graph is not graph:
+                    inputs[i] = _adopted(graph, tensor)
+            signature = _signature(graph, op, inputs, types, full_name, kwargs, source)
+        except InvalidArgumentError as error:
+            if error.op is not None:
+                raise
+            raise type(error)(error.message, op=full_name, op_type=op.name, source=user_line()) from None
+    operation = graph.append(op, full_name, inputs, signature[0], signature[1], source)
+    outputs = operation.outputs
+    if len(outputs) == 1 and not op.outputs[0].is_list:
+        return outputs[0]
+    return list(outputs) if op.outputs else operation
+
+
+def _known_signature(graph: Graph, op: OpDef, values: Sequence[Any]) -> Signature | None:
+    """That of a call of ``op`` with ``values`` and nothing else, if they are tensors of ``graph`` and it had
+    such a call.
+    """
+    key: list[Any] = [op]
+    for value in values:
+        if type(value) is not Tensor or value.op.graph is not graph:
+            return None
+        key.append(value.op.node.outputs[value.index])
+    return graph.signatures.get(tuple(key))
+
+
+def _signature(
+    graph: Graph,
+    op: OpDef,
+    inputs: Sequence[Tensor],
+    types: dict[str, DType],
+    full_name: str,
+    kwargs: dict[str, Any],
+    source: Source | None,
+) -> Signature:
+    """That of a call of ``op``. It is noted for calls like it, if the caller gave no attrs and the shape rule
+    asked for no values.
+    """
+    is_plain, asked = not kwargs, set[int]()
+    if is_plain and (known := _known_signature(graph, op, inputs)):
+        return known
+
+    def value(i: int) -> PartialValue:
+        asked.add(i)
+        return partial_value(graph.node, inputs[i].ref)
+
+    attrs, specs = _attrs(op, types, kwargs), [t.spec for t in inputs]
+    outputs = infer_outputs(op, full_name, attrs, specs, output_dtypes(op, attrs), value, source)
+    signature = Signature(attrs, outputs)
+    if is_plain and not asked:
+        graph.signatures[op, *specs] = signature
+    return signature
+
+
+def _adopted(graph: Graph, tensor: Tensor) -> Tensor:
+    """An input of another graph as ``graph`` has it. Raises `InvalidArgumentError` if it may not be read."""
+    adopted = graph.adopt(tensor)
+    if adopted is not None:
+        return adopted
+    if tensor.op.graph.root is graph.root:
+        raise tensor.op.graph.foreign(tensor)
+    raise InvalidArgumentError(
+        f"input {tensor.name!r} is of another graph than the inputs before it or the default one"
+    )
+
+
+set_builder(build_op)
+
+
+def _input_values(op: OpDef, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Sequence[Any]:
+    """The inputs' values in the order of the signature; ``kwargs`` keeps the attrs."""
+    if len(args) == len(op.inputs):
+        return args
+    if len(args) > len(op.inputs):
+        message = f"{op.name}: expected {len(op.inputs)} inputs; got {len(args)}"
+        raise InvalidArgumentError(message, source=user_line())
+    values = list(args)
+    for argument in op.inputs[len(args) :]:
+        if argument.name not in kwargs:
+            message = (
+                f"{op.name}: expected inputs {', '.join(a.name for a in op.inputs)}; got no {argument.name}"
+            )
+            raise InvalidArgumentError(message, source=user_line())
+        values.append(kwargs.pop(argument.name))
+    return values
+
+
+def _given_types(op: OpDef, kwargs: dict[str, Any]) -> dict[str, DType]:
+    """The type variables that the caller gives by name."""
+    variables = {a.type_attr for a in op.inputs if a.type_attr and not a.is_type_list}
+    return {v: as_dtype(kwargs.pop(v)) for v in variables if v in kwargs}
+
+
+def _inputs(
+    op: OpDef,
+    values: Sequence[Any],
+    types: dict[str, DType],
+    full_name: str,
+    kwargs: dict[str, Any],
+    source: Source | None,
+) -> list[Tensor]:
+    """The inputs as tensors. Those that are tensors already bind the type variables first and lead the
+    others.
+    """
+    for argument, value in zip(op.inputs, values, strict=True):
+        if type(value) in NUMBERS or argument.is_type_list:
+            continue
+        for item in value if argument.is_list and isinstance(value, (list, tuple)) else (value,):
+            if type(item) is Tensor or hasattr(item, "__flowrt_tensor__"):
+                _bind(argument, item.dtype, types)
+    converted: list[Tensor] = []
+    for argument, value in zip(op.inputs, values, strict=True):
+        if argument.is_list:
+            tensors = _convert_list(argument, value, types, full_name)
+            if argument.number_attr:
+                kwargs[argument.number_attr] = len(tensors)
+            elif argument.type_attr:
+                kwargs[argument.type_attr] = tuple(t.dtype for t in tensors)
+            converted += tensors
+        else:
+            converted.append(
+                value
+                if type(value) is Tensor
+                else _convert_input(op, argument, value, types, full_name, source)
+            )
+    return converted
+
+
+def _bind(argument: Argument, dtype: DType, types: dict[str, DType]) -> None:
+    """Check ``dtype`` against the signature and what is bound so far. Raises `DTypeError`."""
+    variable = argument.type_attr
+    if variable is None:
+        if dtype is not argument.dtype:
+            expected = "?" if argument.dtype is None else argument.dtype.name
+            raise DTypeError(
+                f"input {argument.name!r}: expected dtype {expected}; got {dtype.name}. Use flowrt.cast()"
+            )
+    elif types.setdefault(variable, dtype) is not dtype:
+        raise DTypeError(
+            f"input {argument.name!r}: expected dtype {types[variable].name}, as the inputs before it; "
+            f"got {dtype.name}. Use flowrt.cast()"
+        )
+
+
+def _convert_input(
+    op: OpDef,
+    argument: Argument,
+    value: Any,
+    types: dict[str, DType],
+    full_name: str,
+    source: Source | None,
+) -> Tensor:
+    variable = argument.type_attr
+    wanted = argument.dtype if variable is None else types.get(variable)
+    preferred = None
+    if wanted is None and variable is not None:
+        allowed = op.types[variable]
+        if len(allowed) == 1:
+            preferred = next(iter(allowed))
+        elif allowed == dtypes.INDEX and isinstance(value, (list, tuple)) and not value:
+            preferred = dtypes.int32  # an empty list of axes or dimensions: NumPy would take it for floats
+    tensor = _to_tensor(value, wanted, f"{full_name}/{argument.name}/", preferred, source)
+    _bind(argument, tensor.dtype, types)
+    return tensor
+
+
+def _convert_list(argument: Argument, value: Any, types: dict[str, DType], full_name: str) -> list[Tensor]:
+    if not isinstance(value, (list, tuple)):
+        raise DTypeError(f"input {argument.name!r}: expected a list of tensors; got {value!r}")
+    wanted = None if argument.is_type_list else types.get(argument.type_attr or "", argument.dtype)
+    tensors = []
+    for position, item in enumerate(value):
+        tensor = _to_tensor(item, wanted, f"{full_name}/{argument.name}_{position}/")
+        if not argument.is_type_list:
+            wanted = wanted or tensor.dtype
+            if tensor.dtype is not wanted:
+                name, got = f"{argument.name}[{position}]", tensor.dtype.name
+                raise DTypeError(f"input {name}: expected dtype {wanted.name}; got {got}")
+        tensors.append(tensor)
+    if wanted is not None and argument.type_attr is not None:
+        types.setdefault(argument.type_attr, wanted)
+    return tensors
+
+
+def _attrs(op: OpDef, types: dict[str, DType], given: dict[str, Any]) -> dict[str, Any]:
+    """All attributes: type variables, numbers of inputs, what is ``given``, and defaults."""
+    attrs: dict[str, Any] = {}
+    for variable, dtype in types.items():
+        allowed = op.types[variable]
+        if dtype not in allowed:
+            names = ", ".join(sorted(d.name for d in allowed))
+            raise DTypeError(f"{variable}: expected one of {names}; got {dtype.name}")
+        attrs[variable] = dtype
+    for argument in op.inputs:
+        if argument.is_list and (key := argument.number_attr or argument.type_attr) in given:
+            attrs[key or ""] = given.pop(key)
+    for key, attr in op.attrs.items():
+        if key in given:
+            attrs[key] = _attr_value(key, attr, given.pop(key))
+        elif attr.required:
+            raise InvalidArgumentError(f"attribute {key!r} ({attr.kind}): expected a value; got none")
+        else:
+            attrs[key] = attr.default
+    for key in given:
+        if not key.startswith("_"):
+            known = [a.name for a in op.inputs] + list(op.attrs)
+            raise InvalidArgumentError(f"expected arguments among {', '.join(known)}; got {key!r}")
+    attrs.update(given)
+    return attrs
+
+
+def _attr_value(key: str, attr: Attr, value: Any) -> Any:
+    """``value`` in the form that attrs of this kind are kept in. Raises `InvalidArgumentError`."""
+    if value is None and attr.default is None:
+        return None
+    try:
+        return _ATTR_FORMS[attr.kind](value)
+    except (TypeError, ValueError, KeyError) as error:
+        raise InvalidArgumentError(
+            f"attribute {key!r}: expected {attr.kind}; got {value!r} ({error})"
+        ) from None
+
+
+def _strict_int(value: Any) -> int:
+    return int(value.__index__())
+
+
+def _text(value: Any) -> Any:
+    return value if isinstance(value, (str, bytes)) else str(value)
+
+
+_ATTR_FORMS: dict[str, Any] = {
+    "bool": bool,
+    "int": _strict_int,
+    "float": float,
+    "string": _text,
+    "type": as_dtype,
+    "shape": as_shape,
+    "tensor": np.asarray,
+    "func": lambda value: value,
+    "list(int)": lambda value: tuple(_strict_int(v) for v in value),
+    "list(float)": lambda value: tuple(float(v) for v in value),
+    "list(string)": lambda value: tuple(_text(v) for v in value),
+    "list(type)": lambda value: tuple(as_dtype(v) for v in value),
+    "list(shape)": lambda value: tuple(as_shape(v) for v in value),
+    "list(bool)": lambda value: tuple(bool(v) for v in value),
+    "list(func)": tuple,
+}
+
+
+def output_dtypes(op: OpDef, attrs: Mapping[str, Any]) -> list[DType]:
+    """The dtypes of all outputs of an operation with these ``attrs``."""
+    found: list[DType] = []
+    for output in op.outputs:
+        dtype: Any = attrs[output.type_attr] if output.type_attr else output.dtype
+        if output.is_type_list:
+            found += dtype
+        else:
+            found += [dtype] * (attrs[output.number_attr] if output.number_attr else 1)
+    return found
+
+
+# --- conversion
+
+
+def convert_to_tensor(
+    value: Any,
+    dtype: Any = None,
+    name: str | None = None,
+    preferred_dtype: Any = None,
+    dtype_hint: Any = None,
+) -> Tensor:
+    """``value`` as a Tensor of the default graph: a tensor as it is, a variable's value, an array or Python
+    value as a constant, a list that contains tensors packed along a new first axis.
+
+    Python floats become float32 and ints int32, NumPy arrays keep their dtype, unless ``dtype`` says
+    otherwise. Raises `DTypeError` when the value does not fit ``dtype`` without loss of kind (a float for an
+    int).
+    """
+    hint = preferred_dtype if preferred_dtype is not None else dtype_hint
+    try:
+        return _to_tensor(value, None if dtype is None else as_dtype(dtype), name, hint)
+    except InvalidArgumentError as error:
+        raise _in_scope(error, name or "") from error.__cause__
+
+
+def _in_scope(error: InvalidArgumentError, name: str) -> InvalidArgumentError:
+    """``error`` with the user's line, and with the name that the tensor ``name`` would have had: it begins
+    with that of the operation for which it was asked.
+    """
+    if error.op is not None or error.source is not None:
+        return error
+    scope = get_default_graph().get_name_scope()
+    full_name = name[:-1] if name.endswith("/") else "/".join(filter(None, (scope, name)))
+    return type(error)(error.message, op=full_name or None, source=user_line())
+
+
+def _to_tensor(
+    value: Any, wanted: DType | None, name: str | None, hint: Any = None, source: Source | None = None
+) -> Tensor:
+    """`convert_to_tensor`, with errors that do not say where."""
+    if type(value) in NUMBERS and wanted is not None:  # the common case, without the checks below
+        return constant_tensor(as_array(value, wanted), name, source)
+    if isinstance(value, Tensor):
+        if wanted is not None and value.dtype is not wanted:
+            raise DTypeError(
+                f"expected dtype {wanted.name}; got tensor {value.name!r} of dtype {value.dtype.name}. "
+                "Use flowrt.cast()"
+            )
+        return value
+    if hasattr(value, "__flowrt_tensor__"):
+        tensor: Tensor = value.__flowrt_tensor__()
+        return _to_tensor(tensor, wanted, name)
+    made = converted(value, wanted, name)
+    if made is not NotImplemented:
+        if not isinstance(made, Tensor):
+            raise DTypeError(f"expected a conversion function that returns a tensor; got {made!r}")
+        return _to_tensor(made, wanted, name)
+    if isinstance(value, (list, tuple)) and _contains_tensor(value):
+        return _pack(value, wanted, name)
+    if wanted is None and hint is not None:
+        with contextlib.suppress(DTypeError):
+            return constant_tensor(as_array(value, as_dtype(hint)), name)
+    return constant_tensor(as_array(value, wanted), name, source)
+
+
+def constant_tensor(
+    array: np.ndarray[Any, Any], name: str | None = None, source: Source | None = None
+) -> Tensor:
+    """A Const operation that holds ``array`` (which must not change afterwards). ``source``: the user's line,
+    if it is known.
+    """
+    graph = get_default_graph()
+    full_name = graph.operation_name(name or "Const")
+    dtype = as_dtype(array.dtype)
+    attrs, outputs = {"value": array, "dtype": dtype}, one_output(dtype, array.shape)
+    return graph.append(op_def("Const"), full_name, (), attrs, outputs, source or user_source()).outputs[0]
+
+
+def _contains_tensor(value: Any) -> bool:
+    return any(
+        isinstance(v, Tensor)
+        or hasattr(v, "__flowrt_tensor__")
+        or is_registered(v)
+        or (isinstance(v, (list, tuple)) and _contains_tensor(v))
+        for v in value
+    )
+
+
+def _pack(values: Sequence[Any], dtype: DType | None, name: str | None) -> Tensor:
+    if dtype is None:
+        dtype = next(_dtypes_in(values), None)
+    tensors = [_to_tensor(v, dtype, None) for v in values]
+    packed: Tensor = op_def("Pack")(tensors, name=name or "packed")
+    return packed
+
+
+def _dtypes_in(values: Sequence[Any]) -> Iterator[DType]:
+    for value in values:
+        if isinstance(value, Tensor) or hasattr(value, "__flowrt_tensor__"):
+            yield value.dtype
+        elif isinstance(value, (list, tuple)):
+            yield from _dtypes_in(value)

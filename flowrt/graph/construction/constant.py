@@ -1,0 +1,154 @@
+"""Constants and placeholders: where values come from."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import as_dtype
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.array_values import as_array
+from flowrt.graph.construction.build import constant_tensor
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.op_def import (
+    BY_EXECUTOR,
+    NONDIFFERENTIABLE,
+    Attr,
+    Effect,
+    Effects,
+    PartialValue,
+    ShapeContext,
+    attr_shape,
+    attr_type,
+    define_op,
+)
+from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
+from flowrt.graph.shapes import Shape, as_shape, merge, num_elements
+
+
+def _const_value(s: ShapeContext) -> PartialValue:
+    array = s.attrs["value"]
+    rows = math.prod(max(dim, 1) for dim in array.shape)  # an empty array may still be a billion empty rows
+    if rows > MAX_ELEMENTS or array.dtype.kind not in "iubf":
+        return None
+    return as_host_value(array)
+
+
+const = define_op(
+    "Const",
+    "-> dtype",
+    types={"dtype": dtypes.ANY},
+    attrs={"value": Attr("tensor"), "dtype": attr_type()},
+    shape=lambda s: [s.attrs["value"].shape],
+    kernel=BY_EXECUTOR,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    value=_const_value,
+    doc="A value that is part of the graph: the array in attribute ``value``.",
+)
+
+
+def constant(
+    value: Any, dtype: Any = None, shape: Any = None, name: str = "Const", verify_shape: bool = False
+) -> Tensor:
+    """A constant tensor.
+
+    With ``shape`` the values are laid out in it row by row, the last one repeated as often as needed. Raises
+    `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
+    ``shape`` holds, or with ``verify_shape`` when the shapes differ.
+    """
+    array = as_array(value, None if dtype is None else as_dtype(dtype))
+    return constant_tensor(
+        array if shape is None else _fill_shape(array, as_shape(shape), verify_shape), name
+    )
+
+
+def _fill_shape(array: np.ndarray[Any, Any], shape: Shape, verify_shape: bool) -> np.ndarray[Any, Any]:
+    count = num_elements(shape)
+    if shape is None or count is None:
+        raise InvalidArgumentError(f"constant: expected a fully defined shape; got {shape}")
+    if array.shape == shape:
+        return array
+    if verify_shape or array.size > count or (array.size == 0 and count > 0):
+        raise InvalidArgumentError(
+            f"constant: expected values of shape {list(shape)}; got shape {list(array.shape)}"
+        )
+    flat = np.empty(count, array.dtype)
+    flat[: array.size] = array.ravel()
+    if array.size < count:
+        flat[array.size :] = array.ravel()[-1]
+    return flat.reshape(shape)
+
+
+placeholder_op = define_op(
+    "Placeholder",
+    "-> dtype",
+    types={"dtype": dtypes.ANY},
+    attrs={"dtype": attr_type(), "shape": attr_shape(None)},
+    shape=lambda s: [s.attrs["shape"]],
+    kernel=BY_EXECUTOR,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.SOURCE),
+    doc="A value that the caller feeds at each run.",
+)
+
+
+def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
+    """A tensor that must be fed: a run that needs it and does not feed it raises `InvalidArgumentError`.
+
+    ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
+    """
+    tensor: Tensor = placeholder_op(dtype=dtype, shape=as_shape(shape), name=name or "Placeholder")
+    return tensor
+
+
+def _default_shape(s: ShapeContext) -> list[Shape]:
+    merge(s.shapes[0], s.attrs["shape"])  # the default has to be a value that may be fed
+    return [s.attrs["shape"]]
+
+
+placeholder_with_default_op = define_op(
+    "PlaceholderWithDefault",
+    "input: dtype -> dtype",
+    types={"dtype": dtypes.ANY},
+    attrs={"shape": attr_shape()},
+    shape=_default_shape,
+    kernel=lambda xp, x: x,
+    vjp=lambda op, dy: [dy],
+    jvp=lambda op, dx: [dx],
+    samples=lambda rng: (),
+    effects=Effects(Effect.SOURCE),
+    alias=True,
+    doc="A value that the caller may feed; otherwise its input.",
+)
+
+
+def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
+    """A tensor that takes ``input``'s value unless it is fed with another, of the (partial) ``shape``."""
+    tensor: Tensor = placeholder_with_default_op(input, shape=as_shape(shape), name=name)
+    return tensor
+
+
+KNOWN = "_known"
+"""The private attr of a function's parameter: what is known of every argument."""
+
+feed_op = define_op(
+    "_Feed",
+    "-> dtype",
+    types={"dtype": dtypes.ANY},
+    attrs={"dtype": attr_type(), "shape": attr_shape(None)},
+    shape=lambda s: [s.attrs["shape"]],
+    kernel=BY_EXECUTOR,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.SOURCE),
+    value=lambda s: s.attrs.get(KNOWN),
+    doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",
+)

@@ -1,0 +1,46 @@
+"""What a program registered for values of its own classes: `register_tensor_conversion_function`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from flowrt.errors import DTypeError
+
+Conversion = Callable[..., Any]
+_registered: list[
+    tuple[int, tuple[type, ...], Conversion]
+] = []  # by priority; of equal ones the earlier first
+
+
+def register_tensor_conversion_function(
+    base_type: type | tuple[type, ...], conversion_func: Conversion, priority: int = 100
+) -> None:
+    """From now on ``conversion_func(value, dtype=None, name=None, as_ref=False)`` makes the tensors of values
+    of ``base_type``. It may return ``NotImplemented``: then the next one is asked, by rising ``priority``.
+
+    Raises `DTypeError` unless ``base_type`` is a class or a tuple of them, and ``conversion_func`` callable.
+    """
+    types = base_type if isinstance(base_type, tuple) else (base_type,)
+    if not types or not all(isinstance(t, type) for t in types):
+        raise DTypeError(
+            f"register_tensor_conversion_function: expected a class or classes; got {base_type!r}"
+        )
+    if not callable(conversion_func):
+        raise DTypeError(f"register_tensor_conversion_function: expected a function; got {conversion_func!r}")
+    _registered.append((priority, types, conversion_func))
+    _registered.sort(key=lambda entry: entry[0])
+
+
+def is_registered(value: Any) -> bool:
+    return any(isinstance(value, types) for _, types, _ in _registered)
+
+
+def converted(value: Any, dtype: Any, name: str | None) -> Any:
+    """What the first function for ``value`` makes of it; ``NotImplemented`` if none does."""
+    for _, types, function in _registered:
+        if isinstance(value, types):
+            found = function(value, dtype=dtype, name=name, as_ref=False)
+            if found is not NotImplemented:
+                return found
+    return NotImplemented

@@ -1,0 +1,72 @@
+"""A subgraph without the values of its large constants, for texts and messages that shall stay small.
+
+    detach_constants(subgraph) -> (subgraph', arrays)      attach_constants(subgraph', arrays) -> subgraph
+
+A constant whose value is apart is a ``_Feed`` that its subgraph does not list among its feeds. The arrays
+come in the order of the nodes, those of a function where the node is that owns it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.constant import const, feed_op
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Subgraph, TensorSpec, with_functions
+from flowrt.graph.op_def import Effect
+
+MIN_DETACHED_BYTES = 1024
+
+Array = np.ndarray[Any, Any]
+
+
+def detach_constants(subgraph: Subgraph) -> tuple[Subgraph, list[Array]]:
+    """``subgraph`` without the values of numeric constants above `MIN_DETACHED_BYTES`, and these."""
+    arrays: list[Array] = []
+
+    def detach(node: Node) -> Node:
+        value = node.attrs.get("value") if node.op.name == "Const" else None
+        if value is None or value.nbytes <= MIN_DETACHED_BYTES or value.dtype.kind == "O":
+            return node
+        arrays.append(value)
+        return node.replace(op=feed_op, attrs={"dtype": node.attrs["dtype"], "shape": tuple(value.shape)})
+
+    return _changed(subgraph, lambda _, node: detach(node)), arrays
+
+
+def attach_constants(subgraph: Subgraph, arrays: Sequence[Array]) -> Subgraph:
+    """What `detach_constants` was given. Raises `InvalidArgumentError` for another number of arrays, and for
+    one of another shape or dtype than its constant.
+    """
+    left: Iterator[Array] = iter(arrays)
+
+    def attach(feeds: frozenset[str], node: Node) -> Node:
+        if node.op.name != "_Feed" or node.name in feeds:
+            return node
+        value, spec = next(left, None), node.outputs[0]
+        if value is None or TensorSpec(spec.dtype, value.shape) != spec or value.dtype != spec.dtype.np:
+            got = "nothing" if value is None else f"{value.dtype}{list(value.shape)}"
+            raise located(node, InvalidArgumentError(f"expected the constant's value, {spec}; got {got}"))
+        return node.replace(op=const, attrs={"value": value, "dtype": spec.dtype})
+
+    attached = _changed(subgraph, attach)
+    if (more := len(list(left))) > 0:
+        raise InvalidArgumentError(f"graph: expected one array a constant; got {more} more")
+    return attached
+
+
+def _changed(subgraph: Subgraph, change: Callable[[frozenset[str], Node], Node]) -> Subgraph:
+    """``subgraph`` with ``change(feeds, node)`` for every node, in its functions too."""
+    feeds = frozenset(subgraph.feeds)
+    nodes = []
+    for node in subgraph:
+        if node.op.effect is Effect.NESTED:
+            node = with_functions(node, lambda function: _changed(function, change))
+        nodes.append(change(feeds, node))
+    if all(new is old for new, old in zip(nodes, subgraph, strict=True)):
+        return subgraph
+    return subgraph.with_nodes(nodes)

@@ -1,0 +1,318 @@
+"""The graph of a function: a branch, the condition or body of a loop, a callee.
+
+A `FuncGraph` is built as any graph, while it is the default one. What it reads of the graphs around it is
+*captured*: the tensor becomes one more parameter, and the operation that owns the function gets the tensor as
+an input. When all is built, `FuncGraph.subgraph` is the function as data.
+
+Rules of this file:
+  1. A function shares names and collections with the graph around it, so an operation's name is unique in the
+     whole and variables and losses are found wherever they were made.
+  2. Parameters are _Feed nodes. The caller gives arguments in the order of ``parameters``: those of the
+     function first, then what it captured.
+  3. A constant is copied instead of captured, so that what rests on it is known inside: not one of floating
+     or complex numbers, for whose gradient someone may ask (the compiler copies it later).
+  4. A function that stands for whole steps (`FuncGraph.computes_anew`) captures only what steps are given and
+     what outlives them; what is computed of it around the function is computed inside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.constant import KNOWN, feed_op
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.construction.operation import Operation, Tensor
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.source import user_line
+from flowrt.graph.topology import sort_topologically
+
+SEED_POSITIONS = 1 << 30
+"""Where the numbers of random operations in functions begin; those of graphs are their positions."""
+
+
+class FuncGraph(Graph):
+    """A function under construction inside ``outer``; ``what`` names it in errors: "the body of 'while'".
+
+    ``parameters`` are its parameters in order, ``captures`` the tensors of ``outer`` that it reads, each with
+    the parameter that stands for it, ``control_captures`` the operations of ``outer`` that it waits for.
+    """
+
+    def __init__(self, outer: Graph, what: str) -> None:
+        super().__init__()
+        self.outer, self.what = outer, what
+        self._names, self._collections, self._lock = outer._names, outer._collections, outer._lock
+        self.gradient_functions, self.python_functions = outer.gradient_functions, outer.python_functions
+        self.seed = outer.seed
+        self._thread.scopes.inherit(outer._thread.scopes)
+        self.signatures = outer.signatures
+        self.parameters: list[Tensor] = []
+        self.captures: dict[Tensor, Tensor] = {}
+        self._origins: dict[Tensor, Tensor] = {}
+        """`captures` the other way round."""
+        self.control_captures: dict[Operation, None] = {}
+        self.computes_anew = False
+        """Whether what it reads of the graph around it is computed in it, each time that it runs."""
+        self._computed: dict[Operation, Operation] = {}
+        """The operations of the graph around it that it computes, with those that do."""
+        self.must_run: Callable[[FuncGraph], Sequence[Operation]] | None = getattr(outer, "must_run", None)
+        """Finds the operations that run with the function although nothing reads them; None: there are
+        none."""
+        self.observe: Callable[[Tensor], Any] | None = getattr(outer, "observe", None)
+        """Gives a tensor's value, as a Python scalar, to the user's code that builds the function, or None;
+        None: nobody gets any.
+        """
+        self.is_converted: bool = getattr(outer, "is_converted", False)
+        """Whether autograph converted the user's code that builds the function."""
+
+    @property
+    def root(self) -> Graph:
+        """The graph that is no function: where variables are."""
+        return self.outer.root
+
+    @property
+    def seed_position(self) -> int:
+        return SEED_POSITIONS + len(self._names)
+
+    # --- parameters and captures
+
+    def parameter(self, spec: TensorSpec, name: str = "arg", known: Any = None) -> Tensor:
+        """One more parameter. ``known``: what is known of its value (see `partial_value`)."""
+        attrs: dict[str, Any] = {"dtype": spec.dtype, "shape": spec.shape}
+        if known is not None:
+            attrs[KNOWN] = known
+        with self.control_dependencies(None), self.device(None):
+            added = self.add(feed_op, self.operation_name(name), (), attrs, (spec.dtype,))
+        self.parameters.append(added.outputs[0])
+        return added.outputs[0]
+
+    def stand_in(self, tensor: Tensor, name: str) -> Tensor:
+        """One more parameter, for values of which as much is known as of ``tensor``."""
+        return self.parameter(tensor.spec, name, partial_value(tensor.graph.node, tensor.ref))
+
+    def is_inside(self, graph: Graph) -> bool:
+        """Whether ``graph`` is one of those around this function."""
+        return self.outer is graph or self.outer.is_inside(graph)
+
+    def adopt(self, tensor: Tensor) -> Tensor | None:
+        return self.capture(tensor) if self.is_inside(tensor.graph) else None
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        """What stands in this function for ``tensor``, which is of a graph around it."""
+        found = self.captures.get(tensor)
+        if found is not None:
+            return found
+        if tensor.graph is not self.outer:
+            assert isinstance(self.outer, FuncGraph)
+            return self.capture(self.outer.capture(tensor))
+        if self.computes_anew and not _is_given(tensor.op):
+            return self._computed_here(tensor)
+        if _is_copied(tensor):
+            self.captures[tensor] = copied = self.copy_constant(tensor.op.node)
+            return copied
+        self.captures[tensor] = parameter = self.stand_in(
+            tensor, f"{tensor.op.name.rpartition('/')[2]}-captured"
+        )
+        self._origins[parameter] = tensor
+        return parameter
+
+    def _computed_here(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of the graph around, from what is given to a step and what outlives it."""
+        needed, stack = set[Operation](), [tensor.op]
+        while stack:
+            op = stack.pop()
+            if op not in needed and op not in self._computed and not _is_given(op):
+                needed.add(op)
+                stack += [t.op for t in op.inputs] + list(op.control_inputs)
+        for op in [op for op in self.outer.get_operations() if op in needed]:
+            inputs, name, node = [self.capture(t) for t in op.inputs], self.unique_absolute(op.name), op.node
+            waits = [self._computed[control] for control in op.control_inputs if control in self._computed]
+            with self.device(None), self.device(node.device or None), self.control_dependencies(None):
+                with self.control_dependencies(waits):
+                    copy = self.append(op.op_def, name, inputs, node.attrs, node.outputs, node.source)
+            self._computed[op] = copy
+        return self._computed[tensor.op].outputs[tensor.index]
+
+    def origin(self, tensor: Tensor) -> Tensor:
+        found = self._origins.get(tensor)
+        return tensor if found is None else found.graph.origin(found)
+
+    def copy_constant(self, constant: Node) -> Tensor:
+        """The constant in this function."""
+        name = self.unique_absolute(constant.name)
+        with self.control_dependencies(None):
+            return self.add(
+                constant.op, name, (), constant.attrs, [spec.dtype for spec in constant.outputs]
+            ).outputs[0]
+
+    def lift(self, op: Operation) -> None:
+        """Have ``op``, which reads only what this function captured, run outside: here it becomes a parameter
+        under the same name.
+        """
+        outside = {inner: outer for outer, inner in self.captures.items()}
+        node, outer = op.node, self.outer
+        inputs = [outside[t] for t in op.inputs]
+        with outer, outer.device(None), outer.device(node.device or None):  # not that of the loop
+            name = outer.unique_absolute(op.name)
+            lifted = outer.add(node.op, name, inputs, node.attrs, [spec.dtype for spec in node.outputs])
+        (spec,) = node.outputs
+        attrs = {"dtype": spec.dtype, "shape": spec.shape}
+        op.node = Node(op.name, feed_op, (), (), attrs, "", node.source, node.outputs)
+        self.parameters.append(op.outputs[0])
+        self.captures[lifted.outputs[0]] = op.outputs[0]
+
+    def outside(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of this function computed in the outermost graph: for what is to be there before the
+        function runs. Raises `InvalidArgumentError` if it depends on an argument.
+        """
+        outer_of = {inner: outer for outer, inner in self.captures.items()}
+        copies: dict[Operation, Operation] = {}
+
+        def found(t: Tensor) -> Tensor:
+            if t in outer_of:
+                outer = outer_of[t]
+                return outer.graph.outside(outer)
+            return copies[t.op].outputs[t.index]
+
+        with self.root as root:
+            for op in _in_order(tensor.op, set(outer_of)):
+                if op.type == "_Feed":
+                    raise op.error(
+                        InvalidArgumentError,
+                        f"expected a value that does not depend on the arguments of {self.what}; got"
+                        f" {tensor!r}",
+                    )
+                inputs, name = [found(t) for t in op.inputs], root.unique_absolute(op.name)
+                kinds = [spec.dtype for spec in op.node.outputs]
+                copies[op] = root.add(op.op_def, name, inputs, op.node.attrs, kinds)
+        return found(tensor)
+
+    def captured(self) -> list[Tensor]:
+        """The tensors of ``outer`` that the caller passes behind the function's own arguments."""
+        parameters = set(self.parameters)
+        return [outer for outer, inner in self.captures.items() if inner in parameters]
+
+    @contextmanager
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+        """As a graph's; an operation of a graph around the function is waited for by the whole function."""
+        if control_inputs is None:
+            with super().control_dependencies(None):
+                yield
+            return
+        inside = []
+        for element in control_inputs:
+            if hasattr(element, "_as_graph_element"):
+                element = element._as_graph_element()
+            op = element.op if isinstance(element, Tensor) else element
+            if isinstance(op, Operation) and self.is_inside(op.graph):
+                self.control_captures[op] = None
+            else:
+                inside.append(element)
+        with super().control_dependencies(inside):
+            yield
+
+    # --- the function as data
+
+    def subgraph(self, fetches: Sequence[Tensor], targets: Sequence[Operation] = ()) -> Subgraph:
+        """What ``fetches``, ``targets`` and `must_run` need, with all parameters as feeds, in order."""
+        if self.must_run is not None:
+            targets = list(dict.fromkeys([*targets, *self.must_run(self)]))
+        needed = {t.op.name for t in self.parameters}
+        stack = [t.op.name for t in fetches] + [op.name for op in targets]
+        while stack:
+            name = stack.pop()
+            if name not in needed:
+                needed.add(name)
+                node = self.node(name)
+                stack += [ref[0] for ref in node.inputs]
+                stack += node.controls
+        nodes = {op.name: op.node for op in self.get_operations() if op.name in needed}
+        return Subgraph(
+            sort_topologically(nodes),
+            tuple(t.op.name for t in self.parameters),
+            tuple(t.ref for t in fetches),
+            tuple(op.name for op in targets),
+        )
+
+    @staticmethod
+    def of(subgraph: Subgraph, outer: Graph, what: str) -> FuncGraph:
+        """A function under construction again, from ``subgraph``: operations with the names that they have
+        there.
+        """
+        graph = FuncGraph(outer, what)
+        for node in subgraph:
+            graph._restore(node)
+        graph.parameters = [graph.operations[name].outputs[0] for name in subgraph.feeds]
+        return graph
+
+    def _restore(self, node: Node) -> None:
+        operations = self._operations
+        operations[node.name] = Operation(self, node)
+
+    def again(self, fetches: Sequence[Tensor], before: Subgraph) -> Subgraph:
+        """`subgraph` of a function that was ``before``: what it had to run it still has."""
+        return self.subgraph(fetches, [self.operations[name] for name in before.targets])
+
+    def tensor(self, ref: Ref) -> Tensor:
+        """The tensor behind a name of the subgraph."""
+        return self.operations[ref[0]].outputs[ref[1]]
+
+    def is_twin(self, graph: Graph) -> bool:
+        """Whether ``graph`` is the same function under construction, as it was when the user built it: names
+        are unique, so one in common is enough.
+        """
+        return (
+            isinstance(graph, FuncGraph)
+            and graph is not self
+            and any(name in self.operations for name in graph.operations)
+        )
+
+    def counterpart(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of a twin in this function; what its results do not need it gets back for that."""
+        missing, stack = set[Operation](), [tensor.op]
+        while stack:
+            op = stack.pop()
+            if op.name not in self.operations:
+                missing.add(op)
+                stack += [t.op for t in op.inputs] + list(op.control_inputs)
+        for op in tensor.graph.get_operations():
+            if op in missing:
+                self._restore(op.node)
+        return self.tensor(tensor.ref)
+
+    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+        """The error for an element of this function that was given to someone outside."""
+        op = element.op if isinstance(element, Tensor) else element
+        kind, made = type(element).__name__.lower(), f" (made at {op.source})" if op.source else ""
+        return InvalidArgumentError(
+            f"{kind} {element.name!r}{made} is inside {self.what}: it cannot be used outside. Return it from"
+            " there",
+            op=op.name,
+            op_type=op.type,
+            source=user_line(),
+        )
+
+
+def _in_order(last: Operation, known: set[Tensor]) -> list[Operation]:
+    """What ``last`` is computed from, as far as it is not ``known``, producers first, and itself."""
+    needed, stack = set[Operation](), [last]
+    while stack:
+        op = stack.pop()
+        if op not in needed and not all(t in known for t in op.outputs[:1]):
+            needed.add(op)
+            stack += [t.op for t in op.inputs]
+    return [op for op in last.graph.get_operations() if op in needed]
+
+
+def _is_given(op: Operation) -> bool:
+    """Whether a step gets it, or it names what is there before and after a step."""
+    return op.op_def.effect in (Effect.SOURCE, Effect.HANDLE)
+
+
+def _is_copied(tensor: Tensor) -> bool:
+    is_constant = tensor.op.type == "Const" and not tensor.op.control_inputs
+    return is_constant and not (tensor.dtype.is_floating or tensor.dtype.is_complex)

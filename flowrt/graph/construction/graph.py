@@ -1,0 +1,496 @@
+"""The graph a user builds: `Graph`, with its names, scopes and collections, and the default graph.
+
+A `Graph` is append-only. Each `Operation` is a handle on an immutable `Node` (see `flowrt.graph.node`): the
+compiler takes the nodes and never sees this file. What may still change after creation (``set_shape``, a
+device set by hand, an added control input) replaces the operation's node and counts in ``Graph.mutations``,
+which makes cached plans stale; growing the graph does not.
+"""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from operator import attrgetter
+from types import TracebackType
+from typing import Any
+
+from flowrt.device.spec import format_device, merge_device_names, parse_device
+from flowrt.dtypes import DType
+from flowrt.errors import DTypeError, FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.graph.construction.defaults import default_graphs, default_sessions, leave_default_graph
+from flowrt.graph.construction.names import Names, check_scope
+from flowrt.graph.construction.operation import Operation, Tensor, depends_on
+from flowrt.graph.construction.rollback import Rollback
+from flowrt.graph.construction.scopes import Controller, Scopes, ThreadScopes, apply_device_functions
+from flowrt.graph.inference import Signatures, infer_outputs
+from flowrt.graph.messages.graph_def import nodes_to_graph_def
+from flowrt.graph.node import COLOCATION, Node, Source, TensorSpec
+from flowrt.graph.op_def import OpDef, PartialValue, nearest
+from flowrt.graph.op_facets import Vjp
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.source import user_line, user_source
+
+__all__ = [
+    "Graph", "Operation", "Tensor", "default_sessions", "depends_on", "get_default_graph",
+    "leave_default_graph", "reset_default_graph", "user_source",
+]  # fmt: skip
+
+_ref_of = attrgetter("ref")
+
+
+class Graph:
+    """A dataflow graph under construction.
+
+    ``with Graph():`` (or ``with graph.as_default():``) makes it the default graph of the thread. Several
+    threads may add operations to one graph. ``seed`` is the graph-level random seed,
+    ``gradient_functions`` the gradients of `custom_gradient` by name, ``python_functions`` those of
+    ``py_func``, ``mutations`` counts changes that make plans stale.
+    """
+
+    def __init__(self) -> None:
+        self._operations: dict[str, Operation] = {}
+        self._names = Names()
+        self._collections: dict[Any, list[Any]] = {}
+        self._finalized = False
+        self._lock = threading.RLock()
+        self._thread = ThreadScopes()
+        self.signatures: Signatures = {}
+        """What is known of operations that were added."""
+        self.gradient_functions: dict[str, Vjp] = {}
+        self.python_functions: dict[str, Any] = {}
+        self.seed: int | None = None
+        self.mutations = 0
+
+    # --- operations
+
+    def add(
+        self,
+        op_def: OpDef,
+        name: str,
+        inputs: Sequence[Tensor],
+        attrs: Mapping[str, Any],
+        dtypes: Sequence[DType],
+    ) -> Operation:
+        """Append an operation under the (already unique) ``name``, coloured by the thread's scopes.
+
+        ``dtypes`` are its outputs'. Raises what the shape rule raises; the graph is then unchanged.
+        """
+        source, specs = user_source(), [t.spec for t in inputs]
+
+        def value(i: int) -> PartialValue:
+            return partial_value(self.node, inputs[i].ref)
+
+        outputs = infer_outputs(op_def, name, attrs, specs, dtypes, value, source)
+        return self.append(op_def, name, inputs, attrs, outputs, source)
+
+    def append(
+        self,
+        op_def: OpDef,
+        name: str,
+        inputs: Sequence[Tensor],
+        attrs: Mapping[str, Any],
+        outputs: tuple[TensorSpec, ...],
+        source: Source | None,
+    ) -> Operation:
+        """`add` for ``outputs`` that are known, as is the user's line."""
+        scopes = self._thread.scopes
+        with self._lock:
+            if self._finalized:
+                self.check_building()
+            controls = self._controls(inputs) if scopes.controllers else ()
+            if scopes.colocation and COLOCATION not in attrs:
+                attrs = {**attrs, COLOCATION: scopes.colocation}
+            if scopes.gradient_overrides and op_def.name in scopes.gradient_overrides:
+                attrs = {**attrs, "_gradient_op_type": scopes.gradient_overrides[op_def.name]}
+            refs = tuple(map(_ref_of, inputs))
+            node = Node(name, op_def, refs, controls, attrs, scopes.device, source, outputs)
+            op = Operation(self, node)
+            if scopes.device_functions:
+                op.node = node.replace(device=apply_device_functions(op, scopes.device_functions))
+            self._operations[name] = op
+            for controller in scopes.controllers:
+                controller.made.add(op)
+        return op
+
+    def _controls(self, inputs: Sequence[Tensor]) -> tuple[str, ...]:
+        producers = {t.op for t in inputs}
+        found: dict[Operation, None] = {}
+        for controller in self._thread.scopes.controllers:
+            if producers.isdisjoint(controller.made):  # an input made in this scope has waited already
+                found.update(dict.fromkeys(controller.waits_for))
+        return tuple([op.name for op in found if op not in producers])
+
+    def node(self, name: str) -> Node:
+        return self._operations[name].node
+
+    def get_operations(self) -> list[Operation]:
+        """All operations, in the order of creation."""
+        return list(self._operations.values())
+
+    @property
+    def operations(self) -> Mapping[str, Operation]:
+        return self._operations
+
+    def get_operation_by_name(self, name: str) -> Operation:
+        """Raises `NotFoundError` (a `KeyError`), which names the nearest ones."""
+        if not isinstance(name, str):
+            raise DTypeError(f"operation name: expected a string; got {name!r}")
+        if name not in self._operations:
+            raise NotFoundError(f"operation {name!r}: the graph has none.{nearest(name, self._operations)}")
+        return self._operations[name]
+
+    def get_tensor_by_name(self, name: str) -> Tensor:
+        """The tensor ``"operation:index"``. Raises `NotFoundError` or `InvalidArgumentError`."""
+        op_name, colon, index = str(name).rpartition(":")
+        if not colon or not index.isdigit():
+            raise InvalidArgumentError(f"tensor name: expected 'operation:index'; got {name!r}")
+        op = self.get_operation_by_name(op_name)
+        if int(index) >= len(op.outputs):
+            raise NotFoundError(f"tensor {name!r}: operation {op_name!r} has {len(op.outputs)} outputs")
+        return op.outputs[int(index)]
+
+    def as_graph_element(self, obj: Any, allow_tensor: bool = True, allow_operation: bool = True) -> Any:
+        """``obj`` (a tensor, operation, variable or name) as this graph's Tensor or Operation.
+
+        Raises `DTypeError` for other types, `InvalidArgumentError` for a foreign graph, `NotFoundError` for a
+        name.
+        """
+        if hasattr(obj, "_as_graph_element"):
+            obj = obj._as_graph_element()
+        if isinstance(obj, str):
+            obj = self.get_tensor_by_name(obj) if ":" in obj else self.get_operation_by_name(obj)
+        if isinstance(obj, Operation) and not allow_operation:
+            hint = f" Did you mean '{obj.name}:0'?" if obj.outputs else ""
+            raise DTypeError(f"expected a tensor; got the operation {obj.name!r}.{hint}")
+        if (isinstance(obj, Tensor) and allow_tensor) or (isinstance(obj, Operation) and allow_operation):
+            return obj if obj.graph is self else self._adopted(obj)
+        hint = ". gradients() and summary.merge_all() may return None" if obj is None else ""
+        wanted = " or ".join(["a Tensor"] * allow_tensor + ["an Operation"] * allow_operation)
+        raise DTypeError(f"expected {wanted} or the name of one; got {obj!r}{hint}")
+
+    def _adopted(self, obj: Tensor | Operation) -> Tensor:
+        """A tensor of another graph as this one has it. Raises `InvalidArgumentError` if it may not."""
+        adopted = self.adopt(obj) if isinstance(obj, Tensor) else None
+        if adopted is None:
+            raise obj.graph.foreign(obj)
+        return adopted
+
+    def is_feedable(self, tensor: Tensor) -> bool:
+        return tensor not in self._collections.get(_UNFEEDABLE, ())
+
+    def prevent_feeding(self, tensor: Tensor) -> None:
+        self._collections.setdefault(_UNFEEDABLE, []).append(tensor)
+
+    def is_fetchable(self, _: Any) -> bool:
+        return True
+
+    def as_graph_def(self, from_version: int | None = None, add_shapes: bool = False) -> Any:
+        """The operations as a GraphDef message: all, or those added since ``version`` was ``from_version``.
+
+        ``add_shapes`` adds what is known of the output shapes as attribute "_output_shapes". Raises
+        `UnimplementedError`, which names the operation, for an attribute that a message cannot hold.
+        """
+        nodes = [op.node for op in self.get_operations()[from_version or 0 :]]
+        return nodes_to_graph_def(nodes, add_shapes=add_shapes)
+
+    # --- functions inside it: see `flowrt.graph.construction.func_graph`
+
+    @property
+    def root(self) -> Graph:
+        """The graph that is no function of another: where variables are."""
+        return self
+
+    @property
+    def building(self) -> Graph:
+        """Where operations on what this graph has go: the function inside it that is being built, or it."""
+        current = get_default_graph()
+        return current if current.is_inside(self) else self
+
+    def is_inside(self, graph: Graph) -> bool:
+        """Whether this is a function inside ``graph``."""
+        return False
+
+    def adopt(self, tensor: Tensor) -> Tensor | None:
+        """What stands in this graph for ``tensor`` of another; None if it cannot be read here."""
+        return None
+
+    def origin(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of this graph, or what it stands for: of a graph around, if this is a function."""
+        return tensor
+
+    def outside(self, tensor: Tensor) -> Tensor:
+        """``tensor`` of this graph as the outermost graph has it."""
+        return tensor
+
+    def foreign(self, element: Tensor | Operation) -> InvalidArgumentError:
+        """The error for an element of this graph that was given to another."""
+        message = f"{element!r} is not an element of this graph. A session runs one graph: Session(graph=...)"
+        op = element.op if isinstance(element, Tensor) else element
+        error: InvalidArgumentError = op.error(InvalidArgumentError, message)
+        return error
+
+    @property
+    def seed_position(self) -> int:
+        """A number for the next random operation, different from all others of the graph."""
+        return self.version
+
+    # --- freezing
+
+    def finalize(self) -> None:
+        """Refuse further operations."""
+        self._finalized = True
+
+    def unfinalize(self) -> None:
+        """Allow further operations again."""
+        self._finalized = False
+
+    @property
+    def finalized(self) -> bool:
+        return self._finalized
+
+    def check_building(self) -> None:
+        if self._finalized:
+            message = "the graph is finalized: it cannot be changed any more"
+            raise FailedPreconditionError(message, source=user_line())
+
+    def rollback_on_error(self) -> Rollback:
+        """A context that takes back every operation added in it when it ends with an exception."""
+        return Rollback(self)
+
+    @property
+    def version(self) -> int:
+        """How many operations it has."""
+        return len(self._operations)
+
+    # --- names
+
+    def unique_name(self, name: str, mark_as_used: bool = True) -> str:
+        """``name`` in the current name scope, made unique (without regard to case) with ``_1``, ``_2``, …"""
+        scope = self._thread.scopes.name
+        return self.unique_absolute(f"{scope}/{name}" if scope else name, mark_as_used)
+
+    def unique_absolute(self, name: str, mark_as_used: bool = True) -> str:
+        with self._lock:
+            return self._names.unique(name, mark_as_used)
+
+    def operation_name(self, name: str) -> str:
+        """The full name of a new operation asked for as ``name``; a trailing ``/`` takes it as it stands.
+
+        Raises `InvalidArgumentError` for characters that names may not have.
+        """
+        if name.endswith("/"):
+            full = name[:-1]
+            if full in self._operations:
+                return self.unique_absolute(full)
+            self._names.take(full)
+            return full
+        self._names.check_operation(name)
+        scope = self._thread.scopes.name
+        return self.unique_absolute(f"{scope}/{name}" if scope else name)
+
+    @contextmanager
+    def name_scope(self, name: str | None) -> Iterator[str]:
+        """Prefix new names with a fresh ``name/``; ``"x/"`` re-enters a scope as it stands, None and "" the
+        root.
+        """
+        check_scope(name or "")
+        scopes = self._thread.scopes
+        old = scopes.name
+        if not name:
+            scopes.name = ""
+        elif name.endswith("/"):
+            scopes.name = name[:-1]
+        else:
+            scopes.name = self.unique_name(name)
+        try:
+            yield scopes.name + "/" if scopes.name else ""
+        finally:
+            scopes.name = old
+
+    def get_name_scope(self) -> str:
+        return self._thread.scopes.name
+
+    # --- containers, devices, order, place
+
+    @contextmanager
+    def container(self, container_name: str) -> Iterator[None]:
+        """Variables made in it belong to this container of their task; ``""`` is the default one. Raises
+        `InvalidArgumentError` for anything but a string.
+        """
+        if not isinstance(container_name, str):
+            raise InvalidArgumentError(f"container: expected a name; got {container_name!r}")
+        scopes = self._thread.scopes
+        old, scopes.container = scopes.container, container_name
+        try:
+            yield
+        finally:
+            scopes.container = old
+
+    def get_container_scope(self) -> str:
+        return self._thread.scopes.container
+
+    @contextmanager
+    def device(self, device_name_or_function: Any) -> Iterator[None]:
+        """Place new operations: a (partial) device name merges field by field with the outer ones, the inner
+        wins.
+
+        A function gets each new operation and returns a device; None clears the outer scopes. Raises
+        `InvalidArgumentError` for a name that does not parse.
+        """
+        scopes = self._thread.scopes
+        old = scopes.device, scopes.device_functions
+        spec = device_name_or_function
+        if spec is None:
+            scopes.device, scopes.device_functions = "", ()
+        elif callable(spec):
+            scopes.device_functions = (*(scopes.device_functions or (scopes.device,)), spec)
+        else:
+            name = format_device(parse_device(str(spec)))
+            if scopes.device_functions:
+                scopes.device_functions = (*scopes.device_functions, name)
+            else:
+                scopes.device = merge_device_names(scopes.device, name)
+        try:
+            yield
+        finally:
+            scopes.device, scopes.device_functions = old
+
+    @property
+    def scopes(self) -> Scopes:
+        """The calling thread's scopes."""
+        return self._thread.scopes
+
+    def get_device_scope(self) -> str:
+        """What the device scopes outside the first function, which judges each operation, ask for."""
+        return self._thread.scopes.device
+
+    @contextmanager
+    def control_dependencies(self, control_inputs: Iterable[Any] | None) -> Iterator[None]:
+        """New operations wait for ``control_inputs`` (operations, tensors, variables); None clears outer
+        scopes.
+        """
+        scopes = self._thread.scopes
+        old = scopes.controllers
+        if control_inputs is None:
+            scopes.controllers = ()
+        else:
+            elements = [self.as_graph_element(c) for c in control_inputs]
+            ops = [e if isinstance(e, Operation) else e.op for e in elements]
+            scopes.controllers = (*old, Controller(list(dict.fromkeys(ops))))
+        try:
+            yield
+        finally:
+            scopes.controllers = old
+
+    @contextmanager
+    def colocate_with(self, op: Any, ignore_existing: bool = False) -> Iterator[None]:
+        """Keep new operations on ``op``'s device."""
+        scopes = self._thread.scopes
+        old = scopes.device, scopes.device_functions, scopes.colocation
+        if op is not None:
+            is_around = self.is_inside(getattr(op, "graph", self))
+            element = op if is_around else self.as_graph_element(op)
+            target = element if isinstance(element, Operation) else element.op
+            groups = tuple(target.colocation_groups())
+            outer = () if ignore_existing else scopes.colocation
+            scopes.colocation = tuple(dict.fromkeys((*outer, *groups)))
+            scopes.device, scopes.device_functions = target.device, ()
+        elif ignore_existing:
+            scopes.colocation = ()
+        try:
+            yield
+        finally:
+            scopes.device, scopes.device_functions, scopes.colocation = old
+
+    @contextmanager
+    def gradient_override_map(self, op_type_map: Mapping[str, str]) -> Iterator[None]:
+        """New operations of the types in ``op_type_map`` get the gradient registered under the
+        mapped name.
+        """
+        scopes = self._thread.scopes
+        old = scopes.gradient_overrides
+        scopes.gradient_overrides = {**old, **op_type_map}
+        try:
+            yield
+        finally:
+            scopes.gradient_overrides = old
+
+    # --- collections
+
+    def add_to_collection(self, name: Any, value: Any) -> None:
+        self.check_building()
+        self._collections.setdefault(name, []).append(value)
+
+    def add_to_collections(self, names: Any, value: Any) -> None:
+        """Add ``value`` to each of ``names`` (one name or several) that does not have it yet."""
+        for name in dict.fromkeys((names,) if isinstance(names, str) else tuple(names or ())):
+            if not any(value is item for item in self._collections.get(name, ())):
+                self.add_to_collection(name, value)
+
+    def get_collection(self, name: Any, scope: str | None = None) -> list[Any]:
+        """A copy of the collection; with ``scope`` those of its items whose name begins with that pattern."""
+        items = list(self._collections.get(name, ()))
+        if scope is None:
+            return items
+        pattern = re.compile(scope)
+        return [item for item in items if hasattr(item, "name") and pattern.match(item.name)]
+
+    def get_collection_ref(self, name: Any) -> list[Any]:
+        return self._collections.setdefault(name, [])
+
+    def get_all_collection_keys(self) -> list[Any]:
+        return [k for k in self._collections if isinstance(k, str)]
+
+    def clear_collection(self, name: Any) -> None:
+        self.check_building()
+        self._collections.pop(name, None)
+
+    # --- the default graph
+
+    @contextmanager
+    def as_default(self) -> Iterator[Graph]:
+        """Make this the thread's default graph."""
+        with self:
+            yield self
+
+    def __enter__(self) -> Graph:
+        default_graphs().append(self)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not default_graphs() or default_graphs()[-1] is not self:
+            raise FailedPreconditionError(
+                "default graphs: expected scopes to be left in the order they were entered"
+            )
+        default_graphs().pop()
+
+
+_UNFEEDABLE = object()
+
+
+_global_default: list[Graph] = []
+
+
+def get_default_graph() -> Graph:
+    """The innermost graph of the thread's ``with`` stack, otherwise the process's global one."""
+    stack = default_graphs()
+    if stack:
+        return stack[-1]
+    if not _global_default:
+        _global_default.append(Graph())
+    return _global_default[0]
+
+
+def reset_default_graph() -> None:
+    """Replace the global default graph by an empty one. Raises `FailedPreconditionError` inside a ``with
+    graph``.
+    """
+    if default_graphs():
+        raise FailedPreconditionError(
+            "reset_default_graph(): expected no graph's 'with' block around the call"
+        )
+    _global_default[:] = [Graph()]

@@ -1,0 +1,291 @@
+"""`Tensor` and `Operation`: the user's handles on a graph's nodes.
+
+Both are made by `Graph.add` only. An operation's node may be replaced (``set_shape``, a device set by hand,
+an added control input); what replaces it counts in ``Graph.mutations``, so that plans made before are not
+used again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, NoReturn, final
+
+from flowrt.dtypes import DType
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, NotFoundError
+from flowrt.graph.construction.defaults import default_sessions
+from flowrt.graph.construction.python_values import (
+    array_error,
+    index_error,
+    iteration_error,
+    length_error,
+    truth_error,
+)
+from flowrt.graph.node import COLOCATION, Node, Ref, TensorSpec
+from flowrt.graph.op_def import OpDef, nearest
+from flowrt.graph.shapes import TensorShape, as_shape, merge
+
+if TYPE_CHECKING:
+    from flowrt.graph.construction.graph import Graph
+
+
+@final
+class Tensor:
+    """One output of an operation: symbolic, without a value until a session runs it.
+
+    Python's operators and indexing add operations to the tensor's graph (see
+    `flowrt.graph.ops.surface.operators`).
+    """
+
+    __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
+    __array_priority__ = 100  # so that ``array * tensor`` asks the tensor first
+
+    def __init__(self, op: Operation, index: int, dtype: DType) -> None:
+        self.op = op
+        self.index = index
+        self.dtype = dtype
+        self.ref: Ref = (op.name, index)
+
+    @property
+    def graph(self) -> Graph:
+        return self.op.graph
+
+    @property
+    def name(self) -> str:
+        """``operation:index``."""
+        return f"{self.op.name}:{self.index}"
+
+    @property
+    def device(self) -> str:
+        return self.op.device
+
+    @property
+    def spec(self) -> TensorSpec:
+        return self.op.node.outputs[self.index]
+
+    @property
+    def shape(self) -> TensorShape:
+        """What is known of the shape."""
+        return TensorShape(self.spec.shape)
+
+    def get_shape(self) -> TensorShape:
+        return self.shape
+
+    def set_shape(self, shape: Any) -> None:
+        """Add facts about the shape. Raises `InvalidArgumentError` when they contradict what is known."""
+        try:
+            refined = merge(self.spec.shape, as_shape(shape))
+        except InvalidArgumentError as error:
+            raise self.op.error(InvalidArgumentError, f"set_shape: {error}") from None
+        if refined != self.spec.shape:
+            outputs = list(self.op.node.outputs)
+            outputs[self.index] = TensorSpec(self.dtype, refined)
+            self.op.mutate(outputs=tuple(outputs))
+
+    def consumers(self) -> list[Operation]:
+        """The operations that read this tensor. Walks the graph: for inspection, not for inner loops."""
+        return [op for op in self.graph.get_operations() if self in op.inputs]
+
+    def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
+        """Its value in ``session`` or the default session.
+
+        Raises `FailedPreconditionError` when there is no session.
+        """
+        return _session_for(session, "eval()").run(self, feed_dict)
+
+    if TYPE_CHECKING:  # set by flowrt.graph.ops.surface.operators once the ops exist
+
+        def __add__(self, other: Any, /) -> Any: ...
+        def __radd__(self, other: Any, /) -> Any: ...
+        def __sub__(self, other: Any, /) -> Any: ...
+        def __rsub__(self, other: Any, /) -> Any: ...
+        def __mul__(self, other: Any, /) -> Any: ...
+        def __rmul__(self, other: Any, /) -> Any: ...
+        def __truediv__(self, other: Any, /) -> Any: ...
+        def __rtruediv__(self, other: Any, /) -> Any: ...
+        def __floordiv__(self, other: Any, /) -> Any: ...
+        def __rfloordiv__(self, other: Any, /) -> Any: ...
+        def __mod__(self, other: Any, /) -> Any: ...
+        def __rmod__(self, other: Any, /) -> Any: ...
+        def __pow__(self, other: Any, /) -> Any: ...
+        def __rpow__(self, other: Any, /) -> Any: ...
+        def __matmul__(self, other: Any, /) -> Any: ...
+        def __rmatmul__(self, other: Any, /) -> Any: ...
+        def __and__(self, other: Any, /) -> Any: ...
+        def __rand__(self, other: Any, /) -> Any: ...
+        def __or__(self, other: Any, /) -> Any: ...
+        def __ror__(self, other: Any, /) -> Any: ...
+        def __xor__(self, other: Any, /) -> Any: ...
+        def __rxor__(self, other: Any, /) -> Any: ...
+        def __lt__(self, other: Any, /) -> Any: ...
+        def __le__(self, other: Any, /) -> Any: ...
+        def __gt__(self, other: Any, /) -> Any: ...
+        def __ge__(self, other: Any, /) -> Any: ...
+        def __getitem__(self, other: Any, /) -> Any: ...
+        def __neg__(self) -> Any: ...
+        def __abs__(self) -> Any: ...
+        def __invert__(self) -> Any: ...
+
+    def __iter__(self) -> NoReturn:
+        raise iteration_error(self)
+
+    def __len__(self) -> NoReturn:
+        raise length_error(self)
+
+    def __bool__(self) -> NoReturn:
+        raise truth_error(self)
+
+    def __index__(self) -> NoReturn:
+        raise index_error(self)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise array_error(self)
+
+    def __repr__(self) -> str:
+        return f"<flowrt.Tensor {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+    __str__ = __repr__
+
+
+@final
+class Operation:
+    """A handle on one node of a graph: ``inputs`` and ``outputs`` are tensors, everything else
+    is the node's.
+    """
+
+    __slots__ = ("__weakref__", "_outputs", "graph", "name", "node")
+
+    def __init__(self, graph: Graph, node: Node) -> None:
+        self.graph = graph
+        self.node = node
+        self.name = node.name
+        specs = node.outputs
+        if len(specs) == 1:
+            # In no tuple: the collector walks over all of a graph, and these would be a fifth of its objects.
+            self._outputs: Tensor | tuple[Tensor, ...] = Tensor(self, 0, specs[0][0])
+        else:
+            self._outputs = tuple([Tensor(self, i, spec[0]) for i, spec in enumerate(specs)])
+
+    @property
+    def outputs(self) -> tuple[Tensor, ...]:
+        outputs = self._outputs
+        return outputs if isinstance(outputs, tuple) else (outputs,)
+
+    @property
+    def inputs(self) -> tuple[Tensor, ...]:
+        operations = self.graph.operations
+        return tuple([operations[name].outputs[index] for name, index in self.node.inputs])
+
+    @property
+    def control_inputs(self) -> tuple[Operation, ...]:
+        operations = self.graph.operations
+        return tuple([operations[name] for name in self.node.controls])
+
+    @property
+    def type(self) -> str:
+        return self.node.op.name
+
+    @property
+    def op_def(self) -> OpDef:
+        return self.node.op
+
+    @property
+    def device(self) -> str:
+        return self.node.device
+
+    @property
+    def source(self) -> str | None:
+        """``file:line`` of the user's call."""
+        return None if self.node.source is None else str(self.node.source)
+
+    @property
+    def node_def(self) -> Node:
+        return self.node
+
+    def get_attr(self, name: str) -> Any:
+        """An attribute's value. Raises `NotFoundError`."""
+        if name not in self.node.attrs:
+            raise self.error(NotFoundError, f"no attribute {name!r}.{nearest(name, self.node.attrs)}")
+        return self.node.attrs[name]
+
+    def colocation_groups(self) -> list[str]:
+        """The ``loc:@name`` entries, or its own when it has none."""
+        return list(self.node.attrs.get(COLOCATION, (f"loc:@{self.name}",)))
+
+    def mutate(self, **changes: Any) -> None:
+        """Replace fields of the node; plans that were made before are not used again."""
+        self.graph.check_building()
+        self.node = self.node.replace(**changes)
+        self.graph.mutations += 1
+
+    def extend(
+        self, inputs: Sequence[Tensor], attrs: Mapping[str, Any], outputs: Sequence[TensorSpec]
+    ) -> list[Tensor]:
+        """Give an operation that owns functions more ``inputs`` and ``outputs`` behind its own, with
+        ``attrs`` that have functions for them. The new outputs. What its outputs were, they are.
+        """
+        first = len(self.outputs)
+        added = [Tensor(self, first + i, spec.dtype) for i, spec in enumerate(outputs)]
+        self._outputs = (*self.outputs, *added)
+        self.mutate(
+            inputs=(*self.node.inputs, *[t.ref for t in inputs]),
+            attrs={**self.node.attrs, **attrs},
+            outputs=(*self.node.outputs, *outputs),
+        )
+        return added
+
+    def retract(self, node: Node) -> None:
+        """Take back what `extend` has added since the operation had ``node``."""
+        self._outputs = self.outputs[: len(node.outputs)]
+        self.mutate(inputs=node.inputs, attrs=node.attrs, outputs=node.outputs)
+
+    def add_control_input(self, op: Operation) -> None:
+        """Make this operation wait for ``op``. Raises `InvalidArgumentError` if ``op`` depends
+        on this one.
+        """
+        if op.graph is not self.graph:
+            raise self.error(InvalidArgumentError, f"control input {op.name!r} is of another graph")
+        if depends_on(op, self):
+            raise self.error(
+                InvalidArgumentError,
+                f"expected a graph without cycles; control input {op.name!r} depends on this",
+            )
+        self.mutate(controls=(*self.node.controls, op.name))
+
+    _add_control_input = add_control_input
+
+    def values(self) -> tuple[Tensor, ...]:
+        """The outputs."""
+        return tuple(self.outputs)
+
+    def run(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> None:
+        """Run it in ``session`` or the default session."""
+        _session_for(session, "run()").run(self, feed_dict)
+
+    def error(self, cls: Any, message: str) -> Any:
+        """An error of class ``cls`` that says where: this operation, its type and the user's line."""
+        return cls(message, op=self.name, op_type=self.type, source=self.source)
+
+    def __repr__(self) -> str:
+        return f"<flowrt.Operation {self.name!r} type={self.type}>"
+
+
+def depends_on(op: Operation, other: Operation) -> bool:
+    """Whether ``op`` is ``other`` or reads or waits for it, directly or not."""
+    seen, stack = {op}, [op]
+    while stack:
+        current = stack.pop()
+        if current is other:
+            return True
+        for producer in [t.op for t in current.inputs] + list(current.control_inputs):
+            if producer not in seen:
+                seen.add(producer)
+                stack.append(producer)
+    return False
+
+
+def _session_for(session: Any, what: str) -> Any:
+    if session is None and not default_sessions():
+        raise FailedPreconditionError(
+            f"{what}: expected a session; got none. Pass session=, or use 'with Session():'"
+        )
+    return session if session is not None else default_sessions()[-1]

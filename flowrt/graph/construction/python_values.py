@@ -1,0 +1,95 @@
+"""What Python asks of a tensor that has no value (``if``, ``for``, an index): errors that say what to use."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from flowrt.dtypes import DType
+from flowrt.errors import DTypeError
+from flowrt.graph.construction.defaults import default_graphs
+from flowrt.graph.shapes import TensorShape, as_shape, format_shape, num_elements
+from flowrt.graph.source import user_line
+
+
+class Symbolic(Protocol):
+    """A tensor, or a variable."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def dtype(self) -> DType: ...
+    @property
+    def shape(self) -> TensorShape: ...
+
+
+def truth_error(tensor: Symbolic) -> DTypeError:
+    """For ``bool(tensor)``."""
+    what = "has no truth value"
+    if not _may_be_one_element(tensor):
+        return value_error(
+            tensor,
+            f"{what}: {_expected_one(tensor)}. Use flowrt.where() for each element, or reduce_all() or"
+            " reduce_any() of it",
+        )
+    dtype = tensor.dtype
+    if not (dtype.is_bool or dtype.is_integer or dtype.is_floating):
+        return value_error(
+            tensor, f"{what}: expected a bool or a number; got {dtype.name}. Use flowrt.equal() with it"
+        )
+    return value_error(
+        tensor,
+        f"{what}: the graph has no values yet. Use flowrt.cond() or where() for if, while_loop() for while,"
+        f" logical_and(), logical_or() and logical_not() for and, or and not{_or_conversion()};"
+        " 'is None' tests for absence",
+    )
+
+
+def index_error(tensor: Symbolic) -> DTypeError:
+    """For ``items[tensor]`` and ``range(tensor)``."""
+    what = "is no Python integer"
+    if not _may_be_one_element(tensor):
+        return value_error(tensor, f"{what}: {_expected_one(tensor)}")
+    return value_error(
+        tensor,
+        f"{what}: the graph has no values yet. Use flowrt.while_loop() or flowrt.range() for range(),"
+        f" gather() or switch_case() for an index{_or_conversion()}",
+    )
+
+
+def iteration_error(tensor: Symbolic) -> DTypeError:
+    """For ``for row in tensor``."""
+    return value_error(
+        tensor,
+        "cannot be iterated: the graph has no values yet. Use flowrt.map_fn() or scan() for a loop over its"
+        f" rows, unstack() for a list of them{_or_conversion()}",
+    )
+
+
+def length_error(tensor: Symbolic) -> DTypeError:
+    """For ``len(tensor)``."""
+    return value_error(tensor, "has no len(): use .shape, or flowrt.shape() for the run-time value")
+
+
+def array_error(tensor: Symbolic) -> DTypeError:
+    """For ``np.asarray(tensor)``."""
+    return value_error(tensor, "has no value yet: expected an array. Run it in a session first")
+
+
+def value_error(tensor: Symbolic, message: str) -> DTypeError:
+    return DTypeError(f"{type(tensor).__name__} {tensor.name!r} {message}", source=user_line())
+
+
+def _may_be_one_element(tensor: Symbolic) -> bool:
+    return num_elements(as_shape(tensor.shape)) in (1, None)
+
+
+def _expected_one(tensor: Symbolic) -> str:
+    return f"expected one element; got shape {format_shape(as_shape(tensor.shape))}"
+
+
+def _or_conversion() -> str:
+    """The advice to have the code converted, unless that was said already."""
+    graphs = default_graphs()
+    if graphs and getattr(graphs[-1], "is_converted", False):
+        return ", as autograph has not converted this line"
+    return ", or flowrt.functions.function(autograph=True)"

@@ -1,0 +1,99 @@
+"""`custom_gradient` and `custom_jvp`: functions whose derivatives are given by hand.
+
+Both pass the function's values and arguments through one IdentityN, on which the rule hangs: so the
+derivative has an edge to the arguments, and none to the operations inside.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from flowrt.dtypes import INEXACT
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.derivatives.gradients import as_list
+from flowrt.graph.derivatives.jvp import TangentRule
+from flowrt.graph.ops.base.filling import zeros_like_op
+from flowrt.graph.ops.base.identities import identity_n, stop_gradient
+from flowrt.graph.source import user_line
+
+
+def custom_gradient(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``f(*xs) -> (ys, grad_fn)``; ``grad_fn(*dys)`` returns one gradient an x.
+
+    The inner operations of ``f`` take no part in differentiation. Forward mode transposes ``grad_fn``, which
+    for that has to be linear in the dys. Raises `InvalidArgumentError` when ``f`` or ``grad_fn`` returns
+    something else.
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        xs = [convert_to_tensor(x) for x in args]
+        ys, grad_fn = _call(f, xs, kwargs, "custom_gradient", "grad_fn")
+        count = len(as_list(ys))
+
+        def gradient(_: Operation, *dys: Any) -> list[Any]:
+            dxs = as_list(grad_fn(*dys[:count]))
+            _check_count(f, "custom_gradient", "gradients", len(xs), dxs)
+            return [None] * count + dxs
+
+        return _with_rule(ys, xs, gradient)
+
+    return decorated
+
+
+def custom_jvp(f: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate ``f(*xs) -> (ys, jvp_fn)``; ``jvp_fn(*dxs)`` returns the tangent of each y, or None for zero.
+
+    A dx is a tensor like its x (zeros where the x does not move), or None for an x that is not floating or
+    complex. ``jvp_fn`` has to be linear in the dxs and may use xs and whatever ``f`` made: reverse mode
+    transposes it, and higher derivatives are those of what it builds. The inner operations of ``f`` take no
+    part in differentiation. Raises `InvalidArgumentError` when ``f`` or ``jvp_fn`` returns something else.
+    """
+
+    @functools.wraps(f)
+    def decorated(*args: Any, **kwargs: Any) -> Any:
+        xs = [convert_to_tensor(x) for x in args]
+        ys, jvp_fn = _call(f, xs, kwargs, "custom_jvp", "jvp_fn")
+        count = len(as_list(ys))
+
+        def tangents(op: Operation, *dxs: Tensor | None) -> list[Any]:
+            moving = zip(op.inputs[count:], dxs[count:], strict=True)
+            dys = as_list(jvp_fn(*(_zeros(x) if dx is None else dx for x, dx in moving)))
+            _check_count(f, "custom_jvp", "tangents", count, dys)
+            return [*dys, *dxs[count:]]
+
+        return _with_rule(ys, xs, TangentRule(tangents))
+
+    return decorated
+
+
+def _call(f: Any, xs: list[Tensor], kwargs: dict[str, Any], decorator: str, second: str) -> tuple[Any, Any]:
+    result = f(*xs, **kwargs)
+    if not (isinstance(result, tuple) and len(result) == 2 and callable(result[1])):
+        message = f"{decorator}: expected {f.__name__} to return (ys, {second}); got {result!r}"
+        raise InvalidArgumentError(message, source=user_line())
+    return result
+
+
+def _check_count(f: Any, decorator: str, what: str, expected: int, got: list[Any]) -> None:
+    if len(got) != expected:
+        message = f"{decorator} of {f.__name__}: expected {expected} {what}; got {len(got)}"
+        raise InvalidArgumentError(message, source=user_line())
+
+
+def _zeros(x: Tensor) -> Tensor | None:
+    return zeros_like_op(x) if x.dtype in INEXACT else None
+
+
+def _with_rule(ys: Any, xs: list[Tensor], rule: Callable[..., list[Any]]) -> Any:
+    """``ys`` again, as functions of ``xs`` whose derivative is ``rule``."""
+    values = [stop_gradient(y) for y in as_list(ys)]
+    functions = (values[0].graph if values else get_default_graph()).gradient_functions
+    name = f"custom_gradient_{len(functions)}"
+    functions[name] = rule
+    outputs = identity_n([*values, *xs], _gradient_op_type=name)[: len(values)]
+    return type(ys)(outputs) if isinstance(ys, (list, tuple)) else outputs[0]

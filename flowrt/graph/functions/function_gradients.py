@@ -1,0 +1,135 @@
+"""The derivative of a function that an operation owns: what branches, calls and loops have in common.
+
+The gradient of a function is a function again: `Gradient`, built from the forward function's operations by
+the same rules as any gradient. What it reads of the forward function must come to it from there:
+
+  1. A constant is copied, an argument of the forward operation is captured as any tensor around.
+  2. Anything else the forward operation hands out (`keep`). Branches get one more output for it, a loop one
+     more variable. What no gradient reads in the end, the compiler drops.
+  3. So the forward operation changes (`Operation.extend`): more inputs and outputs behind those it had.
+
+All that these rules build are ordinary operations (lists have gradients too), so second derivatives need
+nothing else. The tangent of a function is computed by the forward operation itself: its function gets the
+tangents as arguments, and returns tangents behind its results (`tangents_of`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, final
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.func_graph import FuncGraph
+from flowrt.graph.construction.graph import Graph
+from flowrt.graph.construction.operation import Operation, Tensor
+from flowrt.graph.derivatives.forward_mode import ForwardSweep
+from flowrt.graph.derivatives.gradients import backpropagate
+from flowrt.graph.node import TensorSpec
+from flowrt.graph.ops.base.filling import fill, zeros_like_op
+from flowrt.graph.ops.lists.tensor_lists import zeros_like_list
+from flowrt.graph.partial_value import partial_value
+
+Shares = dict[Any, list[Any]]
+
+
+@final
+class Gradient(FuncGraph):
+    """The gradient of the function ``forward``, an attribute of an operation in ``outer``. ``keep`` gives
+    what stands in it for a tensor that only ``forward`` has.
+    """
+
+    def __init__(
+        self, outer: Graph, forward: FuncGraph, owner: Operation, keep: Callable[[Tensor], Tensor]
+    ) -> None:
+        super().__init__(outer, f"the gradient of {owner.name!r}")
+        self._forward, self._keep = forward, keep
+        self._arguments = _lasting_arguments(owner, forward)
+        self._kept: dict[Tensor, Tensor] = {}
+        self.kept_outputs: dict[int, Tensor] = {}
+        """Of a branch: by the number of a new output of the forward operation, the parameter for it."""
+
+    def is_inside(self, graph: Graph) -> bool:
+        return graph is self._forward or super().is_inside(graph) or self._forward.is_twin(graph)
+
+    def capture(self, tensor: Tensor) -> Tensor:
+        if tensor.graph is not self._forward:
+            if super().is_inside(tensor.graph):
+                return super().capture(tensor)
+            tensor = self._forward.counterpart(tensor)  # a gradient given by hand reads what the user built
+        if tensor not in self._kept:
+            self._kept[tensor] = self._read(tensor)
+        return self._kept[tensor]
+
+    def _read(self, tensor: Tensor) -> Tensor:
+        if tensor.op.type == "Const" and not tensor.op.control_inputs:
+            return self.copy_constant(tensor.op.node)
+        argument = self._arguments.get(tensor)
+        return self._keep(tensor) if argument is None else self.capture(argument)
+
+    def kept_output(self, number: int, output: Tensor) -> Tensor:
+        """The parameter for a new output of the forward operation, which another branch may read."""
+        if number not in self.kept_outputs:
+            self.kept_outputs[number] = self.parameter(output.spec, "kept")
+        return self.kept_outputs[number]
+
+    def backpropagate(self, ys: Sequence[Tensor], seeds: Sequence[Any], xs: Sequence[Tensor]) -> Shares:
+        """The gradients' shares of ``xs``, tensors of the forward function, by their names."""
+        with self:
+            return backpropagate(self, list(ys), list(seeds), list(xs), set(), False)
+
+
+def _lasting_arguments(owner: Operation, function: FuncGraph) -> dict[Tensor, Tensor]:
+    """The parameters of ``function`` that always are an input of ``owner``, with it: of a loop those that
+    stay.
+    """
+    arguments = owner.inputs[len(owner.inputs) - len(function.parameters) :]
+    found = dict(zip(function.parameters, arguments, strict=True))
+    if owner.type == "While":
+        results = owner.node.attrs["body"].fetches
+        stays = [p for p, ref in zip(function.parameters, results, strict=True) if p.ref == ref]
+        return {p: found[p] for p in stays}
+    return found
+
+
+def is_differentiable(dtype: DType) -> bool:
+    """Whether gradients flow through tensors of ``dtype``: lists have those of their elements, handles those
+    of their variables.
+    """
+    return dtype.is_floating or dtype.is_complex or dtype in (dtypes.variant, dtypes.resource)
+
+
+def zeros_like(tensor: Tensor) -> Tensor:
+    """A gradient of zeros for ``tensor``."""
+    if tensor.dtype is dtypes.variant:
+        return zeros_like_list(tensor)  # type: ignore[no-any-return]
+    if tensor.dtype is dtypes.resource:
+        kind, shape = partial_value(tensor.graph.node, tensor.ref)
+        return fill(list(shape), convert_to_tensor(0, kind))  # type: ignore[no-any-return]
+    return zeros_like_op(tensor)  # type: ignore[no-any-return]
+
+
+def spec_of_gradient(tensor: Tensor) -> TensorSpec:
+    if tensor.dtype is not dtypes.resource:
+        return tensor.spec
+    return TensorSpec(*partial_value(tensor.graph.node, tensor.ref))
+
+
+def tangents_of(
+    function: FuncGraph,
+    results: Sequence[Tensor],
+    parameters: Sequence[Tensor],
+    tangents: Sequence[Tensor | None],
+) -> list[Tensor | None]:
+    """The tangents of ``results``, tensors of ``function``, from its ``parameters``': None is zero."""
+    moving = [
+        i for i, y in enumerate(results) if is_differentiable(y.dtype) and y.dtype is not dtypes.resource
+    ]
+    found: list[Tensor | None] = [None] * len(results)
+    if moving:
+        with function:
+            moved = ForwardSweep([results[i] for i in moving], parameters)(tangents)
+        for i, tangent in zip(moving, moved, strict=True):
+            found[i] = tangent
+    return found

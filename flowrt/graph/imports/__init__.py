@@ -1,0 +1,12 @@
+"""GraphDefs as graph, with TensorFlow 1's control flow turned into structured form.
+
+read_graph_def         GraphDef files, with limits
+v1_ops                 ops under their older names
+import_nodes           one node of a GraphDef -> one operation
+import_frames          Enter, Exit, NextIteration -> loops
+import_branches        Switch, Merge -> branches
+import_control_flow    both, nested
+import_tensor_arrays   TensorArrayV3 -> lists
+import_partitions      Send and Recv of partitioned graphs
+import_graph_def       `import_graph_def`
+"""

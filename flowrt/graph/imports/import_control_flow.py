@@ -1,0 +1,171 @@
+"""Control flow of TensorFlow 1 into While and If, while nodes are imported.
+
+There a graph computes with *dead* tensors. ``Switch(data, pred)`` hands data out on one of two sides, and
+what reads the other side does not run; ``Merge`` takes the side that is alive. A loop is a *frame*: ``Enter``
+leads into it, for each variable a Merge of the value from Enter and that of the last iteration
+(``NextIteration``), behind it a Switch on ``LoopCond``, of which one side is the body and the other leads out
+by ``Exit``.
+
+The way back to structure:
+
+  1. `flowrt.graph.imports.import_frames` tells each node's frame. The innermost become While operations
+  first. The
+     Merges of a frame, and what enters it as a constant, are the parameters of the condition and of the body.
+  2. What is then left has no cycles. Each Switch and each Merge of it says under which *conditions* a node
+     runs: a set of (predicate, side). Merges of one predicate under the same conditions are the results of
+     one If, where that makes no cycle; the innermost become If operations first
+     (`flowrt.graph.imports.import_branches`).
+  3. An Exit or a Merge becomes an Identity of its name. What runs under conditions that no Merge ends has no
+     value that anybody could read: it is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.evaluate import located
+from flowrt.graph.functions.control_flow import while_op
+from flowrt.graph.imports import v1_ops
+from flowrt.graph.imports.import_branches import extracted, raise_branches, unused_name
+from flowrt.graph.imports.import_frames import Frame, find_frames
+from flowrt.graph.messages.graph_def import format_ref
+from flowrt.graph.node import Node, Ref
+from flowrt.graph.ops.base.identities import identity
+
+_CONTROL_FLOW = (
+    v1_ops.SWITCH,
+    v1_ops.MERGE,
+    v1_ops.ENTER,
+    v1_ops.EXIT,
+    v1_ops.NEXT_ITERATION,
+    v1_ops.LOOP_COND,
+)
+
+
+def raise_control_flow(nodes: Mapping[str, Node]) -> Mapping[str, Node]:
+    """``nodes``, which have no output specs, with While and If in the place of frames, Switch and Merge; the
+    same object if there are none. Raises `InvalidArgumentError`, with a node's name, where they are not built
+    as described above.
+    """
+    if not any(node.op in _CONTROL_FLOW for node in nodes.values()):
+        return nodes
+    for node in nodes.values():
+        if node.op in _CONTROL_FLOW and node.op is not v1_ops.MERGE:
+            count = len(node.op.inputs)
+            if len(node.inputs) != count:
+                raise _error(node, f"expected {count} inputs; got {len(node.inputs)}")
+    taken = set(nodes)
+    root, loops = find_frames(nodes)
+    for frame in loops:
+        _raise_loop(frame, taken)
+    return raise_branches(root.nodes, taken)
+
+
+def _raise_loop(frame: Frame, taken: set[str]) -> None:
+    """Put a While operation in the place of ``frame``, into the one around it."""
+    loop = _Loop(frame)
+    name = unused_name(frame.name.removesuffix("/while_context"), taken)
+    outside = frame.parent.nodes
+    outside[name] = loop.operation(name, taken)
+    for exit_name in frame.exits:
+        node = outside[exit_name]
+        variable = loop.left_by(node)
+        outside[exit_name] = node.replace(op=identity, inputs=((name, variable),))
+
+
+class _Loop:
+    """The parts of a frame: its variables (each a Merge), its constants (each an Enter), and the rest."""
+
+    def __init__(self, frame: Frame) -> None:
+        self._frame = frame
+        nodes = frame.nodes
+        self._test = self._one_test()
+        self._initial: dict[str, str] = {}  # from a variable to the Enter of its first value
+        self._next: dict[str, str] = {}  # from a variable to its NextIteration
+        for node in nodes.values():
+            if node.op is v1_ops.MERGE:
+                self._add_if_variable(node)
+        first = set(self._initial.values())
+        self._constants = [n.name for n in nodes.values() if n.op is v1_ops.ENTER and n.name not in first]
+        self._variables = list(self._initial)
+        self._switches = {
+            node.name: node.inputs[0][0]
+            for node in nodes.values()
+            if node.op is v1_ops.SWITCH and node.inputs[1:] == ((self._test.name, 0),)
+        }
+        for switch, variable in self._switches.items():
+            if variable not in self._initial:
+                raise _error(nodes[switch], f"expected a variable of the loop (a Merge); got {variable!r}")
+
+    def _one_test(self) -> Node:
+        found = [node for node in self._frame.nodes.values() if node.op is v1_ops.LOOP_COND]
+        if len(found) != 1:
+            where = found[1] if found else next(iter(self._frame.nodes.values()))
+            raise _error(where, f"expected one LoopCond in frame {self._frame.name!r}; got {len(found)}")
+        return found[0]
+
+    def _add_if_variable(self, merge: Node) -> None:
+        nodes = self._frame.nodes
+        ops = {nodes[name].op: name for name, _ in merge.inputs if name in nodes}
+        if v1_ops.NEXT_ITERATION not in ops:
+            return
+        if len(merge.inputs) != 2 or ops.keys() != {v1_ops.ENTER, v1_ops.NEXT_ITERATION}:
+            got = ", ".join(map(format_ref, merge.inputs))
+            raise _error(merge, f"expected a Merge of an Enter and a NextIteration; got {got}")
+        self._initial[merge.name] = ops[v1_ops.ENTER]
+        self._next[merge.name] = ops[v1_ops.NEXT_ITERATION]
+
+    def left_by(self, node: Node) -> int:
+        """The number of the variable that the Exit ``node`` hands out."""
+        switch, side = node.inputs[0]
+        if switch not in self._switches or side != 0:
+            raise _error(
+                node, f"expected output 0 of a Switch on LoopCond; got {format_ref(node.inputs[0])!r}"
+            )
+        return self._variables.index(self._switches[switch])
+
+    def operation(self, name: str, taken: set[str]) -> Node:
+        """The While operation."""
+        nodes, inside = self._frame.nodes, self._inside(taken)
+        test = self._inner_ref(self._test.inputs[0])
+        after = [self._inner_ref(nodes[self._next[variable]].inputs[0]) for variable in self._variables]
+        read = {name for name, _ in (test, *after, *[ref for node in inside.values() for ref in node.inputs])}
+        constants = [name for name in self._constants if name in read]
+        feeds = [*self._variables, *constants]
+        condition = extracted(inside, feeds, [test])
+        body = extracted(inside, feeds, [*after, *[(name, 0) for name in constants]])
+        enters = [nodes[n] for n in (*self._initial.values(), *constants)]
+        controls = dict.fromkeys(control for enter in enters for control in enter.controls)
+        attrs = {
+            "cond": condition,
+            "body": body,
+            "output_shapes": (),
+            "parallel_iterations": enters[0].attrs["parallel_iterations"],
+        }
+        inputs = tuple(enter.inputs[0] for enter in enters)
+        return Node(name, while_op, inputs, tuple(controls), attrs, "", self._test.source, ())
+
+    def _inside(self, taken: set[str]) -> Mapping[str, Node]:
+        """What is computed in an iteration, with its branches raised; parameters have no nodes."""
+        gone = {*self._variables, *self._constants, *self._switches, self._test.name}
+        gone |= {*self._initial.values(), *self._next.values()}
+        inside = {}
+        for node in self._frame.nodes.values():
+            if node.name not in gone:
+                inputs = tuple(map(self._inner_ref, node.inputs))
+                controls = tuple(c for c in node.controls if c not in gone)
+                inside[node.name] = node.replace(inputs=inputs, controls=controls)
+        return raise_branches(inside, taken)
+
+    def _inner_ref(self, ref: Ref) -> Ref:
+        """What ``ref`` is in an iteration that takes place."""
+        if ref[0] in self._switches and ref[1] == 1:
+            return self._switches[ref[0]], 0
+        return ref
+
+
+def _error(node: Node, message: str) -> InvalidArgumentError:
+    error = located(node, InvalidArgumentError(message))
+    assert isinstance(error, InvalidArgumentError)
+    return error

@@ -1,0 +1,87 @@
+"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays by
+handles.
+
+They are in no registry and have neither rules nor kernels: `flowrt.graph.imports.import_tensor_arrays` and
+`flowrt.graph.imports.import_control_flow` leave none of them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from flowrt import dtypes
+from flowrt.graph.op_def import Attr, OpDef, attr_bool, attr_int, attr_shape, attr_string, parse_signature
+from flowrt.graph.ops.text.python_calls import no_op
+
+V1_OPS: dict[str, OpDef] = {}
+
+
+def _define(name: str, signature: str, **attrs: Attr) -> OpDef:
+    types = {"T": frozenset(dtypes.ANY), "dtype": frozenset(dtypes.ANY)}
+    inputs, outputs = parse_signature(signature, types)
+    used = {argument.type_attr for argument in (*inputs, *outputs)}
+    types = {variable: types[variable] for variable in types if variable in used}
+    V1_OPS[name] = op = replace(
+        no_op,
+        name=name,
+        inputs=inputs,
+        outputs=outputs,
+        types=types,
+        attrs=attrs,
+        doc="TensorFlow 1's.",
+    )
+    return op
+
+
+# --- control flow
+
+SWITCH = _define("Switch", "data: T, pred: bool -> output_false: T, output_true: T")
+MERGE = _define("Merge", "inputs: N * T -> output: T, value_index: int32")
+ENTER = _define(
+    "Enter",
+    "data: T -> output: T",
+    frame_name=attr_string(),
+    is_constant=attr_bool(False),
+    parallel_iterations=attr_int(10),
+)
+EXIT = _define("Exit", "data: T -> output: T")
+NEXT_ITERATION = _define("NextIteration", "data: T -> output: T")
+LOOP_COND = _define("LoopCond", "input: bool -> output: bool")
+
+# --- arrays: a handle says which, a flow (a number nobody reads) in which order
+
+TENSOR_ARRAY = _define(
+    "TensorArrayV3",
+    "size: int32 -> handle: resource, flow: float32",
+    dtype=Attr("type"),
+    element_shape=attr_shape(None),
+    dynamic_size=attr_bool(False),
+    clear_after_read=attr_bool(True),
+    identical_element_shapes=attr_bool(False),
+    tensor_array_name=attr_string(""),
+)
+WRITE = _define(
+    "TensorArrayWriteV3",
+    "handle: resource, index: int32, value: T, flow_in: float32 -> flow_out: float32",
+)
+READ = _define("TensorArrayReadV3", "handle: resource, index: int32, flow_in: float32 -> value: dtype")
+GATHER = _define(
+    "TensorArrayGatherV3",
+    "handle: resource, indices: int32, flow_in: float32 -> value: dtype",
+    element_shape=attr_shape(None),
+)
+SCATTER = _define(
+    "TensorArrayScatterV3",
+    "handle: resource, indices: int32, value: T, flow_in: float32 -> flow_out: float32",
+)
+CONCAT = _define(
+    "TensorArrayConcatV3",
+    "handle: resource, flow_in: float32 -> value: dtype, lengths: int64",
+    element_shape_except0=attr_shape(None),
+)
+SPLIT = _define(
+    "TensorArraySplitV3",
+    "handle: resource, value: T, lengths: int64, flow_in: float32 -> flow_out: float32",
+)
+SIZE = _define("TensorArraySizeV3", "handle: resource, flow_in: float32 -> size: int32")
+CLOSE = _define("TensorArrayCloseV3", "handle: resource ->")

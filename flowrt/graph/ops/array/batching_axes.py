@@ -1,0 +1,84 @@
+"""What rules of batching are made of: the axis of the batch in front of the axes of one element."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrt.graph.construction.build import constant_tensor
+from flowrt.graph.construction.operation import Tensor
+from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.base.identities import cast, static_value
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape
+from flowrt.graph.ops.elementwise.arithmetic import add_v2
+from flowrt.graph.ops.elementwise.comparison import greater_equal
+from flowrt.graph.shapes import is_static
+
+
+def moved_axes(axes: Tensor) -> Tensor:
+    """`moved_axis` of each axis in a host tensor."""
+    known = _known(axes)
+    if known is not None:
+        return constant_tensor(known + (known >= 0).astype(known.dtype))
+    return add_v2(axes, cast(greater_equal(axes, 0), axes.dtype))  # type: ignore[no-any-return]
+
+
+def behind(head: Any, dims: Tensor) -> Tensor:
+    """A host vector, or matrix, with one more row ``head`` in front."""
+    known = _known(dims)
+    if known is not None and not isinstance(head, Tensor):
+        return constant_tensor(np.concatenate([np.array([head], known.dtype), known]))
+    first = cast(head, dims.dtype) if isinstance(head, Tensor) else np.array(head, dims.dtype.np)
+    return concat([reshape(first, [1]) if isinstance(head, Tensor) else first[None], dims], 0)
+
+
+def _known(tensor: Tensor) -> Any:
+    """The value of a host tensor if all of it is known."""
+    value = static_value(tensor)
+    if value is None or not is_static(tensor.spec.shape):
+        return None
+    array = np.array(value, object).reshape(tensor.spec.shape)
+    return None if None in array.ravel().tolist() else array.astype(tensor.dtype.np)
+
+
+def dims_of(tensor: Tensor) -> Any:
+    """The shape: a tuple where it is known, else a tensor."""
+    dims = tensor.spec.shape
+    return dims if is_static(dims) else shape(tensor)
+
+
+def joined(*parts: Any) -> Any:
+    """Dimensions one behind the other: a tuple where all are known, else a tensor."""
+    if all(isinstance(part, tuple) for part in parts):
+        return tuple(d for part in parts for d in part)
+    return concat([np.array(p, np.int32) if isinstance(p, tuple) else p for p in parts if p != ()], 0)
+
+
+def with_inner_axes(batch: Tensor, count: int) -> Tensor:
+    """A batch whose elements have ``count`` more axes, of 1, in front of theirs."""
+    if not count:
+        return batch
+    dims = dims_of(batch)
+    wider: Tensor = reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
+    return wider
+
+
+def with_last_axes(tensor: Tensor, count: int) -> Tensor:
+    """The tensor with ``count`` more axes, of 1, behind its own."""
+    wider: Tensor = reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
+    return wider
+
+
+def merged_axes(batch: Tensor) -> Tensor:
+    """The batch with its own axis and the first one of its elements as one."""
+    dims = dims_of(batch)
+    both = (dims[0] * dims[1],) if isinstance(dims, tuple) else reshape(dims[0] * dims[1], [1])
+    merged: Tensor = reshape(batch, joined(both, dims[2:]))
+    return merged
+
+
+def split_axis(merged: Tensor, like: Tensor) -> Tensor:
+    """What `merged_axes` made one, as two axes again: those of the batch ``like``."""
+    split: Tensor = reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))
+    return split

@@ -1,0 +1,105 @@
+"""Rules of batching for ops that read or write at indices: gathers, scatters, segments.
+
+An index into an element becomes an index into the batch in one of three ways: it stays, where all elements
+read one table; the op takes pairs of rows (``batch_dims``); or the element's number stands in front of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from flowrt.graph.construction.batching_rules import BatchBuilder, Value, rank_of
+from flowrt.graph.construction.operation import Operation, Tensor
+from flowrt.graph.ops.array.batching_axes import behind, dims_of, joined, moved_axes, with_last_axes
+from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.ranges import range as range_
+from flowrt.graph.ops.base.filling import broadcast_to
+from flowrt.graph.ops.base.identities import cast, static_value
+from flowrt.graph.ops.base.shape_manipulation import reshape, transpose
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply
+from flowrt.graph.ops.elementwise.comparison import less, select_v2
+
+
+def gather(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    params, indices, (axis, _) = values
+    batch_dims = op.get_attr("batch_dims")
+    if not params.is_batched and batch_dims == 0 and static_value(axis) == 0:
+        return b.apply(op, [params.tensor, indices.tensor, axis])
+    if not indices.is_batched and batch_dims == 0:
+        return b.apply(op, [params.tensor, indices.tensor, moved_axes(axis)])
+    rank = rank_of(op.inputs[1])
+    if batch_dims < 0 and rank is None:
+        return None
+    batch_dims += (rank or 0) if batch_dims < 0 else 0
+    return b.apply(op, [b.whole(params), b.whole(indices), moved_axes(axis)], batch_dims=batch_dims + 1)
+
+
+def gather_of_variable(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    if op.get_attr("batch_dims") != 0:
+        return None
+    return b.apply(op, [value.tensor for value in values])
+
+
+def gather_nd(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    params, indices = values
+    if not params.is_batched:
+        return b.apply(op, [params.tensor, indices.tensor])
+    numbered = _numbered(b, op.inputs[1], indices)
+    return None if numbered is None else b.apply(op, [params.tensor, numbered])
+
+
+def scatter_nd(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    indices, updates, (dims, _) = values
+    numbered = _numbered(b, op.inputs[0], indices)
+    return None if numbered is None else b.apply(op, [numbered, b.whole(updates), behind(b.size, dims)])
+
+
+def tensor_scatter(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    tensor, indices, updates = values
+    numbered = _numbered(b, op.inputs[1], indices)
+    return None if numbered is None else b.apply(op, [b.whole(tensor), numbered, b.whole(updates)])
+
+
+def _numbered(b: BatchBuilder, template: Tensor, indices: Value) -> Tensor | None:
+    """Indices ``[..., k]`` of elements as ``[batch, ..., 1 + k]``, the element's number first."""
+    rank = rank_of(template)
+    if rank is None:
+        return None
+    whole = b.whole(indices)
+    numbers = with_last_axes(cast(range_(b.size), whole.dtype), rank)
+    return concat([broadcast_to(numbers, joined(dims_of(whole)[:-1], (1,))), whole], -1)
+
+
+def segments(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """With one set of ids for all elements the batch is one more axis of the rows: it goes behind the ids."""
+    data, (ids, differ), *count = values
+    rank, ids_rank = rank_of(op.inputs[0]), rank_of(op.inputs[1])
+    if differ:
+        return _unsorted_segments(b, op, values) if count else None
+    if rank is None or ids_rank is None:
+        return None
+    axes = range(ids_rank + 1, rank + 1)
+    rows = transpose(data.tensor, [*range(1, ids_rank + 1), 0, *axes])
+    (folded,) = b.apply(op, [rows, ids, *[c.tensor for c in count]])
+    return [Value(transpose(folded.tensor, [1, 0, *range(2, rank - ids_rank + 2)]), True)]
+
+
+def _unsorted_segments(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    """Every element has its own ``count`` segments of one long row. An id below 0 still counts nowhere, and
+    one behind the last segment is out of range for all elements.
+    """
+    data, ids, (count, _) = values
+    rank = rank_of(op.inputs[1])
+    if rank is None:
+        return None
+    whole, kind = ids.tensor, ids.tensor.dtype
+    segments, numbers = cast(count, kind), with_last_axes(cast(range_(b.size), kind), rank)
+    beyond = multiply(segments, cast(b.size, kind))
+    placed = select_v2(less(whole, segments), add_v2(whole, multiply(numbers, segments)), beyond)
+    placed = select_v2(less(whole, 0), whole, placed)
+    (folded,) = b.apply(op, [b.whole(data), placed, cast(beyond, count.dtype)])
+    dims = dims_of(folded.tensor)[1:]
+    head = joined((b.size,)) if isinstance(b.size, int) else reshape(b.size, [1])
+    known = static_value(count)
+    each = (known,) if known is not None else reshape(cast(count, "int32"), [1])
+    return [Value(reshape(folded.tensor, joined(head, each, dims)), True)]

@@ -1,0 +1,402 @@
+"""Joining tensors and taking them apart again: concat and split, stack and unstack.
+
+Joins and splits are each other's gradients. Their kernels copy: only ops that say ``alias`` may return views.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.batching_rules import on_axes, on_axis_attr
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.filling import zeros_like
+from flowrt.graph.ops.base.identities import cast, identity, static_value
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.partial_value import MAX_ELEMENTS, as_host_value
+from flowrt.graph.shapes import (
+    Dimension,
+    Shape,
+    compatible,
+    format_shape,
+    merge,
+    normalize_axis,
+    num_elements,
+)
+
+
+def _join_values(s: ShapeContext, count: int, join: Any) -> PartialValue:
+    """The partial value of the first ``count`` inputs joined by ``join``; None when nothing is known."""
+    values = [s.value(i) for i in range(count)]
+    sizes = [num_elements(dims) for dims in s.shapes[:count]]
+    if all(v is None for v in values) or None in sizes or sum(sizes) > MAX_ELEMENTS:  # type: ignore[arg-type]
+        return None
+    parts: list[Any] = []
+    for dims, value in zip(s.shapes, values, strict=False):
+        parts.append(_nothing_known(dims) if value is None else np.array(value, object).reshape(dims))
+    return as_host_value(join(parts))
+
+
+def _nothing_known(dims: Any) -> Any:
+    return np.empty(dims, object)  # of None
+
+
+def _copied(parts: Iterable[Any], out: Any) -> list[Any]:
+    """Views as arrays of their own, in ``out`` where it is given."""
+    if out is None:
+        return [part.copy() for part in parts]
+    for target, part in zip(out, parts, strict=True):
+        target[...] = part
+    return list(out)
+
+
+# --- concat
+
+
+def _concat_shape(s: ShapeContext) -> Sequence[Shape]:
+    *parts, _ = s.shapes
+    known = [p for p in parts if p is not None]
+    if () in known:
+        raise InvalidArgumentError("expected values of at least one dimension; got a scalar. Use stack()")
+    if not known:
+        return [None]
+    rank, axis = len(known[0]), s.value(len(parts))
+    if axis is None:
+        together: Shape = (None,) * rank
+        for part in known:
+            merge(part, together)
+        return [together]
+    axis = normalize_axis(axis, rank)
+    rest: Shape = (None,) * rank
+    for part in known:
+        if not compatible(rest, (*part[:axis], None, *part[axis + 1 :])):
+            given = ", ".join(format_shape(p) for p in s.shapes[:-1])
+            raise InvalidArgumentError(f"expected shapes that are equal but for axis {axis}; got {given}")
+        rest = merge(rest, (*part[:axis], None, *part[axis + 1 :]))
+    assert rest is not None
+    sizes = [None if part is None else part[axis] for part in parts]
+    total = None if None in sizes else sum(sizes)  # type: ignore[arg-type]
+    return [(*rest[:axis], total, *rest[axis + 1 :])]
+
+
+def _concat(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
+    return xp.concatenate(values, axis=axis, out=out)
+
+
+def _concat_value(s: ShapeContext) -> PartialValue:
+    count = len(s.shapes) - 1
+    axis = s.value(count)
+    return None if axis is None else _join_values(s, count, lambda parts: np.concatenate(parts, axis=axis))
+
+
+def _concat_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    *values, axis = op.inputs
+    if len(values) == 1:
+        return [dy, None]
+    sizes = [_size_along(v, axis) for v in values]
+    return [*split_v(dy, sizes, cast(axis, dtypes.int32), num_split=len(values)), None]
+
+
+def _size_along(x: Tensor, axis: Tensor) -> Any:
+    """Dimension ``axis`` of ``x``: an int when it is known, otherwise a tensor."""
+    dims, known = x.spec.shape, static_value(axis)
+    size = None if dims is None or known is None else dims[known]
+    return getitem(shape(x), axis) if size is None else size
+
+
+concat_op: OpDef = define_op(
+    "ConcatV2",
+    "values: N * T, axis: host Tidx -> T",
+    types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
+    shape=_concat_shape,
+    kernel=_concat,
+    vjp=_concat_vjp,
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample((rng.standard_normal((2, 3)), rng.standard_normal((1, 3))), np.int32(0)),
+        sample(
+            (rng.standard_normal((2, 1)), rng.standard_normal((2, 0)), rng.standard_normal((2, 2))),
+            np.int64(-1),
+        ),
+        sample((np.array([b"a"], object), np.array([b"b", b""], object)), np.int32(0)),
+        sample((np.ones((1, 2), np.complex64),), np.int32(1)),
+    ),
+    value=_concat_value,
+    batch=on_axes(),
+    doc="The values one behind the other along ``axis``.",
+)
+
+
+def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
+    """``values`` joined along ``axis``, in which alone their shapes may differ.
+
+    Raises `InvalidArgumentError` for scalars (see `stack`) and shapes that do not fit.
+    """
+    items = list(values) if isinstance(values, (list, tuple)) else [values]
+    if not items:
+        raise InvalidArgumentError("concat: expected at least one value; got none")
+    rank = axis.shape.rank if isinstance(axis, Tensor) else np.ndim(axis) if not isinstance(axis, list) else 1
+    if rank not in (None, 0):
+        raise InvalidArgumentError(
+            f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
+        )
+    result: Tensor = identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
+    return result
+
+
+# --- split
+
+
+def _split_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, count = s.shapes[1], s.attrs["num_split"]
+    if count < 1:
+        raise InvalidArgumentError(f"num_split: expected at least 1; got {count}")
+    if dims is None or s.value(0) is None:
+        return [None if dims is None else (None,) * len(dims)] * count
+    axis = normalize_axis(s.value(0), len(dims))
+    size = equal_part(dims[axis], count)
+    return [(*dims[:axis], size, *dims[axis + 1 :])] * count
+
+
+def equal_part(dim: int | None, count: int) -> int | None:
+    """``dim / count``. Raises `InvalidArgumentError` when that leaves a remainder."""
+    if dim is not None and dim % count:
+        raise InvalidArgumentError(f"expected a dimension that divides into {count} equal parts; got {dim}")
+    return None if dim is None else dim // count
+
+
+def _split(xp: Any, split_dim: int, value: Any, num_split: int) -> list[Any]:
+    size = equal_part(value.shape[split_dim], num_split)
+    return _parts(value, [size] * num_split, split_dim)
+
+
+def _parts(value: Any, sizes: Sequence[Any], axis: int) -> list[Any]:
+    """Views of ``value``."""
+    before = (slice(None),) * (axis % value.ndim)
+    ends = list(itertools.accumulate(sizes))
+    return [value[(*before, slice(end - size, end))] for size, end in zip(sizes, ends, strict=True)]
+
+
+def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
+    """The incoming gradients, zeros where none came."""
+    return [zeros_like(y) if dy is None else dy for y, dy in zip(op.outputs, dys, strict=True)]
+
+
+split_op: OpDef = define_op(
+    "Split",
+    "split_dim: host int32, value: T -> num_split * T",
+    types={"T": dtypes.ANY},
+    attrs={"num_split": attr_int()},
+    shape=_split_shape,
+    kernel=_split,
+    vjp=lambda op, *dys: [None, concat(_dense(op, dys), op.inputs[0])],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(np.int32(1), rng.standard_normal((2, 4)), num_split=2),
+        sample(np.int32(-1), rng.standard_normal((2, 3)), num_split=3),
+        sample(np.int32(0), rng.integers(0, 9, (2,)), num_split=1),
+        sample(np.int32(0), np.zeros((0, 2), np.complex64), num_split=2),
+    ),
+    alias=True,
+    batch=on_axes(0),
+    doc="The value cut into ``num_split`` equal parts along ``split_dim``.",
+)
+
+
+def _split_v_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, sizes, axis, count = s.shapes[0], s.value(1), s.value(2), s.attrs["num_split"]
+    given = len(sizes) if sizes is not None else (s.shapes[1] or (None,))[0]
+    if given not in (None, count):
+        raise InvalidArgumentError(f"size_splits: expected {count} sizes; got {given}")
+    if dims is None or axis is None:
+        return [None if dims is None else (None,) * len(dims)] * count
+    axis = normalize_axis(axis, len(dims))
+    parts = [None] * count if sizes is None or None in sizes else _sizes(dims[axis], sizes)
+    return [(*dims[:axis], part, *dims[axis + 1 :]) for part in parts]
+
+
+def _sizes(dim: int | None, sizes: Sequence[int]) -> list[int | None]:
+    """``sizes`` with a -1 replaced by what is left of ``dim``."""
+    total = sum(size for size in sizes if size != -1)
+    free = sizes.count(-1)
+    fits = (
+        free <= 1
+        and all(size >= -1 for size in sizes)
+        and (dim is None or (total <= dim if free else total == dim))
+    )
+    if not fits:
+        raise InvalidArgumentError(
+            f"size_splits: expected sizes that add up to {dim}, one may be -1; got {list(sizes)}"
+        )
+    return [size if size != -1 else None if dim is None else dim - total for size in sizes]
+
+
+def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int) -> list[Any]:
+    return _parts(value, _sizes(value.shape[split_dim], size_splits), split_dim)
+
+
+split_v: OpDef = define_op(
+    "SplitV",
+    "value: T, size_splits: host Tlen, split_dim: host int32 -> num_split * T",
+    types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
+    attrs={"num_split": attr_int()},
+    shape=_split_v_shape,
+    kernel=_split_v,
+    vjp=lambda op, *dys: [concat(_dense(op, dys), op.inputs[2]), None, None],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 5)), np.array([1, -1, 2], np.int32), np.int32(1), num_split=3),
+        sample(rng.standard_normal((3, 2)), np.array([3, 0], np.int64), np.int32(-2), num_split=2),
+        sample(np.array([b"a", b"b"], object), np.array([1, 1], np.int32), np.int32(0), num_split=2),
+    ),
+    alias=True,
+    batch=on_axes(),
+    doc="The value cut into parts of ``size_splits`` along ``split_dim``; one size may be -1: what is left.",
+)
+
+
+def split(
+    value: Any, num_or_size_splits: Any, axis: Any = 0, num: int | None = None, name: str = "split"
+) -> list[Tensor]:
+    """``value`` cut along ``axis``: into equal parts (an int) or into parts of the given sizes.
+
+    One size may be -1: what is left. ``num`` says how many sizes there are when that is not known. Raises
+    `InvalidArgumentError`.
+    """
+    if isinstance(num_or_size_splits, (int, np.integer, Dimension)):
+        equal: list[Tensor] = split_op(axis, value, num_split=int(num_or_size_splits), name=name)
+        return equal
+    sizes = convert_to_tensor(num_or_size_splits)
+    known = sizes.spec.shape
+    if known == ():
+        raise InvalidArgumentError(f"split: expected an int or a vector of sizes; got the scalar {sizes!r}")
+    count = num if num is not None else known[0] if known is not None else None
+    if count is None:
+        raise InvalidArgumentError(f"split: expected num, as the number of sizes is not known; got {sizes!r}")
+    parts: list[Tensor] = split_v(value, sizes, axis, num_split=count, name=name)
+    return parts
+
+
+# --- stack and unstack
+
+
+def _pack_shape(s: ShapeContext) -> Sequence[Shape]:
+    part: Shape = None
+    for each in s.shapes:
+        if not compatible(part, each):
+            given = ", ".join(map(format_shape, s.shapes))
+            raise InvalidArgumentError(f"expected values of one shape; got {given}")
+        part = merge(part, each)
+    if part is None:
+        return [None]
+    axis = normalize_axis(s.attrs["axis"], len(part) + 1)
+    return [(*part[:axis], len(s.shapes), *part[axis:])]
+
+
+def _pack(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
+    return xp.stack(values, axis=axis, out=out)
+
+
+pack: OpDef = define_op(
+    "Pack",
+    "values: N * T -> T",
+    types={"T": dtypes.ANY},
+    attrs={"axis": attr_int(0)},
+    shape=_pack_shape,
+    kernel=_pack,
+    vjp=lambda op, dy: unpack(dy, num=len(op.inputs), axis=op.get_attr("axis")),
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample((rng.standard_normal((2, 3)), rng.standard_normal((2, 3))), axis=-1),
+        sample((rng.standard_normal(()), rng.standard_normal(()))),
+        sample((np.array(b"a", object), np.array(b"b", object))),
+        sample((np.zeros((0, 2), np.int8),) * 3, axis=1),
+    ),
+    value=lambda s: _join_values(s, len(s.shapes), lambda parts: np.stack(parts, axis=s.attrs["axis"])),
+    batch=on_axis_attr,
+    doc="The values side by side along a new dimension ``axis``.",
+)
+
+
+def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
+    """Tensors of one shape, side by side along a new dimension ``axis``.
+
+    Values without a tensor among them become a constant. Raises `InvalidArgumentError` for shapes that differ
+    and an axis out of range.
+    """
+    if not isinstance(values, (list, tuple)):
+        values = unstack(values)
+    if axis == 0 and not any(map(_holds_tensor, values)):
+        return convert_to_tensor(values, name=name)
+    if not values:
+        raise InvalidArgumentError("stack: expected at least one value; got none")
+    result: Tensor = pack(list(values), axis=axis, name=name)
+    return result
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return any(map(_holds_tensor, value))
+    return isinstance(value, Tensor) or hasattr(value, "__flowrt_tensor__")
+
+
+def _unpack_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, count = s.shapes[0], s.attrs["num"]
+    if dims is None:
+        return [None] * count
+    axis = normalize_axis(s.attrs["axis"], len(dims))
+    if dims[axis] not in (None, count):
+        raise InvalidArgumentError(f"expected a dimension of {count} to unstack; got {dims[axis]}")
+    return [(*dims[:axis], *dims[axis + 1 :])] * count
+
+
+def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
+    rows = xp.moveaxis(value, axis, 0)
+    if len(rows) != num:
+        raise InvalidArgumentError(f"expected a dimension of {num} to unstack; got {len(rows)}")
+    return _copied((rows[i, ...] for i in range(num)), out)
+
+
+unpack: OpDef = define_op(
+    "Unpack",
+    "value: T -> num * T",
+    types={"T": dtypes.ANY},
+    attrs={"num": attr_int(), "axis": attr_int(0)},
+    shape=_unpack_shape,
+    kernel=_unpack,
+    vjp=lambda op, *dys: pack(_dense(op, dys), axis=op.get_attr("axis")),
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), num=3, axis=-1),
+        sample(rng.standard_normal(2), num=2),
+        sample(np.array([b"a", b"b"], object), num=2),
+        sample(np.zeros((2, 0), np.complex64), num=2),
+    ),
+    batch=on_axis_attr,
+    doc="The ``num`` slices of the value along ``axis``, without that dimension.",
+)
+
+
+def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unstack") -> list[Tensor]:
+    """The slices of ``value`` along ``axis``; ``num`` is needed where that dimension is not known.
+
+    Raises `InvalidArgumentError` for an unknown number of slices.
+    """
+    tensor = convert_to_tensor(value)
+    if num is None:
+        dims = tensor.spec.shape
+        num = None if dims is None else dims[normalize_axis(axis, len(dims))]
+    if num is None:
+        raise InvalidArgumentError(
+            f"unstack: expected num, as dimension {axis} of {tensor!r} is not known; got None"
+        )
+    slices: list[Tensor] = unpack(tensor, num=num, axis=axis, name=name)
+    return slices

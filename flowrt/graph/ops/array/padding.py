@@ -1,0 +1,247 @@
+"""Padding: a tensor with a margin of constants or of its own mirrored elements around it."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.batching_rules import in_front
+from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.ops.array.reductions import sum_op
+from flowrt.graph.ops.array.slicing import getitem, slice_op
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape
+from flowrt.graph.ops.elementwise.arithmetic import subtract
+from flowrt.graph.shapes import Shape, format_shape
+
+
+def _paddings(s: ShapeContext) -> tuple[tuple[int | None, int | None], ...] | None:
+    """What is known of the paddings, one pair a dimension; None when not even their number is."""
+    given, dims, rows = s.value(1), s.shapes[0], s.shapes[1]
+    if rows is not None and (len(rows) != 2 or rows[1] not in (None, 2)):
+        raise InvalidArgumentError(f"paddings: expected shape [rank, 2]; got {format_shape(rows)}")
+    count = len(given) if given is not None else rows[0] if rows is not None else None
+    if dims is not None and count not in (None, len(dims)):
+        raise InvalidArgumentError(
+            f"paddings: expected one pair for each of {len(dims)} dimensions; got {count}"
+        )
+    if count is None:
+        count = None if dims is None else len(dims)
+    if given is None:
+        return None if count is None else ((None, None),) * count
+    _refuse_negative(given)
+    known: tuple[tuple[int | None, int | None], ...] = given
+    return known
+
+
+def _refuse_negative(paddings: Any) -> None:
+    if any(p is not None and p < 0 for pair in paddings for p in pair):
+        raise InvalidArgumentError(f"paddings: expected numbers of at least 0; got {paddings}")
+
+
+def _padded(sign: int, s: ShapeContext) -> Sequence[Shape]:
+    paddings = _paddings(s)
+    if paddings is None:
+        return [None]
+    dims = s.shapes[0] or (None,) * len(paddings)
+    return [tuple(_moved(d, sign, *pair) for d, pair in zip(dims, paddings, strict=True))]
+
+
+def _moved(dim: int | None, sign: int, before: int | None, after: int | None) -> int | None:
+    return None if dim is None or before is None or after is None else dim + sign * (before + after)
+
+
+def _core(shape: Sequence[int], paddings: Any) -> tuple[builtins.slice, ...]:
+    """The place of the unpadded tensor in a padded one of ``shape``."""
+    return tuple(
+        builtins.slice(before, dim - after) for dim, (before, after) in zip(shape, paddings, strict=True)
+    )
+
+
+def _pad_with(xp: Any, input: Any, paddings: Any, constant_values: Any, out: Any = None) -> Any:
+    _refuse_negative(paddings)
+    if out is None:
+        out = xp.empty(
+            [d + before + after for d, (before, after) in zip(input.shape, paddings, strict=True)],
+            input.dtype,
+        )
+    out[...] = constant_values
+    out[_core(out.shape, paddings)] = input
+    return out
+
+
+def _pad(xp: Any, input: Any, paddings: Any, out: Any = None) -> Any:
+    return _pad_with(xp, input, paddings, b"" if input.dtype.kind == "O" else 0, out)
+
+
+def _pad_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    x, paddings = op.inputs[:2]
+    return [slice_op(dy, getitem(paddings, (..., 0)), shape(x, out_type=paddings.dtype)), None]
+
+
+def _pad_v2_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    dx, _ = _pad_vjp(op, dy)
+    margin = subtract(sum_op(reshape(dy, [-1]), [0]), sum_op(reshape(dx, [-1]), [0]))
+    return [dx, None, margin]
+
+
+_TYPES = {"T": dtypes.ANY, "Tpaddings": dtypes.INDEX}
+_PAIRS = np.array([[1, 0], [2, 1]], np.int32)
+
+pad_op: OpDef = define_op(
+    "Pad",
+    "input: T, paddings: host Tpaddings -> T",
+    types=_TYPES,
+    shape=lambda s: _padded(1, s),
+    kernel=_pad,
+    vjp=_pad_vjp,
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), _PAIRS),
+        sample(np.zeros((0, 2), np.complex64), _PAIRS.astype(np.int64)),
+        sample(np.array([[True]]), _PAIRS),
+        sample(np.array([[b"a"]], object), _PAIRS),
+        sample(rng.standard_normal(()), np.zeros((0, 2), np.int32)),
+    ),
+    batch=in_front({1: (0, 0)}),
+    doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
+)
+
+pad_v2: OpDef = define_op(
+    "PadV2",
+    "input: T, paddings: host Tpaddings, constant_values: T -> T",
+    types=_TYPES,
+    shape=lambda s: _padded(1, s),
+    kernel=_pad_with,
+    vjp=_pad_v2_vjp,
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), _PAIRS, rng.standard_normal(())),
+        sample(rng.integers(0, 9, (1, 2)), _PAIRS, np.array(7)),
+    ),
+    batch=in_front({1: (0, 0)}),
+    doc="The input with ``paddings[i] = (before, after)`` elements ``constant_values`` around dimension i.",
+)
+
+# --- mirrored margins
+
+_EDGE = {"REFLECT": 1, "SYMMETRIC": 0}
+"""How many elements at the edge are not repeated."""
+
+
+def _check_mirror(dims: Sequence[int | None], paddings: Any, mode: Any) -> None:
+    edge = _EDGE[_mode(mode)]
+    for axis, (dim, pair) in enumerate(zip(dims, paddings, strict=True)):
+        if dim is not None and any(p is not None and p > max(dim - edge, 0) for p in pair):
+            raise InvalidArgumentError(
+                f"paddings[{axis}]: expected at most {dim - edge} in {_mode(mode)} mode; got {pair}"
+            )
+
+
+def _mode(mode: Any) -> str:
+    return mode.decode() if isinstance(mode, bytes) else str(mode)
+
+
+def _mirror_pad_shape(s: ShapeContext) -> Sequence[Shape]:
+    paddings = _paddings(s)
+    if paddings is not None and s.shapes[0] is not None:
+        _check_mirror(s.shapes[0], paddings, s.attrs["mode"])
+    return _padded(1, s)
+
+
+def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) -> Any:
+    _refuse_negative(paddings)
+    _check_mirror(input.shape, paddings, mode)
+    edge = _EDGE[_mode(mode)]
+    if out is None:
+        dims = [d + before + after for d, (before, after) in zip(input.shape, paddings, strict=True)]
+        out = xp.empty(dims, input.dtype)
+    core = _core(out.shape, paddings)
+    out[core] = input
+    for axis, (before, after) in enumerate(paddings):
+        rows = xp.moveaxis(out[(..., *core[axis + 1 :])], axis, 0)  # the later axes' margins come later
+        end = len(rows) - after
+        rows[:before] = rows[before + edge : 2 * before + edge][::-1]
+        rows[end:] = rows[end - edge - after : end - edge][::-1]
+    return out
+
+
+def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) -> Any:
+    edge = _EDGE[_mode(mode)]
+    for axis, (before, after) in enumerate(paddings):
+        rows = xp.moveaxis(input, axis, 0)
+        end = rows.shape[0] - after
+        core = rows[before:end].copy()
+        core[edge : edge + before] += rows[:before][::-1]
+        core[len(core) - edge - after : len(core) - edge] += rows[end:][::-1]
+        input = xp.moveaxis(core, 0, axis)
+    if out is None:
+        return input if paddings else input.copy()
+    out[...] = input
+    return out
+
+
+mirror_pad: OpDef = define_op(
+    "MirrorPad",
+    "input: T, paddings: host Tpaddings -> T",
+    types=_TYPES,
+    attrs={"mode": attr_string()},
+    shape=_mirror_pad_shape,
+    kernel=_mirror_pad,
+    vjp=lambda op, dy: [mirror_pad_grad(dy, op.inputs[1], mode=op.get_attr("mode")), None],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 4)), _PAIRS, mode="REFLECT", differentiable=True),
+        sample(rng.standard_normal((1, 2)), np.array([[1, 1], [2, 0]], np.int64), mode="SYMMETRIC"),
+        sample(rng.integers(0, 9, (2, 3)), np.array([[0, 0], [0, 2]], np.int32), mode="REFLECT"),
+        sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
+    ),
+    batch=in_front({1: (0, 0)}),
+    doc="The input with itself mirrored around it: at the edge element (REFLECT) or beside it (SYMMETRIC).",
+)
+
+mirror_pad_grad: OpDef = define_op(
+    "MirrorPadGrad",
+    "input: T, paddings: host Tpaddings -> T",
+    types={"T": dtypes.NUMERIC, "Tpaddings": dtypes.INDEX},
+    attrs={"mode": attr_string()},
+    shape=lambda s: _padded(-1, s),
+    kernel=_mirror_pad_grad,
+    vjp=lambda op, dx: [mirror_pad(dx, op.inputs[1], mode=op.get_attr("mode")), None],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((3, 7)), _PAIRS, mode="REFLECT"),
+        sample(rng.standard_normal((3, 4)), np.array([[1, 1], [2, 0]], np.int32), mode="SYMMETRIC"),
+        sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
+    ),
+    batch=in_front({1: (0, 0)}),
+    doc="The transpose of MirrorPad: what lies in the margin is added where it was copied from.",
+)
+
+
+def pad(
+    tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
+) -> Tensor:
+    """``tensor`` with a margin: ``paddings[i]`` = (before, after) elements around dimension i.
+
+    ``mode``: CONSTANT puts ``constant_values`` there, REFLECT mirrors at the edge element (at most dim - 1
+    elements), SYMMETRIC beside it (at most dim). Raises `InvalidArgumentError`.
+    """
+    kind = mode.upper()
+    if kind == "CONSTANT":
+        zero = not isinstance(constant_values, (Tensor, np.ndarray)) and constant_values == 0
+        result: Tensor = (
+            pad_op(tensor, paddings, name=name)
+            if zero
+            else pad_v2(tensor, paddings, constant_values, name=name)
+        )
+        return result
+    if kind not in _EDGE:
+        raise InvalidArgumentError(f"pad: expected mode CONSTANT, REFLECT or SYMMETRIC; got {mode!r}")
+    mirrored: Tensor = mirror_pad(tensor, paddings, mode=kind, name=name)
+    return mirrored

@@ -1,0 +1,355 @@
+"""Segment reductions: rows that share an id, reduced to one row each.
+
+Rules of this file: 16-bit floats are folded in float32; an id beyond the last segment is an error, and on a
+GPU its row is left out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Sample, ShapeContext, define_op, op_def, sample
+from flowrt.graph.op_facets import Kernel
+from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array.concat_and_split import concat_op
+from flowrt.graph.ops.array.reductions import accumulator
+from flowrt.graph.ops.array.scatter_rows import fold_rows
+from flowrt.graph.ops.base.filling import fill, ones, ones_like, zeros_like
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.indexing import along_rows, check_range
+from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.shape_manipulation import rank, reshape, shape
+from flowrt.graph.ops.elementwise.arithmetic import conjugated, maximum, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import equal, greater, greater_equal, select_v2
+from flowrt.graph.ops.elementwise.division import divide, truediv, truncate_divide
+from flowrt.graph.ops.elementwise.math import sqrt
+from flowrt.graph.shapes import Shape, format_shape, merge
+
+Limit = Callable[[Any], Any]
+"""What a segment without rows gets, by NumPy dtype."""
+
+
+def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit, out: Any = None) -> Any:
+    """The rows of ``data`` with equal ids folded: ``[count, *row]`` in the accumulator's dtype, in ``out`` if
+    that can be.
+    """
+    dtype, row = np.dtype(accumulator(data)), data.shape[ids.ndim :]
+    is_direct = out is not None and out.dtype == dtype and out.flags.c_contiguous
+    target, width = out if is_direct else xp.empty((count, *row), dtype), math.prod(row)
+    target[...] = empty(data.dtype)
+    fold_rows(xp, ufunc, target.reshape(count, width), ids.reshape(-1), data.reshape(ids.size, width))
+    return target
+
+
+# --- ids in ascending order
+
+
+def _sorted_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, ids = s.shapes[0], merge(s.shapes[1], (None,))
+    if dims is None or ids is None:
+        return [None]
+    merge(dims[:1], ids)
+    return [(None, *dims[1:])]
+
+
+def _check_sorted(ids: Any, rows: int) -> int:
+    """How many segments there are."""
+    if ids.shape != (rows,):
+        raise InvalidArgumentError(f"segment_ids: expected {rows}, one a row; got {ids.size}")
+    if ids.size and (ids[0] < 0 or (ids[1:] < ids[:-1]).any()):
+        found = ids.tolist()
+        raise InvalidArgumentError(f"segment_ids: expected ids of at least 0 in ascending order; got {found}")
+    return int(ids[-1]) + 1 if ids.size else 0
+
+
+def _sorted_kernel(ufunc: str, start: Limit) -> Kernel:
+    """``start`` is where folding begins, and what segments without rows get: 0 for a largest or smallest."""
+
+    def kernel(xp: Any, data: Any, segment_ids: Any) -> Any:
+        count = _check_sorted(segment_ids, len(data))
+        result = _folded(xp, ufunc, data, segment_ids, count, start)
+        if start is not _zero and start is not _one:
+            present = xp.zeros(count, bool)
+            present[segment_ids] = True
+            result[~present] = 0
+        return result.astype(data.dtype, copy=False)
+
+    return kernel
+
+
+def _segment_mean(xp: Any, data: Any, segment_ids: Any) -> Any:
+    """Integers are summed in 64 bits, and their means cut towards zero, as TensorFlow's C++ divides."""
+    count = _check_sorted(segment_ids, len(data))
+    is_integer = data.dtype.kind in "iu"
+    terms = data.astype(np.int64 if data.dtype.kind == "i" else np.uint64) if is_integer else data
+    total = _folded(xp, "add", terms, segment_ids, count, _zero)
+    sizes = xp.maximum(xp.bincount(segment_ids, minlength=count), 1).astype(total.dtype)
+    rows = along_rows(sizes, total)
+    mean = truncate_divide(xp, total, rows) if is_integer else total / rows
+    return mean.astype(data.dtype, copy=False)
+
+
+# --- ids in any order, negative ones left out
+
+
+def _unsorted_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, ids, count = s.shapes[0], s.shapes[1], s.value(2)
+    if count is not None and count < 0:
+        raise InvalidArgumentError(f"num_segments: expected at least 0; got {count}")
+    if dims is None or ids is None:
+        return [None]
+    if len(ids) > len(dims):
+        raise InvalidArgumentError("segment_ids: expected a shape that data's begins with")
+    merge(dims[: len(ids)], ids)
+    return [(count, *dims[len(ids) :])]
+
+
+def _unsorted_kernel(ufunc: str, empty: Limit) -> Kernel:
+    def kernel(xp: Any, data: Any, segment_ids: Any, num_segments: int, out: Any = None) -> Any:
+        if data.shape[: segment_ids.ndim] != segment_ids.shape:
+            wanted, got = format_shape(data.shape), format_shape(segment_ids.shape)
+            raise InvalidArgumentError(f"segment_ids: expected a shape that {wanted} begins with; got {got}")
+        if xp is np and not (kept := segment_ids >= 0).all():
+            data, segment_ids = data[kept], segment_ids[kept]
+        check_range(xp, "segment_ids", segment_ids, num_segments)
+        folded = _folded(xp, ufunc, data, segment_ids, num_segments, empty, out)
+        return delivered(xp, folded, data.dtype, out)
+
+    return kernel
+
+
+def _zero(dtype: Any) -> Any:
+    return 0
+
+
+def _one(dtype: Any) -> Any:
+    return 1
+
+
+def _lowest(dtype: Any) -> Any:
+    return dtypes.as_dtype(dtype).min
+
+
+def _highest(dtype: Any) -> Any:
+    return dtypes.as_dtype(dtype).max
+
+
+# --- gradients
+
+
+def _like(op: Operation, name: str, data: Tensor) -> Tensor:
+    """Another reduction of ``data`` along the same ids."""
+    family = "UnsortedSegment" if op.type.startswith("Unsorted") else "Segment"
+    result: Tensor = op_def(family + name)(data, *op.inputs[1:])
+    return result
+
+
+def _spread(op: Operation, rows: Tensor) -> Tensor:
+    """Each segment's row for each of its data rows, zeros for rows that belong to none."""
+    gather, ids = op_def("GatherV2"), op.inputs[1]
+    if not op.type.startswith("Unsorted"):
+        found: Tensor = gather(rows, ids, 0)
+        return found
+    taken = gather(rows, maximum(ids, np.array(0, ids.dtype.np)), 0)
+    kept = greater_equal(ids, np.array(0, ids.dtype.np))
+    found = select_v2(_with_rank_of(op.inputs[0], kept), taken, np.array(0, rows.dtype.np))
+    return found
+
+
+def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
+    """``ids`` with dimensions of 1 behind, up to data's rank."""
+    dims, own = data.spec.shape, ids.spec.shape
+    if dims is not None and own is not None and len(dims) == len(own):
+        return ids
+    if dims is not None and own is not None and own.count(None) <= 1:
+        widened: Tensor = reshape(ids, [-1 if d is None else d for d in own] + [1] * (len(dims) - len(own)))
+        return widened
+    more = fill(expand(subtract(rank(data), rank(ids))), 1)
+    widened = reshape(ids, concat_op([shape(ids), more], 0))
+    return widened
+
+
+def expand(scalar: Tensor) -> Tensor:
+    """A scalar as a vector of one."""
+    vector: Tensor = reshape(scalar, [1])
+    return vector
+
+
+def _others(op: Operation) -> list[None]:
+    return [None] * (len(op.inputs) - 1)
+
+
+def _sum_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    return [_spread(op, dy), *_others(op)]
+
+
+def _mean_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    data, ids = op.inputs
+    counts = segment_sum(ones_like(ids, dtype=data.dtype), ids)
+    rows = _with_rank_of(data, maximum(counts, np.array(1, data.dtype.np)))
+    return [_spread(op, divide(dy, rows)), None]
+
+
+def _extreme_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    """Rows that tie for the extreme share the gradient equally."""
+    data = op.inputs[0]
+    chosen = equal(data, _spread(op, op.outputs[0]))
+    ties = maximum(_like(op, "Sum", cast(chosen, data.dtype)), np.array(1, data.dtype.np))
+    return [select_v2(chosen, _spread(op, divide(dy, ties)), np.array(0, data.dtype.np)), *_others(op)]
+
+
+def _prod_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    """Each element's factor is the product of the others, right where elements are 0 too."""
+    data = op.inputs[0]
+    zero, one = (np.array(v, data.dtype.np) for v in (0, 1))
+    is_zero = equal(data, zero)
+    filled = select_v2(is_zero, one, data)
+    several = greater(_like(op, "Sum", cast(is_zero, dtypes.int32)), 1)
+    dy = select_v2(several, zeros_like(dy), dy)
+    alone = _spread(op, _like(op, "Prod", filled))
+    factor = select_v2(is_zero, alone, divide(_spread(op, op.outputs[0]), filled))
+    return [multiply(_spread(op, dy), conjugated(factor)), *_others(op)]
+
+
+# --- definitions
+
+
+def _sorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    ids = np.array([0, 0, 2, 2, 2], np.int32)
+    return lambda rng: (
+        sample(rng.uniform(low, 3, (5, 2)), ids),
+        sample(rng.uniform(low, 3, 5), ids.astype(np.int64)),
+        sample(rng.integers(1, 5, (5, 1), np.int32), ids),
+        sample(rng.uniform(low, 3, 5).astype(np.float16), ids),
+        sample(np.zeros((0, 2), np.float32), np.zeros(0, np.int32)),
+    )
+
+
+def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: (
+        sample(rng.uniform(low, 3, (5, 2)), np.array([2, 0, 2, -1, 1], np.int32), np.int32(3)),
+        sample(rng.uniform(low, 3, (2, 2, 3)), np.array([[1, 0], [1, 1]]), np.int64(2)),
+        sample(rng.uniform(low, 3, 3), np.array([1, 1, 0], np.int32), np.int32(2)),
+        sample(rng.integers(1, 5, 3), np.array([1, 1, 0], np.int32), np.int32(3)),
+        sample(np.zeros((0, 2), np.float32), np.zeros(0, np.int32), np.int32(2)),
+    )
+
+
+def _sorted_op(
+    name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
+) -> OpDef:
+    vjp, jvp = rules
+    return define_op(
+        name,
+        "data: T, segment_ids: Tindices -> T",
+        types={"T": types, "Tindices": dtypes.INDEX},
+        shape=_sorted_shape,
+        kernel=kernel,
+        vjp=vjp,
+        jvp=jvp,
+        samples=_sorted_samples(low),
+        batch=batching_indices.segments,
+        doc=doc + " Ids ascend; the result has one row for each id up to the last.",
+    )
+
+
+def _unsorted_op(
+    name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
+) -> OpDef:
+    vjp, jvp = rules
+    return define_op(
+        name,
+        "data: T, segment_ids: Tindices, num_segments: host Tnumsegments -> T",
+        types={"T": types, "Tindices": dtypes.INDEX, "Tnumsegments": dtypes.INDEX},
+        shape=_unsorted_shape,
+        kernel=kernel,
+        vjp=vjp,
+        jvp=jvp,
+        samples=_unsorted_samples(low),
+        batch=batching_indices.segments,
+        doc=doc + " Rows with a negative id are left out; on a GPU also those with an id too large.",
+    )
+
+
+_ADDING, _EXTREME, _MULTIPLYING = (_sum_vjp, LINEAR), (_extreme_vjp, BY_VJP), (_prod_vjp, BY_VJP)
+_N, _R = dtypes.NUMERIC, dtypes.REAL
+
+_sum, _product = _sorted_kernel("add", _zero), _sorted_kernel("multiply", _one)
+_largest, _smallest = _sorted_kernel("maximum", _lowest), _sorted_kernel("minimum", _highest)
+segment_sum = _sorted_op("SegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 of none.")
+segment_mean = _sorted_op(
+    "SegmentMean",
+    _segment_mean,
+    _N,
+    (_mean_vjp, LINEAR),
+    -3,
+    "The mean of each segment's rows, 0 of none; of integers cut towards zero.",
+)
+segment_prod = _sorted_op("SegmentProd", _product, _N, _MULTIPLYING, 1, "Each segment's product, 1 of none.")
+segment_max = _sorted_op("SegmentMax", _largest, _R, _EXTREME, -3, "The largest of each segment, 0 of none.")
+segment_min = _sorted_op(
+    "SegmentMin", _smallest, _R, _EXTREME, -3, "The smallest of each segment, 0 of none."
+)
+
+_sum, _product = _unsorted_kernel("add", _zero), _unsorted_kernel("multiply", _one)
+_largest, _smallest = _unsorted_kernel("maximum", _lowest), _unsorted_kernel("minimum", _highest)
+unsorted_segment_sum = _unsorted_op(
+    "UnsortedSegmentSum", _sum, _N, _ADDING, -3, "The sum of each segment's rows, 0 of none."
+)
+unsorted_segment_prod = _unsorted_op(
+    "UnsortedSegmentProd", _product, _N, _MULTIPLYING, 1, "The product of each segment's rows, 1 of none."
+)
+unsorted_segment_max = _unsorted_op(
+    "UnsortedSegmentMax",
+    _largest,
+    _R,
+    _EXTREME,
+    -3,
+    "The largest of each segment, the dtype's lowest of none.",
+)
+unsorted_segment_min = _unsorted_op(
+    "UnsortedSegmentMin",
+    _smallest,
+    _R,
+    _EXTREME,
+    -3,
+    "The smallest of each segment, the dtype's highest of none.",
+)
+
+
+def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
+    """The mean of each segment's rows, 0 of none; integers give float64. Negative ids are left out."""
+    with get_default_graph().name_scope(name or "UnsortedSegmentMean"):
+        data, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
+        total = unsorted_segment_sum(data, ids, num_segments)
+        return truediv(total, _segment_sizes(data, ids, num_segments))
+
+
+def unsorted_segment_sqrt_n(
+    data: Any, segment_ids: Any, num_segments: Any, name: str | None = None
+) -> Tensor:
+    """The sum of each segment's rows over the square root of their number. Negative ids are left out."""
+    with get_default_graph().name_scope(name or "UnsortedSegmentSqrtN"):
+        data, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
+        total = unsorted_segment_sum(data, ids, num_segments)
+        return truediv(total, sqrt(_segment_sizes(data, ids, num_segments)))
+
+
+def _segment_sizes(data: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
+    """How many rows each segment has, at least 1, of a shape that broadcasts with the segments' rows."""
+    counts = unsorted_segment_sum(ones(shape(ids), data.dtype), ids, num_segments)
+    sizes = maximum(counts, np.array(1, data.dtype.np))
+    dims, own = data.spec.shape, ids.spec.shape
+    if dims is None or own is None:
+        raise InvalidArgumentError(f"expected data and segment_ids of known rank; got {data!r} and {ids!r}")
+    result: Tensor = reshape(sizes, [-1] + [1] * (len(dims) - len(own)))
+    return result

@@ -1,0 +1,355 @@
+"""Ops that return their input as it is, or cast: identity, stop_gradient, ensure_shape, cast.
+
+Rule of this file: what returns its input says ``alias``, so that a plan does not copy.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.op_def import (
+    LINEAR,
+    NONDIFFERENTIABLE,
+    PartialValue,
+    Sample,
+    Samples,
+    ShapeContext,
+    attr_bool,
+    attr_shape,
+    attr_string,
+    attr_type,
+    define_op,
+    returns_inputs,
+    sample,
+)
+from flowrt.graph.op_facets import Loop, Traits
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.shapes import (
+    Shape,
+    as_shape,
+    format_shape,
+    is_static,
+    merge,
+)
+
+
+def unchanged(s: ShapeContext) -> Sequence[Shape]:
+    """The shape rule of ops whose output has the shape of input 0."""
+    return [s.shapes[0]]
+
+
+def static_value(tensor: Tensor) -> PartialValue:
+    """What is known of ``tensor``'s value while the graph is built: see `flowrt.graph.partial_value`."""
+    return partial_value(tensor.graph.node, tensor.ref)
+
+
+def arrays(*more: Sample) -> Samples:
+    """Samples of a few dtypes and shapes for an op of one input that takes anything."""
+    return lambda rng: (
+        sample(rng.standard_normal((2, 3))),
+        sample(rng.standard_normal(()).astype(np.float32)),
+        sample(rng.integers(-5, 5, (3, 1), np.int32)),
+        sample(np.zeros((0, 2), np.complex64)),
+        sample(np.array([True, False])),
+        *more,
+    )
+
+
+identity = define_op(
+    "Identity",
+    "input: T -> T",
+    types={"T": dtypes.ANY},
+    shape=unchanged,
+    kernel=lambda xp, x: x,
+    vjp=lambda op, dy: [dy],
+    jvp=LINEAR,
+    samples=arrays(),
+    alias=True,
+    value=lambda s: s.value(0),
+    simplify=returns_inputs,
+    batch=leading,
+    doc="The input as it is.",
+)
+
+
+def _copies(xp: Any, inputs: Sequence[Any], out: Any = None) -> Any:
+    if out is None:
+        return [x.copy() for x in inputs]
+    for place, x in zip(out, inputs, strict=True):
+        xp.copyto(place, x)
+    return out
+
+
+def _batch_identity_n(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    return [Value(identity(v.tensor), v.is_batched) for v in values]
+
+
+identity_n = define_op(
+    "IdentityN",
+    "input: *T -> *T",
+    types={"T": dtypes.ANY},
+    shape=lambda s: s.shapes,
+    kernel=_copies,
+    vjp=lambda op, *dys: list(dys),
+    jvp=lambda op, *dxs: list(dxs),
+    samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],
+    simplify=returns_inputs,
+    batch=_batch_identity_n,
+    doc="The inputs as they are, all at once: one place to hang a gradient on several tensors.",
+)
+
+
+stop_gradient = define_op(
+    "StopGradient",
+    "input: T -> T",
+    types={"T": dtypes.ANY},
+    shape=unchanged,
+    kernel=lambda xp, x: x,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=arrays(),
+    alias=True,
+    value=lambda s: s.value(0),
+    simplify=returns_inputs,
+    batch=leading,
+    doc="The input, which counts as a constant for gradients.",
+)
+
+
+def _refuse_gradient(op: Operation, *_: Any) -> Any:
+    raise op.error(
+        UnimplementedError, f"expected no gradient through this operation: {op.get_attr('message')}"
+    )
+
+
+prevent_gradient = define_op(
+    "PreventGradient",
+    "input: T -> T",
+    types={"T": dtypes.ANY},
+    attrs={"message": attr_string("")},
+    shape=unchanged,
+    kernel=lambda xp, x: x,
+    vjp=_refuse_gradient,
+    jvp=_refuse_gradient,
+    samples=lambda rng: [sample(rng.standard_normal(3), message="why", differentiable=False)],
+    alias=True,
+    simplify=returns_inputs,
+    batch=leading,
+    doc="The input; asking for a gradient through it raises `UnimplementedError` with the message.",
+)
+
+
+def _ensure_shape(xp: Any, input: Any, shape: Shape) -> Any:
+    if shape is not None and (
+        len(shape) != input.ndim or any(d not in (None, n) for d, n in zip(shape, input.shape, strict=True))
+    ):
+        raise InvalidArgumentError(f"expected shape {format_shape(shape)}; got {list(input.shape)}")
+    return input
+
+
+def _batch_ensure_shape(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    dims = op.get_attr("shape")
+    return b.apply(op, [values[0].tensor], shape=None if dims is None else (None, *dims))
+
+
+ensure_shape_op = define_op(
+    "EnsureShape",
+    "input: T -> T",
+    types={"T": dtypes.ANY},
+    attrs={"shape": attr_shape()},
+    shape=lambda s: [merge(s.shapes[0], s.attrs["shape"])],
+    kernel=_ensure_shape,
+    vjp=lambda op, dy: [dy],
+    jvp=lambda op, dx: [dx],
+    samples=lambda rng: [sample(rng.standard_normal((2, 3)), shape=(None, 3))],
+    alias=True,
+    value=lambda s: s.value(0),
+    simplify=lambda c: c.node.inputs if is_static(c.spec(c.node.inputs[0]).shape) else None,
+    batch=_batch_ensure_shape,
+    doc="The input, checked at run time to have a shape.",
+)
+
+
+def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
+    """``x`` with the facts of ``shape`` added; a run where they do not hold raises `InvalidArgumentError`."""
+    ensured: Tensor = ensure_shape_op(x, shape=as_shape(shape), name=name)
+    return ensured
+
+
+# --- cast
+
+
+def _cast(xp: Any, x: Any, DstT: DType, out: Any = None) -> Any:
+    if x.dtype.kind == "c" and not DstT.is_complex:
+        x = x.real
+    if out is None:
+        return x.astype(DstT.np)
+    xp.copyto(out, x, casting="unsafe")
+    return out
+
+
+def _cast_value(s: ShapeContext) -> PartialValue:
+    dtype, value = s.attrs["DstT"], s.value(0)
+    if value is None or dtype.is_complex:
+        return None
+    return _map_value(int if dtype.is_integer else bool if dtype.is_bool else float, value)
+
+
+def _map_value(function: Callable[[Any], Any], value: PartialValue) -> PartialValue:
+    if isinstance(value, tuple):
+        return tuple(_map_value(function, v) for v in value)
+    return None if value is None else function(value)
+
+
+def _is_inexact(dtype: DType) -> bool:
+    return dtype.is_floating or dtype.is_complex
+
+
+def _cast_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
+    source = op.inputs[0].dtype
+    return [cast(dy, source) if _is_inexact(source) else None]
+
+
+def _cast_jvp(op: Operation, dx: Tensor) -> list[Tensor | None]:
+    target = op.outputs[0].dtype
+    return [cast(dx, target) if _is_inexact(target) else None]
+
+
+def _cast_loop(b: Any, x: Any, *, DstT: DType) -> Any:
+    if not (x.dtype.startswith("float") and DstT.is_integer):
+        return b.cast(x, DstT.name)
+    below, above, undefined = _out_of_range(x.dtype, DstT.name)
+    end = float(2 ** (8 * DstT.np.itemsize - 1))
+    is_whole = (x >= -end) & (x < end)
+    whole = b.cast(b.select(is_whole, x, 0.0), DstT.name)
+    outside = b.select(
+        x < 0, b.const(below, DstT.name), b.select(x > 0, b.const(above, DstT.name), undefined)
+    )
+    return b.select(is_whole, whole, outside)
+
+
+@functools.cache
+def _out_of_range(source: str, target: str) -> list[int]:
+    """What NumPy makes of floats below, above and beside the integers of ``target``: C leaves that to the
+    machine.
+    """
+    with np.errstate(invalid="ignore"):
+        made: list[int] = np.array([-np.inf, np.inf, np.nan], source).astype(target).tolist()
+    return made
+
+
+NUMBERS_AND_BOOL = dtypes.NUMERIC | {dtypes.bool_}
+
+
+cast_op = define_op(
+    "Cast",
+    "x: SrcT -> y: DstT",
+    types={"SrcT": NUMBERS_AND_BOOL, "DstT": NUMBERS_AND_BOOL},
+    attrs={"DstT": attr_type(), "Truncate": attr_bool(False)},
+    shape=unchanged,
+    kernel=_cast,
+    vjp=_cast_vjp,
+    jvp=_cast_jvp,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), DstT=dtypes.float64),
+        sample(rng.standard_normal((2, 3)) * 4, DstT=dtypes.int32, differentiable=False),
+        sample(rng.standard_normal(4), DstT=dtypes.bfloat16, differentiable=False),
+        sample(np.array([1 + 2j, 0]), DstT=dtypes.float32),
+        sample(np.array([1 + 2j, 1j, 0]), DstT=dtypes.bool_),
+        sample(np.array(3, np.int8), DstT=dtypes.complex64),
+        sample(np.zeros((0,), np.float16), DstT=dtypes.uint8),
+    ),
+    traits=Traits(elementwise=True),
+    value=_cast_value,
+    simplify=lambda c: c.node.inputs if c.node.attrs["SrcT"] is c.node.attrs["DstT"] else None,
+    loop=Loop(_cast_loop),
+    doc="The input's elements as another dtype: floats are cut towards zero, complex numbers become real.",
+)
+
+
+def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """``x`` with elements of ``dtype``; a tensor that has that dtype is returned as it is.
+
+    Floats become integers towards zero, complex numbers real by dropping the imaginary part first,
+    numbers bool as ``!= 0``.
+    """
+    target = as_dtype(dtype)
+    tensor = convert_to_tensor(x)
+    if tensor.dtype is target:
+        return tensor
+    result: Tensor = cast_op(tensor, DstT=target, name=name)
+    return result
+
+
+def to_float(x: Any, name: str = "ToFloat") -> Tensor:
+    """``x`` as float32."""
+    return cast(x, dtypes.float32, name)
+
+
+def to_double(x: Any, name: str = "ToDouble") -> Tensor:
+    """``x`` as float64."""
+    return cast(x, dtypes.float64, name)
+
+
+def to_int32(x: Any, name: str = "ToInt32") -> Tensor:
+    """``x`` as int32."""
+    return cast(x, dtypes.int32, name)
+
+
+def to_int64(x: Any, name: str = "ToInt64") -> Tensor:
+    """``x`` as int64."""
+    return cast(x, dtypes.int64, name)
+
+
+def to_bfloat16(x: Any, name: str = "ToBFloat16") -> Tensor:
+    """``x`` as bfloat16."""
+    return cast(x, dtypes.bfloat16, name)
+
+
+def to_complex64(x: Any, name: str = "ToComplex64") -> Tensor:
+    """``x`` as complex64."""
+    return cast(x, dtypes.complex64, name)
+
+
+def to_complex128(x: Any, name: str = "ToComplex128") -> Tensor:
+    """``x`` as complex128."""
+    return cast(x, dtypes.complex128, name)
+
+
+# --- reshape and its kin
+
+
+def target_shape(s: ShapeContext, position: int) -> Shape:
+    """The shape that host input ``position`` asks for, as far as it is known; -1 stands as it is."""
+    vector = s.shapes[position]
+    if vector is not None and len(vector) != 1:
+        raise InvalidArgumentError(
+            f"{s.op.inputs[position].name}: expected a vector; got shape {format_shape(vector)}"
+        )
+    value = s.value(position)
+    if value is None:
+        return None if vector is None or vector[0] is None else (None,) * vector[0]
+    wanted: Shape = value
+    return wanted
+
+
+def renamed_argument(name: str, value: Any, old_name: str, old_value: Any) -> Any:
+    """The value of an argument that has a deprecated spelling too.
+
+    Raises `InvalidArgumentError` when both are given.
+    """
+    if old_value is None:
+        return value
+    if value is not None:
+        raise InvalidArgumentError(f"expected one of {name!r} and its old spelling {old_name!r}; got both")
+    return old_value

@@ -1,0 +1,505 @@
+"""Ops that keep elements and change the view: shape, size, rank, reshape, expand_dims, squeeze, transpose.
+
+Rules of this file: a static shape becomes a constant when the graph is built (`shape`, `size`, `rank`), so
+that gradients written with these functions cost nothing at run time when shapes are known; views say
+``alias``; what takes part in shape arithmetic has a ``value`` rule.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, moved_axis, on_axes, same
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.construction.operation import Operation
+from flowrt.graph.node import Node, Ref
+from flowrt.graph.op_def import (
+    LINEAR,
+    NONDIFFERENTIABLE,
+    OpDef,
+    PartialValue,
+    Sample,
+    ShapeContext,
+    SimplifyContext,
+    attr_ints,
+    attr_type,
+    define_op,
+    op_def,
+    sample,
+)
+from flowrt.graph.op_facets import Loop, LoopPattern
+from flowrt.graph.ops.base.identities import (
+    arrays,
+    renamed_argument,
+    static_value,
+    target_shape,
+)
+from flowrt.graph.ops.base.indexing import put_rows
+from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.shapes import (
+    Shape,
+    format_shape,
+    is_static,
+    merge,
+    normalize_axis,
+    num_elements,
+)
+
+# --- shape, size, rank: their outputs are host values, made by NumPy on every device
+
+
+def _numbers(value: Any, dtype: DType, out: Any) -> Any:
+    return delivered(np, np.array(value, dtype.np), dtype.np, out)  # raises for one that is too large
+
+
+def _shape_n(xp: Any, input: Sequence[Any], out_type: DType, out: Any = None) -> list[Any]:
+    places = [None] * len(input) if out is None else out
+    return [_numbers(np.shape(x), out_type, place) for x, place in zip(input, places, strict=True)]
+
+
+def _batch_shape(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    kind = op.get_attr("out_type")
+    return same(*[shape(v.tensor, out_type=kind)[1 if v.is_batched else 0 :] for v in values])
+
+
+shape_op = define_op(
+    "Shape",
+    "input: T -> host out_type",
+    types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
+    attrs={"out_type": attr_type(dtypes.int32)},
+    shape=lambda s: [(None if s.shapes[0] is None else len(s.shapes[0]),)],
+    kernel=lambda xp, input, out_type, out=None: _numbers(np.shape(input), out_type, out),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=arrays(),
+    value=lambda s: s.shapes[0],
+    batch=_batch_shape,
+    doc="The input's dimensions, as a vector.",
+)
+
+
+shape_n = define_op(
+    "ShapeN",
+    "input: N * T -> host N * out_type",
+    types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
+    attrs={"out_type": attr_type(dtypes.int32)},
+    shape=lambda s: [(None if shape is None else len(shape),) for shape in s.shapes],
+    kernel=_shape_n,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [sample((rng.standard_normal((2, 3)), rng.standard_normal(())))],
+    batch=_batch_shape,
+    doc="The dimensions of each input, as vectors.",
+)
+
+
+def _batch_size(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    return same(op_def("Prod")(shape(values[0].tensor, out_type=op.get_attr("out_type"))[1:], [0]))
+
+
+size_op = define_op(
+    "Size",
+    "input: T -> host out_type",
+    types={"T": dtypes.ANY, "out_type": dtypes.INDEX},
+    attrs={"out_type": attr_type(dtypes.int32)},
+    shape=lambda s: [()],
+    kernel=lambda xp, input, out_type, out=None: _numbers(np.size(input), out_type, out),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=arrays(),
+    value=lambda s: num_elements(s.shapes[0]),
+    batch=_batch_size,
+    doc="The number of elements.",
+)
+
+
+def _batch_rank(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    return same(rank(values[0].tensor) - 1)
+
+
+rank_op = define_op(
+    "Rank",
+    "input: T -> host int32",
+    types={"T": dtypes.ANY},
+    shape=lambda s: [()],
+    kernel=lambda xp, input, out=None: _numbers(np.ndim(input), dtypes.int32, out),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=arrays(),
+    value=lambda s: None if s.shapes[0] is None else len(s.shapes[0]),
+    batch=_batch_rank,
+    doc="The number of dimensions.",
+)
+
+
+def shape(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+    """The shape of ``input`` at run time, a vector of ``out_type``; a constant when it is known already."""
+    tensor, dtype = convert_to_tensor(input), as_dtype(out_type or dtypes.int32)
+    if is_static(tensor.spec.shape):
+        return constant(np.array(tensor.spec.shape, dtype.np), name=name or "Shape")
+    result: Tensor = shape_op(tensor, out_type=dtype, name=name)
+    return result
+
+
+def size(input: Any, name: str | None = None, out_type: Any = dtypes.int32) -> Tensor:
+    """The number of elements of ``input``, a scalar of ``out_type``; a constant when it is known already."""
+    tensor, dtype = convert_to_tensor(input), as_dtype(out_type)
+    count = num_elements(tensor.spec.shape)
+    if count is not None:
+        return constant(np.array(count, dtype.np), name=name or "Size")
+    result: Tensor = size_op(tensor, out_type=dtype, name=name)
+    return result
+
+
+def rank(input: Any, name: str | None = None) -> Tensor:
+    """The number of dimensions of ``input``, an int32 scalar; a constant when it is known already."""
+    tensor = convert_to_tensor(input)
+    if tensor.spec.shape is not None:
+        return constant(np.array(len(tensor.spec.shape), np.int32), name=name or "Rank")
+    result: Tensor = rank_op(tensor, name=name)
+    return result
+
+
+def _reshape_shape(s: ShapeContext) -> Sequence[Shape]:
+    target = target_shape(s, 1)
+    if target is None or None in target:
+        return [None if target is None else tuple(None if d == -1 else d for d in target)]
+    if target.count(-1) > 1 or any(d is not None and d < -1 for d in target):
+        raise InvalidArgumentError(
+            f"shape: expected dimensions of at least 0 and at most one -1; got {list(target)}"
+        )
+    count = num_elements(s.shapes[0])
+    known = math.prod(d for d in target if d != -1)  # type: ignore[misc]
+    if count is None:
+        return [tuple(None if d == -1 else d for d in target)]
+    if count != known and (-1 not in target or known == 0 or count % known):
+        raise InvalidArgumentError(f"expected a shape of {count} elements; got {list(target)}")
+    return [tuple(count // known if d == -1 and known else d if d != -1 else None for d in target)]
+
+
+def _reshape_value(s: ShapeContext) -> PartialValue:
+    value, target = s.value(0), s.value(1)
+    if value is None or target is None or len(target) > 1:
+        return None
+    flat = tuple(_leaves(value))
+    return flat if target else flat[0]
+
+
+def _leaves(value: PartialValue) -> Iterator[Any]:
+    if isinstance(value, tuple):
+        for item in value:
+            yield from _leaves(item)
+    else:
+        yield value
+
+
+def _simplify_reshape(c: SimplifyContext) -> Node | Sequence[Ref] | None:
+    """Of ops that keep the elements' order: read what those before them read; go if the shape is the same."""
+    source = c.node.inputs[0]
+    while (inner := c.producer(source)) is not None and inner.op in (reshape, expand_dims_op, squeeze_op):
+        if not is_static(c.spec(inner.inputs[0]).shape) or not _has_constant_shape(c, inner):
+            break  # it may have an error to raise, or an effect behind its shape
+        source = inner.inputs[0]
+    dims = c.spec(source).shape
+    if is_static(dims) and dims == c.node.outputs[0].shape and _has_constant_shape(c, c.node):
+        return (source,)
+    if c.node.op is not reshape or source == c.node.inputs[0]:
+        return None
+    return c.node.replace(inputs=(source, c.node.inputs[1]))
+
+
+def _has_constant_shape(c: SimplifyContext, node: Node) -> bool:
+    return all(c.constant(ref) is not None for ref in node.inputs[1:])
+
+
+def _reshape(xp: Any, tensor: Any, shape: Any) -> Any:
+    try:
+        return tensor.reshape(shape)
+    except ValueError:
+        raise InvalidArgumentError(f"expected a shape of {tensor.size} elements; got {list(shape)}") from None
+
+
+reshape: OpDef = define_op(
+    "Reshape",
+    "tensor: T, shape: host Tshape -> T",
+    types={"T": dtypes.ANY, "Tshape": dtypes.INDEX},
+    shape=_reshape_shape,
+    kernel=_reshape,
+    vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), np.array([3, -1], np.int32)),
+        sample(rng.standard_normal((1, 1)), np.zeros(0, np.int64)),
+        sample(rng.integers(0, 9, ()), np.array([1, 1], np.int32)),
+        sample(np.zeros((0, 4), np.complex64), np.array([2, 0], np.int32)),
+    ),
+    alias=True,
+    value=_reshape_value,
+    simplify=_simplify_reshape,
+    loop=Loop(lambda b, tensor, shape: tensor, LoopPattern.RESHAPE),
+    batch=in_front({1: "size"}),
+    doc="The same elements, row by row, in another shape; one dimension may be -1: what is left.",
+)
+
+
+def _inserted_axis(s: ShapeContext, rank: int) -> int | None:
+    axis = s.value(1)
+    while isinstance(axis, tuple) and len(axis) == 1:
+        axis = axis[0]
+    if isinstance(axis, tuple):
+        raise InvalidArgumentError(f"axis: expected one int; got {list(axis)}")
+    return None if axis is None else normalize_axis(axis, rank + 1)
+
+
+def _expand_dims_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims = s.shapes[0]
+    if dims is None:
+        return [None]
+    axis = _inserted_axis(s, len(dims))
+    return [(None,) * (len(dims) + 1) if axis is None else (*dims[:axis], 1, *dims[axis:])]
+
+
+expand_dims_op = define_op(
+    "ExpandDims",
+    "input: T, dim: host Tdim -> T",
+    types={"T": dtypes.ANY, "Tdim": dtypes.INDEX},
+    shape=_expand_dims_shape,
+    kernel=lambda xp, input, dim: xp.expand_dims(input, dim),
+    vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0])), None],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), np.array(1, np.int32)),
+        sample(rng.standard_normal((2, 3)), np.array(-1, np.int64)),
+        sample(rng.standard_normal((2,)), np.array([0], np.int32)),
+        sample(np.array(True), np.array(0, np.int32)),
+    ),
+    alias=True,
+    value=lambda s: None if s.value(0) is None or s.value(1) not in (0, (0,)) else (s.value(0),),
+    simplify=_simplify_reshape,
+    loop=Loop(lambda b, input, dim: input, LoopPattern.RESHAPE),
+    batch=on_axes(),
+    doc="The input with a dimension of 1 put in before ``dim``.",
+)
+
+
+def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
+    """``input`` with a dimension of 1 put in at ``axis``; negative axes count from behind the last one."""
+    result: Tensor = expand_dims_op(input, renamed_argument("axis", axis, "dim", dim), name=name)
+    return result
+
+
+def _squeeze_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, axes = s.shapes[0], s.attrs["squeeze_dims"]
+    if dims is None:
+        return [None]
+    if not axes:
+        return [None if None in dims else tuple(d for d in dims if d != 1)]
+    dropped = {normalize_axis(axis, len(dims)) for axis in axes}
+    if wrong := [axis for axis in dropped if dims[axis] not in (None, 1)]:
+        raise InvalidArgumentError(f"expected dimension {wrong[0]} to be 1; got shape {format_shape(dims)}")
+    return [tuple(d for i, d in enumerate(dims) if i not in dropped)]
+
+
+def _squeeze_value(s: ShapeContext) -> PartialValue:
+    value = s.value(0)
+    return value[0] if isinstance(value, tuple) and len(value) == 1 and s.shapes[0] == (1,) else None
+
+
+def _batch_squeeze(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
+    axes, dims = op.get_attr("squeeze_dims"), op.inputs[0].spec.shape
+    if axes:
+        return b.apply(op, [values[0].tensor], squeeze_dims=tuple(map(moved_axis, axes)))
+    if dims is None or None in dims:
+        return None
+    ones = tuple(i + 1 for i, dim in enumerate(dims) if dim == 1)
+    return b.apply(op, [values[0].tensor], squeeze_dims=ones) if ones else list(values)
+
+
+squeeze_op = define_op(
+    "Squeeze",
+    "input: T -> T",
+    types={"T": dtypes.ANY},
+    attrs={"squeeze_dims": attr_ints(())},
+    shape=_squeeze_shape,
+    kernel=lambda xp, input, squeeze_dims: xp.squeeze(input, squeeze_dims or None),
+    vjp=lambda op, dy: [reshape(dy, shape(op.inputs[0]))],
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(rng.standard_normal((1, 2, 1))),
+        sample(rng.standard_normal((1, 2, 1)), squeeze_dims=(-1,)),
+        sample(np.zeros((1, 0), np.int32), squeeze_dims=(0,)),
+    ),
+    alias=True,
+    value=_squeeze_value,
+    simplify=_simplify_reshape,
+    loop=Loop(lambda b, input: input, LoopPattern.RESHAPE),
+    batch=_batch_squeeze,
+    doc="The input without those (or all) dimensions that are 1.",
+)
+
+
+def squeeze(input: Any, axis: Any = None, name: str | None = None, squeeze_dims: Any = None) -> Tensor:
+    """``input`` without the dimensions of 1: all of them, or those of ``axis`` (an int or a list of ints)."""
+    axes = renamed_argument("axis", axis, "squeeze_dims", squeeze_dims)
+    axes = () if axes is None else axes if isinstance(axes, Iterable) else (axes,)
+    result: Tensor = squeeze_op(input, squeeze_dims=axes, name=name)
+    return result
+
+
+# --- transpose
+
+
+def _transpose_shape(s: ShapeContext) -> Sequence[Shape]:
+    dims, perm = s.shapes[0], s.value(1)
+    length = (s.shapes[1] or (None,))[0]
+    if dims is None and length is not None:
+        dims = (None,) * length
+    if dims is None:
+        return [None]
+    if length not in (None, len(dims)):
+        raise InvalidArgumentError(f"perm: expected {len(dims)} axes for {format_shape(dims)}; got {length}")
+    if perm is None or None in perm:
+        return [(None,) * len(dims)]
+    axes = [normalize_axis(axis, len(dims)) for axis in perm]
+    if len(set(axes)) != len(axes):
+        raise InvalidArgumentError(f"perm: expected each axis once; got {list(perm)}")
+    return [tuple(dims[axis] for axis in axes)]
+
+
+def _inverse(perm: Tensor) -> Any:
+    known = static_value(perm)
+    if known is None or None in known:
+        return invert_permutation(perm)
+    return np.argsort([axis % len(known) for axis in known]).astype(perm.dtype.np)
+
+
+def _permuted(rng: np.random.Generator) -> Iterable[Sample]:
+    yield sample(rng.standard_normal((2, 3, 4)), np.array([1, 2, 0], np.int32))
+    yield sample(rng.standard_normal((2, 3)), np.array([-1, 0], np.int64))
+    yield sample(rng.standard_normal((1, 0)) * (1 + 1j), np.array([1, 0], np.int32))
+    yield sample(rng.standard_normal(()), np.zeros(0, np.int32))
+
+
+def _simplify_transpose(c: SimplifyContext) -> Sequence[Ref] | None:
+    """A transpose that changes nothing, or that undoes the one before it."""
+    source, perm = c.node.inputs[0], c.constant(c.node.inputs[1])
+    if perm is None:
+        return None
+    axes = perm % max(perm.size, 1)
+    identity = np.arange(perm.size)
+    if np.array_equal(axes, identity):
+        return (source,)
+    inner = c.producer(source)
+    if inner is None or inner.op is not transpose_op:
+        return None
+    first = c.constant(inner.inputs[1])
+    undone = first is not None and np.array_equal((first % first.size)[axes], identity)
+    return inner.inputs[:1] if undone else None
+
+
+def _batch_transpose(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    return b.apply(op, [values[0].tensor, b.behind(0, b.moved_axes(values[1].tensor))])
+
+
+transpose_op: OpDef = define_op(
+    "Transpose",
+    "x: T, perm: host Tperm -> y: T",
+    types={"T": dtypes.ANY, "Tperm": dtypes.INDEX},
+    shape=_transpose_shape,
+    kernel=lambda xp, x, perm: xp.transpose(x, perm),
+    vjp=lambda op, dy: [transpose_op(dy, _inverse(op.inputs[1])), None],
+    jvp=LINEAR,
+    samples=_permuted,
+    alias=True,
+    simplify=_simplify_transpose,
+    batch=_batch_transpose,
+    doc="The input with its dimensions in the order ``perm``.",
+)
+
+
+conjugate_transpose: OpDef = define_op(
+    "ConjugateTranspose",
+    "x: T, perm: host Tperm -> y: T",
+    types={"T": dtypes.NUMERIC, "Tperm": dtypes.INDEX},
+    shape=_transpose_shape,
+    kernel=lambda xp, x, perm, out=None: xp.conjugate(xp.transpose(x, perm), out),
+    vjp=lambda op, dy: [conjugate_transpose(dy, _inverse(op.inputs[1])), None],
+    jvp=LINEAR,
+    samples=_permuted,
+    batch=_batch_transpose,
+    doc="The complex conjugate of the input with its dimensions in the order ``perm``.",
+)
+
+
+def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
+    """``a`` with its dimensions in the order ``perm`` (reversed by default), conjugated if asked."""
+    tensor = convert_to_tensor(a)
+    if perm is None:
+        perm = _reversed_axes(tensor)
+    build = conjugate_transpose if conjugate and tensor.dtype.is_complex else transpose_op
+    result: Tensor = build(tensor, perm, name=name)
+    return result
+
+
+def _reversed_axes(tensor: Tensor) -> Any:
+    if tensor.spec.shape is not None:
+        return np.arange(len(tensor.spec.shape), dtype=np.int32)[::-1]
+    dims = rank(tensor)
+    return op_def("Range")(op_def("Sub")(dims, 1), -1, -1)
+
+
+def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
+    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, conjugated if asked.
+
+    Raises `InvalidArgumentError` below rank 2.
+    """
+    tensor = convert_to_tensor(a)
+    dims = tensor.spec.shape
+    with get_default_graph().name_scope(name):
+        if dims is None:
+            last = rank(tensor)
+            concat, minus, steps = op_def("ConcatV2"), op_def("Sub"), op_def("Range")
+            perm = concat(
+                [steps(0, minus(last, 2), 1), expand_dims(minus(last, 1), 0), expand_dims(minus(last, 2), 0)],
+                0,
+            )
+        elif len(dims) < 2:
+            raise InvalidArgumentError(
+                f"matrix_transpose: expected a matrix or a batch of them; got {tensor!r}"
+            )
+        else:
+            perm = [*range(len(dims) - 2), len(dims) - 1, len(dims) - 2]
+        return transpose(tensor, perm, conjugate=conjugate)
+
+
+def _invert_permutation(xp: Any, x: Any, out: Any = None) -> Any:
+    inverse = xp.full(x.shape, -1, x.dtype) if out is None else out
+    if xp is np and x.size and (x.min() < 0 or x.max() >= x.size):
+        raise InvalidArgumentError(f"expected a permutation of 0 to {x.size - 1}; got {x.tolist()}")
+    inverse[...] = -1
+    put_rows(xp, inverse, x, xp.arange(x.size, dtype=x.dtype))
+    if xp is np and x.size and inverse.min() < 0:
+        raise InvalidArgumentError(f"expected a permutation of 0 to {x.size - 1}; got {x.tolist()}")
+    return inverse
+
+
+invert_permutation = define_op(
+    "InvertPermutation",
+    "x: T -> y: T",
+    types={"T": dtypes.INDEX},
+    shape=lambda s: [merge(s.shapes[0], (None,))],
+    kernel=_invert_permutation,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (sample(np.array([2, 0, 1], np.int32)), sample(np.zeros(0, np.int64))),
+    doc="The vector y with ``y[x[i]] == i``. On a GPU an x that is no permutation gives -1 for its gaps.",
+)

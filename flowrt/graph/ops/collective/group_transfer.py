@@ -1,0 +1,153 @@
+"""What one rank does when others of its group are in other graphs. Made by the lowering of collectives only.
+
+    _GroupSend, _GroupRecv      one message of an expanded collective
+    _GroupStart, _GroupWait     a native collective: begun, and its result
+
+The graphs are run by different sessions, so a step's rendezvous does not reach from one to the other: tensors
+go through the group (`flowrt.graph.resources.groups`), which is looked up when an operation first runs.
+Receives and
+waits block the program of their device, and nobody else. The lowering puts what a rank sends in front of what
+it receives, and a wait behind what else there is to do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    attr_int,
+    attr_shape,
+    attr_string,
+    attr_type,
+    define_op,
+)
+from flowrt.graph.resources.groups import member_of
+from flowrt.graph.shapes import format_shape
+
+_MEMBER = {
+    "group_key": attr_string(),
+    "rank": attr_int(),
+    "edge": attr_string(),  # names the message or the collective, alike for all that take part
+}
+_RESULT = {"dtype": attr_type(), "shape": attr_shape()}
+
+
+def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str) -> None:
+    member_of(group_key, rank).send(peer, edge, _on_host(xp, tensor))
+
+
+def _receive(
+    xp: Any, group_key: str, rank: int, peer: int, edge: str, dtype: DType, shape: tuple[int, ...]
+) -> Any:
+    payload = member_of(group_key, rank).receive(peer, edge)
+    if len(payload) != dtype.np.itemsize * int(np.prod(shape)):
+        raise InvalidArgumentError(
+            f"{edge}: expected {dtype.name}{format_shape(shape)} of rank {peer}; got {len(payload)} bytes"
+        )
+    return xp.asarray(payload.view(dtype.np).reshape(shape))
+
+
+def _start(
+    xp: Any,
+    value: Any,
+    group_key: str,
+    rank: int,
+    edge: str,
+    kind: str,
+    reduction: str,
+    root: int,
+    axis: int,
+    plan: str,
+    dtype: DType,
+    shape: tuple[int, ...],
+) -> None:
+    attrs = {
+        "reduction": reduction, "root": root, "axis": axis, "dtype": dtype.np, "shape": shape, "plan": plan
+    }  # fmt: skip
+    given = _on_host(xp, value[0]) if value else None
+    member_of(group_key, rank).start(edge, kind, given, attrs)
+
+
+def _wait(xp: Any, kept: Any, group_key: str, rank: int, edge: str, N: int) -> list[Any]:
+    result = member_of(group_key, rank).wait(edge)
+    return [xp.asarray(result)] if N else []
+
+
+def _on_host(xp: Any, array: Any) -> Any:
+    """``array`` as NumPy has it: groups move host memory."""
+    return array if xp is np else xp.asnumpy(array)
+
+
+group_send_op = define_op(
+    "_GroupSend",
+    "tensor: T ->",
+    types={"T": dtypes.NUMERIC},
+    attrs={**_MEMBER, "peer": attr_int()},
+    shape=lambda s: [],
+    kernel=_send,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.STATEFUL),
+    doc="Gives its input to a rank of the group in another graph.",
+)
+
+group_recv_op = define_op(
+    "_GroupRecv",
+    "-> dtype",
+    types={"dtype": dtypes.NUMERIC},
+    attrs={**_MEMBER, **_RESULT, "peer": attr_int()},
+    shape=lambda s: [s.attrs["shape"]],
+    kernel=_receive,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.STATEFUL, waits=True),
+    doc="Takes what a rank of the group in another graph gives.",
+)
+
+group_start_op = define_op(
+    "_GroupStart",
+    "value: M * dtype ->",
+    types={"dtype": dtypes.NUMERIC},
+    attrs={
+        **_MEMBER,
+        **_RESULT,
+        "kind": attr_string(),
+        "reduction": attr_string(),
+        "root": attr_int(),
+        "axis": attr_int(),
+        "plan": attr_string(),  # of all that the step has in the group, with the first of them
+    },
+    shape=lambda s: [],
+    kernel=_start,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.STATEFUL),
+    doc="Begins a rank's part of a native collective; M is 0 for a rank that gives no value.",
+)
+
+group_wait_op = define_op(
+    "_GroupWait",
+    "kept: M * dtype -> N * dtype",
+    types={"dtype": dtypes.NUMERIC},
+    attrs={**_MEMBER, **_RESULT, "N": attr_int()},
+    shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
+    kernel=_wait,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.STATEFUL, waits=True),
+    doc="Waits for what was begun, and keeps its value until then; N is 0 for a rank that gets no result.",
+)
+
+GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op))

@@ -1,0 +1,8 @@
+"""One element at a time.
+
+comparison                  comparison, logic, where
+arithmetic, division        sums, products, powers; quotients and remainders
+bitwise                     bits of integers
+math, complex_parts         functions of one number; complex numbers
+special_kernels, special    erf, lgamma and their like: on arrays, as ops
+"""

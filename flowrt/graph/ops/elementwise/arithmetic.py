@@ -1,0 +1,506 @@
+"""Elementwise sums, products, powers and extremes, and clipping with them.
+
+Rules of this file: inputs have one dtype and broadcast as in NumPy; integers wrap around; every vjp sums with
+`unbroadcast` what broadcasting repeated.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.node import Ref
+from flowrt.graph.op_def import (
+    BY_VJP,
+    LINEAR,
+    OpDef,
+    PartialValue,
+    ShapeContext,
+    SimplifyContext,
+    SimplifyRule,
+    Ufunc,
+    define_op,
+    op_def,
+    sample,
+)
+from flowrt.graph.op_facets import Kernel, Loop, Traits, Vjp, instruction, on_floats
+from flowrt.graph.ops.base.filling import (
+    unbroadcast,
+)
+from flowrt.graph.ops.base.identities import (
+    cast,
+    identity,
+)
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.elementwise.comparison import (
+    broadcast_shape,
+    greater,
+    greater_equal,
+    less_equal,
+    not_equal,
+    pairs,
+    where_v2,
+    zero_of,
+)
+from flowrt.graph.shapes import (
+    Shape,
+    is_static,
+    merge,
+)
+
+
+def binary_op(
+    name: str, kernel: Kernel, types: Iterable[DType], *, commutative: bool = False, **rules: Any
+) -> OpDef:
+    """An elementwise op ``x: T, y: T -> T``."""
+    return define_op(
+        name,
+        "x: T, y: T -> z: T",
+        types={"T": types},
+        shape=broadcast_shape,
+        kernel=kernel,
+        traits=Traits(elementwise=True, commutative=commutative),
+        **rules,
+    )
+
+
+def integer_value(function: Callable[[int, int], int]) -> Callable[[ShapeContext], PartialValue]:
+    """The ``value`` rule of an op that is ``function`` on integers."""
+
+    def combine(a: PartialValue, b: PartialValue) -> PartialValue:
+        if isinstance(a, tuple) or isinstance(b, tuple):
+            length = max(len(v) for v in (a, b) if isinstance(v, tuple))
+            left, right = (v * length if isinstance(v, tuple) and len(v) == 1 else v for v in (a, b))
+            left, right = (v if isinstance(v, tuple) else (v,) * length for v in (left, right))
+            return tuple(combine(p, q) for p, q in zip(left, right, strict=True))
+        return None if a is None or b is None else function(a, b)
+
+    def rule(s: ShapeContext) -> PartialValue:
+        a, b = s.value(0), s.value(1)
+        if a is None or b is None or not s.dtypes[0].is_integer:
+            return None
+        try:
+            return combine(a, b)
+        except ZeroDivisionError:
+            return None
+
+    return rule
+
+
+def drops_neutral(is_neutral: Callable[[Any], Any], *positions: int) -> SimplifyRule:
+    """The ``simplify`` rule of ops that return x when input y, at one of ``positions``, is all neutral.
+
+    Only where y does not broadcast x to a larger shape. Complex numbers are left alone: 1 * inf is not inf
+    there.
+    """
+
+    def rule(c: SimplifyContext) -> Sequence[Ref] | None:
+        for position in positions:
+            x, y = c.node.inputs[1 - position], c.constant(c.node.inputs[position])
+            if y is None or c.spec(x).dtype.is_complex or not c.spec(x).dtype.is_numeric:
+                continue
+            dims = c.spec(x).shape
+            if y.shape == ():  # without np.all: most constants are scalars, for which it takes 4 us
+                if is_neutral(y):
+                    return (x,)
+            elif is_static(dims) and dims == c.node.outputs[0].shape and np.all(is_neutral(y)):
+                return (x,)
+        return None
+
+    return rule
+
+
+def _is_neutral_in_sum(y: Any) -> Any:
+    return (y == 0) if y.dtype.kind in "iu" else (y == 0) & np.signbit(y)  # -0.0 + 0.0 is 0.0
+
+
+def _is_neutral_in_difference(y: Any) -> Any:
+    return (y == 0) if y.dtype.kind in "iu" else (y == 0) & ~np.signbit(y)  # -0.0 - -0.0 is 0.0
+
+
+def is_one(y: Any) -> Any:
+    return y == 1
+
+
+def conjugated(x: Tensor) -> Tensor:
+    """The complex conjugate of a complex tensor; others as they are."""
+    if not x.dtype.is_complex:
+        return x
+    result: Tensor = op_def("Conj")(x)
+    return result
+
+
+# --- sums and products
+
+
+def unbroadcast_pair(op: Operation, dx: Tensor, dy: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    return [unbroadcast(dx, x, y), unbroadcast(dy, y, x)]
+
+
+def _sub_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    return [unbroadcast(dz, x, y), op_def("Neg")(unbroadcast(dz, y, x))]
+
+
+def _mul_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    return unbroadcast_pair(op, multiply(dz, conjugated(y)), multiply(dz, conjugated(x)))
+
+
+def _mul_jvp(op: Operation, dx: Tensor | None, dy: Tensor | None) -> list[Tensor]:
+    x, y = op.inputs
+    if dx is None or dy is None:
+        return [multiply(x, dy) if dx is None else multiply(dx, y)]
+    return [add(multiply(dx, y), multiply(x, dy))]
+
+
+add_v2 = binary_op(
+    "AddV2",
+    Ufunc("add"),
+    dtypes.NUMERIC,
+    vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
+    jvp=LINEAR,
+    samples=pairs(),
+    commutative=True,
+    value=integer_value(operator.add),
+    simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
+    loop=instruction("add"),
+    doc="x + y.",
+)
+
+
+add_v1 = binary_op(
+    "Add",
+    Ufunc("add"),
+    dtypes.NUMERIC | {dtypes.string},
+    vjp=lambda op, dz: unbroadcast_pair(op, dz, dz),
+    jvp=LINEAR,
+    samples=pairs(),
+    value=integer_value(operator.add),
+    simplify=drops_neutral(_is_neutral_in_sum, 0, 1),
+    loop=instruction("add"),
+    doc="x + y, as older graphs have it; joins strings.",
+)
+
+
+subtract = binary_op(
+    "Sub",
+    Ufunc("subtract"),
+    dtypes.NUMERIC,
+    vjp=_sub_vjp,
+    jvp=LINEAR,
+    samples=pairs(),
+    value=integer_value(operator.sub),
+    simplify=drops_neutral(_is_neutral_in_difference, 1),
+    loop=instruction("sub"),
+    doc="x - y.",
+)
+
+
+multiply = binary_op(
+    "Mul",
+    Ufunc("multiply"),
+    dtypes.NUMERIC,
+    vjp=_mul_vjp,
+    jvp=_mul_jvp,
+    samples=pairs(),
+    commutative=True,
+    value=integer_value(operator.mul),
+    simplify=drops_neutral(is_one, 0, 1),
+    loop=instruction("mul"),
+    doc="x * y.",
+)
+
+
+def add(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x + y, elementwise; strings are joined."""
+    build = add_v1 if getattr(x, "dtype", None) is dtypes.string else add_v2
+    total: Tensor = build(x, y, name=name or "Add")
+    return total
+
+
+def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
+    """``scalar * x`` for a tensor or an `IndexedSlices` x, of whose kind the result is.
+
+    Raises `InvalidArgumentError` when ``scalar`` is not a scalar.
+    """
+    factor = convert_to_tensor(scalar, x.dtype if hasattr(x, "dtype") and hasattr(x, "graph") else None)
+    if factor.spec.shape not in (None, ()):
+        raise InvalidArgumentError(f"scalar_mul: expected a scalar; got {factor!r}")
+    if isinstance(x, IndexedSlices):
+        return IndexedSlices(multiply(factor, x.values, name=name), x.indices, x.dense_shape)
+    return multiply(factor, x, name=name)
+
+
+def _squared_difference(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    difference = xp.subtract(x, y, out)
+    return xp.multiply(difference, xp.conjugate(difference), out)
+
+
+def _squared_difference_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    dx = multiply(multiply(constant(np.array(2, dz.dtype.np)), dz), subtract(x, y))
+    return [unbroadcast(dx, x, y), op_def("Neg")(unbroadcast(dx, y, x))]
+
+
+squared_difference = binary_op(
+    "SquaredDifference",
+    _squared_difference,
+    dtypes.INEXACT | dtypes.INDEX,
+    vjp=_squared_difference_vjp,
+    jvp=BY_VJP,
+    samples=pairs(),
+    commutative=True,
+    loop=Loop(lambda b, x, y: (x - y) * (x - y)),
+    doc="conj(x - y) * (x - y).",
+)
+
+
+def _add_n_shape(s: ShapeContext) -> Sequence[Shape]:
+    shape: Shape = None
+    for other in s.shapes:
+        shape = merge(shape, other)
+    return [shape]
+
+
+def _add_n(xp: Any, inputs: Any, out: Any = None) -> Any:
+    first, *rest = inputs
+    if any(x.shape != first.shape for x in rest):
+        raise InvalidArgumentError(
+            f"expected inputs of one shape; got {', '.join(str(list(x.shape)) for x in inputs)}"
+        )
+    if not rest:
+        return xp.positive(first, out)
+    total = first
+    for x in rest[:-1]:  # not into out: that may be the memory of an input still to come
+        total = total + x
+    return xp.add(total, rest[-1], out)
+
+
+add_n_op = define_op(
+    "AddN",
+    "inputs: N * T -> sum: T",
+    types={"T": dtypes.NUMERIC},
+    shape=_add_n_shape,
+    kernel=_add_n,
+    vjp=lambda op, dy: [dy] * len(op.inputs),
+    jvp=LINEAR,
+    samples=lambda rng: (
+        sample(tuple(rng.standard_normal((3, 2, 2)))),
+        sample((rng.standard_normal(3),)),
+        sample((np.array(3, np.int8), np.array(4, np.int8))),
+        sample(tuple(np.ones((3, 2), dtypes.bfloat16.np))),
+    ),
+    traits=Traits(elementwise=True),
+    simplify=lambda c: c.node.inputs if len(c.node.inputs) == 1 else None,
+    loop=Loop(lambda b, inputs: functools.reduce(operator.add, inputs)),
+    doc="The sum of inputs of one shape.",
+)
+
+
+def add_n(inputs: Any, name: str | None = None) -> Tensor:
+    """The sum of tensors (or `IndexedSlices`, which become dense) of one shape and dtype."""
+    if not isinstance(inputs, (list, tuple)) or not inputs:
+        raise InvalidArgumentError(f"add_n: expected a list of at least one tensor; got {inputs!r}")
+    if len(inputs) == 1:
+        only = convert_to_tensor(inputs[0])
+        return identity(only, name=name) if name else only
+    total: Tensor = add_n_op(inputs, name=name)
+    return total
+
+
+def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Tensor:
+    """`add_n` with the sum's ``shape`` and dtype given: raises `InvalidArgumentError` if they do not fit."""
+    if not isinstance(inputs, (list, tuple)) or not inputs:
+        raise InvalidArgumentError(f"accumulate_n: expected a list of at least one tensor; got {inputs!r}")
+    dtype = None if tensor_dtype is None else as_dtype(tensor_dtype)
+    total = add_n([convert_to_tensor(x, dtype) for x in inputs], name=name or "AccumulateNV2")
+    total.set_shape(shape)
+    return total
+
+
+# --- powers, angles, extremes
+
+
+def _square(xp: Any, x: Any, new: Any, out: Any) -> Any:
+    return xp.multiply(x, x, out)
+
+
+def _cube(xp: Any, x: Any, new: Any, out: Any) -> Any:
+    return xp.multiply(xp.multiply(x, x, new(x.shape, x.dtype)), x, out)
+
+
+def _root(xp: Any, x: Any, new: Any, out: Any) -> Any:
+    return xp.sqrt(x, out)
+
+
+def _inverse_root(xp: Any, x: Any, new: Any, out: Any) -> Any:
+    return xp.reciprocal(xp.sqrt(x, out), out)
+
+
+def _inverse(xp: Any, x: Any, new: Any, out: Any) -> Any:
+    return xp.reciprocal(x, out)
+
+
+def _inverse_square(xp: Any, x: Any, new: Any, out: Any) -> Any:
+    return xp.reciprocal(xp.multiply(x, x, out), out)
+
+
+class _Power(NamedTuple):
+    on_arrays: Callable[[Any, Any, Any, Any], Any]
+    """``on_arrays(xp, x, new, out)``, where ``new(shape, dtype)`` is memory for the while."""
+    in_loop: Callable[[Any], Any]
+    of_integers: bool = False
+
+
+_POWERS: dict[Any, _Power] = {
+    2.0: _Power(_square, lambda x: x * x, of_integers=True),
+    3.0: _Power(_cube, lambda x: x * x * x, of_integers=True),
+    0.5: _Power(_root, lambda x: x.builder.emit("sqrt", x)),
+    -0.5: _Power(_inverse_root, lambda x: 1 / x.builder.emit("sqrt", x)),
+    -1.0: _Power(_inverse, lambda x: 1 / x),
+    -2.0: _Power(_inverse_square, lambda x: 1 / (x * x)),
+}
+"""Exponents for which arithmetic is up to 140 times as fast as a power. As with TensorFlow's graph optimiser,
+roots of -inf are NaN, and the root of -0 is -0.
+"""
+
+
+def _power(xp: Any, x: Any, y: Any, out: Any = None, workspace: Any = None) -> Any:
+    if xp is np and y.ndim == 0:  # reading y would synchronize with a GPU, whose powers are bound by memory
+        fast = _POWERS.get(complex(y))
+        if fast is not None and (fast.of_integers or x.dtype.kind not in "iu"):
+            return fast.on_arrays(xp, x, xp.empty if workspace is None else workspace.begin(), out)
+    return xp.power(x, y, out)
+
+
+def _power_in_loop(b: Any, x: Any, y: Any) -> Any:
+    fast = _POWERS.get(b.known(y))
+    return b.pow(x, y) if fast is None else fast.in_loop(x)
+
+
+def _pow_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = (conjugated(t) for t in op.inputs)
+    z = conjugated(op.outputs[0])
+    one = constant(np.ones((), x.dtype.np))
+    dx = multiply(multiply(dz, y), power(x, subtract(y, one)))
+    zero = zero_of(x.dtype)
+    has_log = not_equal(x, zero) if x.dtype.is_complex else greater(x, zero)
+    log_x = where_v2(has_log, op_def("Log")(where_v2(has_log, x, one)), zero)
+    return unbroadcast_pair(op, dx, multiply(multiply(dz, z), log_x))
+
+
+def _simplify_power(c: SimplifyContext) -> Sequence[Ref] | None:
+    exponent = c.constant(c.node.inputs[1])
+    return c.node.inputs[:1] if exponent is not None and exponent.shape == () and exponent == 1 else None
+
+
+power = binary_op(
+    "Pow",
+    _power,
+    dtypes.NUMERIC,
+    vjp=_pow_vjp,
+    jvp=BY_VJP,
+    samples=pairs(0.5, 3),
+    loop=on_floats(_power_in_loop),
+    simplify=_simplify_power,
+    doc="x to the power of y.",
+)
+
+
+def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run."""
+    result: Tensor = power(x, y, name=name)
+    return result
+
+
+def _chosen_vjp(takes_x: Callable[[Tensor, Tensor], Any]) -> Vjp:
+    """The gradient goes to the input that was taken; to x where both are equal."""
+
+    def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+        taken, zero = takes_x(*op.inputs), zero_of(dz.dtype)
+        return unbroadcast_pair(op, where_v2(taken, dz, zero), where_v2(taken, zero, dz))
+
+    return vjp
+
+
+maximum = binary_op(
+    "Maximum",
+    lambda xp, x, y, out=None: xp.maximum(x, y, out=out),
+    dtypes.REAL,
+    vjp=_chosen_vjp(greater_equal),
+    jvp=BY_VJP,
+    samples=pairs(),
+    commutative=True,
+    value=integer_value(max),
+    loop=instruction("max"),
+    doc="The larger of x and y.",
+)
+
+
+minimum = binary_op(
+    "Minimum",
+    lambda xp, x, y, out=None: xp.minimum(x, y, out=out),
+    dtypes.REAL,
+    vjp=_chosen_vjp(less_equal),
+    jvp=BY_VJP,
+    samples=pairs(),
+    commutative=True,
+    value=integer_value(min),
+    loop=instruction("min"),
+    doc="The smaller of x and y.",
+)
+
+
+def clip_by_value(t: Any, clip_value_min: Any, clip_value_max: Any, name: str | None = None) -> Any:
+    """``t`` limited to [clip_value_min, clip_value_max]; the gradient is 0 outside. Slices stay slices.
+
+    The bounds are scalars or broadcast to t's shape; raises `InvalidArgumentError` if they would widen it.
+    """
+    values = t.values if isinstance(t, IndexedSlices) else convert_to_tensor(t)
+    with get_default_graph().name_scope(name or "clip_by_value") as scope:
+        below = minimum(values, clip_value_max)
+        clipped = maximum(below, clip_value_min, name=scope)
+    for tensor in (below, clipped):
+        if values.spec.shape is not None and tensor.spec.shape is not None:
+            merge(values.spec.shape, tensor.spec.shape)
+    clipped.set_shape(values.shape)
+    return IndexedSlices(clipped, t.indices, t.dense_shape) if isinstance(t, IndexedSlices) else clipped
+
+
+def saturate_cast(value: Any, dtype: Any, name: str | None = None) -> Tensor:
+    """``value`` cast to ``dtype``, where values beyond its range become its nearest end."""
+    with get_default_graph().name_scope(name or "saturate_cast") as scope:
+        tensor, target = convert_to_tensor(value), as_dtype(dtype)
+        if tensor.dtype.is_complex or not (target.is_integer or target.is_floating):
+            raise DTypeError(f"saturate_cast: expected real dtypes; got {tensor.dtype.name} to {target.name}")
+        low, high = _range(target)
+        if _range(tensor.dtype)[0] < low:
+            tensor = maximum(tensor, constant(_within(tensor.dtype, low)))
+        if _range(tensor.dtype)[1] > high:
+            tensor = minimum(tensor, constant(_within(tensor.dtype, high)))
+        return cast(tensor, target, name=scope)
+
+
+def _range(dtype: DType) -> tuple[Any, Any]:
+    """The ends of a dtype's range as Python numbers, which compare exactly."""
+    number = int if dtype.is_integer else float
+    return number(dtype.min), number(dtype.max)
+
+
+def _within(dtype: DType, limit: Any) -> Any:
+    """``limit`` in ``dtype``, or the next number of ``dtype`` towards 0: 2**31 - 1 is no float32."""
+    nearest = np.array(limit).astype(dtype.np)
+    beyond = dtype.is_floating and abs(int(nearest)) > abs(int(limit))
+    return np.nextafter(nearest, dtype.np.type(0)) if beyond else nearest

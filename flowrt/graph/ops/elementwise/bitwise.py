@@ -1,0 +1,92 @@
+"""Operations on the bits of integers: TensorFlow's ``tf.bitwise``."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, define_op, sample, undoes_itself
+from flowrt.graph.op_facets import Loop, Traits, instruction
+from flowrt.graph.ops.base.identities import unchanged
+from flowrt.graph.ops.elementwise.comparison import broadcast_shape
+
+
+def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
+    """``x`` shifted by ``y``, and ``beyond`` where that is no number below the number of bits: there the
+    processor takes some of y's bits only.
+    """
+    bits = np.dtype(x.dtype).itemsize * 8
+    return b.select((y >= 0) & (y < bits), b.emit(op, x, y & (bits - 1)), beyond)
+
+
+def _left_shift_loop(b: Any, x: Any, y: Any) -> Any:
+    return _shift_loop(b, x, y, "shl", 0)
+
+
+def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
+    return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
+
+
+def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef:
+    return define_op(
+        name,
+        "x: T, y: T -> z: T",
+        types={"T": dtypes.INTEGER},
+        shape=broadcast_shape,
+        kernel=Ufunc(ufunc),
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (
+            sample(np.array([[5], [-6]], np.int32), np.array([3, 1, 0], np.int32)),
+            sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
+            sample(np.zeros(0, np.int64), np.array(1, np.int64)),
+        ),
+        traits=Traits(elementwise=True, commutative=commutative),
+        doc=doc,
+        **facts,
+    )
+
+
+bitwise_and = _bitwise(
+    "BitwiseAnd", "bitwise_and", "The bits that are set in both.", commutative=True, loop=instruction("and")
+)
+bitwise_or = _bitwise(
+    "BitwiseOr",
+    "bitwise_or",
+    "The bits that are set in one or both.",
+    commutative=True,
+    loop=instruction("or"),
+)
+bitwise_xor = _bitwise(
+    "BitwiseXor",
+    "bitwise_xor",
+    "The bits that are set in just one.",
+    commutative=True,
+    loop=instruction("xor"),
+)
+left_shift = _bitwise(
+    "LeftShift", "left_shift", "x * 2**y, for 0 <= y < the number of bits.", loop=Loop(_left_shift_loop)
+)
+right_shift = _bitwise(
+    "RightShift",
+    "right_shift",
+    "x / 2**y, rounded down, for 0 <= y < the number of bits.",
+    loop=Loop(_right_shift_loop),
+)
+
+invert = define_op(
+    "Invert",
+    "x: T -> y: T",
+    types={"T": dtypes.INTEGER},
+    shape=unchanged,
+    kernel=Ufunc("invert"),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
+    traits=Traits(elementwise=True),
+    simplify=undoes_itself,
+    loop=instruction("not"),
+    doc="All bits flipped.",
+)

@@ -1,0 +1,405 @@
+"""Quotients and remainders in all the ways to round them, and those that are 0 where a factor is.
+
+Rule of this file: an integer divided by zero is an `InvalidArgumentError`, and on a GPU, where no step waits
+to look for zeros, some integer; a float divided by zero is infinite or not a number.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import BY_VJP, NONDIFFERENTIABLE, Ufunc, define_op, op_def
+from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits, Vjp, instruction
+from flowrt.graph.ops.base.filling import (
+    unbroadcast,
+)
+from flowrt.graph.ops.base.identities import (
+    cast,
+)
+from flowrt.graph.ops.elementwise.arithmetic import (
+    add_v2,
+    binary_op,
+    conjugated,
+    drops_neutral,
+    integer_value,
+    is_one,
+    multiply,
+    unbroadcast_pair,
+)
+from flowrt.graph.ops.elementwise.comparison import (
+    broadcast_shape,
+    not_equal,
+    pairs,
+    zero_of,
+)
+
+# --- quotients
+
+
+def _check_divisor(xp: Any, y: Any) -> None:
+    if xp is np and y.dtype.kind in "iu" and not y.all():
+        raise InvalidArgumentError("expected a divisor without zeros; got one: integer division by zero")
+
+
+def _floor_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    if y.dtype.kind in "iu":
+        _check_divisor(xp, y)
+        return xp.floor_divide(x, y, out)
+    return xp.floor(xp.true_divide(x, y, out), out)
+
+
+def truncate_divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    if y.dtype.kind not in "iu":
+        return xp.trunc(xp.true_divide(x, y, out), out)
+    _check_divisor(xp, y)
+    quotient = xp.floor_divide(x, y)
+    if y.dtype.kind == "u":
+        return xp.add(quotient, y.dtype.type(0), out)
+    inexact = (xp.remainder(x, y) != 0) & ((x < 0) != (y < 0))
+    return xp.add(quotient, inexact.astype(y.dtype), out)
+
+
+def _divide(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    return truncate_divide(xp, x, y, out) if y.dtype.kind in "iu" else xp.true_divide(x, y, out)
+
+
+def _floor_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    _check_divisor(xp, y)
+    return xp.remainder(x, y, out)
+
+
+def _truncate_mod(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+    _check_divisor(xp, y)
+    return xp.fmod(x, y, out)
+
+
+# --- quotients of integers in loops
+
+
+def _by_kind(of_floats: LoopRule, of_integers: LoopRule) -> Loop:
+    return Loop(lambda b, x, y: (of_floats if x.dtype.startswith("float") else of_integers)(b, x, y))
+
+
+def _harmless(b: Any, y: Any) -> Any:
+    """The divisor ``y``, or 1 where the processor would stop: at 0, which is checked, and at -1."""
+    if not b.known(y):
+        b.check(y.differs(0))
+    return b.select(y.equals(0) | y.equals(-1), 1, y)
+
+
+def _truncated_quotient(b: Any, x: Any, y: Any) -> Any:
+    return b.select(y.equals(-1), -x, b.emit("div", x, _harmless(b, y)))
+
+
+def _truncated_remainder(b: Any, x: Any, y: Any) -> Any:
+    return b.emit("rem", x, _harmless(b, y))
+
+
+def _floored_quotient(b: Any, x: Any, y: Any) -> Any:
+    quotient = _truncated_quotient(b, x, y)
+    rest = x - quotient * y
+    return b.select(rest.differs(0) & ((rest ^ y) < 0), quotient - 1, quotient)
+
+
+def _floored_remainder(b: Any, x: Any, y: Any) -> Any:
+    rest = _truncated_remainder(b, x, y)
+    return b.select(rest.differs(0) & ((rest ^ y) < 0), rest + y, rest)
+
+
+def _floored_remainder_of_floats(b: Any, x: Any, y: Any) -> Any:
+    """It has y's sign even where it is 0."""
+    rest = b.emit("rem", x, y)
+    return b.select(rest.equals(0), b.copysign(0.0, y), b.select((rest < 0).differs(y < 0), rest + y, rest))
+
+
+def _div_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    dx = realdiv(dz, conjugated(y))
+    dy = multiply(dx, conjugated(op.outputs[0]))
+    return [unbroadcast(dx, x, y), op_def("Neg")(unbroadcast(dy, y, x))]
+
+
+def _mod_vjp(quotient: Callable[[Any, Any], Any]) -> Vjp:
+    """x mod y is x - y q with a quotient q that is constant between its jumps."""
+
+    def vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+        x, y = op.inputs
+        dy = multiply(dz, quotient(x, y))
+        return [unbroadcast(dz, x, y), op_def("Neg")(unbroadcast(dy, y, x))]
+
+    return vjp
+
+
+realdiv = binary_op(
+    "RealDiv",
+    Ufunc("true_divide"),
+    dtypes.INEXACT,
+    vjp=_div_vjp,
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5, dtype=np.complex64),
+    simplify=drops_neutral(is_one, 1),
+    loop=instruction("div"),
+    doc="x / y for floating and complex dtypes.",
+)
+
+
+div_op = binary_op(
+    "Div",
+    _divide,
+    dtypes.NUMERIC,
+    vjp=_div_vjp,
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5),
+    simplify=drops_neutral(is_one, 1),
+    loop=_by_kind(lambda b, x, y: x / y, _truncated_quotient),
+    doc="x / y, as older graphs have it; integers are divided towards zero.",
+)
+
+
+floor_div = binary_op(
+    "FloorDiv",
+    _floor_divide,
+    dtypes.REAL,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=pairs(gap=0.5),
+    value=integer_value(operator.floordiv),
+    loop=_by_kind(lambda b, x, y: b.floor(x / y), _floored_quotient),
+    doc="floor(x / y).",
+)
+
+
+floormod = binary_op(
+    "FloorMod",
+    _floor_mod,
+    dtypes.REAL,
+    vjp=_mod_vjp(floor_div),
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5),
+    value=integer_value(operator.mod),
+    loop=_by_kind(_floored_remainder_of_floats, _floored_remainder),
+    doc="x - floor(x / y) * y: the remainder that has y's sign.",
+)
+
+
+truncatediv = binary_op(
+    "TruncateDiv",
+    truncate_divide,
+    dtypes.REAL,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=pairs(gap=0.5),
+    loop=_by_kind(lambda b, x, y: b.trunc(x / y), _truncated_quotient),
+    doc="x / y without its fraction.",
+)
+
+
+truncatemod = binary_op(
+    "TruncateMod",
+    _truncate_mod,
+    dtypes.REAL,
+    vjp=_mod_vjp(truncatediv),
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5),
+    loop=_by_kind(lambda b, x, y: b.emit("rem", x, y), _truncated_remainder),
+    doc="The remainder of x / y that has x's sign.",
+)
+
+
+mod = floormod
+
+
+_TRUE_QUOTIENT = {
+    dtypes.int8: dtypes.float32,
+    dtypes.uint8: dtypes.float32,
+    dtypes.int16: dtypes.float32,
+    dtypes.uint16: dtypes.float32,
+    dtypes.int32: dtypes.float64,
+    dtypes.uint32: dtypes.float64,
+    dtypes.int64: dtypes.float64,
+    dtypes.uint64: dtypes.float64,
+}
+
+
+"""The dtype in which integers are divided by `truediv`: it holds every value of theirs, but for 64 bits."""
+
+
+def _operands(x: Any, y: Any, scope: str) -> tuple[Tensor, Tensor]:
+    """Two tensors of one dtype, the first tensor's; constants get names in ``scope``."""
+    if not isinstance(x, Tensor) and isinstance(y, Tensor):
+        return convert_to_tensor(x, y.dtype, f"{scope}x/"), y
+    x = convert_to_tensor(x, name=f"{scope}x/")
+    y = convert_to_tensor(y, None if isinstance(y, Tensor) else x.dtype, f"{scope}y/")
+    if x.dtype is not y.dtype:
+        raise DTypeError(
+            f"{scope[:-1]}: expected two tensors of one dtype; got {x.dtype.name} and {y.dtype.name}"
+        )
+    return x, y
+
+
+def truediv(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y; integers of up to 16 bits are divided as float32, wider ones as float64."""
+    with get_default_graph().name_scope(name or "truediv") as scope:
+        x, y = _operands(x, y, scope)
+        wider = _TRUE_QUOTIENT.get(x.dtype, x.dtype)
+        quotient: Tensor = realdiv(cast(x, wider), cast(y, wider), name=scope)
+        return quotient
+
+
+def divide(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y as Python 3 has it: see `truediv`."""
+    return truediv(x, y, name)
+
+
+def div(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """x / y as Python 2 has it: the floor of the quotient for integers."""
+    with get_default_graph().name_scope(name or "div") as scope:
+        x, y = _operands(x, y, scope)
+        quotient: Tensor = (floor_div if x.dtype.is_integer else realdiv)(x, y, name=scope)
+        return quotient
+
+
+def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
+    """floor(x / y)."""
+    quotient: Tensor = floor_div(x, y, name=name or "floordiv")
+    return quotient
+
+
+def _guarded(function: Callable[[Any, Any, Any, Any], Any], zero: int) -> Kernel:
+    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``, which takes ``out``
+    last.
+    """
+
+    def kernel(xp: Any, x: Any, y: Any, out: Any = None) -> Any:
+        is_zero = (y if zero else x) == 0  # before ``out`` is written, which may be an input
+        value = function(xp, x, y, out)
+        if out is None:
+            return xp.where(is_zero, x.dtype.type(0), value)
+        xp.copyto(out, xp.zeros((), x.dtype), where=is_zero)
+        return out
+
+    return kernel
+
+
+def _xlogy_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    present = cast(not_equal(x, zero_of(x.dtype)), x.dtype)
+    dx = multiply(dz, xlogy(present, y))
+    dy = multiply(dz, xdivy(x, y))
+    return unbroadcast_pair(op, dx, dy)
+
+
+def _xlog1py_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    present = cast(not_equal(x, zero_of(x.dtype)), x.dtype)
+    dx = multiply(dz, xlog1py(present, y))
+    dy = multiply(dz, xdivy(x, add_v2(y, constant(np.ones((), y.dtype.np)))))
+    return unbroadcast_pair(op, dx, dy)
+
+
+def _xdivy_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    present = cast(not_equal(x, zero_of(x.dtype)), x.dtype)
+    dx = multiply(dz, xdivy(present, y))
+    dy = op_def("Neg")(multiply(dz, xdivy(op.outputs[0], y)))
+    return unbroadcast_pair(op, dx, dy)
+
+
+def _div_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    y = op.inputs[1]
+    dx = div_no_nan(dz, y)
+    return unbroadcast_pair(op, dx, op_def("Neg")(multiply(dx, op.outputs[0])))
+
+
+def _mul_no_nan_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    x, y = op.inputs
+    return unbroadcast_pair(op, mul_no_nan(dz, y), mul_no_nan(x, dz))
+
+
+xlogy = binary_op(
+    "Xlogy",
+    _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log(y), out), 0),
+    dtypes.FLOATING,
+    vjp=_xlogy_vjp,
+    jvp=BY_VJP,
+    samples=pairs(0.5, 3, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log(y))),
+    doc="x * log(y), and 0 where x is 0.",
+)
+
+
+xlog1py = binary_op(
+    "Xlog1py",
+    _guarded(lambda xp, x, y, out: xp.multiply(x, xp.log1p(y), out), 0),
+    dtypes.FLOATING,
+    vjp=_xlog1py_vjp,
+    jvp=BY_VJP,
+    samples=pairs(0.5, 3, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x * b.log1p(y))),
+    doc="x * log(1 + y), and 0 where x is 0.",
+)
+
+
+xdivy = binary_op(
+    "Xdivy",
+    _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 0),
+    dtypes.FLOATING,
+    vjp=_xdivy_vjp,
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(x.equals(0), 0, x / y)),
+    doc="x / y, and 0 where x is 0.",
+)
+
+
+div_no_nan = binary_op(
+    "DivNoNan",
+    _guarded(lambda xp, x, y, out: xp.true_divide(x, y, out), 1),
+    dtypes.FLOATING,
+    vjp=_div_no_nan_vjp,
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x / y)),
+    doc="x / y, and 0 where y is 0.",
+)
+
+
+mul_no_nan = binary_op(
+    "MulNoNan",
+    _guarded(lambda xp, x, y, out: xp.multiply(x, y, out), 1),
+    dtypes.FLOATING,
+    vjp=_mul_no_nan_vjp,
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5, dtype=None),
+    loop=Loop(lambda b, x, y: b.select(y.equals(0), 0, x * y)),
+    doc="x * y, and 0 where y is 0, even if x is infinite or not a number.",
+)
+
+
+def _atan2_vjp(op: Operation, dz: Tensor) -> list[Tensor]:
+    y, x = op.inputs
+    scaled = realdiv(dz, add_v2(multiply(x, x), multiply(y, y)))
+    return unbroadcast_pair(op, multiply(scaled, x), op_def("Neg")(multiply(scaled, y)))
+
+
+atan2 = define_op(
+    "Atan2",
+    "y: T, x: T -> z: T",
+    types={"T": dtypes.FLOATING},
+    shape=broadcast_shape,
+    kernel=Ufunc("arctan2"),
+    vjp=_atan2_vjp,
+    jvp=BY_VJP,
+    samples=pairs(gap=0.5, dtype=None),
+    traits=Traits(elementwise=True),
+    doc="The angle of the point (x, y), from -pi to pi.",
+)

@@ -1,0 +1,494 @@
+"""Elementwise functions of one number: exponentials, roots, angles, rounding, complex parts.
+
+Rules of this file: a derivative is written once, as ``slope(d, x, y)`` = d times the derivative at x, where y
+is the value; the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions whose
+derivative is an expression in y have an op of their own for it (`TanhGrad` and its kin, as in TensorFlow), so
+that a training step runs one op, not four.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import (
+    BY_VJP,
+    LINEAR,
+    NONDIFFERENTIABLE,
+    OpDef,
+    Sample,
+    Samples,
+    ShapeContext,
+    Ufunc,
+    define_op,
+    sample,
+    undoes_itself,
+)
+from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits, instruction
+from flowrt.graph.ops.base.filling import zeros_like
+from flowrt.graph.ops.base.identities import unchanged
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, conjugated, multiply, subtract
+from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.shapes import Shape, merge
+
+Slope: TypeAlias = Callable[[Tensor, Tensor, Tensor], Tensor]
+
+_SIGNED = dtypes.INEXACT | {dtypes.int8, dtypes.int16, dtypes.int32, dtypes.int64}
+
+
+def number(value: float, like: Tensor) -> Tensor:
+    """A scalar constant of ``like``'s dtype."""
+    return constant(np.array(value, like.dtype.np))
+
+
+def unary_samples(low: float, high: float, *extra: Any) -> Samples:
+    """Samples for a function of one number: floats in [low, high] of all dtypes, and ``extra`` arrays."""
+
+    def samples(rng: np.random.Generator) -> Iterable[Sample]:
+        yield sample(rng.uniform(low, high, (2, 3)))
+        yield sample(rng.uniform(low, high, ()))
+        yield sample(rng.uniform(low, high, (3, 1)).astype(np.float32))
+        yield sample(rng.uniform(low, high, 4).astype(np.float16))
+        yield sample(rng.uniform(low, high, ()).astype(dtypes.bfloat16.np))
+        yield sample(np.zeros((0, 2)))
+        for array in extra:
+            yield sample(array)
+
+    return samples
+
+
+def unary_op(
+    name: str,
+    kernel: Kernel,
+    types: Iterable[DType],
+    slope: Slope,
+    samples: Samples,
+    doc: str,
+    loop: Loop | None = None,
+) -> OpDef:
+    """A differentiable function of one number: see the rules above for ``slope``."""
+
+    def vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+        return [slope(dy, conjugated(op.inputs[0]), conjugated(op.outputs[0]))]
+
+    return define_op(
+        name,
+        "x: T -> y: T",
+        types={"T": types},
+        shape=unchanged,
+        kernel=kernel,
+        vjp=vjp,
+        jvp=lambda op, dx: [slope(dx, op.inputs[0], op.outputs[0])],
+        samples=samples,
+        traits=Traits(elementwise=True),
+        loop=loop,
+        doc=doc,
+    )
+
+
+# --- derivatives as ops of the value y
+
+
+def _merged(s: ShapeContext) -> Sequence[Shape]:
+    return [merge(s.shapes[0], s.shapes[1])]
+
+
+def _grad_op(
+    name: str,
+    kernel: Kernel,
+    loop: LoopRule,
+    by_y: Slope,
+    doc: str,
+    types: Iterable[DType] = dtypes.FLOATING,
+) -> OpDef:
+    """``y: T, dy: T -> T``, which is linear in dy; ``by_y(g, y, dy)`` is g times its derivative by y.
+
+    Not all take complex numbers: some of TensorFlow's conjugate y then, and others do not.
+    """
+
+    def vjp(op: Operation, g: Tensor) -> list[Tensor]:
+        y, dy = conjugated(op.inputs[0]), conjugated(op.inputs[1])
+        return [by_y(g, y, dy), op.op_def(y, g)]
+
+    return define_op(
+        name,
+        "y: T, dy: T -> z: T",
+        types={"T": types},
+        shape=_merged,
+        kernel=kernel,
+        vjp=vjp,
+        jvp=BY_VJP,
+        samples=lambda rng: (
+            sample(rng.uniform(0.2, 0.8, (2, 3)), rng.standard_normal((2, 3))),
+            sample(rng.uniform(0.2, 0.8, ()), rng.standard_normal(())),
+            sample(rng.uniform(0.2, 0.8, 3).astype(np.float32), np.ones(3, np.float32)),
+            sample(rng.uniform(0.2, 0.8, 3).astype(dtypes.bfloat16.np), np.ones(3, dtypes.bfloat16.np)),
+        ),
+        traits=Traits(elementwise=True),
+        loop=Loop(loop),
+        doc=doc,
+    )
+
+
+def _unless_complex(grad_op: OpDef, general: Callable[[Tensor, Tensor], Tensor]) -> Slope:
+    """The slope ``grad_op(y, d)``, or ``general(d, y)`` for complex dtypes."""
+    return lambda d, x, y: general(d, y) if d.dtype.is_complex else grad_op(y, d)
+
+
+def _scaled(factor: float, *factors: Tensor) -> Tensor:
+    product = number(factor, factors[0])
+    for other in factors:
+        product = multiply(product, other)
+    return product
+
+
+tanh_grad = _grad_op(
+    "TanhGrad",
+    lambda xp, y, dy, out=None: xp.multiply(dy, 1 - y * y, out),
+    lambda b, y, dy: dy * (1 - y * y),
+    lambda g, y, dy: _scaled(-2, g, y, dy),
+    "The gradient of tanh: dy * (1 - y * y).",
+    dtypes.INEXACT,
+)
+
+sigmoid_grad = _grad_op(
+    "SigmoidGrad",
+    lambda xp, y, dy, out=None: xp.multiply(dy, y * (1 - y), out),
+    lambda b, y, dy: dy * (y * (1 - y)),
+    lambda g, y, dy: multiply(multiply(g, dy), subtract(number(1, y), _scaled(2, y))),
+    "The gradient of sigmoid: dy * y * (1 - y).",
+    dtypes.INEXACT,
+)
+
+sqrt_grad = _grad_op(
+    "SqrtGrad",
+    lambda xp, y, dy, out=None: xp.true_divide(dy, y + y, out),
+    lambda b, y, dy: dy / (y + y),
+    lambda g, y, dy: realdiv(_scaled(-0.5, g, dy), multiply(y, y)),
+    "The gradient of sqrt: dy / (2 * y).",
+)
+
+rsqrt_grad = _grad_op(
+    "RsqrtGrad",
+    lambda xp, y, dy, out=None: xp.true_divide(dy * (y * y * y), -2, out),
+    lambda b, y, dy: dy * (y * y * y) / -2,
+    lambda g, y, dy: _scaled(-1.5, g, dy, y, y),
+    "The gradient of rsqrt: dy * -y**3 / 2.",
+)
+
+reciprocal_grad = _grad_op(
+    "ReciprocalGrad",
+    lambda xp, y, dy, out=None: xp.multiply(dy, -y * y, out),
+    lambda b, y, dy: dy * (-y * y),
+    lambda g, y, dy: _scaled(-2, g, dy, y),
+    "The gradient of 1 / x: -dy * y * y.",
+)
+
+# --- exponentials, logarithms, roots
+
+_COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
+
+
+def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
+    """1 / (1 + exp(-x)): where exp overflows, 0 is right but for float32's denormal numbers.
+
+    16-bit floats go through float32: float16's exp overflows at 11, where its sigmoid is not nearly 0.
+    """
+    if x.dtype.itemsize == 2:
+        wide = 1 / (1 + xp.exp(-x.astype(np.float32)))
+        if out is None:
+            return wide.astype(x.dtype)
+        xp.copyto(out, wide, casting="unsafe")
+        return out
+    denominator = xp.add(xp.exp(xp.negative(x, out), out), 1, out)
+    return xp.reciprocal(denominator, out)
+
+
+exp = unary_op(
+    "Exp",
+    Ufunc("exp"),
+    dtypes.INEXACT,
+    lambda d, x, y: multiply(d, y),
+    unary_samples(-2, 2, _COMPLEX),
+    "e to the power of x.",
+    instruction("exp"),
+)
+
+expm1 = unary_op(
+    "Expm1",
+    Ufunc("expm1"),
+    dtypes.INEXACT,
+    lambda d, x, y: multiply(d, exp(x)),
+    unary_samples(-2, 2, _COMPLEX),
+    "exp(x) - 1, exact for small x.",
+    instruction("expm1"),
+)
+
+log = unary_op(
+    "Log",
+    Ufunc("log"),
+    dtypes.INEXACT,
+    lambda d, x, y: realdiv(d, x),
+    unary_samples(0.5, 3, _COMPLEX),
+    "The natural logarithm.",
+    instruction("log"),
+)
+
+log1p = unary_op(
+    "Log1p",
+    Ufunc("log1p"),
+    dtypes.INEXACT,
+    lambda d, x, y: realdiv(d, add_v2(x, number(1, x))),
+    unary_samples(-0.5, 3, _COMPLEX),
+    "log(1 + x), exact for small x.",
+    instruction("log1p"),
+)
+
+sqrt = unary_op(
+    "Sqrt",
+    Ufunc("sqrt"),
+    dtypes.INEXACT,
+    _unless_complex(sqrt_grad, lambda d, y: realdiv(d, add_v2(y, y))),
+    unary_samples(0.5, 3, _COMPLEX),
+    "The square root.",
+    instruction("sqrt"),
+)
+
+rsqrt = unary_op(
+    "Rsqrt",
+    lambda xp, x, out=None: xp.reciprocal(xp.sqrt(x, out), out),
+    dtypes.INEXACT,
+    _unless_complex(rsqrt_grad, lambda d, y: _scaled(-0.5, d, y, y, y)),
+    unary_samples(0.5, 3, _COMPLEX),
+    "1 / sqrt(x).",
+    instruction("rsqrt"),
+)
+
+square = unary_op(
+    "Square",
+    Ufunc("square"),
+    dtypes.NUMERIC,
+    lambda d, x, y: multiply(d, multiply(number(2, x), x)),
+    unary_samples(-3, 3, _COMPLEX, np.array([3, -4], np.int8)),
+    "x * x.",
+    Loop(lambda b, x: x * x),
+)
+
+reciprocal = unary_op(
+    "Reciprocal",
+    Ufunc("reciprocal"),
+    dtypes.INEXACT,
+    _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
+    unary_samples(0.5, 3, _COMPLEX),
+    "1 / x.",
+    Loop(lambda b, x: 1 / x),
+)
+
+inv = unary_op(
+    "Inv",
+    Ufunc("reciprocal"),
+    dtypes.INEXACT,
+    _unless_complex(reciprocal_grad, lambda d, y: _scaled(-1, d, y, y)),
+    unary_samples(0.5, 3, _COMPLEX),
+    "1 / x, as older graphs have it.",
+    Loop(lambda b, x: 1 / x),
+)
+
+sigmoid = unary_op(
+    "Sigmoid",
+    _sigmoid,
+    dtypes.INEXACT,
+    lambda d, x, y: sigmoid_grad(y, d),
+    unary_samples(-3, 3, _COMPLEX, np.array([-1e4, 1e4], np.float32)),
+    "1 / (1 + exp(-x)).",
+    instruction("sigmoid"),
+)
+
+# --- angles
+
+
+def _one_minus_square(x: Tensor) -> Tensor:
+    result: Tensor = subtract(number(1, x), square(x))
+    return result
+
+
+def _one_plus_square(x: Tensor) -> Tensor:
+    result: Tensor = add_v2(number(1, x), square(x))
+    return result
+
+
+def _angle_op(
+    name: str, ufunc: str, slope: Slope, low: float, high: float, doc: str, loop: Loop | None = None
+) -> OpDef:
+    samples = unary_samples(low, high, _COMPLEX)
+    return unary_op(name, Ufunc(ufunc), dtypes.INEXACT, slope, samples, doc, loop)
+
+
+def _angle(op: str) -> Loop:
+    """The loop of a function of an angle, which knows pi to 2**48; the kernel does larger ones."""
+
+    def build(b: Any, x: Any) -> Any:
+        b.check(~(abs(x) > 2.0**48) | abs(x).equals(math.inf))
+        return b.emit(op, x)
+
+    return Loop(build)
+
+
+sin = _angle_op("Sin", "sin", lambda d, x, y: multiply(d, cos(x)), -3, 3, "The sine.", _angle("sin"))
+cos: OpDef = _angle_op(
+    "Cos", "cos", lambda d, x, y: multiply(neg(d), sin(x)), -3, 3, "The cosine.", _angle("cos")
+)
+tan = _angle_op("Tan", "tan", lambda d, x, y: multiply(d, _one_plus_square(y)), -1, 1, "The tangent.")
+asin = _angle_op(
+    "Asin",
+    "arcsin",
+    lambda d, x, y: multiply(d, rsqrt(_one_minus_square(x))),
+    -0.9,
+    0.9,
+    "The angle whose sine is x.",
+)
+acos = _angle_op(
+    "Acos",
+    "arccos",
+    lambda d, x, y: multiply(neg(d), rsqrt(_one_minus_square(x))),
+    -0.9,
+    0.9,
+    "The angle whose cosine is x.",
+)
+atan = _angle_op(
+    "Atan", "arctan", lambda d, x, y: realdiv(d, _one_plus_square(x)), -3, 3, "The angle whose tangent is x."
+)
+sinh = _angle_op("Sinh", "sinh", lambda d, x, y: multiply(d, cosh(x)), -2, 2, "The hyperbolic sine.")
+cosh: OpDef = _angle_op("Cosh", "cosh", lambda d, x, y: multiply(d, sinh(x)), -2, 2, "The hyperbolic cosine.")
+tanh = _angle_op(
+    "Tanh", "tanh", lambda d, x, y: tanh_grad(y, d), -2, 2, "The hyperbolic tangent.", instruction("tanh")
+)
+asinh = _angle_op("Asinh", "arcsinh", lambda d, x, y: realdiv(d, cosh(y)), -2, 2, "The inverse of sinh.")
+acosh = _angle_op("Acosh", "arccosh", lambda d, x, y: realdiv(d, sinh(y)), 1.5, 3, "The inverse of cosh.")
+atanh = _angle_op(
+    "Atanh", "arctanh", lambda d, x, y: realdiv(d, _one_minus_square(x)), -0.9, 0.9, "The inverse of tanh."
+)
+
+# --- signs and rounding
+
+neg: OpDef = define_op(
+    "Neg",
+    "x: T -> y: T",
+    types={"T": _SIGNED},
+    shape=unchanged,
+    kernel=Ufunc("negative"),
+    vjp=lambda op, dy: [neg(dy)],
+    jvp=LINEAR,
+    samples=unary_samples(-2, 2, _COMPLEX, np.array([1, -2], np.int8)),
+    traits=Traits(elementwise=True),
+    simplify=undoes_itself,
+    loop=instruction("neg"),
+    doc="-x.",
+)
+
+negative = neg
+
+abs_op = unary_op(
+    "Abs",
+    Ufunc("absolute"),
+    _SIGNED - dtypes.COMPLEX,
+    lambda d, x, y: multiply(d, sign(x)),
+    unary_samples(-2, 2, np.array([1, -2], np.int64)),
+    "The magnitude of a real x.",
+    instruction("abs"),
+)
+
+
+def _sign_loop(b: Any, x: Any) -> Any:
+    """NaN of NaN, and 0.0 of -0.0."""
+    return b.select(x > 0, 1, b.select(x < 0, -1, b.select(x.equals(0), 0, x)))
+
+
+sign: OpDef = unary_op(
+    "Sign",
+    Ufunc("sign"),
+    _SIGNED,
+    lambda d, x, y: zeros_like(d),
+    unary_samples(-2, 2, np.array([0, -2], np.int32), np.array([3 + 4j, 0])),
+    "-1, 0 or 1; for a complex x, x / abs(x) or 0.",
+    Loop(_sign_loop),
+)
+
+
+def _step_op(name: str, ufunc: str, loop: str, doc: str) -> OpDef:
+    return define_op(
+        name,
+        "x: T -> y: T",
+        types={"T": dtypes.FLOATING},
+        shape=unchanged,
+        kernel=Ufunc(ufunc),
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=unary_samples(-3, 3),
+        traits=Traits(elementwise=True),
+        loop=instruction(loop),
+        doc=doc,
+    )
+
+
+floor = _step_op("Floor", "floor", "floor", "The largest integer that is not above x.")
+ceil = _step_op("Ceil", "ceil", "ceil", "The smallest integer that is not below x.")
+rint = _step_op("Rint", "rint", "round", "The nearest integer; the even one of two.")
+round_op = _step_op("Round", "rint", "round", "The nearest integer; the even one of two.")
+
+
+def round(x: Any, name: str | None = None) -> Tensor:
+    """The nearest integers, the even one of two as near; integer tensors are returned as they are."""
+    tensor = convert_to_tensor(x)
+    if tensor.dtype.is_integer:
+        return tensor
+    rounded: Tensor = round_op(tensor, name=name)
+    return rounded
+
+
+def _test_op(name: str, ufunc: str, loop: LoopRule, doc: str) -> OpDef:
+    return define_op(
+        name,
+        "x: T -> y: bool",
+        types={"T": dtypes.FLOATING},
+        shape=unchanged,
+        kernel=Ufunc(ufunc),
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=unary_samples(-3, 3, np.array([np.nan, np.inf, -np.inf])),
+        traits=Traits(elementwise=True),
+        loop=Loop(loop),
+        doc=doc,
+    )
+
+
+is_nan = _test_op("IsNan", "isnan", lambda b, x: x.differs(x), "Whether x is not a number.")
+is_inf = _test_op("IsInf", "isinf", lambda b, x: abs(x).equals(math.inf), "Whether x is infinite.")
+is_finite = _test_op("IsFinite", "isfinite", lambda b, x: abs(x) < math.inf, "Whether x is a finite number.")
+
+
+def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
+    """The polynomial with ``coeffs`` (a list of tensors, the highest power first) at ``x``, by Horner's rule.
+
+    Raises `InvalidArgumentError` when ``coeffs`` is no list.
+    """
+    if not isinstance(coeffs, list):
+        raise InvalidArgumentError(f"polyval: expected a list of coefficients; got {coeffs!r}")
+    with get_default_graph().name_scope(name or "polyval"):
+        tensor = convert_to_tensor(x)
+        if not coeffs:
+            return zeros_like(tensor)
+        terms = [convert_to_tensor(c, tensor.dtype) for c in coeffs]
+        value = terms[0]
+        for term in terms[1:]:
+            value = add_v2(term, multiply(value, tensor))
+        return value

@@ -1,0 +1,7 @@
+"""Matrices.
+
+matmul                                 products, tensordot
+matrix_parts                           diagonals, bands
+decompositions, spectral               inverses, solves, QR; SVD, eigenvalues
+einsum                                 sums of products over labelled axes
+"""

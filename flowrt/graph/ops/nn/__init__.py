@@ -1,0 +1,10 @@
+"""Neural networks.
+
+activations, softmax, losses       elementwise; along an axis; cross-entropies
+bias, norms                        bias, dropout; norms and clipping by them
+moments, batch_norm, normalization mean and variance; batch, layer and local response normalization
+windows                            sliding windows, im2col
+conv, depthwise_conv               convolution ops with their gradients
+conv_functions                     TensorFlow's convolution functions over these
+pooling                            max and average pooling
+"""

@@ -1,0 +1,471 @@
+"""The convolution ops: Conv2D and Conv3D, each with the gradients of its input and of its filter as ops.
+
+Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped
+convolution is one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in
+float32. Convolution is bilinear in input and filter, so the gradients of each of the three ops are the
+other two, at any order.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.batching_rules import merged
+from flowrt.graph.construction.graph import Operation, Tensor
+from flowrt.graph.node import TensorSpec
+from flowrt.graph.op_def import (
+    BY_VJP,
+    OpDef,
+    Sample,
+    ShapeContext,
+    attr_bool,
+    attr_ints,
+    attr_string,
+    define_op,
+    sample,
+)
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.nn.windows import (
+    Axis,
+    Parts,
+    Step,
+    begin,
+    channels_first,
+    channels_last,
+    image_blocks,
+    join_layout,
+    lay_windows,
+    of_rank,
+    output_lengths,
+    patches,
+    split_layout,
+    steps_of,
+    taps_of,
+)
+from flowrt.graph.shapes import Shape, merge, num_elements
+
+# --- geometry
+
+
+def spatial_steps(attrs: Mapping[str, Any]) -> tuple[Step, ...]:
+    """How the windows go along each spatial axis.
+
+    Raises `InvalidArgumentError` for attributes that `steps_of` refuses and for steps along batch or
+    channels.
+    """
+    batch, spatial, channels = split_layout(steps_of(attrs), attrs["data_format"])
+    for step in (batch, channels):
+        if (step.stride, step.dilation, step.explicit) != (1, 1, (0, 0)):
+            raise InvalidArgumentError(
+                "expected strides and dilations of 1 and no padding along batch and channels;"
+                f" got strides {list(attrs['strides'])}, dilations {list(attrs['dilations'])}"
+            )
+    return spatial
+
+
+def conv_axes(x_shape: Sequence[int], taps: Sequence[int], attrs: Mapping[str, Any]) -> list[Axis]:
+    """The windows of a convolution along each spatial axis of an input of ``x_shape``."""
+    spatial = split_layout(x_shape, attrs["data_format"])[1]
+    return [lay_windows(*axis) for axis in zip(spatial, taps, spatial_steps(attrs), strict=True)]
+
+
+def _check_groups(x_channels: int | None, filter: Sequence[int | None]) -> None:
+    """Raise `InvalidArgumentError` when the channels do not fall into groups of the filter's."""
+    *_, per_group, filters = filter
+    if x_channels is None or per_group is None or filters is None:
+        return
+    groups = x_channels // max(1, per_group)
+    if groups * per_group != x_channels or (groups and filters % groups):
+        raise InvalidArgumentError(
+            f"expected a filter [..., c, f] where c divides the input's {x_channels} channels into groups,"
+            f" whose number divides f; got {list(filter)}"
+        )
+
+
+def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[int | None, ...]:
+    layout, rank = attrs["data_format"], len(attrs["strides"])
+    steps = spatial_steps(attrs)
+    batch, spatial, channels = split_layout(of_rank("input", x, rank), layout)
+    taps = of_rank("filter", filter, rank)
+    _check_groups(channels, taps)
+    return join_layout(batch, output_lengths(spatial, taps[:-2], steps), taps[-1], layout)
+
+
+def _conv_shape(s: ShapeContext) -> Sequence[Shape]:
+    return [_forward_shape(s.shapes[0], s.shapes[1], s.attrs)]
+
+
+def sizes_shape(s: ShapeContext, position: int) -> Shape:
+    """The shape that is the value of host input ``position``."""
+    name, value = s.op.inputs[position].name, s.value(position)
+    return of_rank(name, value, len(s.attrs["strides"]))
+
+
+def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
+    """Of BackpropInput: what `input_sizes` says, if convolving that gives the third input's shape."""
+    sizes = sizes_shape(s, 0)
+    merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
+    return [sizes]
+
+
+def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
+    sizes = sizes_shape(s, 1)
+    merge(_forward_shape(s.shapes[0], sizes, s.attrs), s.shapes[2])
+    return [sizes]
+
+
+def check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
+    """Raise `InvalidArgumentError` unless ``dy`` has the shape that convolving has: memory is read by it."""
+    expected = _forward_shape(tuple(x), tuple(filter), attrs)
+    if dy.shape != expected:
+        raise InvalidArgumentError(f"out_backprop: expected shape {list(expected)}; got {list(dy.shape)}")
+
+
+# --- kernels
+
+
+def working_dtype(dtype: Any) -> Any:
+    """The dtype to multiply and add in: float32 for those of 16 bits."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+
+
+def _by_group(groups: int, x: Any, filter: Any, y: Any) -> Iterable[tuple[Any, Any, Any]]:
+    """The channels of the input, filter and output (channels last) that belong together."""
+    if groups == 1:
+        yield x, filter, y
+        return
+    per_x, per_y = x.shape[-1] // groups, y.shape[-1] // groups
+    for g in range(groups):
+        wanted = slice(g * per_y, (g + 1) * per_y)
+        yield x[..., g * per_x : (g + 1) * per_x], filter[..., wanted], y[..., wanted]
+
+
+def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any, workspace: Any) -> None:
+    """Write the convolution of ``x`` into ``y``, both channels last, of one group."""
+    dtype, new = working_dtype(y.dtype), begin(xp, workspace)
+    matrix = Parts(filter, dtype, new)[...].reshape(-1, filter.shape[-1])
+    directly, product = y.dtype == dtype and y.flags.c_contiguous, None
+    for block, seen in patches(xp, x, axes, dtype, new):
+        part = y[block]
+        if directly:
+            xp.matmul(seen, matrix, out=part.reshape(-1, y.shape[-1]))
+            continue
+        if product is None:
+            product = new((len(seen), y.shape[-1]), dtype)
+        part[...] = xp.matmul(seen, matrix, out=product[: len(seen)]).reshape(part.shape)
+
+
+def turned_axes(axes: Sequence[Axis]) -> list[Axis] | None:
+    """The windows of the transposed convolution, where that is itself a convolution: without strides, of what
+    came out, with the filter turned around. What of a window lies beyond the padding is padding then.
+    """
+    if any(a.stride != 1 or (a.taps - 1) * a.dilation < a.before for a in axes):
+        return None
+    return [
+        Axis(a.outputs, a.taps, 1, a.dilation, (a.taps - 1) * a.dilation - a.before, a.length) for a in axes
+    ]
+
+
+def turned_filter(filter: Any) -> Any:
+    """The filter ``[*taps, c, f]`` of that convolution, ``[*taps, f, c]``."""
+    return filter[(slice(None, None, -1),) * (filter.ndim - 2)].swapaxes(-1, -2)
+
+
+def _scatter(xp: Any, y: Any, filter: Any, axes: Sequence[Axis], x: Any, workspace: Any) -> None:
+    """Write the transposed convolution of ``y`` into ``x``, both channels last, of one group."""
+    turned = turned_axes(axes)
+    if turned is not None:
+        _convolve(xp, y, turned_filter(filter), turned, x, workspace)
+        return
+    dtype = working_dtype(x.dtype)
+    new = begin(xp, workspace)
+    outputs, channels, parts = [a.outputs for a in axes], x.shape[-1], Parts(y, dtype, new)
+    matrices = Parts(filter.swapaxes(-1, -2), dtype, new)[...]
+    blocks = list(image_blocks(x.shape[0], math.prod(outputs) * channels * dtype.itemsize * 4))
+    room = new((blocks[0].stop, *(a.padded for a in axes), channels), dtype)
+    products = new((blocks[0].stop, *outputs, channels), dtype)
+    for block in blocks:
+        seen, count = parts[block].reshape(-1, y.shape[-1]), block.stop - block.start
+        padded, product = room[:count], products[:count]
+        padded[...] = 0
+        for tap, where in taps_of(axes):
+            xp.matmul(seen, matrices[tap], out=product.reshape(-1, channels))
+            padded[(slice(None), *where)] += product
+        x[block] = padded[(slice(None), *(a.inner for a in axes))]
+
+
+def _correlate(xp: Any, x: Any, y: Any, axes: Sequence[Axis], filter: Any, workspace: Any) -> None:
+    """Write the gradient of the filter into ``filter``, from input and output gradient, of one group."""
+    dtype, new = working_dtype(filter.dtype), begin(xp, workspace)
+    parts = Parts(y, dtype, new)
+    total, product = (new((math.prod(filter.shape[:-1]), filter.shape[-1]), dtype) for _ in range(2))
+    total[...] = 0
+    for block, seen in patches(xp, x, axes, dtype, new):
+        total += xp.matmul(seen.T, parts[block].reshape(-1, y.shape[-1]), out=product)
+    filter[...] = total.reshape(filter.shape)
+
+
+def _conv(
+    xp: Any, input: Any, filter: Any, strides: Any, padding: str, data_format: str, dilations: Any,
+    explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
+) -> Any:  # fmt: skip
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
+    result_shape = _forward_shape(input.shape, filter.shape, attrs)
+    out = xp.empty(result_shape, input.dtype) if out is None else out
+    if not filter.size:
+        out[...] = 0
+    if out.size and filter.size:
+        x, y = channels_last(xp, input, data_format), channels_last(xp, out, data_format)
+        axes = conv_axes(input.shape, filter.shape[:-2], attrs)
+        for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
+            _convolve(xp, group[0], group[1], axes, group[2], workspace)
+    return out
+
+
+def _conv_backprop_input(
+    xp: Any, input_sizes: Any, filter: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
+    dilations: Any, explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
+) -> Any:  # fmt: skip
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
+    check_gradient(input_sizes, filter.shape, out_backprop, attrs)
+    out = xp.empty(input_sizes, filter.dtype) if out is None else out
+    if not out_backprop.size or not filter.size:
+        out[...] = 0
+    elif out.size:
+        x, y = channels_last(xp, out, data_format), channels_last(xp, out_backprop, data_format)
+        axes = conv_axes(input_sizes, filter.shape[:-2], attrs)
+        for group in _by_group(x.shape[-1] // filter.shape[-2], x, filter, y):
+            _scatter(xp, group[2], group[1], axes, group[0], workspace)
+    return out
+
+
+def _conv_backprop_filter(
+    xp: Any, input: Any, filter_sizes: Any, out_backprop: Any, strides: Any, padding: str, data_format: str,
+    dilations: Any, explicit_paddings: Any = (), out: Any = None, workspace: Any = None,
+) -> Any:  # fmt: skip
+    attrs = conv_attributes(strides, padding, data_format, dilations, explicit_paddings)
+    check_gradient(input.shape, filter_sizes, out_backprop, attrs)
+    out = xp.empty(filter_sizes, input.dtype) if out is None else out
+    if not out_backprop.size or not input.size:
+        out[...] = 0
+    elif out.size:
+        x, y = channels_last(xp, input, data_format), channels_last(xp, out_backprop, data_format)
+        axes = conv_axes(input.shape, filter_sizes[:-2], attrs)
+        for group in _by_group(x.shape[-1] // filter_sizes[-2], x, out, y):
+            _correlate(xp, group[0], group[2], axes, group[1], workspace)
+    return out
+
+
+_KEYS = ("strides", "padding", "data_format", "dilations", "explicit_paddings")
+
+
+def conv_attributes(*values: Any) -> dict[str, Any]:
+    return dict(zip(_KEYS, values, strict=True))
+
+
+def forward_cost(inputs: Any, outputs: Any) -> float:
+    return _multiply_adds(outputs[0], inputs[1])
+
+
+def backprop_input_cost(inputs: Any, outputs: Any) -> float:
+    return _multiply_adds(inputs[2], inputs[1])
+
+
+def backprop_filter_cost(inputs: Any, outputs: Any) -> float:
+    return _multiply_adds(inputs[2], outputs[0])
+
+
+def _multiply_adds(y: TensorSpec, filter: TensorSpec) -> float:
+    """All three let every output element meet every tap of its group once; 0 if a shape is unknown."""
+    return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:-1]) or 0)
+
+
+# --- gradients: each of the three from the other two
+
+
+def attributes_of(op: Operation) -> dict[str, Any]:
+    return {key: op.get_attr(key) for key in op.op_def.attrs}
+
+
+def forward_vjp(op: Operation, dy: Tensor, to_input: OpDef, to_filter: OpDef) -> list[Tensor]:
+    x, filter = op.inputs
+    attrs = attributes_of(op)
+    return [to_input(shape(x), filter, dy, **attrs), to_filter(x, shape(filter), dy, **attrs)]
+
+
+def backprop_input_vjp(op: Operation, dx: Tensor, forward: OpDef, to_filter: OpDef) -> list[Tensor | None]:
+    _, filter, y = op.inputs
+    attrs = attributes_of(op)
+    return [None, to_filter(dx, shape(filter), y, **attrs), forward(dx, filter, **attrs)]
+
+
+def backprop_filter_vjp(op: Operation, df: Tensor, forward: OpDef, to_input: OpDef) -> list[Tensor | None]:
+    x, _, y = op.inputs
+    attrs = attributes_of(op)
+    return [to_input(shape(x), df, y, **attrs), None, forward(x, df, **attrs)]
+
+
+# --- samples
+
+
+def _cases(spatial: int) -> Iterable[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]]:
+    """Input shape (channels last), filter shape and attributes."""
+    ones = (1,) * (spatial + 2)
+    wide = (1, *(2,) * spatial, 1)
+    sizes = (5, 6, 4)[:spatial]
+    taps = (3, 2, 2)[:spatial]
+    yield (2, *sizes, 2), (*taps, 2, 3), dict(strides=ones, padding="SAME")
+    yield (1, *sizes, 2), (*taps, 2, 2), dict(strides=wide, padding="VALID")
+    yield (1, *sizes, 4), (*taps, 2, 2), dict(strides=wide, padding="SAME")  # two groups
+    yield (1, *sizes, 1), (*taps, 1, 2), dict(strides=ones, padding="SAME", dilations=wide)
+    yield (2, *sizes, 3), (*ones[:spatial], 3, 2), dict(strides=ones, padding="VALID")
+    yield (0, *sizes, 2), (*taps, 2, 3), dict(strides=ones, padding="SAME")
+
+
+def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, Any, dict[str, Any]]]:
+    """(input, filter, output gradient, attributes) of every case, then of other dtypes and layouts."""
+    last = "NHWC" if spatial == 2 else "NDHWC"
+    cases = [(*case, dtypes.float64, last) for case in _cases(spatial)]
+    first = next(iter(_cases(spatial)))
+    cases += [(*first, dtype, last) for dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16)]
+    cases.append((*first, dtypes.float64, "NCHW" if spatial == 2 else "NCDHW"))
+    if spatial == 2:
+        explicit = dict(strides=(1, 2, 1, 1), padding="EXPLICIT", explicit_paddings=(0, 0, 2, 1, 0, 3, 0, 0))
+        cases.append(((1, 4, 3, 1), (3, 2, 1, 2), explicit, dtypes.float64, last))
+    for x_shape, filter_shape, attrs, dtype, layout in cases:
+        attrs = {"dilations": (1,) * (spatial + 2), **attrs, "data_format": layout}
+        if channels_first(layout):
+            x_shape = join_layout(*split_layout(x_shape, last), layout)
+        y_shape = _forward_shape(x_shape, filter_shape, attrs)
+        shapes: Any = (x_shape, filter_shape, y_shape)
+        x, f, y = (rng.standard_normal(shape).astype(dtype.np) for shape in shapes)
+        yield x, f, y, attrs
+
+
+def _forward_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [sample(x, f, **a) for x, f, _, a in _arrays(rng, spatial)]
+
+
+def _input_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [
+        sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in _arrays(rng, spatial)
+    ]
+
+
+def _filter_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
+    return lambda rng: [
+        sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in _arrays(rng, spatial)
+    ]
+
+
+# --- definitions
+
+ATTRS_2D = {
+    "strides": attr_ints(),
+    "use_cudnn_on_gpu": attr_bool(True),
+    "padding": attr_string(),
+    "explicit_paddings": attr_ints(()),
+    "data_format": attr_string("NHWC"),
+    "dilations": attr_ints((1, 1, 1, 1)),
+}
+
+ATTRS_3D = {
+    "strides": attr_ints(),
+    "padding": attr_string(),
+    "data_format": attr_string("NDHWC"),
+    "dilations": attr_ints((1, 1, 1, 1, 1)),
+}
+
+conv2d_op: OpDef = define_op(
+    "Conv2D",
+    "input: T, filter: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=ATTRS_2D,
+    shape=_conv_shape,
+    kernel=_conv,
+    vjp=lambda op, dy: forward_vjp(op, dy, conv2d_backprop_input_op, conv2d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_forward_samples(2),
+    cost=forward_cost,
+    batch=merged(0),
+    doc="Cross-correlation of images with a filter [kh, kw, c, f]; fewer channels c make groups.",
+)
+
+conv2d_backprop_input_op: OpDef = define_op(
+    "Conv2DBackpropInput",
+    "input_sizes: host int32, filter: T, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=ATTRS_2D,
+    shape=_transposed_shape,
+    kernel=_conv_backprop_input,
+    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv2d_op, conv2d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_input_samples(2),
+    cost=backprop_input_cost,
+    batch=merged(2, dims=0),
+    doc="The gradient of Conv2D with respect to its input, from that of its output.",
+)
+
+conv2d_backprop_filter_op: OpDef = define_op(
+    "Conv2DBackpropFilter",
+    "input: T, filter_sizes: host int32, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=ATTRS_2D,
+    shape=_filter_shape,
+    kernel=_conv_backprop_filter,
+    vjp=lambda op, df: backprop_filter_vjp(op, df, conv2d_op, conv2d_backprop_input_op),
+    jvp=BY_VJP,
+    samples=_filter_samples(2),
+    cost=backprop_filter_cost,
+    doc="The gradient of Conv2D with respect to its filter, from that of its output.",
+)
+
+conv3d_op: OpDef = define_op(
+    "Conv3D",
+    "input: T, filter: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=ATTRS_3D,
+    shape=_conv_shape,
+    kernel=_conv,
+    vjp=lambda op, dy: forward_vjp(op, dy, conv3d_backprop_input_op, conv3d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_forward_samples(3),
+    cost=forward_cost,
+    batch=merged(0),
+    doc="Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
+)
+
+conv3d_backprop_input_op: OpDef = define_op(
+    "Conv3DBackpropInputV2",
+    "input_sizes: host Tshape, filter: T, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING, "Tshape": dtypes.INDEX},
+    attrs=ATTRS_3D,
+    shape=_transposed_shape,
+    kernel=_conv_backprop_input,
+    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv3d_op, conv3d_backprop_filter_op),
+    jvp=BY_VJP,
+    samples=_input_samples(3),
+    cost=backprop_input_cost,
+    batch=merged(2, dims=0),
+    doc="The gradient of Conv3D with respect to its input, from that of its output.",
+)
+
+conv3d_backprop_filter_op: OpDef = define_op(
+    "Conv3DBackpropFilterV2",
+    "input: T, filter_sizes: host int32, out_backprop: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs=ATTRS_3D,
+    shape=_filter_shape,
+    kernel=_conv_backprop_filter,
+    vjp=lambda op, df: backprop_filter_vjp(op, df, conv3d_op, conv3d_backprop_input_op),
+    jvp=BY_VJP,
+    samples=_filter_samples(3),
+    cost=backprop_filter_cost,
+    doc="The gradient of Conv3D with respect to its filter, from that of its output.",
+)

@@ -1,0 +1,276 @@
+"""TensorFlow's convolution functions over the ops of `flowrt.graph.ops.nn.conv` and
+`flowrt.graph.ops.nn.depthwise_conv`.
+
+Everywhere: images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is SAME,
+VALID, or a list of (before, after) pairs, one an axis; shapes and attributes that do not fit raise
+`InvalidArgumentError`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.base.identities import renamed_argument
+from flowrt.graph.ops.base.shape_manipulation import expand_dims, squeeze
+from flowrt.graph.ops.nn.conv import (
+    conv2d_backprop_filter_op,
+    conv2d_backprop_input_op,
+    conv2d_op,
+    conv3d_backprop_input_op,
+    conv3d_op,
+)
+from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
+from flowrt.graph.ops.nn.windows import channels_first, every_axis, join_layout, padding_attrs
+
+_ONES = (1, 1, 1, 1)
+
+
+def conv2d(
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = _ONES,
+    name: str | None = None,
+    filters: Any = None,
+) -> Tensor:
+    """The cross-correlation of images with a filter; with fewer channels in the filter, one a group of
+    channels.
+
+    ``strides`` and ``dilations`` are one number, one a spatial axis, or one an axis.
+    """
+    filter = renamed_argument("filters", filters, "filter", filter)
+    return _convolve(conv2d_op, (input, filter), 2, strides, padding, data_format, dilations, name)
+
+
+def conv2d_backprop_input(
+    input_sizes: Any,
+    filter: Any = None,
+    out_backprop: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = _ONES,
+    name: str | None = None,
+    filters: Any = None,
+) -> Tensor:
+    """The gradient of `conv2d` with respect to its input, of shape ``input_sizes``."""
+    filter = renamed_argument("filters", filters, "filter", filter)
+    inputs = input_sizes, filter, out_backprop
+    return _convolve(conv2d_backprop_input_op, inputs, 2, strides, padding, data_format, dilations, name)
+
+
+def conv2d_backprop_filter(
+    input: Any,
+    filter_sizes: Any,
+    out_backprop: Any,
+    strides: Any,
+    padding: Any,
+    use_cudnn_on_gpu: bool = True,
+    data_format: str = "NHWC",
+    dilations: Any = _ONES,
+    name: str | None = None,
+) -> Tensor:
+    """The gradient of `conv2d` with respect to its filter, of shape ``filter_sizes``."""
+    inputs = input, filter_sizes, out_backprop
+    return _convolve(conv2d_backprop_filter_op, inputs, 2, strides, padding, data_format, dilations, name)
+
+
+def conv2d_transpose(
+    value: Any = None,
+    filter: Any = None,
+    output_shape: Any = None,
+    strides: Any = None,
+    padding: Any = "SAME",
+    data_format: str = "NHWC",
+    name: str | None = None,
+    input: Any = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
+    """The transpose of `conv2d`: from what it would return to an image of ``output_shape``; filter [kh, kw,
+    out, in].
+    """
+    inputs = (
+        output_shape,
+        renamed_argument("filters", filters, "filter", filter),
+        renamed_argument("input", input, "value", value),
+    )
+    name = name or "conv2d_transpose"
+    return _convolve(conv2d_backprop_input_op, inputs, 2, strides, padding, data_format, dilations, name)
+
+
+def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
+    """`conv2d` with a filter whose elements are ``rate`` apart."""
+    return _convolve(conv2d_op, (value, filters), 2, 1, padding, "NHWC", rate, name)
+
+
+def conv3d(
+    input: Any,
+    filter: Any = None,
+    strides: Any = None,
+    padding: Any = None,
+    data_format: str = "NDHWC",
+    dilations: Any = (1, 1, 1, 1, 1),
+    name: str | None = None,
+    filters: Any = None,
+) -> Tensor:
+    """The cross-correlation of volumes ``[n, d, h, w, c]`` (or NCDHW) with filters ``[kd, kh, kw, c, f]``."""
+    filter = renamed_argument("filters", filters, "filter", filter)
+    return _convolve(conv3d_op, (input, filter), 3, strides, padding, data_format, dilations, name)
+
+
+def conv3d_transpose(
+    value: Any,
+    filter: Any = None,
+    output_shape: Any = None,
+    strides: Any = None,
+    padding: Any = "SAME",
+    data_format: str = "NDHWC",
+    name: str | None = None,
+    input: Any = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
+    """The transpose of `conv3d`: from what it would return to a volume of ``output_shape``."""
+    inputs = (
+        output_shape,
+        renamed_argument("filters", filters, "filter", filter),
+        renamed_argument("input", input, "value", value),
+    )
+    name = name or "conv3d_transpose"
+    return _convolve(conv3d_backprop_input_op, inputs, 3, strides, padding, data_format, dilations, name)
+
+
+def conv1d(
+    value: Any = None,
+    filters: Any = None,
+    stride: Any = None,
+    padding: Any = None,
+    use_cudnn_on_gpu: bool | None = None,
+    data_format: str | None = None,
+    name: str | None = None,
+    input: Any = None,
+    dilations: Any = None,
+) -> Tensor:
+    """The cross-correlation of sequences ``[n, w, c]`` (or NCW) with a filter ``[k, c / groups, f]``.
+
+    It is made of `conv2d`, on images of height 1.
+    """
+    value = renamed_argument("input", input, "value", value)
+    layout = {None: "NHWC", "NWC": "NHWC", "NCW": "NCHW"}.get(data_format, data_format or "")
+    axis = 2 if channels_first(layout) else 1
+    strides, rates = (
+        join_layout(1, (1, *every_axis(key, v, 1, "NWC")[1:2]), 1, layout)
+        for key, v in (("stride", stride), ("dilations", 1 if dilations is None else dilations))
+    )
+    with get_default_graph().name_scope(name or "conv1d"):
+        images, filter = expand_dims(value, axis), expand_dims(filters, 0)
+        convolved = _convolve(conv2d_op, (images, filter), 2, strides, padding, layout, rates, "conv1d")
+        return squeeze(convolved, [axis])
+
+
+def depthwise_conv2d(
+    input: Any,
+    filter: Any,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
+    """Each channel's cross-correlation with its own m filters, ``filter`` [kh, kw, c, m]: c * m channels.
+
+    ``rate`` (or ``dilations``) is how far apart the filter's elements are.
+    """
+    rate = renamed_argument("dilations", dilations, "rate", rate)
+    name = name or "depthwise"
+    return _convolve(
+        depthwise_conv2d_op, (input, filter), 2, strides, padding, data_format or "NHWC", rate, name
+    )
+
+
+def separable_conv2d(
+    input: Any,
+    depthwise_filter: Any,
+    pointwise_filter: Any,
+    strides: Any,
+    padding: Any,
+    rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    dilations: Any = None,
+) -> Tensor:
+    """`depthwise_conv2d`, then a 1x1 convolution with ``pointwise_filter`` [1, 1, c * m, f] that mixes the
+    channels.
+    """
+    layout = data_format or "NHWC"
+    with get_default_graph().name_scope(name or "separable_conv2d") as scope:
+        depthwise = depthwise_conv2d(
+            input, depthwise_filter, strides, padding, rate, "depthwise", layout, dilations
+        )
+        return _convolve(conv2d_op, (depthwise, pointwise_filter), 2, 1, "VALID", layout, 1, scope)
+
+
+def convolution(
+    input: Any,
+    filter: Any = None,
+    padding: Any = None,
+    strides: Any = None,
+    dilation_rate: Any = None,
+    name: str | None = None,
+    data_format: str | None = None,
+    filters: Any = None,
+    dilations: Any = None,
+) -> Tensor:
+    """The cross-correlation over 1, 2 or 3 spatial dimensions, as many as ``input`` has besides batch and
+    channels.
+    """
+    filter = convert_to_tensor(renamed_argument("filters", filters, "filter", filter))
+    rates = renamed_argument("dilations", dilations, "dilation_rate", dilation_rate)
+    x = convert_to_tensor(input, filter.dtype)
+    spatial = (x.shape.rank or filter.shape.rank or 0) - 2
+    strides, rates = (1 if v is None else v for v in (strides, rates))
+    with get_default_graph().name_scope(name or "convolution") as scope:
+        if spatial == 1:
+            return conv1d(x, filter, strides, padding, data_format=data_format, dilations=rates, name=scope)
+        if spatial == 2:
+            return _convolve(conv2d_op, (x, filter), 2, strides, padding, data_format or "NHWC", rates, scope)
+        if spatial == 3:
+            return _convolve(
+                conv3d_op, (x, filter), 3, strides, padding, data_format or "NDHWC", rates, scope
+            )
+    raise InvalidArgumentError(f"convolution: expected an input of rank 3, 4 or 5; got {x!r}")
+
+
+def _convolve(
+    op: OpDef,
+    inputs: Sequence[Any],
+    spatial: int,
+    strides: Any,
+    padding: Any,
+    data_format: str,
+    dilations: Any,
+    name: str | None,
+) -> Tensor:
+    missing = [key for key, value in (("strides", strides), ("padding", padding)) if value is None]
+    if missing:
+        raise InvalidArgumentError(f"{op.name}: expected {missing[0]}; got none")
+    result: Tensor = op(
+        *inputs,
+        strides=every_axis("strides", strides, spatial, data_format),
+        dilations=every_axis("dilations", 1 if dilations is None else dilations, spatial, data_format),
+        **padding_attrs(padding),
+        data_format=data_format,
+        name=name,
+    )
+    return result

@@ -1,0 +1,159 @@
+"""Mean and variance, and normalizing by them, made of other ops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flowrt import dtypes
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.reductions import reduce_mean, reduce_sum
+from flowrt.graph.ops.array.statistics import count_nonzero
+from flowrt.graph.ops.base.filling import broadcast_to
+from flowrt.graph.ops.base.identities import cast, identity, renamed_argument
+from flowrt.graph.ops.base.shape_manipulation import shape, size, squeeze
+from flowrt.graph.ops.elementwise.arithmetic import add, maximum, multiply, squared_difference, subtract
+from flowrt.graph.ops.elementwise.division import realdiv
+from flowrt.graph.ops.elementwise.math import number, reciprocal, rsqrt, square
+
+
+def moments(
+    x: Any,
+    axes: Any,
+    shift: Any = None,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """(mean, variance) of ``x`` along ``axes``, which are dropped, or kept as 1 with ``keepdims``.
+
+    float16 and bfloat16 are worked on in float32. ``shift`` is not used: the variance is taken around the
+    mean.
+    """
+    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
+    with get_default_graph().name_scope(name or "moments"):
+        tensor = convert_to_tensor(x)
+        y = cast(tensor, dtypes.float32) if tensor.dtype.size == 2 else tensor
+        mean = reduce_mean(y, axes, keepdims=True, name="mean")
+        variance = reduce_mean(squared_difference(y, mean), axes, keepdims=True, name="variance")
+        return _dropped(mean, axes, keep, tensor), _dropped(variance, axes, keep, tensor)
+
+
+def _dropped(kept: Tensor, axes: Any, keep: bool, like: Tensor) -> Tensor:
+    """``kept`` in the dtype of ``like``, without ``axes`` (of length 1) unless ``keep``."""
+    return cast(kept if keep else squeeze(kept, axes), like.dtype)
+
+
+def weighted_moments(
+    x: Any,
+    axes: Any,
+    frequency_weights: Any,
+    name: str | None = None,
+    keep_dims: bool | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor]:
+    """`moments` of ``x`` with each element counted ``frequency_weights`` times; weights broadcast to x."""
+    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
+    with get_default_graph().name_scope(name or "weighted_moments"):
+        tensor = convert_to_tensor(x)
+        y = cast(tensor, dtypes.float32) if tensor.dtype.size == 2 else tensor
+        weights = broadcast_to(cast(frequency_weights, y.dtype), shape(y))
+        total = reduce_sum(weights, axes, keepdims=True)
+        mean = realdiv(reduce_sum(multiply(weights, y), axes, keepdims=True), total)
+        squares = multiply(weights, squared_difference(y, mean))
+        variance = realdiv(reduce_sum(squares, axes, keepdims=True), total)
+        return _dropped(mean, axes, keep, tensor), _dropped(variance, axes, keep, tensor)
+
+
+def sufficient_statistics(
+    x: Any,
+    axes: Sequence[int],
+    shift: Any = None,
+    keep_dims: bool | None = None,
+    name: str | None = None,
+    keepdims: bool | None = None,
+) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
+    """(count, sum, sum of squares, shift) of ``x`` less ``shift`` along ``axes``: see `normalize_moments`."""
+    keep = bool(renamed_argument("keepdims", keepdims, "keep_dims", keep_dims))
+    axes = sorted(set(axes))
+    with get_default_graph().name_scope(name or "sufficient_statistics"):
+        tensor = convert_to_tensor(x)
+        base = None if shift is None else convert_to_tensor(shift, tensor.dtype)
+        moved = tensor if base is None else subtract(tensor, base)
+        squares = square(tensor) if base is None else squared_difference(tensor, base)
+        mean_ss = reduce_sum(moved, axes, keepdims=keep, name="mean_ss")
+        variance_ss = reduce_sum(squares, axes, keepdims=keep, name="var_ss")
+        return _count_along(tensor, axes), mean_ss, variance_ss, base
+
+
+def _count_along(x: Tensor, axes: Sequence[int]) -> Tensor:
+    """How many elements fall together along ``axes``, as a scalar of x's dtype."""
+    static = x.spec.shape
+    dims = [None] if static is None else [static[axis] for axis in axes]
+    if None not in dims:
+        return number(math.prod(dims), x)  # type: ignore[arg-type]
+    reduced = reduce_sum(x, axes)
+    return realdiv(cast(size(x), x.dtype), cast(size(reduced), x.dtype))  # type: ignore[no-any-return]
+
+
+def normalize_moments(
+    counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
+) -> tuple[Tensor, Tensor]:
+    """(mean, variance) from what `sufficient_statistics` returns."""
+    with get_default_graph().name_scope(name or "normalize"):
+        divisor = reciprocal(counts, name="divisor")
+        shifted_mean = multiply(mean_ss, divisor, name="mean" if shift is None else "shifted_mean")
+        mean = shifted_mean if shift is None else add(shifted_mean, shift, name="mean")
+        return mean, subtract(multiply(variance_ss, divisor), square(shifted_mean), name="variance")
+
+
+def batch_normalization(
+    x: Any,
+    mean: Any,
+    variance: Any,
+    offset: Any,
+    scale: Any,
+    variance_epsilon: Any,
+    name: str | None = None,
+) -> Tensor:
+    """``scale * (x - mean) / sqrt(variance + variance_epsilon) + offset``; ``scale`` and ``offset`` may be
+    None.
+
+    Ioffe and Szegedy, "Batch normalization" (2015), algorithm 2.
+    """
+    with get_default_graph().name_scope(name or "batchnorm"):
+        tensor = convert_to_tensor(x)
+        spread = convert_to_tensor(variance)
+        inverse = rsqrt(add(spread, convert_to_tensor(variance_epsilon, spread.dtype)))
+        if scale is not None:
+            inverse = multiply(inverse, scale)
+        base = multiply(mean, inverse)
+        base = multiply(number(-1, base), base) if offset is None else subtract(offset, base)
+        return add(multiply(tensor, cast(inverse, tensor.dtype)), cast(base, tensor.dtype))
+
+
+def l2_normalize(
+    x: Any, axis: Any = None, epsilon: float = 1e-12, name: str | None = None, dim: Any = None
+) -> Tensor:
+    """``x`` over its Euclidean norm along ``axis`` (None: of all), which counts as at least
+    ``sqrt(epsilon)``.
+    """
+    axis = renamed_argument("axis", axis, "dim", dim)
+    with get_default_graph().name_scope(name or "l2_normalize") as scope:
+        tensor = convert_to_tensor(x)
+        total = reduce_sum(square(tensor), axis, keepdims=True)
+        inverse = rsqrt(maximum(total, number(epsilon, tensor)))
+        return multiply(tensor, inverse, name=scope)  # type: ignore[no-any-return]
+
+
+def zero_fraction(value: Any, name: str | None = None) -> Tensor:
+    """The fraction of ``value``'s elements that are zero, float32; NaN for none at all."""
+    with get_default_graph().name_scope(name or "zero_fraction"):
+        tensor = convert_to_tensor(value)
+        total = size(tensor, out_type=dtypes.int64)
+        zeros = subtract(total, count_nonzero(tensor))
+        fraction = realdiv(cast(zeros, dtypes.float32), cast(total, dtypes.float32))
+        result: Tensor = identity(fraction, name="fraction")
+        return result

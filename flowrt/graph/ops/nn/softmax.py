@@ -1,0 +1,166 @@
+"""Softmax and its logarithm, along any axis.
+
+The ops work along the last axis, on inputs shifted by their maximum, so that nothing overflows; other axes
+are moved there and back. float16 and bfloat16 are worked on in float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.batching_rules import leading
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
+from flowrt.graph.op_facets import Loop, LoopPattern
+from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
+from flowrt.graph.ops.base.identities import renamed_argument
+from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.shape_manipulation import transpose
+from flowrt.graph.ops.elementwise.arithmetic import multiply, subtract
+from flowrt.graph.ops.elementwise.math import exp
+from flowrt.graph.shapes import Shape, normalize_axis
+
+
+def shifted(xp: Any, logits: Any) -> Any:
+    """``logits`` less the maximum of each row, in the dtype to work in."""
+    wide = logits.astype(accumulator(logits), copy=False)
+    return wide - wide.max(axis=-1, keepdims=True) if wide.size else wide.copy()  # nothing has no maximum
+
+
+def _softmax(xp: Any, logits: Any, out: Any = None) -> Any:
+    powers = shifted(xp, logits)
+    xp.exp(powers, out=powers)
+    total = powers.sum(axis=-1, keepdims=True)
+    if out is not None and out.dtype == powers.dtype:
+        return xp.true_divide(powers, total, out=out)
+    return delivered(xp, xp.true_divide(powers, total, out=powers), logits.dtype, out)
+
+
+def _log_softmax(xp: Any, logits: Any, out: Any = None) -> Any:
+    exponents = shifted(xp, logits)
+    total = xp.log(xp.exp(exponents).sum(axis=-1, keepdims=True))
+    if out is not None and out.dtype == exponents.dtype:
+        return xp.subtract(exponents, total, out=out)
+    return delivered(xp, xp.subtract(exponents, total, out=exponents), logits.dtype, out)
+
+
+def _softmax_loop(b: Any, logits: Any) -> Any:
+    powers = b.exp(logits - b.row_max(logits))
+    return powers / b.row_sum(powers)
+
+
+def _log_softmax_loop(b: Any, logits: Any) -> Any:
+    exponents = logits - b.row_max(logits)
+    return exponents - b.log(b.row_sum(b.exp(exponents)))
+
+
+def _vector_shape(s: ShapeContext) -> Sequence[Shape]:
+    if s.shapes[0] == ():
+        raise InvalidArgumentError("logits: expected rank 1 or more; got a scalar")
+    return [s.shapes[0]]
+
+
+def softmax_derivative(y: Tensor, d: Tensor) -> Tensor:
+    """softmax's derivative where its value is ``y``, times ``d``: the matrix is symmetric, so forwards and
+    backwards.
+    """
+    product = multiply(d, y)
+    return subtract(product, multiply(reduce_sum(product, -1, keepdims=True), y))  # type: ignore[no-any-return]
+
+
+def _log_softmax_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+    return [subtract(dy, multiply(reduce_sum(dy, -1, keepdims=True), exp(op.outputs[0])))]
+
+
+def _log_softmax_jvp(op: Operation, dx: Tensor) -> list[Tensor]:
+    return [subtract(dx, reduce_sum(multiply(exp(op.outputs[0]), dx), -1, keepdims=True))]
+
+
+def _samples(rng: np.random.Generator) -> Iterable[Sample]:
+    yield sample(rng.standard_normal((2, 4)))
+    yield sample(rng.standard_normal((2, 1, 3)))
+    yield sample(rng.standard_normal(5))
+    yield sample(np.zeros((0, 3)))
+    yield sample(np.zeros((2, 0)))
+    yield sample(np.array([[1e4, -1e4, 0]]), differentiable=False)
+    for dtype in (dtypes.float32, dtypes.float16, dtypes.bfloat16):
+        yield sample(rng.standard_normal((3, 4)).astype(dtype.np))
+
+
+softmax_op: OpDef = define_op(
+    "Softmax",
+    "logits: T -> softmax: T",
+    types={"T": dtypes.FLOATING},
+    shape=_vector_shape,
+    kernel=_softmax,
+    vjp=lambda op, dy: [softmax_derivative(op.outputs[0], dy)],
+    jvp=lambda op, dx: [softmax_derivative(op.outputs[0], dx)],
+    samples=_samples,
+    loop=Loop(_softmax_loop, LoopPattern.ALONG_ROWS),
+    batch=leading,
+    doc="exp(x) over the sum of exp(x) along the last axis.",
+)
+
+log_softmax_op: OpDef = define_op(
+    "LogSoftmax",
+    "logits: T -> logsoftmax: T",
+    types={"T": dtypes.FLOATING},
+    shape=_vector_shape,
+    kernel=_log_softmax,
+    vjp=_log_softmax_vjp,
+    jvp=_log_softmax_jvp,
+    samples=_samples,
+    loop=Loop(_log_softmax_loop, LoopPattern.ALONG_ROWS),
+    batch=leading,
+    doc="x less the logarithm of the sum of exp(x) along the last axis.",
+)
+
+
+def softmax(logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None) -> Tensor:
+    """``exp(logits)`` over its sum along ``axis``, by default the last.
+
+    Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+    """
+    return _along(softmax_op, logits, renamed_argument("axis", axis, "dim", dim), name)
+
+
+def log_softmax(
+    logits: Any, axis: int | None = None, name: str | None = None, dim: int | None = None
+) -> Tensor:
+    """``logits`` less the logarithm of the sum of ``exp(logits)`` along ``axis``, by default the last.
+
+    Raises `InvalidArgumentError` for a scalar and for an axis that ``logits`` does not have.
+    """
+    return _along(log_softmax_op, logits, renamed_argument("axis", axis, "dim", dim), name)
+
+
+def _along(op: OpDef, logits: Any, axis: int | None, name: str | None) -> Tensor:
+    x = convert_to_tensor(logits)
+    perm = None if axis is None else _swapped_with_last(x, axis)
+    if perm is None:
+        last: Tensor = op(x, name=name)
+        return last
+    with get_default_graph().name_scope(name or op.name) as scope:
+        return transpose(op(transpose(x, perm)), perm, name=scope)
+
+
+def _swapped_with_last(x: Tensor, axis: int) -> list[int] | None:
+    """The permutation that swaps ``axis`` and the last, or None where they are the same.
+
+    Raises `InvalidArgumentError` for an axis out of range, and when it takes the rank, which is unknown, to
+    tell.
+    """
+    if x.spec.shape is None:
+        if axis == -1:
+            return None
+        raise InvalidArgumentError(f"axis: expected -1 for logits of unknown rank; got {axis}")
+    axes = list(range(len(x.spec.shape)))
+    axis = normalize_axis(axis, len(axes))
+    axes[axis], axes[-1] = axes[-1], axes[axis]
+    return None if axis == axes[axis] else axes

@@ -1,0 +1,331 @@
+"""Random ops, and the seeds that make a graph's draws repeatable.
+
+Rules of this file: every op has the effect RANDOM and draws from its own `RandomStream`, keyed by its
+attributes ``seed`` and ``seed2``; draws are made in host memory, so that every device gets the same ones;
+low-precision uniforms are drawn as multiples of their own epsilon, because rounding a finer one could give
+the excluded upper bound.
+"""
+
+from __future__ import annotations
+
+import functools
+import numbers
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.construction.batching_rules import draw
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    OpDef,
+    Sample,
+    Samples,
+    ShapeContext,
+    attr_int,
+    attr_type,
+    define_op,
+    sample,
+)
+from flowrt.graph.op_facets import BatchRule, Kernel
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import less, select_v2
+from flowrt.graph.resources.random_stream import Position, RandomStream
+from flowrt.graph.shapes import Shape, format_shape
+
+DEFAULT_GRAPH_SEED = 87654321
+"""Stands for the graph's seed when only the op has one (TensorFlow's number)."""
+
+SEEDS = {"seed": attr_int(0), "seed2": attr_int(0)}
+_MAX_SEED = 2**31 - 1
+
+
+def set_random_seed(seed: int | None) -> None:
+    """Seed the default graph: random ops made from here on repeat their draws in every session. None: no
+    seed. Raises `DTypeError` for what is no whole number.
+    """
+    is_whole = isinstance(seed, numbers.Integral)
+    if not is_whole and seed is not None:
+        raise DTypeError(f"set_random_seed: expected a whole number; got {seed!r}")
+    get_default_graph().seed = seed
+
+
+def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
+    """The two seeds of a new random op: the graph's and its own, or (None, None) when neither is given.
+
+    A graph with a seed gives an op without one its position in the graph, so that equal scripts draw the
+    same.
+    """
+    graph = get_default_graph()
+    if graph.seed is None and op_seed is None:
+        return None, None
+    first = DEFAULT_GRAPH_SEED if graph.seed is None else graph.seed
+    second = graph.seed_position if op_seed is None else op_seed
+    seeds = first % _MAX_SEED, second % _MAX_SEED
+    return (0, _MAX_SEED) if seeds == (0, 0) else seeds  # (0, 0) would mean: not seeded
+
+
+def seed_attrs(seed: int | None) -> dict[str, Any]:
+    """The attributes of a new random op that the user gave ``seed``."""
+    first, second = get_seed(seed)
+    return {"seed": first or 0, "seed2": second or 0}
+
+
+def drawn_shape(s: ShapeContext, position: int = 0) -> Shape:
+    """The shape that host input ``position`` asks for, as far as it is known."""
+    vector, dims = s.shapes[position], s.value(position)
+    if vector is not None and len(vector) != 1:
+        raise InvalidArgumentError(f"shape: expected a vector; got shape {format_shape(vector)}")
+    if dims is None:
+        return None if vector is None or vector[0] is None else (None,) * vector[0]
+    if any(d is not None and d < 0 for d in dims):
+        raise InvalidArgumentError(f"shape: expected dimensions of at least 0; got {list(dims)}")
+    known: Shape = dims
+    return known
+
+
+def _one_drawn_shape(s: ShapeContext) -> Sequence[Shape]:
+    return [drawn_shape(s)]
+
+
+def deliver(xp: Any, values: Any, dtype: DType, out: Any) -> Any:
+    """Values drawn on the host as an array of ``xp`` and ``dtype``, in ``out`` if there is one."""
+    values = np.asarray(values)
+    if out is None:
+        return xp.asarray(values.astype(dtype.np, copy=False))
+    out[...] = xp.asarray(values)
+    return out
+
+
+def fills_directly(xp: Any, out: Any) -> bool:
+    """Whether NumPy's generator can draw into ``out`` itself."""
+    return out is not None and xp is np and out.dtype in (np.float32, np.float64) and out.flags.c_contiguous
+
+
+_MANTISSA_BITS = {dtypes.float16: 11, dtypes.bfloat16: 8}  # with the implicit one
+
+
+def _uniform(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
+    rng = state.next()
+    if fills_directly(xp, out):
+        return rng.random(out=out, dtype=dtype.np.type)
+    if (bits := _MANTISSA_BITS.get(dtype)) is not None:
+        return deliver(xp, rng.integers(0, 2**bits, shape, np.uint16) * np.float32(2.0**-bits), dtype, out)
+    return deliver(xp, rng.random(shape, dtype.np.type), dtype, out)
+
+
+random_position = define_op(
+    "RandomPosition",
+    "-> uint64",
+    attrs=SEEDS,
+    shape=lambda s: [(3,)],
+    kernel=lambda xp, state, out=None: deliver(xp, state.skip(), dtypes.uint64, out),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [sample(seed=1)],
+    effects=Effects(Effect.RANDOM, state=RandomStream),
+    doc="Where the next draw is in the stream of these seeds: key and number. The draw is left out.",
+)
+
+
+def define_draw(
+    name: str,
+    signature: str,
+    *,
+    kernel: Kernel,
+    samples: Samples,
+    batch: BatchRule | None = None,
+    **parts: Any,
+) -> OpDef:
+    """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
+    pure op ``{name}At``, whose last input says which draw it is: what gradients compute again.
+    """
+
+    @functools.wraps(kernel)
+    def there(xp: Any, *inputs: Any, **options: Any) -> Any:
+        return kernel(xp, *inputs[:-1], state=Position(inputs[-1]), **options)
+
+    inputs, arrow, outputs = signature.partition(" -> ")
+    position = np.array([1, 2, 3], np.uint64)
+    parts |= {"vjp": NONDIFFERENTIABLE, "jvp": NONDIFFERENTIABLE}
+    define_op(
+        f"{name}At",
+        f"{inputs}, position: host uint64{arrow}{outputs}",
+        kernel=there,
+        samples=lambda rng: [_sample_at(position, s) for s in samples(rng)],
+        **parts,
+    )
+    return define_op(
+        name,
+        signature,
+        attrs={**SEEDS, **parts.pop("attrs", {})},
+        kernel=kernel,
+        samples=samples,
+        batch=batch,
+        effects=Effects(Effect.RANDOM, state=RandomStream),
+        **parts,
+    )
+
+
+def _sample_at(position: np.ndarray[Any, Any], drawn: Sample) -> Sample:
+    attrs = {key: value for key, value in drawn.attrs.items() if key not in SEEDS}
+    return Sample((*drawn.inputs, position), attrs, drawn.differentiable)
+
+
+def drawing_dtype(dtype: DType) -> Any:
+    return np.float64 if dtype is dtypes.float64 else np.float32
+
+
+def _normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
+    rng = state.next()
+    if fills_directly(xp, out):
+        return rng.standard_normal(out=out, dtype=dtype.np.type)
+    return deliver(xp, rng.standard_normal(shape, drawing_dtype(dtype)), dtype, out)
+
+
+def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
+    rng, precision = state.next(), drawing_dtype(dtype)
+    is_direct = fills_directly(xp, out)
+    drawn = np.asarray(rng.standard_normal(shape, precision, out if is_direct else None))
+    flat = drawn.reshape(-1)
+    outside = np.flatnonzero(np.abs(flat) > 2)
+    while outside.size:  # 4.6 % of what is drawn
+        flat[outside] = rng.standard_normal(outside.size, precision)
+        outside = outside[np.abs(flat[outside]) > 2]
+    return out if is_direct else deliver(xp, drawn, dtype, out)
+
+
+def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
+    return define_draw(
+        name,
+        "shape: host T -> dtype",
+        types={"T": dtypes.INDEX, "dtype": dtypes.FLOATING},
+        attrs={"dtype": attr_type(dtypes.float32)},
+        shape=_one_drawn_shape,
+        kernel=kernel,
+        samples=lambda rng: (
+            *(sample(np.array([2, 3], np.int32), dtype=d, seed=1) for d in sorted(dtypes.FLOATING, key=str)),
+            sample(np.zeros(0, np.int64)),
+            sample(np.array([0, 2], np.int32)),
+        ),
+        batch=draw,
+        doc=doc,
+    )
+
+
+random_uniform_op = _define_float_draw("RandomUniform", _uniform, "Uniform in [0, 1).")
+random_standard_normal = _define_float_draw(
+    "RandomStandardNormal", _normal, "Normal with mean 0 and deviation 1."
+)
+truncated_normal_op = _define_float_draw(
+    "TruncatedNormal", _truncated_normal, "Normal with mean 0 and deviation 1, drawn again where beyond 2."
+)
+
+
+def _uniform_int(
+    xp: Any, shape: Any, minval: Any, maxval: Any, Tout: DType, state: RandomStream, out: Any = None
+) -> Any:
+    low, high = int(minval), int(maxval)
+    if low >= high:
+        raise InvalidArgumentError(f"expected minval < maxval; got minval {low}, maxval {high}")
+    return deliver(xp, state.next().integers(low, high, shape, Tout.np.type), Tout, out)
+
+
+random_uniform_int = define_draw(
+    "RandomUniformInt",
+    "shape: host T, minval: Tout, maxval: Tout -> Tout",
+    types={"T": dtypes.INDEX, "Tout": dtypes.INDEX},
+    shape=_one_drawn_shape,
+    kernel=_uniform_int,
+    samples=lambda rng: (
+        sample(np.array([2, 3], np.int32), np.array(-4, np.int32), np.array(5, np.int32), seed=1),
+        sample(np.array([0], np.int64), np.array(0, np.int64), np.array(2**40, np.int64)),
+    ),
+    batch=draw,
+    doc="Integers from minval up to, but not including, maxval: all equally likely.",
+)
+
+
+def random_uniform(
+    shape: Any,
+    minval: Any = 0,
+    maxval: Any = None,
+    dtype: Any = dtypes.float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Values of ``shape`` drawn uniformly from ``[minval, maxval)``; ``maxval`` is 1 for floats and required
+    for ints.
+
+    Raises `InvalidArgumentError` for integers without ``maxval``, and at run time unless ``minval < maxval``
+    for integers.
+    """
+    dtype = as_dtype(dtype)
+    if dtype.is_integer and maxval is None:
+        raise InvalidArgumentError(f"random_uniform: expected maxval, as dtype is {dtype.name}; got None")
+    maxval = 1 if maxval is None else maxval
+    with get_default_graph().name_scope(name or "random_uniform") as scope:
+        if dtype.is_integer:
+            integers: Tensor = random_uniform_int(
+                shape, minval, maxval, Tout=dtype, name=scope, **seed_attrs(seed)
+            )
+            return integers
+        if _is_number(minval, 0):
+            return _affine(random_uniform_op, shape, dtype, seed, maxval, 0, scope)
+        low, high = convert_to_tensor(minval, dtype, "min"), convert_to_tensor(maxval, dtype, "max")
+        drawn = _affine(random_uniform_op, shape, dtype, seed, subtract(high, low), low, "add")
+        # the sum can round up to maxval, which is not to be drawn
+        kept: Tensor = select_v2(less(drawn, high), drawn, low, name=scope)
+        return kept
+
+
+def _is_number(value: Any, number: int) -> bool:
+    return isinstance(value, (int, float)) and value == number
+
+
+def _affine(
+    op: Any, shape: Any, dtype: DType, seed: int | None, scale: Any, offset: Any, name: str
+) -> Tensor:
+    """``op``'s draw times ``scale`` plus ``offset``, without the steps that would change nothing."""
+    scaled, moved = not _is_number(scale, 1), not _is_number(offset, 0)
+    values: Tensor = op(shape, dtype=dtype, name=None if scaled or moved else name, **seed_attrs(seed))
+    if scaled:
+        values = multiply(values, scale, name="mul" if moved else name)
+    if moved:
+        values = add_v2(values, offset, name=name)
+    return values
+
+
+def random_normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Values of ``shape`` drawn from the normal distribution; ``mean`` and ``stddev`` broadcast against
+    ``shape``.
+    """
+    with get_default_graph().name_scope(name or "random_normal") as scope:
+        return _affine(random_standard_normal, shape, as_dtype(dtype), seed, stddev, mean, scope)
+
+
+def truncated_normal(
+    shape: Any,
+    mean: Any = 0.0,
+    stddev: Any = 1.0,
+    dtype: Any = dtypes.float32,
+    seed: int | None = None,
+    name: str | None = None,
+) -> Tensor:
+    """Like `random_normal`, but values more than two ``stddev`` from ``mean`` are drawn again."""
+    with get_default_graph().name_scope(name or "truncated_normal") as scope:
+        return _affine(truncated_normal_op, shape, as_dtype(dtype), seed, stddev, mean, scope)

@@ -1,0 +1,188 @@
+"""Conditional accumulators' operations: a handle for a `GradientAccumulator` of the session, apply, take."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    OpDef,
+    ShapeContext,
+    attr_shape,
+    attr_string,
+    attr_type,
+    define_op,
+)
+from flowrt.graph.resources.gradient_accumulator import DenseTotal, GradientAccumulator, SparseTotal, Total
+from flowrt.graph.shapes import Shape, compatible, format_shape
+
+_DTYPE = {"dtype": dtypes.NUMERIC}
+
+
+def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) -> OpDef:
+    def state(node: Node) -> GradientAccumulator:
+        return GradientAccumulator(
+            node.name, total(node.attrs["shape"]), node.attrs["reduction_type"] == "MEAN"
+        )
+
+    return define_op(
+        name,
+        "-> handle: resource",
+        attrs={
+            "dtype": attr_type(),
+            "shape": attr_shape(None),
+            "container": attr_string(""),
+            "shared_name": attr_string(""),
+            "reduction_type": attr_string("MEAN"),
+        },
+        shape=lambda s: [()],
+        kernel=lambda xp, state: state,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effects=Effects(Effect.HANDLE, state=state),
+        value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),
+        doc=doc,
+    )
+
+
+conditional_accumulator_op = _define_accumulator(
+    "ResourceConditionalAccumulator", DenseTotal, "The handle of a sum of gradients of the session."
+)
+sparse_conditional_accumulator_op = _define_accumulator(
+    "SparseConditionalAccumulator", SparseTotal, "The handle of a sum of sparse gradients of the session."
+)
+
+
+def _known_shape(s: ShapeContext) -> Shape:
+    known = s.value(0)
+    return None if known is None else known[1]
+
+
+# --- dense
+
+
+def _check_gradient(s: ShapeContext) -> list[Shape]:
+    expected = _known_shape(s)
+    if not compatible(expected, s.shapes[2]):
+        raise InvalidArgumentError(
+            f"expected a gradient of shape {format_shape(expected)}; got {format_shape(s.shapes[2])}"
+        )
+    return []
+
+
+accumulator_apply_gradient_op = define_op(
+    "ResourceAccumulatorApplyGradient",
+    "handle: resource, local_step: host int64, gradient: dtype ->",
+    types=_DTYPE,
+    shape=_check_gradient,
+    kernel=lambda xp, handle, local_step, gradient: handle.apply(xp, local_step, gradient),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE),
+    doc="Adds a gradient to an accumulator, unless it is older than the accumulator's step.",
+)
+
+accumulator_take_gradient_op = define_op(
+    "ResourceAccumulatorTakeGradient",
+    "handle: resource, num_required: host int32 -> average: dtype",
+    types=_DTYPE,
+    attrs={"dtype": attr_type()},
+    shape=lambda s: [_known_shape(s)],
+    kernel=lambda xp, handle, num_required: handle.take(xp, num_required),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE, waits=True),
+    doc="Waits for a number of gradients and takes their mean or sum; the accumulator's step grows by one.",
+)
+
+
+# --- sparse
+
+
+def _apply_sparse(
+    xp: Any, handle: GradientAccumulator, local_step: int, indices: Any, values: Any, shape: Any
+) -> None:
+    handle.apply(xp, local_step, (indices, values, shape))
+
+
+sparse_accumulator_apply_gradient_op = define_op(
+    "SparseAccumulatorApplyGradient",
+    "handle: resource, local_step: host int64, gradient_indices: int64, gradient_values: dtype,"
+    " gradient_shape: int64 ->",
+    types=_DTYPE,
+    shape=lambda s: [],
+    kernel=_apply_sparse,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE),
+    doc="Adds a sparse gradient to an accumulator, unless it is older than the accumulator's step. An"
+    " empty shape: not"
+    " known.",
+)
+
+
+def _take_sparse(
+    xp: Any, handle: GradientAccumulator, num_required: int, dtype: dtypes.DType
+) -> tuple[Any, ...]:
+    indices, rows, shape = handle.take(xp, num_required)
+    values = xp.stack(rows) if rows else xp.zeros((0, *shape[1:]), dtype.np)
+    return np.array(indices, np.int64), values, np.array(shape, np.int64)
+
+
+def _sparse_shapes(s: ShapeContext) -> list[Shape]:
+    known = _known_shape(s)
+    return [(None,), None if known is None else (None, *known[1:]), (None,)]
+
+
+sparse_accumulator_take_gradient_op = define_op(
+    "SparseAccumulatorTakeGradient",
+    "handle: resource, num_required: host int32 -> indices: int64, values: dtype, shape: int64",
+    types=_DTYPE,
+    attrs={"dtype": attr_type()},
+    shape=_sparse_shapes,
+    kernel=_take_sparse,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE, waits=True),
+    doc="Waits for a number of sparse gradients and takes them: indices in order, values, shape.",
+)
+
+
+# --- both
+
+accumulator_set_global_step_op = define_op(
+    "ResourceAccumulatorSetGlobalStep",
+    "handle: resource, new_global_step: host int64 ->",
+    shape=lambda s: [],
+    kernel=lambda xp, handle, new_global_step: handle.set_step(new_global_step),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE),
+    doc="Sets an accumulator's step.",
+)
+
+accumulator_num_accumulated_op = define_op(
+    "ResourceAccumulatorNumAccumulated",
+    "handle: resource -> num_accumulated: int32",
+    shape=lambda s: [()],
+    kernel=lambda xp, handle: np.array(handle.count, np.int32),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.READ),
+    doc="How many gradients an accumulator has since the last take.",
+)

@@ -1,0 +1,306 @@
+"""Iterators' ops: a handle for elements that come from outside the graph, and the op that takes the next one.
+
+What makes the elements is Python (`flowrt.data` builds it): the graph keeps an `Open` function alive and its
+nodes name it by token, as with ``py_func``. A session's `IteratorResource` opens it, hands out one element at
+a time, and closes it, which ends its threads, when it is initialized again or the session is closed.
+
+Initializing an iterator and taking an element both change it, so they are WRITE ops: they run in the order of
+creation, each once a step.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, wait
+from typing import Any, Protocol, TypeAlias, final
+from weakref import WeakValueDictionary
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Attr,
+    Effect,
+    Effects,
+    Privilege,
+    attr_string,
+    define_op,
+    sample,
+)
+from flowrt.graph.resources.step_context import current_step, wait_until
+from flowrt.graph.shapes import Shape, compatible, format_shape
+
+
+class Elements(Protocol):
+    """A run over some elements: each a flat tuple of arrays.
+
+    `StopIteration` is the end; any thread may close it.
+    """
+
+    def __next__(self) -> tuple[Any, ...]: ...
+
+    def close(self) -> None: ...
+
+
+Put: TypeAlias = Callable[[Any], Any]
+"""Brings an array of the host to an iterator's device, or begins to: see `taken`."""
+
+Open: TypeAlias = Callable[[Sequence[Any], Put], Elements]
+"""Begins a run, given the values of the tensors that `make_iterator` was given."""
+
+
+@final
+class IteratorResource:
+    """A session's iterator.
+
+    ``open_first``, if there is one, makes its elements when the first is asked for.
+
+    A step with a deadline has its element computed on a thread (about 0.1 ms more), so that the step ends in
+    time whatever the dataset does. The element it did not wait for is the next one's.
+    """
+
+    __slots__ = ("_closed", "_elements", "_late", "_lock", "_name", "_open_first", "put")
+
+    def __init__(self, name: str, open_first: Open | None = None) -> None:
+        self._name, self._open_first = name, open_first
+        self._lock = threading.Lock()
+        self._elements: Elements | None = None
+        self._late: deque[Future[tuple[Any, ...]]] = deque()
+        """Elements that steps have begun to wait for and left, the first one first."""
+        self._closed = False
+        self.put: Put = lambda array: array
+
+    def settle(self, device: Any) -> None:
+        """On its device."""
+        if device.is_remote:
+            self.put = device.put_ahead
+
+    def elements(self) -> Elements:
+        """Those that it has now. Raises as `next`."""
+        return self._elements or self._first()
+
+    def initialize(self, elements: Elements) -> None:
+        """Go on with ``elements``; what was there is closed, and who waits for it gets `CancelledError`."""
+        with self._lock:
+            old, self._elements = (elements, None) if self._closed else (self._elements, elements)
+            self._late.clear()
+        if old is not None:
+            old.close()
+
+    def next(self) -> tuple[Any, ...]:
+        """The next element.
+
+        Raises `OutOfRangeError` at the end, `FailedPreconditionError` when never initialized, and what ends
+        the step of this thread.
+        """
+        elements = self.elements()
+        step = current_step()
+        try:
+            if self._late or (step is not None and step.remaining_s() is not None):
+                return self._next_in_time(elements)
+            return elements.__next__()
+        except StopIteration:
+            raise OutOfRangeError("end of sequence") from None
+
+    def _next_in_time(self, elements: Elements) -> tuple[Any, ...]:
+        try:
+            element = self._late.popleft()
+        except IndexError:
+            element = begin(elements.__next__)
+        try:
+            wait_until(element.done, lambda seconds: wait((element,), seconds))
+        except BaseException:
+            self._late.appendleft(element)
+            raise
+        return element.result()
+
+    def _first(self) -> Elements:
+        with self._lock:
+            if self._closed:
+                raise CancelledError(f"iterator {self._name!r}: its session was closed")
+            if self._elements is None:
+                if self._open_first is None:
+                    message = f"iterator {self._name!r} is not initialized: run its initializer first"
+                    raise FailedPreconditionError(message)
+                self._elements = self._open_first((), self.put)
+            return self._elements
+
+    def close(self) -> None:
+        """End the run and its threads, for good."""
+        with self._lock:
+            self._closed = True
+            old, self._elements = self._elements, None
+        if old is not None:
+            old.close()
+
+
+def begin(function: Callable[[], Any]) -> Future[Any]:
+    """The future result of ``function()``, which a thread of its own computes."""
+    future: Future[Any] = Future()
+
+    def compute() -> None:
+        try:
+            future.set_result(function())
+        except BaseException as error:  # noqa: BLE001 (raised where the result is taken)
+            future.set_exception(error)
+
+    threading.Thread(target=compute, name="flowrt-element", daemon=True).start()
+    return future
+
+
+# --- what the nodes name
+
+
+@final
+class _Source:
+    """An `Open` function; the graph whose nodes name it keeps it alive."""
+
+    __slots__ = ("__weakref__", "open")
+
+    def __init__(self, open: Open) -> None:
+        self.open = open
+
+
+_sources: WeakValueDictionary[str, _Source] = WeakValueDictionary()
+_tokens = itertools.count()
+
+
+def _register(open: Open) -> str:
+    token = f"iterator_{next(_tokens)}"
+    get_default_graph().python_functions[token] = _sources[token] = _Source(open)
+    return token
+
+
+def _open_of(node: Node) -> Open:
+    source = _sources.get(node.attrs["token"])
+    if source is None:
+        message = f"expected the dataset {node.attrs['token']!r}; it is gone, or the graph is from a file"
+        raise located(node, FailedPreconditionError(message))
+    return source.open
+
+
+# --- ops
+
+_ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
+
+iterator_op = define_op(
+    "IteratorV2",
+    "-> handle: resource",
+    attrs={"shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.HANDLE, state=lambda node: IteratorResource(node.name)),
+    doc="The handle of an iterator of the session, which an initializer gives its elements.",
+)
+
+one_shot_iterator_op = define_op(
+    "OneShotIterator",
+    "-> handle: resource",
+    attrs={"token": attr_string(), "shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(
+        Effect.HANDLE,
+        state=lambda node: IteratorResource(node.name, _open_of(node)),
+        privilege=lambda attrs: Privilege.PYTHON,
+    ),
+    doc="The handle of an iterator that begins by itself and ends for good.",
+)
+
+make_iterator_op = define_op(
+    "MakeIterator",
+    "iterator: resource, components: *Tcomponents ->",
+    types={"Tcomponents": dtypes.ANY},
+    attrs={"token": attr_string()},
+    shape=lambda s: [],
+    kernel=lambda xp, iterator, components, state: iterator.initialize(state(components, iterator.put)),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE, state=_open_of, privilege=lambda attrs: Privilege.PYTHON),
+    doc="Begins an iterator, or begins it again.",
+)
+
+
+def _get_next(xp: Any, iterator: IteratorResource, output_shapes: Sequence[Shape]) -> tuple[Any, ...]:
+    element = tuple([taken(xp, value) for value in iterator.next()])
+    for i, (value, shape) in enumerate(zip(element, output_shapes, strict=True)):
+        if value.shape != shape and not compatible(value.shape, shape):
+            expected, got = format_shape(shape), format_shape(value.shape)
+            raise InvalidArgumentError(f"component {i}: expected an element of shape {expected}; got {got}")
+    return element
+
+
+def taken(xp: Any, value: Any) -> Any:
+    """``value`` as an array of ``xp``: a host's array, or what a `Put` has made of one."""
+    if xp is np:
+        return value
+    return xp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value.take()
+
+
+iterator_get_next_op = define_op(
+    "IteratorGetNext",
+    "iterator: resource -> components: *output_types",
+    types={"output_types": dtypes.ANY},
+    attrs=_ELEMENT,
+    shape=lambda s: s.attrs["output_shapes"],
+    kernel=_get_next,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE, waits=True),
+    doc="The components of an iterator's next element.",
+)
+
+
+def one_shot_iterator(open: Open, **attrs: Any) -> Any:
+    """The handle of an iterator over what ``open`` begins. ``attrs`` are the op's."""
+    return one_shot_iterator_op(token=_register(open), **attrs)
+
+
+def make_iterator(iterator: Any, components: Sequence[Any], open: Open, name: str | None = None) -> Any:
+    """The operation that lets ``iterator`` begin what ``open(values of components)`` gives."""
+    graph = get_default_graph()
+    with graph.colocate_with(iterator):
+        return make_iterator_op(iterator, list(components), token=_register(open), name=name)
+
+
+def iterator_get_next(iterator: Any, name: str | None = None) -> list[Any]:
+    """One tensor a component of the iterator's next element."""
+    attrs = {key: iterator.op.get_attr(key) for key in _ELEMENT}
+    with get_default_graph().colocate_with(iterator):
+        outputs: list[Any] = iterator_get_next_op(iterator, **attrs, name=name)
+        return outputs
+
+
+def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
+    if not has_data:
+        raise OutOfRangeError("expected data from some worker; all have come to their end")
+    return ()
+
+
+expect_data_op = define_op(
+    "ExpectData",
+    "has_data: bool ->",
+    shape=lambda s: [],
+    kernel=_expect_data,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [sample(np.array(True))],
+    effects=Effects(Effect.STATEFUL),
+    doc="Fails as an iterator at its end does, unless ``has_data``.",
+)

@@ -1,0 +1,291 @@
+"""Variables' ops: handles, reads, assignments, sparse reads and updates.
+
+There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is
+ordered by the order of creation (see `flowrt.graph.passes.prepare.order_effects`). Updates check everything
+before
+they write; of indices on a GPU see `flowrt.graph.ops.base.indexing`.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from flowrt import dtypes
+from flowrt.errors import InvalidArgumentError, OutOfRangeError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.node import Node
+from flowrt.graph.op_def import (
+    BY_VJP,
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    OpDef,
+    ShapeContext,
+    attr_bool,
+    attr_int,
+    attr_shape,
+    attr_string,
+    attr_type,
+    define_op,
+)
+from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
+from flowrt.graph.ops.array import batching_indices
+from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.scatter_rows import fold_rows
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.base.indexing import check_range, put_rows, take, take_slices
+from flowrt.graph.ops.base.kernel_output import delivered
+from flowrt.graph.ops.base.shape_manipulation import reshape
+from flowrt.graph.partial_value import partial_value
+from flowrt.graph.resources.variables import VariableResource
+from flowrt.graph.shapes import Shape, compatible, concat, format_shape
+
+_DTYPE = {"dtype": dtypes.ANY}
+_INDEXED = {"dtype": dtypes.ANY, "Tindices": dtypes.INDEX}
+
+
+def _new_resource(node: Node) -> VariableResource:
+    return VariableResource(node.name, node.attrs["dtype"], node.attrs["shape"])
+
+
+var_handle_op = define_op(
+    "VarHandleOp",
+    "-> resource: resource",
+    attrs={
+        "dtype": attr_type(),
+        "shape": attr_shape(None),
+        "container": attr_string(""),
+        "shared_name": attr_string(""),
+    },
+    shape=lambda s: [()],
+    kernel=lambda xp, state: state,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.HANDLE, state=_new_resource),
+    value=lambda s: (
+        s.attrs["dtype"],
+        s.attrs["shape"],
+    ),  # what is known of a handle: the variable's dtype and shape
+    doc="The handle of a variable of the session.",
+)
+
+
+def variable_shape(s: ShapeContext) -> Shape:
+    """The shape of the variable behind input 0, as far as the handle tells."""
+    known = s.value(0)
+    return None if known is None else known[1]
+
+
+read_variable_op = define_op(
+    "ReadVariableOp",
+    "resource: resource -> value: dtype",
+    types=_DTYPE,
+    attrs={"dtype": attr_type()},
+    shape=lambda s: [variable_shape(s)],
+    kernel=lambda xp, resource: resource.read(),
+    vjp=lambda op, dy: [dy],
+    jvp=lambda op, dx: [dx],
+    samples=lambda rng: (),
+    effects=Effects(Effect.READ),
+    alias=True,
+    doc="A variable's value at this point of the order of creation.",
+)
+
+
+def _check_assigned(s: ShapeContext) -> list[Shape]:
+    expected = variable_shape(s)
+    if not compatible(expected, s.shapes[1]):
+        shapes = f"{format_shape(expected)}; got {format_shape(s.shapes[1])}"
+        raise InvalidArgumentError(f"expected a value of the variable's shape {shapes}")
+    return []
+
+
+def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef:
+    return define_op(
+        name,
+        "resource: resource, value: dtype ->",
+        types=_DTYPE,
+        shape=_check_assigned,
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effects=Effects(Effect.WRITE),
+        loop=loop,
+        doc=doc,
+    )
+
+
+def current_value(resource: VariableResource, value: Any) -> Any:
+    """The variable's array, if ``value`` has its shape; to be called under the lock, before an update
+    writes.
+    """
+    array = resource.read()
+    if value.shape != array.shape:
+        raise InvalidArgumentError(
+            f"expected an update of shape {list(array.shape)}; got {list(value.shape)}"
+        )
+    return array
+
+
+def _add(xp: Any, resource: VariableResource, value: Any) -> None:
+    with resource.lock:
+        array = current_value(resource, value)
+        xp.add(array, value, out=array)
+
+
+def _subtract(xp: Any, resource: VariableResource, value: Any) -> None:
+    with resource.lock:
+        array = current_value(resource, value)
+        xp.subtract(array, value, out=array)
+
+
+assign_variable_op = _define_assign(
+    "AssignVariableOp",
+    lambda xp, resource, value: resource.assign(xp, value),
+    Loop(lambda b, old, value: value),
+    "Sets a variable.",
+)
+assign_add_variable_op = _define_assign(
+    "AssignAddVariableOp", _add, instruction("add"), "Adds to a variable, in place."
+)
+assign_sub_variable_op = _define_assign(
+    "AssignSubVariableOp", _subtract, instruction("sub"), "Subtracts from a variable, in place."
+)
+
+var_is_initialized_op = define_op(
+    "VarIsInitializedOp",
+    "resource: resource -> is_initialized: bool",
+    shape=lambda s: [()],
+    kernel=lambda xp, resource, out=None: delivered(xp, xp.asarray(resource.is_initialized), bool, out),
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.READ),
+    doc="Whether the variable has a value.",
+)
+
+
+def _count_up_to(xp: Any, resource: VariableResource, limit: int, out: Any = None) -> Any:
+    with resource.lock:
+        array = resource.read()
+        if array.shape != () or int(array) >= limit:
+            raise OutOfRangeError(
+                f"variable {resource.name!r}: expected a number below the limit {limit}; got {array}"
+            )
+        before = delivered(xp, array.copy(), array.dtype, out)
+        xp.add(array, 1, out=array)
+        return before
+
+
+resource_count_up_to = define_op(
+    "ResourceCountUpTo",
+    "resource: resource -> T",
+    types={"T": dtypes.INDEX},
+    attrs={"limit": attr_int(), "T": attr_type()},
+    shape=lambda s: [()],
+    kernel=_count_up_to,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: (),
+    effects=Effects(Effect.WRITE),
+    doc="Adds one to a scalar variable and returns what it was, until it reaches the limit.",
+)
+
+
+# --- rows of a variable
+
+
+def _gather_shape(s: ShapeContext) -> list[Shape]:
+    params, batch = variable_shape(s), s.attrs["batch_dims"]
+    indices = s.shapes[1]
+    if params is None or indices is None:
+        return [None]
+    return [params[:batch] + indices[batch:] + params[batch + 1 :]]
+
+
+def _gather(xp: Any, resource: VariableResource, indices: Any, batch_dims: int, out: Any = None) -> Any:
+    array = resource.read()
+    check_range(xp, "indices", indices.reshape(-1), array.shape[batch_dims])
+    if batch_dims == 0:
+        return take(xp, array, indices, out=out)
+    return delivered(xp, take_slices(xp, array, indices, batch_dims, batch_dims), array.dtype, out)
+
+
+def _gather_vjp(op: Any, dy: Any) -> list[Any]:
+    """Sparse: one slice for each gathered row."""
+    _, shape = partial_value(op.graph.node, op.inputs[0].ref)
+    indices = reshape(op.inputs[1], [-1])
+    values = reshape(dy, [-1, *shape[1:]])
+    return [IndexedSlices(values, indices, convert_to_tensor(shape, dtypes.int32)), None]
+
+
+def _gather_loop(b: Any, params: Any, indices: Any, *, batch_dims: int) -> Any:
+    """GatherV2's, of the variable's value."""
+    loop = gather_op.loop
+    return None if loop is None else loop.build(b, params, indices, 0, batch_dims=batch_dims)
+
+
+resource_gather = define_op(
+    "ResourceGather",
+    "resource: resource, indices: Tindices -> dtype",
+    types=_INDEXED,
+    attrs={"dtype": attr_type(), "batch_dims": attr_int(0), "validate_indices": attr_bool(True)},
+    shape=_gather_shape,
+    kernel=_gather,
+    vjp=_gather_vjp,
+    jvp=BY_VJP,
+    samples=lambda rng: (),
+    effects=Effects(Effect.READ),
+    loop=Loop(_gather_loop, LoopPattern.GATHER),
+    batch=batching_indices.gather_of_variable,
+    doc="Rows of a variable, read without reading the rest; on a GPU zeros for an index out of range.",
+)
+
+
+def _check_scatter(s: ShapeContext) -> list[Shape]:
+    shape = variable_shape(s)
+    expected = concat([s.shapes[1], None if shape is None else shape[1:]])
+    if not compatible(expected, s.shapes[2]) and s.shapes[2] != ():
+        raise InvalidArgumentError(
+            f"expected updates of shape {format_shape(expected)}; got {format_shape(s.shapes[2])}"
+        )
+    return []
+
+
+def _define_scatter(name: str, ufunc: str | None) -> OpDef:
+    def kernel(xp: Any, resource: VariableResource, indices: Any, updates: Any) -> None:
+        with resource.lock:
+            array = resource.read()
+            check_range(xp, "indices", indices.reshape(-1), array.shape[0])
+            if ufunc is None:
+                put_rows(xp, array, indices, updates)
+                return
+            width = math.prod(array.shape[1:])
+            given = xp.broadcast_to(updates, indices.shape + array.shape[1:]).reshape(indices.size, width)
+            fold_rows(xp, ufunc, array.reshape(array.shape[0], width), indices.reshape(-1), given)
+
+    return define_op(
+        name,
+        "resource: resource, indices: Tindices, updates: dtype ->",
+        types=_INDEXED,
+        shape=_check_scatter,
+        kernel=kernel,
+        vjp=NONDIFFERENTIABLE,
+        jvp=NONDIFFERENTIABLE,
+        samples=lambda rng: (),
+        effects=Effects(Effect.WRITE),
+        doc="Updates rows of a variable in place; equal indices act one after the other. On a GPU indices out"
+        " of range are left out, and of rows set at equal indices any one stays.",
+    )
+
+
+resource_scatter_update = _define_scatter("ResourceScatterUpdate", None)
+resource_scatter_add = _define_scatter("ResourceScatterAdd", "add")
+resource_scatter_sub = _define_scatter("ResourceScatterSub", "subtract")
+resource_scatter_mul = _define_scatter("ResourceScatterMul", "multiply")
+resource_scatter_div = _define_scatter("ResourceScatterDiv", "divide")
+resource_scatter_min = _define_scatter("ResourceScatterMin", "minimum")
+resource_scatter_max = _define_scatter("ResourceScatterMax", "maximum")

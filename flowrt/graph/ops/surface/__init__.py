@@ -1,0 +1,1 @@
+"""Python's operators on tensors (operators), and the import that registers every op (all)."""

@@ -1,0 +1,70 @@
+"""Importing this module defines every op."""
+
+from flowrt.graph.construction import constant
+from flowrt.graph.functions import control_flow
+from flowrt.graph.ops.array import (
+    concat_and_split,
+    counting,
+    gather_scatter,
+    padding,
+    ranges,
+    reductions,
+    scans,
+    scatter_rows,
+    segments,
+    selection,
+    slicing,
+    sorting,
+    statistics,
+    tile_and_reverse,
+)
+from flowrt.graph.ops.base import filling, identities, indexing, kernel_output, shape_manipulation
+from flowrt.graph.ops.collective import (
+    collective_gradients,
+    collective_shapes,
+    collectives,
+    group_transfer,
+    transfer,
+)
+from flowrt.graph.ops.elementwise import (
+    arithmetic,
+    bitwise,
+    comparison,
+    complex_parts,
+    division,
+    math,
+    special,
+    special_kernels,
+)
+from flowrt.graph.ops.linalg import decompositions, einsum, matmul, matrix_parts, spectral
+from flowrt.graph.ops.lists import stacked_lists, tensor_lists
+from flowrt.graph.ops.nn import (
+    activations,
+    batch_norm,
+    bias,
+    conv,
+    conv_functions,
+    depthwise_conv,
+    losses,
+    moments,
+    normalization,
+    norms,
+    pooling,
+    softmax,
+    windows,
+)
+from flowrt.graph.ops.random import random_ops, sampling
+from flowrt.graph.ops.state import (
+    accumulators,
+    infeed,
+    iterators,
+    optimizer_updates,
+    parameter_shards,
+    queues,
+    session_tensors,
+    staged_iterators,
+    update_loops,
+    variable_ops,
+)
+from flowrt.graph.ops.surface import operators
+from flowrt.graph.ops.text import assertions, formatting, python_calls, strings, summaries

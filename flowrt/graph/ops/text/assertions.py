@@ -1,0 +1,382 @@
+"""Checks of values while a graph runs, and of shapes and dtypes while it is built.
+
+Rules of this file: a check whose outcome is known when the graph is built fails there; every other one
+becomes an Assert operation, which the caller makes others wait for with ``control_dependencies``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.dtypes import DType, as_dtype
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import (
+    NONDIFFERENTIABLE,
+    Effect,
+    Effects,
+    OpDef,
+    attr_int,
+    attr_string,
+    define_op,
+    sample,
+)
+from flowrt.graph.ops.array.reductions import reduce_all
+from flowrt.graph.ops.base.identities import static_value, unchanged
+from flowrt.graph.ops.base.shape_manipulation import rank as rank_of
+from flowrt.graph.ops.base.shape_manipulation import shape
+from flowrt.graph.ops.elementwise.arithmetic import add_v2, multiply, subtract
+from flowrt.graph.ops.elementwise.comparison import (
+    equal,
+    greater,
+    greater_equal,
+    less,
+    less_equal,
+    logical_or,
+    not_equal,
+)
+from flowrt.graph.ops.elementwise.complex_parts import abs
+from flowrt.graph.ops.text.formatting import summarize_value
+from flowrt.graph.ops.text.python_calls import group, no_op
+from flowrt.graph.shapes import format_shape
+
+
+def _assert(xp: Any, condition: Any, data: Any, summarize: int) -> tuple[()]:
+    if not condition:
+        values = " ".join(f"[{summarize_value(x, summarize)}]" for x in data)
+        raise InvalidArgumentError(f"assertion failed: {values}")
+    return ()
+
+
+def _batch_assert(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
+    b.copy(op, [reduce_all(values[0].tensor), *[v.tensor for v in values[1:]]])
+    return []
+
+
+assert_op = define_op(
+    "Assert",
+    "condition: bool, data: *T ->",
+    types={"T": dtypes.ANY},
+    attrs={"summarize": attr_int(3)},
+    shape=lambda s: [],
+    kernel=_assert,
+    vjp=NONDIFFERENTIABLE,
+    jvp=NONDIFFERENTIABLE,
+    samples=lambda rng: [sample(np.array(True), (np.arange(3),))],
+    effects=Effects(Effect.STATEFUL),
+    batch=_batch_assert,
+    doc="Fails with the first values of ``data`` unless ``condition``.",
+)
+
+
+def Assert(
+    condition: Any, data: Sequence[Any], summarize: int | None = None, name: str | None = None
+) -> Operation:
+    """An operation that raises `InvalidArgumentError` with the values of ``data`` unless ``condition`` (a
+    scalar bool).
+
+    ``summarize`` elements of each tensor are shown: 3 if None, all if -1. Nothing waits for it by itself: put
+    it in ``control_dependencies``, or run it.
+    """
+    limit = 3 if summarize is None else summarize
+    with get_default_graph().name_scope(name or "Assert"):
+        checked: Operation = assert_op(condition, list(data), summarize=limit, name="Assert")
+        return checked
+
+
+def _nothing_left() -> Operation:
+    """What a check becomes that was made when the graph was built."""
+    checked: Operation = no_op(name="static_checks_determined_all_ok")
+    return checked
+
+
+# --- comparisons of values
+
+
+def _array_of(x: Tensor) -> Any:
+    """The value of a constant, or None."""
+    return x.op.get_attr("value") if x.op.type == "Const" else None
+
+
+def _comparison(
+    name: str, sign: str, compare: Any, holds: Callable[[Any, Any], Any]
+) -> Callable[..., Operation]:
+    """The function ``name(x, y, ...)``, an operation that fails unless ``x sign y`` for all elements."""
+
+    def check(
+        x: Any,
+        y: Any,
+        data: Sequence[Any] | None = None,
+        summarize: int | None = None,
+        message: str | None = None,
+        name: str | None = name,
+    ) -> Operation:
+        with get_default_graph().name_scope(name):
+            x = convert_to_tensor(x, name="x")
+            y = convert_to_tensor(y, x.dtype, name="y")
+            described = f"expected x {sign} y for all elements; x is {x.name}, y is {y.name}"
+            text = f"{message} {described}" if message else described
+            a, b = _array_of(x), _array_of(y)
+            if a is not None and b is not None:
+                if not np.all(holds(a, b)):
+                    raise InvalidArgumentError(f"{text}; got x {a.tolist()}, y {b.tolist()}")
+                return _nothing_left()
+            shown = [text, "x:", x, "y:", y] if data is None else data
+            return Assert(reduce_all(compare(x, y)), shown, summarize)
+
+    check.__name__ = check.__qualname__ = str(name)
+    check.__doc__ = (
+        f"An operation that raises `InvalidArgumentError` unless ``x {sign} y`` everywhere.\n\n"
+        "With constants it raises at once. ``data`` replaces what the error shows, ``message`` precedes it."
+    )
+    return check
+
+
+assert_equal = _comparison("assert_equal", "==", equal, np.equal)
+assert_none_equal = _comparison("assert_none_equal", "!=", not_equal, np.not_equal)
+assert_less = _comparison("assert_less", "<", less, np.less)
+assert_less_equal = _comparison("assert_less_equal", "<=", less_equal, np.less_equal)
+assert_greater = _comparison("assert_greater", ">", greater, np.greater)
+assert_greater_equal = _comparison("assert_greater_equal", ">=", greater_equal, np.greater_equal)
+
+
+def _sign(name: str, check: Callable[..., Operation]) -> Callable[..., Operation]:
+    """The function ``name(x, ...)``, which compares ``x`` with 0."""
+
+    def check_sign(
+        x: Any,
+        data: Sequence[Any] | None = None,
+        summarize: int | None = None,
+        message: str | None = None,
+        name: str | None = name,
+    ) -> Operation:
+        x = convert_to_tensor(x, name="x")
+        return check(x, np.zeros((), x.dtype.np), data, summarize, message, name)
+
+    check_sign.__name__ = check_sign.__qualname__ = str(name)
+    check_sign.__doc__ = f"`{check.__name__}` of ``x`` and 0."
+    return check_sign
+
+
+assert_positive = _sign("assert_positive", assert_greater)
+assert_negative = _sign("assert_negative", assert_less)
+assert_non_negative = _sign("assert_non_negative", assert_greater_equal)
+assert_non_positive = _sign("assert_non_positive", assert_less_equal)
+
+
+def assert_near(
+    x: Any,
+    y: Any,
+    rtol: float | None = None,
+    atol: float | None = None,
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that raises `InvalidArgumentError` unless ``|x - y| <= atol + rtol * |y|`` for all
+    elements.
+
+    Both tolerances are 10 epsilons of the dtype by default.
+    """
+    with get_default_graph().name_scope(name or "assert_near"):
+        x = convert_to_tensor(x, name="x")
+        y = convert_to_tensor(y, x.dtype, name="y")
+        default = 10 * float(np.spacing(np.ones((), x.dtype.real_dtype.np)))
+        relative = multiply(abs(y), default if rtol is None else rtol)
+        allowed = add_v2(relative, default if atol is None else atol)
+        text = f"{message or ''} expected x close to y for all elements; x is {x.name}, y is {y.name}".strip()
+        shown = [text, "x:", x, "y:", y] if data is None else data
+        return Assert(reduce_all(less_equal(abs(subtract(x, y)), allowed)), shown, summarize)
+
+
+# --- ranks
+
+
+class _Report(NamedTuple):
+    """What a check shows when it fails, and its name."""
+
+    data: Sequence[Any] | None
+    summarize: int | None
+    message: str | None
+    name: str
+
+
+def _check_rank(
+    x: Any, text: str, holds: Callable[[int], bool], test: Callable[[Tensor], Any], report: _Report
+) -> Operation:
+    with get_default_graph().name_scope(report.name):
+        x = convert_to_tensor(x, name="x")
+        text = f"{report.message} {text}" if report.message else text
+        dims = x.spec.shape
+        if dims is None:
+            shown = [text, "shape:", shape(x)] if report.data is None else report.data
+            return Assert(test(rank_of(x)), shown, report.summarize)
+        if not holds(len(dims)):
+            raise InvalidArgumentError(f"{text}; got {x.name} of shape {format_shape(dims)}")
+        return _nothing_left()
+
+
+def _static_ranks(*ranks: Any) -> list[int]:
+    found = [static_value(convert_to_tensor(rank, dtypes.int32)) for rank in ranks]
+    if not all(isinstance(rank, int) for rank in found):
+        raise InvalidArgumentError(f"expected ranks that are constant scalars; got {list(ranks)}")
+    return found
+
+
+def assert_rank(
+    x: Any,
+    rank: Any,
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that checks that ``x`` has this rank; raises at once where it is known."""
+    (wanted,) = _static_ranks(rank)
+    report = _Report(data, summarize, message, name or "assert_rank")
+    return _check_rank(
+        x, f"expected rank {wanted}", lambda r: r == wanted, lambda r: equal(r, wanted), report
+    )
+
+
+def assert_rank_at_least(
+    x: Any,
+    rank: Any,
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that checks that ``x`` has this rank or a higher one; raises at once where it is known."""
+    (wanted,) = _static_ranks(rank)
+    report = _Report(data, summarize, message, name or "assert_rank_at_least")
+    text = f"expected rank {wanted} or higher"
+    return _check_rank(x, text, lambda r: r >= wanted, lambda r: greater_equal(r, wanted), report)
+
+
+def assert_rank_in(
+    x: Any,
+    ranks: Iterable[Any],
+    data: Sequence[Any] | None = None,
+    summarize: int | None = None,
+    message: str | None = None,
+    name: str | None = None,
+) -> Operation:
+    """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at once where it is
+    known.
+    """
+    wanted = _static_ranks(*ranks)
+
+    def among(rank: Tensor) -> Any:
+        found = equal(rank, wanted[0])
+        for other in wanted[1:]:
+            found = logical_or(found, equal(rank, other))
+        return found
+
+    report = _Report(data, summarize, message, name or "assert_rank_in")
+    return _check_rank(x, f"expected a rank among {wanted}", lambda r: r in wanted, among, report)
+
+
+def assert_scalar(tensor: Any, name: str | None = None, message: str | None = None) -> Tensor:
+    """``tensor`` as it is. Raises `InvalidArgumentError` if its static shape is not that of a scalar."""
+    scalar = convert_to_tensor(tensor, name=name)
+    if scalar.spec.shape != ():
+        raise InvalidArgumentError(f"{message or ''} expected a scalar; got {scalar!r}".strip())
+    return scalar
+
+
+# --- dtypes
+
+
+def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str | None = None) -> Operation:
+    """Raises `DTypeError` unless ``tensor`` is of dtype ``tf_type``; returns an operation that does
+    nothing.
+    """
+    tensor, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
+    if tensor.dtype is not wanted:
+        raise DTypeError(f"{message or ''} expected dtype {wanted.name}; got {tensor!r}".strip())
+    checked: Operation = no_op(name=name or "assert_type")
+    return checked
+
+
+def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
+    """Raises `DTypeError` unless ``x`` is of an integer dtype; returns an operation that does nothing."""
+    x = convert_to_tensor(x)
+    if not x.dtype.is_integer:
+        raise DTypeError(f"{message or ''} expected an integer dtype; got {x!r}".strip())
+    checked: Operation = no_op(name=name or "assert_integer")
+    return checked
+
+
+def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
+    """The one floating dtype of ``tensors`` (None entries are left out) and ``dtype``; float32 when none is
+    given.
+
+    Raises `DTypeError` when they differ or are not floating.
+    """
+    found = {t.dtype for t in tensors or () if t is not None}
+    found |= set() if dtype is None else {as_dtype(dtype)}
+    if len(found) > 1 or not all(d.is_floating for d in found):
+        raise DTypeError(f"expected tensors of one floating dtype; got {sorted(d.name for d in found)}")
+    return next(iter(found), dtypes.float32)
+
+
+def is_numeric_tensor(tensor: Any) -> bool:
+    """Whether ``tensor`` is a tensor of numbers."""
+    return isinstance(tensor, Tensor) and tensor.dtype.is_numeric
+
+
+# --- NaN and infinity
+
+
+def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
+    if not xp.isfinite(tensor).all():
+        found = [name for name, test in (("Inf", xp.isinf), ("NaN", xp.isnan)) if test(tensor).any()]
+        raise InvalidArgumentError(f"{message}: expected finite values; got {' and '.join(found)} values")
+    return tensor
+
+
+check_numerics_op: OpDef = define_op(
+    "CheckNumerics",
+    "tensor: T -> T",
+    types={"T": dtypes.FLOATING},
+    attrs={"message": attr_string()},
+    shape=unchanged,
+    kernel=_check_numerics,
+    vjp=lambda op, dy: [check_numerics_op(dy, message=f"gradient of: {op.get_attr('message')}")],
+    jvp=lambda op, dx: [dx],
+    samples=lambda rng: (
+        sample(rng.standard_normal((2, 3)), message="here"),
+        sample(np.zeros((0,), np.float16), message="here"),
+    ),
+    effects=Effects(Effect.STATEFUL),
+    alias=True,
+    batch=leading,
+    doc="The input as it is; NaN or infinite elements in it (or in its gradient) are an error.",
+)
+
+
+def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
+    """``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it is not finite."""
+    checked: Tensor = check_numerics_op(tensor, message=message, name=name)
+    return checked
+
+
+def add_check_numerics_ops() -> Operation:
+    """An operation that checks every floating tensor of the default graph for NaN and infinity: run it beside
+    a step.
+    """
+    checks = [
+        check_numerics(tensor, message=tensor.name)
+        for operation in get_default_graph().get_operations()
+        for tensor in operation.outputs
+        if tensor.dtype.is_floating
+    ]
+    return group(*checks, name="check_numerics")

@@ -1,0 +1,298 @@
+"""Expansion: a collective as ordinary operations on the devices of its ranks, by a `Schedule`.
+
+    ring, step 0 of p = 2:   rank 0  StridedSlice (chunk 1)  ->  rank 1  AddV2 (its own chunk 1, what came)
+
+A transfer between two ranks of the graph is an edge; `flowrt.graph.passes.placement.partition` makes a send
+and a
+receive of it where their devices differ. What a rank passes on it has had itself (an Identity on its device),
+so a ring stays a ring. To and from ranks in other graphs go `_GroupSend` and `_GroupRecv`.
+
+An expansion is a function with one parameter a value; equal calls share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from typing import Any, NamedTuple, final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.collectives.ends import Ends, ends
+from flowrt.graph.collectives.schedule import Schedule, Step, Transfer, offset
+from flowrt.graph.construction.constant import placeholder
+from flowrt.graph.construction.graph import Graph, Operation, Tensor
+from flowrt.graph.node import Subgraph, TensorSpec
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.array.concat_and_split import concat
+from flowrt.graph.ops.array.slicing import getitem
+from flowrt.graph.ops.base.identities import cast, identity
+from flowrt.graph.ops.base.shape_manipulation import reshape, shape, size
+from flowrt.graph.ops.collective.group_transfer import group_recv_op, group_send_op
+from flowrt.graph.ops.elementwise.arithmetic import add, add_v2, maximum, minimum, multiply, subtract
+from flowrt.graph.ops.elementwise.division import divide, floordiv, floormod
+from flowrt.graph.passes.prepare.prune import extract
+from flowrt.graph.shapes import Shape, is_static, num_elements
+
+_COMBINE: dict[str, OpDef] = {
+    "sum": add_v2,
+    "mean": add_v2,
+    "prod": multiply,
+    "min": minimum,
+    "max": maximum,
+}
+
+_ELEMENTWISE = ("AllReduce", "Barrier", "Reduce", "Broadcast")
+"""Kinds whose chunks are of all elements in their order; the others' are cut along an axis."""
+
+
+class Call(NamedTuple):
+    """A collective, as far as its expansion depends on it. ``ranks`` are those of this graph, ``devices``
+    theirs, ``specs`` those of the values that they give, and ``payload`` that of a whole value. ``edge``
+    begins the names of transfers to other graphs; ``""`` where the group is whole.
+    """
+
+    kind: str
+    schedule: Schedule
+    ranks: tuple[int, ...]
+    devices: tuple[str, ...]
+    specs: tuple[TensorSpec, ...]
+    payload: TensorSpec
+    reduction: str = "sum"
+    root: int = 0
+    axis: int = 0
+    group_key: str = ""
+    edge: str = ""
+
+
+class Expanded(NamedTuple):
+    """The ``function`` has one feed a value, one fetch a result, and as targets what is sent to other graphs.
+    ``first`` are the nodes that read nothing of it, ``last`` of each rank those that nothing comes after.
+    """
+
+    function: Subgraph
+    first: frozenset[str]
+    last: tuple[tuple[str, ...], ...]
+
+
+@lru_cache(maxsize=512)
+def expand(call: Call) -> Expanded:
+    """The expansion of ``call``. Raises `InvalidArgumentError` where what other graphs give has no static
+    shape.
+    """
+    with Graph() as graph:
+        expansion = _Expansion(graph, call)
+        results = expansion.run()
+        feeds = {value: value.spec.shape for value in expansion.values}
+        sends = [op for ops in expansion.sends.values() for op in ops]
+        function = extract(graph, list(results.values()), sends, feeds)
+    last = {rank: [op.name for op in expansion.sends[rank]] for rank in call.ranks}
+    for rank, result in results.items():
+        last[rank].append(result.op.name)
+    return Expanded(function, _first(function), tuple(tuple(last[rank]) for rank in call.ranks))
+
+
+def _first(function: Subgraph) -> frozenset[str]:
+    """Constants wait for nobody, and count as nothing."""
+    outside = {node.name for node in function if node.name in function.feeds or node.op.name == "Const"}
+    return frozenset(
+        node.name
+        for node in function
+        if node.name not in outside and not node.controls and all(name in outside for name, _ in node.inputs)
+    )
+
+
+class _Piece(NamedTuple):
+    """The chunks [first, end) as one tensor."""
+
+    first: int
+    end: int
+    value: Tensor
+
+    def has(self, chunk: int) -> bool:
+        return self.first <= chunk < self.end
+
+
+@final
+class _Expansion:
+    """Builds ``call`` in ``graph``. Of each rank it knows the pieces that the rank has, the latest first: an
+    earlier one counts only where no later one is.
+    """
+
+    def __init__(self, graph: Graph, call: Call) -> None:
+        self._graph, self._call, self._schedule = graph, call, call.schedule
+        self.values = [placeholder(s.dtype, s.shape, name=f"value_{i}") for i, s in enumerate(call.specs)]
+        self.sends: dict[int, list[Operation]] = {rank: [] for rank in call.ranks}
+        """What each rank sends to other graphs."""
+        self._ends: dict[int, Ends] = {r: ends(call.kind, call.schedule, r, call.root) for r in call.ranks}
+        self._devices = dict(zip(call.ranks, call.devices, strict=True))
+        self._is_flat = call.kind in _ELEMENTWISE and call.schedule.chunks > 1
+        self._axis = 0 if self._is_flat else call.axis
+        self._row = self._schedule.ranks if call.kind == "AllToAll" else self._schedule.chunks
+        """Chunks of one value."""
+        givers = [rank for rank in call.ranks if self._ends[rank].before is not None]
+        self._given = dict(zip(givers, self.values, strict=True))
+        self._pieces: dict[int, list[_Piece]] = {rank: [] for rank in call.ranks}
+        self._scope = ""
+        """Of names."""
+
+    def run(self) -> dict[int, Tensor]:
+        """The results of the ranks that have one."""
+        for rank, value in self._given.items():
+            first, end = self._ends[rank].before or (0, 0)
+            flat = self._on(rank, reshape, value, [-1]) if self._is_flat else value
+            self._pieces[rank] = [_Piece(first, end, flat)]
+        for number, step in enumerate(self._schedule.steps):
+            self._take_step(number, step)
+        return {rank: self._result(rank) for rank in self._call.ranks if self._ends[rank].after}
+
+    def _on(self, rank: int, build: Callable[..., Any], /, *arguments: Any, **attrs: Any) -> Any:
+        """``build(...)``, on the rank's device."""
+        scope = f"{self._scope}rank_{rank}/"
+        with self._graph.device(self._devices[rank]), self._graph.name_scope(scope):
+            return build(*arguments, **attrs)
+
+    # --- steps
+
+    def _take_step(self, number: int, step: Step) -> None:
+        """All transfers of a step are of what the ranks had before it."""
+        self._scope = f"step_{number}/"
+        sent = [(t, self._read(t.source, t.first, t.end)) for t in step if t.source in self._devices]
+        arrived = [(t, value) for t, value in sent if t.target in self._devices]
+        for transfer, value in sent:
+            if transfer.target not in self._devices:
+                self._send(number, transfer, value)
+        coming = [t for t in step if t.target in self._devices and t.source not in self._devices]
+        arrived += [(transfer, self._receive(number, transfer)) for transfer in coming]
+        for transfer, value in arrived:
+            self._take(transfer, value)
+
+    def _take(self, transfer: Transfer, value: Tensor) -> None:
+        _, rank, first, end, reduces = transfer
+        if reduces:
+            own = self._read(rank, first, end)
+            value = self._on(rank, _COMBINE[self._call.reduction], own, value)
+        elif self._devices.get(transfer.source) != self._devices[rank]:
+            value = self._on(rank, identity, value)
+        kept = [piece for piece in self._pieces[rank] if piece.first < first or piece.end > end]
+        self._pieces[rank] = [_Piece(first, end, value), *kept]
+
+    def _send(self, number: int, transfer: Transfer, value: Tensor) -> None:
+        rank = transfer.source
+        edge = self._edge(number, transfer)
+        self.sends[rank].append(self._on(rank, group_send_op, value, rank=rank, peer=transfer.target, **edge))
+
+    def _receive(self, number: int, transfer: Transfer) -> Tensor:
+        """Behind what the rank has sent so far: who receives waits, and others wait for that."""
+        spec, rank = self._call.payload, transfer.target
+        dims = self._chunk_shape(transfer)
+        edge = self._edge(number, transfer)
+        with self._graph.control_dependencies(self.sends[rank]):
+            received: Tensor = self._on(
+                rank, group_recv_op, rank=rank, peer=transfer.source, dtype=spec.dtype, shape=dims, **edge
+            )
+        return received
+
+    def _edge(self, number: int, transfer: Transfer) -> dict[str, str]:
+        name = f"{self._call.edge};{transfer.source};{transfer.target};{number}"
+        return {
+            "group_key": self._call.group_key,
+            "edge": name,
+            "name": f"edge_{transfer.source}_{transfer.target}",
+        }
+
+    def _chunk_shape(self, transfer: Transfer) -> Shape:
+        """Of what a rank of another graph sends."""
+        dims = self._call.payload.shape
+        if not is_static(dims):
+            raise InvalidArgumentError(
+                f"expected values of a shape known before the step, as ranks of other graphs give them; got "
+                f"{self._call.payload}"
+            )
+        count = transfer.end - transfer.first
+        if self._is_flat:
+            return (self._length(transfer, num_elements(dims) or 0),)
+        if self._call.kind in _ELEMENTWISE:
+            return dims
+        along = dims[self._axis]
+        if self._call.kind in ("AllGather", "Gather"):
+            along *= count
+        else:
+            along = self._length(transfer, along)
+        return (*dims[: self._axis], along, *dims[self._axis + 1 :])
+
+    def _length(self, transfer: Transfer, total: int) -> int:
+        row = transfer.first // self._row * self._row
+        first = offset(transfer.first - row, total, self._row)
+        return offset(transfer.end - row, total, self._row) - first
+
+    # --- pieces
+
+    def _read(self, rank: int, first: int, end: int) -> Tensor:
+        """The rank's chunks [first, end) as one tensor on its device."""
+        parts = [self._part(rank, *part) for part in _cover(self._pieces[rank], first, end)]
+        return self._joined(rank, parts)
+
+    def _joined(self, rank: int, parts: Sequence[Tensor]) -> Tensor:
+        joined: Tensor = parts[0] if len(parts) == 1 else self._on(rank, concat, parts, self._axis)
+        return joined
+
+    def _part(self, rank: int, piece: _Piece, first: int, end: int) -> Tensor:
+        is_whole = (first, end) == (piece.first, piece.end)
+        part: Tensor = piece.value if is_whole else self._on(rank, self._slice, rank, piece, first, end)
+        return part
+
+    def _slice(self, rank: int, piece: _Piece, first: int, end: int) -> Tensor:
+        row, total = piece.first // self._row * self._row, self._total(rank)
+        base = self._offset(piece.first - row, total)
+        begin, behind = (_minus(self._offset(chunk - row, total), base) for chunk in (first, end))
+        return getitem(piece.value, (slice(None),) * self._axis + (slice(begin, behind),))
+
+    def _total(self, rank: int) -> Any:
+        """How many elements, or rows along the axis, a whole value has: a number if it is known."""
+        is_own = self._call.kind == "AllToAll"
+        dims = self._given[rank].spec.shape if is_own else self._call.payload.shape
+        known = num_elements(dims) if self._is_flat else None if dims is None else dims[self._axis]
+        if known is not None:
+            return known
+        value = self._given.get(rank, self.values[0])
+        return size(value) if self._is_flat else getitem(shape(value), self._axis)
+
+    def _offset(self, chunk: int, total: Any) -> Any:
+        """`offset` in a value of ``total``, which may be a tensor."""
+        if isinstance(total, int):
+            return offset(chunk, total, self._row)
+        return add(multiply(floordiv(total, self._row), chunk), minimum(floormod(total, self._row), chunk))
+
+    # --- results
+
+    def _result(self, rank: int) -> Tensor:
+        self._scope = ""
+        result = self._joined(rank, [self._read(rank, *interval) for interval in self._ends[rank].after])
+        if self._call.reduction == "mean":
+            result = self._on(rank, _divide, result, self._schedule.ranks)
+        if self._is_flat:
+            dims = self._call.payload.shape
+            target = dims if is_static(dims) else self._on(rank, shape, self._given.get(rank, self.values[0]))
+            result = self._on(rank, reshape, result, target)
+        return self._on(rank, identity, result) if result in self.values else result
+
+
+def _cover(pieces: Sequence[_Piece], first: int, end: int) -> Iterator[tuple[_Piece, int, int]]:
+    """``pieces``, the latest first, that together are the chunks [first, end), with the part of each."""
+    while first < end:
+        index = next(i for i, piece in enumerate(pieces) if piece.has(first))
+        later = [piece.first for piece in pieces[:index] if first < piece.first]
+        stop = min(pieces[index].end, end, *later)
+        yield pieces[index], first, stop
+        first = stop
+
+
+def _minus(x: Any, y: Any) -> Any:
+    return x - y if isinstance(x, int) else subtract(x, y)
+
+
+def _divide(total: Tensor, count: int) -> Tensor:
+    """The mean; of integers rounded down."""
+    if total.dtype.is_integer:
+        return floordiv(total, cast(count, total.dtype))
+    return divide(total, cast(count, total.dtype))

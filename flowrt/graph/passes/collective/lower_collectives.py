@@ -1,0 +1,259 @@
+"""Lowering of collectives: each becomes operations on the devices of its ranks, in one order a device.
+
+Comes when operations have their devices, and before the cut by task or device. A rank is where the value that
+it gives is; one that gives none, where its result is asked for.
+
+The algorithm is the one that the operation names, or the one that takes least by
+`flowrt.graph.collectives.cost`. On every device collectives come in the order of creation, all operations of
+one before those of the next, by control edges: ranks that block (`_GroupRecv`, native collectives) then never
+wait for each other in a circle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from functools import partial
+from typing import final
+
+import numpy as np
+
+from flowrt.errors import OpError
+from flowrt.graph.collectives.cost import DEFAULT_LINKS, Links
+from flowrt.graph.collectives.ends import gets, gives
+from flowrt.graph.construction.constant import const
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs, with_functions
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.collective.collectives import COLLECTIVES
+from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.passes.collective.collective_call import (
+    Asked,
+    asked,
+    call_of,
+    edge_of,
+    is_whole,
+    places_of,
+    values_of,
+)
+from flowrt.graph.passes.collective.expand_collective import Call, expand
+from flowrt.graph.passes.collective.native_collective import rank_part
+from flowrt.graph.passes.prepare.lower import inline
+from flowrt.graph.passes.prepare.prune import prune
+
+
+def lower_collectives(subgraph: Subgraph, links: Links = DEFAULT_LINKS) -> Subgraph:
+    """``subgraph``, placed, without collectives, in its functions too; the same object if it has none.
+
+    Raises `InvalidArgumentError` for a lowering that the collective has not, and one between graphs whose
+    shape is not known.
+    """
+    if not _has_collectives(subgraph):
+        return subgraph
+    return _Lowering(_with_early_starts(subgraph), links).run()
+
+
+def _with_early_starts(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` in an order in which collectives between graphs come as early as they can: each behind
+    what it needs, and the collectives before it, in front of all else. So gradients that are there travel
+    while the device computes the others. What needs their results comes in the order in which these arrive:
+    the last gradients travel while variables are updated with the first. Inside of a graph nothing is gained:
+    its devices share the work.
+    """
+    travelling = [node for node in subgraph if node.op in COLLECTIVES and not is_whole(node)]
+    if not travelling:
+        return subgraph
+    place = {name: position for position, name in enumerate(subgraph.nodes)}
+    ordered: dict[str, Node] = {}
+    for collective in travelling:
+        needed = sorted(_needed(subgraph, collective.name, ordered), key=place.__getitem__)
+        ordered.update({name: subgraph.nodes[name] for name in needed})
+    awaited = _last_awaited(subgraph, {node.name: i for i, node in enumerate(travelling)})
+    behind = sorted([node for node in subgraph if node.name not in ordered], key=lambda n: awaited[n.name])
+    return subgraph.replace(nodes=ordered | {node.name: node for node in behind})
+
+
+def _last_awaited(subgraph: Subgraph, number: Mapping[str, int]) -> dict[str, int]:
+    """Of each node the highest ``number`` of those that it needs, or its own; -1 if it needs none of them."""
+    awaited: dict[str, int] = {}
+    for node in subgraph:
+        needed = [*[producer for producer, _ in node.inputs], *node.controls]
+        awaited[node.name] = max([number.get(node.name, -1), *[awaited[name] for name in needed]])
+    return awaited
+
+
+def _needed(subgraph: Subgraph, name: str, known: Collection[str]) -> set[str]:
+    """``name`` and what must come before it, without what is ``known`` to do."""
+    found, stack = set[str](), [name]
+    while stack:
+        name = stack.pop()
+        if name not in found and name not in known:
+            found.add(name)
+            node = subgraph.nodes[name]
+            stack += [producer for producer, _ in node.inputs] + list(node.controls)
+    return found
+
+
+def _has_collectives(subgraph: Subgraph) -> bool:
+    return any(node.op in COLLECTIVES or _owns_collectives(node) for node in subgraph)
+
+
+def _owns_collectives(node: Node) -> bool:
+    if node.op.effect is not Effect.NESTED:
+        return False
+    return any(map(_has_collectives, owned_subgraphs(node.attrs)))
+
+
+@final
+class _Lowering:
+    def __init__(self, subgraph: Subgraph, links: Links) -> None:
+        self._subgraph, self._links = subgraph, links
+        self._made: dict[str, Node] = {}
+        self._targets: dict[str, None] = dict.fromkeys(subgraph.targets)
+        self._results: dict[Ref, Ref] = {}
+        """What takes the place of the collectives' results."""
+        self._ends: dict[str, tuple[str, ...]] = {}
+        """For whom one waits who waits for a collective."""
+        self._last: dict[str, tuple[str, ...]] = {}
+        """On each device, what the next collective comes after."""
+        self._planned: set[tuple[str, int]] = set()
+        """The ranks, by their groups, that know what the step has in the group."""
+        self._waiting: dict[str, Node] = {}
+        """Waits for native collectives and results without elements, until somebody reads them."""
+
+    def run(self) -> Subgraph:
+        for node in self._subgraph:
+            node = self._redirected(node)
+            if node.op in COLLECTIVES:
+                self._lower(node)
+            elif _owns_collectives(node):
+                self._lower_functions(node)
+            else:
+                self._add(node)
+        for name in list(self._waiting):
+            self._add_wait(name)
+        for name in [name for name in self._subgraph.targets if name in self._ends]:
+            self._add_end(self._subgraph.nodes[name])
+        fetches = tuple([self._results.get(ref, ref) for ref in self._subgraph.fetches])
+        lowered = self._subgraph.replace(nodes=self._made)
+        return prune(lowered.replace(fetches=fetches, targets=tuple(self._targets)))
+
+    def _add(self, node: Node) -> None:
+        self._made[node.name] = node
+
+    def _redirected(self, node: Node) -> Node:
+        inputs = tuple([self._results.get(ref, ref) for ref in node.inputs])
+        controls = tuple(dict.fromkeys([e for name in node.controls for e in self._ends.get(name, (name,))]))
+        if inputs == node.inputs and controls == node.controls:
+            return node
+        for name in (*[name for name, _ in inputs], *controls):
+            self._add_wait(name)
+        return node.replace(inputs=inputs, controls=controls)
+
+    def _add_end(self, node: Node) -> None:
+        """A collective that was to run in any case keeps its name: that of what waits for all of it."""
+        ends = self._ends[node.name]
+        self._add(Node(node.name, no_op, (), ends, {}, self._made[ends[0]].device, node.source, ()))
+
+    def _add_wait(self, name: str) -> None:
+        """Somebody needs ``name``, if it is one of those that were put off."""
+        if name in self._waiting:
+            node = self._waiting.pop(name)
+            for control in node.controls:
+                self._add_wait(control)
+            self._add(node)
+
+    def _lower_functions(self, node: Node) -> None:
+        """A loop or branch with collectives comes after all those before it, and before those behind it."""
+        before = [name for names in self._last.values() for name in names]
+        controls = tuple(dict.fromkeys([*node.controls, *before]))
+        lower = partial(lower_collectives, links=self._links)
+        self._add(with_functions(node.replace(controls=controls), lower))
+        self._last = dict.fromkeys([*self._last, node.device], (node.name,))
+
+    def _lower(self, node: Node) -> None:
+        devices = tuple([self._made[name].device for name, _ in places_of(node)])
+        specs = [self._made[name].outputs[index] for name, index in values_of(node)]
+        try:
+            what = asked(node, specs, devices, self._links)
+            if what.lowering == "native":
+                last = self._lower_native(node, what)
+            else:
+                last = self._expand(node, what, call_of(node, specs, what))
+        except OpError as error:
+            raise located(node, error) from None
+        if node.outputs and (node.name, 0) not in self._results:
+            self._put_off_nothing(node, devices[0])
+        self._note_last(devices, last)
+
+    def _put_off_nothing(self, node: Node, device: str) -> None:
+        """The result without elements of a graph that has not the root: there when its part is done."""
+        (spec,) = node.outputs
+        attrs = {"value": np.empty(0, spec.dtype.np), "dtype": spec.dtype}
+        name, controls = f"{node.name}/_nothing", self._ends[node.name]
+        self._waiting[name] = Node(name, const, (), controls, attrs, device, node.source, (spec,))
+        self._results[node.name, 0] = (name, 0)
+
+    def _expand(self, node: Node, what: Asked, call: Call) -> list[tuple[str, ...]]:
+        """Add the expansion. Returns what of each rank comes last."""
+        function, first, last = expand(call)
+        prefix = f"{node.name}/_{what.lowering}/"
+        nodes, results = inline(function, values_of(node), prefix, ())
+        entries = {prefix + entry for entry in first}
+        for added in nodes:
+            controls = added.controls
+            if added.name in entries:
+                controls = self._before(node, added.device)
+            self._add(added.replace(controls=controls, source=node.source))
+        self._results |= {(node.name, index): ref for index, ref in enumerate(results)}
+        self._targets |= dict.fromkeys([prefix + target for target in function.targets])
+        lasts = [tuple([prefix + end for end in ends]) for ends in last]
+        self._ends[node.name] = tuple([name for names in lasts for name in names])
+        return lasts
+
+    def _lower_native(self, node: Node, what: Asked) -> list[tuple[str, ...]]:
+        """Add what begins the ranks' parts, and keep what waits for them until it is needed."""
+        starts, waits = list[tuple[str, ...]](), list[str]()
+        given, outputs = list(values_of(node)), iter(enumerate(node.outputs))
+        for rank, device in zip(node.attrs["ranks"], what.devices, strict=True):
+            value = [given.pop(0)] if gives(node.op.name, rank, what.group.root) else []
+            index, result = next(outputs) if gets(node.op.name, rank, what.group.root) else (0, None)
+            plan = self._plan(node, rank)
+            part = rank_part(node, rank, what, value, result, self._before(node, device), plan)
+            self._add(part.start)
+            self._waiting[part.wait.name] = part.wait
+            if result is not None:
+                self._results[node.name, index] = (part.wait.name, 0)
+            starts.append((part.start.name,))
+            waits.append(part.wait.name)
+        self._targets |= dict.fromkeys(waits)
+        self._ends[node.name] = tuple(waits)
+        return starts
+
+    def _plan(self, node: Node, rank: int) -> str:
+        """The edges between graphs of the group of ``node``, in their order, with the first one of a rank."""
+        place = node.attrs["group_key"], rank
+        if is_whole(node) or place in self._planned:
+            return ""
+        self._planned.add(place)
+        all_travelling = [n for n in self._subgraph if n.op in COLLECTIVES and not is_whole(n)]
+        return "\n".join([self._edge(n) for n in all_travelling if n.attrs["group_key"] == place[0]])
+
+    def _edge(self, node: Node) -> str:
+        nodes = self._subgraph.nodes
+        devices = tuple([nodes[name].device for name, _ in places_of(node)])
+        specs = [nodes[name].outputs[index] for name, index in values_of(node)]
+        try:
+            return edge_of(node, asked(node, specs, devices, self._links))
+        except OpError as error:
+            raise located(node, error) from None
+
+    def _before(self, node: Node, device: str) -> tuple[str, ...]:
+        """What the operations of ``node`` come after on ``device``."""
+        return tuple(dict.fromkeys([*node.controls, *self._last.get(device, ())]))
+
+    def _note_last(self, devices: Sequence[str], last: Sequence[tuple[str, ...]]) -> None:
+        """The ranks on ``devices`` have the operations ``last``: the next collective comes after these."""
+        found: dict[str, tuple[str, ...]] = {}
+        for device, names in zip(devices, last, strict=True):
+            found[device] = found.get(device, ()) + names
+        self._last |= {device: names for device, names in found.items() if names}

@@ -1,0 +1,75 @@
+"""Native lowering: a rank's part of a collective as two operations, which its group's member carries out.
+
+    AllReduce  ->  rank i: _GroupStart(value), on the rank's device, in the order of the device's collectives
+                           _GroupWait(value) -> result, where the result is first read
+
+So a device goes on with what does not need the result. The value is an input of the wait too: its memory is
+not used again before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import Node, Ref, TensorSpec
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.collective.group_transfer import group_start_op, group_wait_op
+from flowrt.graph.passes.collective.collective_call import LOCAL, Asked, edge_of
+from flowrt.graph.resources.step_groups import PREFIX
+from flowrt.graph.shapes import is_static
+
+
+class RankPart(NamedTuple):
+    """What one rank does: ``start``, and ``wait``, whose output is the result if the rank gets one."""
+
+    start: Node
+    wait: Node
+
+
+def rank_part(
+    node: Node,
+    rank: int,
+    what: Asked,
+    given: Sequence[Ref],
+    result: TensorSpec | None,
+    controls: tuple[str, ...],
+    plan: str,
+) -> RankPart:
+    """The part of ``rank`` in the collective ``node``. It gives ``given``, one tensor or none, and gets
+    ``result``, if it gets something. The start comes after ``controls``, and brings the ``plan``.
+    """
+    spec = what.payload if result is None else result
+    if not is_static(spec.shape):
+        raise InvalidArgumentError(f"native: expected results of a shape known before the step; got {spec}")
+    member = {
+        "group_key": _key(node),
+        "rank": rank,
+        "edge": edge_of(node, what),
+        "dtype": spec.dtype,
+        "shape": spec.shape,
+        "M": len(given),
+    }
+    options = {
+        "kind": node.op.name,
+        "reduction": node.attrs.get("reduction", ""),
+        "root": what.group.root,
+        "axis": what.axis,
+        "plan": plan,
+    }
+    device = what.devices[node.attrs["ranks"].index(rank)]
+    outputs = () if result is None else (result,)
+
+    def part(name: str, op: OpDef, waits: tuple[str, ...], attrs: dict[str, Any], outputs: Any) -> Node:
+        full_name = f"{node.name}/_native/rank_{rank}/{name}"
+        return Node(full_name, op, tuple(given), waits, {**member, **attrs}, device, node.source, outputs)
+
+    start = part("start", group_start_op, controls, options, ())
+    return RankPart(start, part("wait", group_wait_op, (start.name,), {"N": len(outputs)}, outputs))
+
+
+def _key(node: Node) -> str:
+    """Of the group whose members do it: of ranks that nobody has joined, that of the step."""
+    key, size = node.attrs["group_key"], node.attrs["group_size"]
+    return f"{PREFIX}{size}" if key == LOCAL else key

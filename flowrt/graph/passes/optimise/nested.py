@@ -1,0 +1,353 @@
+"""Optimisation across the borders of functions: what an operation's functions need of it, and it of them.
+
+branches   a constant index leaves one branch, which takes the operation's place
+results    a branch's result or loop variable that nothing reads in the end goes, with all that made it:
+           so do the lists that loops keep for gradients which are not asked for
+arguments  constants are copied in, equal arguments become one, unused ones go, but for the effects that made
+           them; a loop variable that its
+           body hands on as it is becomes invariant
+hoisting   what a body computes from invariant arguments alone is computed once, in front of the loop, if
+           it cannot fail: the body may never run
+inside     each function is optimised as any subgraph
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
+from typing import Any
+
+from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.effects import is_stateful
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.base.identities import identity as identity_op
+from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.passes.prepare.lower import inline
+from flowrt.graph.passes.prepare.order_effects import behind, effectful_nodes, unread_effects
+from flowrt.graph.passes.prepare.prune import prune, redirect
+from flowrt.graph.shapes import is_static
+
+Optimise = Callable[[Subgraph], Subgraph]
+
+
+def optimise_functions(subgraph: Subgraph, optimise: Optimise) -> Subgraph:
+    """The rules above, for all functions in ``subgraph``; ``optimise`` is for what is inside."""
+    if not any(node.op.effect is Effect.NESTED for node in subgraph):
+        return subgraph
+    read = {ref for node in subgraph for ref in node.inputs} | set(subgraph.fetches)
+    nodes: dict[str, Node] = {}
+    replaced: dict[Ref, Ref] = {}
+    targets = dict.fromkeys(subgraph.targets)
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs ask
+    for before in subgraph:
+        node = before
+        if replaced:
+            inputs = tuple([replaced.get(ref, ref) for ref in node.inputs])
+            node = node if inputs == node.inputs else node.replace(inputs=inputs)
+        if node.op.effect is not Effect.NESTED:
+            nodes[node.name] = node
+            continue
+        rule = _optimise_loop if node.op.name == "_Loop" else _optimise_case
+        wanted = [i for i in range(len(node.outputs)) if (node.name, i) in read]
+        added, outputs = rule(node, wanted, nodes, optimise)
+        nodes.update((n.name, n) for n in added)
+        if unread := unread_effects(subgraph, before, added, outputs, effectful):
+            nodes[node.name] = behind(nodes[node.name], unread)
+            targets |= dict.fromkeys(unread)
+        replaced.update(
+            ((node.name, i), ref) for i, ref in zip(wanted, outputs, strict=True) if ref != (node.name, i)
+        )
+    if len(nodes) == len(subgraph) and all(a is b for a, b in zip(nodes.values(), subgraph, strict=True)):
+        return subgraph
+    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
+    return prune(subgraph.replace(nodes=nodes, fetches=fetches, targets=tuple(targets)))
+
+
+Optimised = tuple[list[Node], Sequence[Ref]]
+"""The nodes in the place of one, and what takes the place of the outputs that are read."""
+
+
+# --- branches
+
+
+def _optimise_case(
+    node: Node, wanted: Sequence[int], outer: dict[str, Node], optimise: Optimise
+) -> Optimised:
+    branches: tuple[Subgraph, ...] = node.attrs["branches"]
+    index, arguments = node.inputs[0], node.inputs[1:]
+    chooser = outer[index[0]]
+    if chooser.op.name == "Const":
+        number = int(chooser.attrs["value"])
+        branch = branches[number if 0 <= number < len(branches) else -1]
+        return _taken(behind(node, chooser.controls), branch, wanted)
+    if len(wanted) < len(node.outputs):
+        branches = tuple([prune(_with_fetches(b, [b.fetches[i] for i in wanted])) for b in branches])
+    branches = tuple([optimise(_with_constants(b, arguments, outer)) for b in branches])
+    # by position: the branches have parameters of their own names for the same arguments
+    used = [i for i in range(len(arguments)) if any(_is_read(branch, branch.feeds[i]) for branch in branches)]
+    if len(used) < len(arguments):
+        branches = tuple([_with_parameters(b, [b.feeds[i] for i in used]) for b in branches])
+    changed = _changed(
+        node,
+        (index, *[arguments[i] for i in used]),
+        [node.outputs[i] for i in wanted],
+        {
+            "branches": branches,
+            "Tin": tuple(node.attrs["Tin"][i] for i in used),
+            "Tout": tuple(node.attrs["Tout"][i] for i in wanted),
+        },
+    )
+    return [changed], [(node.name, i) for i in range(len(wanted))]
+
+
+def _taken(node: Node, branch: Subgraph, wanted: Sequence[int]) -> Optimised:
+    """The operations of the one branch that is left. Who waits for the node waits for them."""
+    nodes, results = inline(branch, node.inputs[1:], f"{node.name}/", ())
+    results = [results[i] for i in wanted]
+    if node.controls:
+        nodes = [n if n.op.is_pure else behind(n, node.controls) for n in nodes]
+    passed, results = _passed_on(node, results, wanted)
+    nodes += passed
+    return [*nodes, _after(node, nodes, results)], results
+
+
+def _passed_on(node: Node, results: list[Ref], outputs: Sequence[int]) -> tuple[list[Node], list[Ref]]:
+    """``results``, which are these ``outputs`` of ``node``, behind all that the node waits for."""
+    if not node.controls:
+        return [], results
+    identities = [
+        Node(
+            f"{node.name}/result_{number}", identity_op, (ref,), node.controls,
+            {"T": node.outputs[output].dtype}, node.device, node.source, (node.outputs[output],),
+        )
+        for number, (ref, output) in enumerate(zip(results, outputs, strict=True))
+    ]  # fmt: skip
+    return identities, [(identity.name, 0) for identity in identities]
+
+
+def _after(node: Node, nodes: Iterable[Node], results: Iterable[Ref]) -> Node:
+    """A NoOp under the node's name, behind ``nodes`` that make ``results`` or have effects."""
+    inside = {n.name: n for n in nodes}
+    ends = [ref[0] for ref in results if ref[0] in inside] + [
+        n.name for n in inside.values() if is_stateful(n)
+    ]
+    waits = tuple(dict.fromkeys([*node.controls, *ends]))
+    return Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
+
+
+# --- loops
+
+
+def _optimise_loop(
+    node: Node, wanted: Sequence[int], outer: dict[str, Node], optimise: Optimise
+) -> Optimised:
+    first = outer[node.inputs[0][0]]
+    carried = len(node.attrs["T"])
+    if first.op.name == "Const" and not first.attrs["value"].item():
+        node = behind(node, first.controls)
+        added, results = _passed_on(node, [node.inputs[1 + i] for i in wanted], wanted)
+        return [
+            *added,
+            Node(node.name, no_op, (), node.controls, {}, node.device, node.source, ()),
+        ], results
+    body: Subgraph = node.attrs["body"]
+    arguments = node.inputs[1:]
+    live = _live_variables(body, carried, wanted)
+    stays = [k for k in live if body.fetches[1 + k] != (body.feeds[k], 0)]
+    handed_on = [k for k in live if k not in set(stays)]
+    order = [*stays, *handed_on, *range(carried, len(arguments))]
+    if order != list(range(len(arguments))) or len(stays) < carried:
+        body = _with_fetches(body, [body.fetches[0], *[body.fetches[1 + k] for k in stays]])
+        body = prune(body.replace(feeds=tuple(body.feeds[k] for k in order)))
+        arguments = tuple([arguments[k] for k in order])
+    count = len(stays)
+    body = optimise(_with_constants(body, arguments, outer, count))
+    body, hoisted = _hoist(body, count, dict(zip(body.feeds, arguments, strict=True)))
+    used = [i for i, name in enumerate(body.feeds) if i < count or _is_read(body, name)]
+    refs = [*arguments, *[(name, 0) for name in body.feeds[len(arguments) :]]]
+    if len(used) < len(body.feeds):
+        body = _with_parameters(body, [body.feeds[i] for i in used])
+    kinds = [body.nodes[name].outputs[0].dtype for name in body.feeds]
+    changed = _changed(
+        node,
+        (node.inputs[0], *[refs[i] for i in used]),
+        [node.outputs[k] for k in stays],
+        {"body": body, "T": tuple(kinds[:count]), "C": tuple(kinds[count:])},
+    )
+    place = {k: (node.name, i) for i, k in enumerate(stays)}
+    return [*hoisted, changed], [place.get(k, node.inputs[1 + k]) for k in wanted]
+
+
+def _live_variables(body: Subgraph, carried: int, wanted: Sequence[int]) -> list[int]:
+    """The loop variables that are read afterwards, or that those or the condition depend on."""
+    position = {name: i for i, name in enumerate(body.feeds[:carried])}
+    live: set[int] = set()
+    stack = [body.fetches[0][0], *body.targets, *_effects(body)]
+    seen: set[str] = set()
+    pending = list(wanted)
+    while stack or pending:
+        if not stack:
+            k = pending.pop()
+            if k not in live:
+                live.add(k)
+                stack.append(body.fetches[1 + k][0])
+            continue
+        name = stack.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        if name in position:
+            pending.append(position[name])
+        node = body.nodes[name]
+        stack += [ref[0] for ref in node.inputs]
+        stack += node.controls
+    return sorted(live)
+
+
+def _hoist(body: Subgraph, carried: int, arguments: dict[str, Ref]) -> tuple[Subgraph, list[Node]]:
+    """The body without what is the same in every iteration, and that: each node under its own name, which is
+    the name of its parameter, too.
+    """
+    invariant = {name: arguments[name] for name in body.feeds[carried:]}
+    hoisted: dict[str, Node] = {}
+    for node in body:
+        if not node.inputs or node.controls or not _is_harmless(body, node):
+            continue
+        if all(
+            name in invariant or name in hoisted or body.nodes[name].op.name == "Const"
+            for name, _ in node.inputs
+        ):
+            hoisted[node.name] = node
+    read = {ref[0] for n in body if n.name not in hoisted for ref in n.inputs} | {f[0] for f in body.fetches}
+    needed = [name for name in hoisted if name in read]
+    if not needed:
+        return body, []
+    moved: dict[str, Node] = {}
+    for name in _ancestors(body, needed, hoisted):
+        node = body.nodes[name]
+        moved[name] = node.replace(
+            inputs=tuple([invariant.get(r[0], r) if r[0] in invariant else r for r in node.inputs])
+        )
+    nodes = {name: _parameter(node) if name in needed else node for name, node in body.nodes.items()}
+    feeds = (*body.feeds, *needed)
+    nodes = {name: n for name, n in nodes.items() if name not in hoisted or name in needed}
+    return prune(body.replace(nodes=nodes, feeds=feeds)), list(moved.values())
+
+
+def _ancestors(body: Subgraph, needed: Sequence[str], hoisted: dict[str, Node]) -> list[str]:
+    """``needed`` and all that goes with them, in the order of the body: hoisted nodes and constants."""
+    found: set[str] = set()
+    stack = list(needed)
+    while stack:
+        name = stack.pop()
+        if name not in found and (name in hoisted or body.nodes[name].op.name == "Const"):
+            found.add(name)
+            stack += [ref[0] for ref in body.nodes[name].inputs]
+    return [name for name in body.nodes if name in found]
+
+
+def _is_harmless(body: Subgraph, node: Node) -> bool:
+    """Whether the node can be computed although the program might not have come to it: it has no effect and
+    does not fail, whatever the values.
+    """
+    if not node.op.is_pure or len(node.outputs) != 1:
+        return False
+    is_float = node.outputs[0].dtype.is_floating
+    is_sized = all(is_static(body.spec(ref).shape) for ref in node.inputs)
+    return (
+        (node.op.total and is_sized)
+        or (node.op.elementwise and is_float)
+        or (node.op.alias and not _asks_values(node))
+    )
+
+
+def _asks_values(node: Node) -> bool:
+    return any(argument.on_host for argument in node.op.inputs)
+
+
+# --- what both need
+
+
+def _changed(node: Node, inputs: tuple[Ref, ...], outputs: Sequence[Any], attrs: dict[str, Any]) -> Node:
+    """``node`` with these; the same object if they are what it has."""
+    same = all(node.attrs.get(k) is v or _same(node.attrs.get(k), v) for k, v in attrs.items())
+    if same and inputs == node.inputs and tuple(outputs) == node.outputs:
+        return node
+    return node.replace(inputs=inputs, outputs=tuple(outputs), attrs={**node.attrs, **attrs})
+
+
+def _same(a: Any, b: Any) -> bool:
+    if not (isinstance(a, tuple) and isinstance(b, tuple) and len(a) == len(b)):
+        return False
+    return all(x is y for x, y in zip(a, b, strict=True))
+
+
+def _with_fetches(function: Subgraph, fetches: Sequence[Ref]) -> Subgraph:
+    """``function`` with fewer results. What it does to the world it still does."""
+    if tuple(fetches) == function.fetches:
+        return function
+    targets = tuple(dict.fromkeys([*function.targets, *_effects(function)]))
+    return function.replace(fetches=tuple(fetches), targets=targets)
+
+
+def _effects(function: Subgraph) -> list[str]:
+    return [node.name for node in function if is_stateful(node)]
+
+
+def _with_parameters(function: Subgraph, names: Sequence[str]) -> Subgraph:
+    """``function`` with the parameters ``names`` only: nobody reads the others."""
+    kept = set(names)
+    gone = {name for name in function.feeds if name not in kept}
+    nodes = {name: node for name, node in function.nodes.items() if name not in gone}
+    return function.replace(nodes=nodes, feeds=tuple(names))
+
+
+def _is_read(function: Subgraph, parameter: str) -> bool:
+    return any(parameter == ref[0] for node in function for ref in node.inputs) or any(
+        parameter == ref[0] for ref in function.fetches
+    )
+
+
+def _with_constants(
+    function: Subgraph, arguments: Sequence[Ref], outer: dict[str, Node], first: int = 0
+) -> Subgraph:
+    """``function`` with constants in place of parameters from ``first`` on whose arguments are constants, and
+    one parameter for equal arguments; the others stay, unread.
+    """
+    nodes: dict[str, Node] = {}
+    same: dict[Ref, Ref] = {}
+    seen: dict[Ref, str] = {}
+    for position, (name, ref) in enumerate(zip(function.feeds, arguments, strict=True)):
+        if position < first:
+            continue
+        producer = outer[ref[0]]
+        if producer.op.name == "Const" and not producer.controls:
+            constant = producer.replace(name=f"{name}/constant")
+            nodes[constant.name] = constant
+            same[name, 0] = (constant.name, 0)
+        elif ref in seen:
+            same[name, 0] = (seen[ref], 0)
+        else:
+            seen[ref] = name
+    read = [ref for ref in same if _is_read(function, ref[0])]
+    if not read:
+        return function
+    added = [node for name, node in nodes.items() if name not in function.nodes]
+    return redirect(function, {ref: same[ref] for ref in read}, [*_first(function), *added, *_rest(function)])
+
+
+def _first(function: Subgraph) -> list[Node]:
+    return [function.nodes[name] for name in function.feeds]
+
+
+def _rest(function: Subgraph) -> list[Node]:
+    feeds = set(function.feeds)
+    return [node for node in function if node.name not in feeds]
+
+
+def _parameter(node: Node) -> Node:
+    """A parameter under the name of ``node``."""
+    spec = node.outputs[0]
+    attrs = {"dtype": spec.dtype, "shape": spec.shape}
+    return Node(node.name, feed_op, (), (), attrs, node.device, node.source, (spec,))

@@ -1,0 +1,86 @@
+"""Rows of a variable as a gather from the variable where it lies, which a loop may fuse with what reads them.
+
+    rows = ResourceGather(handle, ids)   ->   rows/Read = ReadVariableOp(handle) ^ids
+                                              rows = GatherV2(rows/Read, ids, 0)
+
+This comes when controls say in which order the operations of a resource run. The gather keeps the name, so a
+write that waits for the rows still does, and the read is no copy. It is without the variable's lock, as a
+read of the whole is; so what no loop reads stays as it is.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.construction.constant import const
+from flowrt.graph.node import Node, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.op_facets import LoopPattern
+from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.state.variable_ops import read_variable_op
+from flowrt.graph.shapes import is_static
+
+
+def read_rows_in_place(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` with gathers for the reads of rows of variables that are matrices of known shape, where
+    something reads them that a loop can compute; the same object if there are none.
+    """
+    found = {node.name: matrix for node in subgraph if (matrix := _matrix(subgraph, node)) is not None}
+    if not found:
+        return subgraph
+    consumers = subgraph.consumers()
+    found = {name: m for name, m in found.items() if _has_loop(subgraph, consumers[name])}
+    if not found:
+        return subgraph
+    gathers = [_gather(node, found[node.name]) if node.name in found else (node,) for node in subgraph]
+    return subgraph.with_nodes(itertools.chain.from_iterable(gathers))
+
+
+def _matrix(subgraph: Subgraph, node: Node) -> TensorSpec | None:
+    """What ``node`` reads rows of, if that is a variable of this graph and a matrix."""
+    loop = node.op.loop
+    is_gather = loop is not None and loop.pattern is LoopPattern.GATHER
+    if node.op.effect is not Effect.READ or not is_gather or node.attrs["batch_dims"]:
+        return None
+    handle = subgraph.nodes[node.inputs[0][0]]
+    if handle.op.effect is not Effect.HANDLE:
+        return None
+    shape = handle.attrs["shape"]
+    return TensorSpec(node.outputs[0].dtype, shape) if is_static(shape) and len(shape) == 2 else None
+
+
+def _has_loop(subgraph: Subgraph, readers: Iterable[str]) -> bool:
+    ops = [subgraph.nodes[name].op for name in readers]
+    return any(op.loop is not None or op.reduction is not None for op in ops)
+
+
+def _gather(rows: Node, matrix: TensorSpec) -> tuple[Node, ...]:
+    handle, ids = rows.inputs
+    read = rows.replace(
+        name=f"{rows.name}/Read",
+        op=read_variable_op,
+        inputs=(handle,),
+        controls=(*rows.controls, ids[0]),  # what ids wait for, the rows may be thought to have waited for
+        attrs={"dtype": matrix.dtype},
+        outputs=(matrix,),
+    )
+    axis = rows.replace(
+        name=f"{rows.name}/axis",
+        op=const,
+        inputs=(),
+        controls=(),
+        attrs={"value": np.array(0, np.int32), "dtype": dtypes.int32},
+        outputs=(TensorSpec(dtypes.int32, ()),),
+    )
+    kinds = {"Tparams": matrix.dtype, "Tindices": rows.attrs["Tindices"], "Taxis": dtypes.int32}
+    gather = rows.replace(
+        op=gather_op,
+        inputs=((read.name, 0), ids, (axis.name, 0)),
+        controls=(),
+        attrs={"batch_dims": 0, **kinds},
+    )
+    return read, axis, gather

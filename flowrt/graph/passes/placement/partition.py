@@ -1,0 +1,185 @@
+"""Partitioning: one subgraph a device, or a task, with a _Send/_Recv pair on every cut edge.
+
+A cluster's graph is cut twice with the same code: by task (``part_of=task_of``), then each task's part by
+device. One pair serves all readers of a tensor in one part. A control edge between devices becomes a
+pair too: it carries a constant of shape [0] that waits for its producer, and the reader waits for the
+receive. Small constants are copied to where they are read instead of sent: a copy costs nothing at run time,
+a pair about a microsecond.
+
+Every node must have a full device name. Each partition keeps the order of the whole, so that running the
+partitions in turn, each until it needs a tensor that has not been sent, always makes progress. The parts of
+one loop on several devices (`flowrt.graph.passes.placement.split`) wait for each other: what any of them
+needs is sent
+before the first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+import numpy as np
+
+from flowrt import dtypes
+from flowrt.graph.construction.constant import const
+from flowrt.graph.node import SITE, Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.ops.collective.transfer import recv_op, send_op
+
+MAX_COPIED_BYTES = 1024
+
+
+PartOf: TypeAlias = Callable[[str], str]
+"""The part of a cut that a device belongs to."""
+
+
+def device_of(device: str) -> str:
+    """The cut by device: each is a part."""
+    return device
+
+
+def task_of(device: str) -> str:
+    """The cut by task: ``/job:a/replica:0/task:1`` of a full device name."""
+    return device[: device.index("/device:")]
+
+
+def partition(subgraph: Subgraph, part_of: PartOf = device_of) -> dict[str, Subgraph]:
+    """``{part: its subgraph}``; fetches, feeds and targets go with the node they name."""
+    return Partitioner(subgraph, part_of).run()
+
+
+class Partitioner:
+    """Cuts ``whole`` into ``parts``, the nodes of each part by name."""
+
+    def __init__(self, subgraph: Subgraph, part_of: PartOf = device_of) -> None:
+        self.whole, self.part_of = subgraph, part_of
+        self.parts: dict[str, dict[str, Node]] = {}
+        self._received: dict[tuple[Ref, str], Ref] = {}
+        self._waited: dict[tuple[str, str], str] = {}
+        self._sites: dict[str | None, list[Node]] = {}
+        """The parts of each loop on several devices, until the first is added."""
+        for node in subgraph:
+            if SITE in node.attrs:
+                self._sites.setdefault(node.attrs[SITE], []).append(node)
+
+    def run(self) -> dict[str, Subgraph]:
+        whole = self.whole
+        part = {node.name: self.part_of(node.device) for node in whole}
+        names = set(part.values())
+        if len(names) == 1:
+            return {names.pop(): whole}
+        for node in whole:
+            self.add(node)
+        return {
+            name: Subgraph(
+                nodes,
+                tuple(f for f in whole.feeds if part[f] == name),
+                tuple(f for f in whole.fetches if part[f[0]] == name),
+                tuple(t for t in whole.targets if part[t] == name),
+            )
+            for name, nodes in self.parts.items()
+        }
+
+    def add(self, node: Node) -> None:
+        """Put ``node`` into its part, with what it reads."""
+        site = node.attrs.get(SITE)
+        for part in self._sites.pop(site, ()):
+            self._bring(part)
+        inputs, controls = self._bring(node)
+        if inputs != node.inputs or controls != node.controls:
+            node = node.replace(inputs=inputs, controls=controls)
+        self._put(node)
+
+    def _put(self, node: Node) -> None:
+        self.parts.setdefault(self.part_of(node.device), {})[node.name] = node
+
+    def _is_there(self, producer: Node, device: str) -> bool:
+        return producer.device == device or self.part_of(producer.device) == self.part_of(device)
+
+    def _bring(self, node: Node) -> tuple[tuple[Ref, ...], tuple[str, ...]]:
+        """What ``node`` reads and waits for, in its part."""
+        device = node.device
+        inputs = tuple([self.local(ref, device) for ref in node.inputs])
+        controls = tuple(dict.fromkeys([self._local_control(name, device) for name in node.controls]))
+        return inputs, controls
+
+    def local(self, ref: Ref, device: str) -> Ref:
+        """``ref`` as it is read on ``device``."""
+        producer = self.whole.nodes[ref[0]]
+        if self._is_there(producer, device):
+            return ref
+        key = (ref, self.part_of(device))
+        if key not in self._received:
+            self._received[key] = (
+                self._copy(producer, device) if _is_small_constant(producer) else self._pair(ref, device)
+            )
+        return self._received[key]
+
+    def _local_control(self, name: str, device: str) -> str:
+        producer = self.whole.nodes[name]
+        if self._is_there(producer, device):
+            return name
+        key = (name, self.part_of(device))
+        if key not in self._waited:
+            signal = Node(
+                f"{name}/_control/{tag(device)}",
+                const,
+                (),
+                (name,),
+                {"value": np.empty(0, np.float32), "dtype": dtypes.float32},
+                producer.device,
+                producer.source,
+                (TensorSpec(dtypes.float32, (0,)),),
+            )
+            self._put(signal)
+            self._waited[key] = self._send(signal, 0, device)[0]
+        return self._waited[key]
+
+    def _copy(self, constant: Node, device: str) -> Ref:
+        name = f"{constant.name}/_copy/{tag(device)}"
+        self._put(constant.replace(name=name, device=device, controls=()))
+        return (name, 0)
+
+    def _pair(self, ref: Ref, device: str) -> Ref:
+        return self._send(self.whole.nodes[ref[0]], ref[1], device)
+
+    def _send(self, producer: Node, index: int, device: str) -> Ref:
+        spec = producer.outputs[index]
+        ends = {
+            "tensor_name": f"{producer.name}:{index}",
+            "send_device": producer.device,
+            "recv_device": device,
+            "send_device_incarnation": 0,
+        }
+        send = Node(
+            f"{producer.name}/_send_{index}/{tag(device)}",
+            send_op,
+            ((producer.name, index),),
+            (),
+            {**ends, "T": spec.dtype},
+            producer.device,
+            producer.source,
+            (),
+        )
+        recv = Node(
+            f"{producer.name}/_recv_{index}/{tag(device)}",
+            recv_op,
+            (),
+            (),
+            {**ends, "tensor_type": spec.dtype, "shape": spec.shape},
+            device,
+            producer.source,
+            (spec,),
+        )
+        self._put(send)
+        self._put(recv)
+        return (recv.name, 0)
+
+
+def _is_small_constant(node: Node) -> bool:
+    return node.op.name == "Const" and not node.controls and node.attrs["value"].nbytes <= MAX_COPIED_BYTES
+
+
+def tag(device: str) -> str:
+    """A device's name as a part of an operation's name: ``/job:a/task:0/device:CPU:1`` -> ``a_0_CPU_1``."""
+    words = device.replace("/device:", "/:").split("/")
+    return "_".join(word.partition(":")[2].replace(":", "_") for word in words if word)

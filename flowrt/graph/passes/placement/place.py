@@ -1,0 +1,373 @@
+"""Placement: every node gets the full name of one device.
+
+  1. Group. Nodes with a ``_class`` entry in common, and a resource with all that take it, go to one device.
+  2. Choose. A group may go where its members' requests, their kernels and earlier placement all allow. The
+     best of these devices is taken: a GPU before a CPU, then the task of the default device (the first that
+     the caller gives), then the lowest index.
+  3. Follow. Nodes that ask for nothing go where it costs least: a reader of metadata (a shape) to the
+     tensor it describes, a constant to its consumers if they are together, a feed to its first consumer.
+
+A set of devices is a bit mask over the caller's list: what a group may do is the ``&`` of its members'
+masks, and zero is a conflict. Soft placement drops type and index from the requests of a group that cannot
+have them, never job or task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, partial
+from itertools import combinations
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
+
+from flowrt import dtypes
+from flowrt.device.spec import DeviceSpec, parse_device
+from flowrt.dtypes import DType
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.node import COLOCATION, Node, Subgraph, with_functions
+from flowrt.graph.op_def import Effect, OpDef
+
+TYPE_PRIORITY = ("GPU", "CPU")
+
+MADE_BY_COUNT = ("CPU", "NULL")
+"""Types of which there are as many devices as a session is asked for."""
+
+LOCAL_JOB = "localhost"
+"""Of the devices of a session without a cluster."""
+
+WhyNone: TypeAlias = Mapping[str, Callable[[], str | None]]
+"""By type of device, what tells why there is none of it. Asked for an error only: it may take a second."""
+
+NO_REASONS: WhyNone = MappingProxyType({})
+
+
+def place(
+    subgraph: Subgraph,
+    devices: Sequence[DeviceSpec],
+    *,
+    assigned: Mapping[str, str],
+    soft: bool,
+    why_none: WhyNone = NO_REASONS,
+) -> Subgraph:
+    """``subgraph`` with one of ``devices`` (full names, the default device first) on every node.
+
+    ``assigned`` tells where nodes with state were put before: they stay there. Raises `InvalidArgumentError`,
+    which names a smallest set of operations that cannot be placed, their requests and their source lines, and
+    says by ``why_none`` why there is no device of a type that they ask for.
+    """
+    placed = _Placer(subgraph, devices, assigned, soft, why_none).run()
+    place_function = partial(place, devices=devices, soft=soft, why_none=why_none)
+    nodes = {}
+    changed = False
+    for node in subgraph:
+        device = placed[node.name]
+        before = node
+        if node.op.effect is Effect.NESTED:
+            homes = [placed[name] for name, _ in node.inputs]
+            node = with_functions(node, partial(_place_function, place_function, homes))
+        if node.device != device:
+            node = node.replace(device=device)
+        changed = changed or node is not before
+        nodes[node.name] = node
+    return subgraph.replace(nodes=nodes) if changed else subgraph
+
+
+def _place_function(place: Callable[..., Subgraph], homes: Sequence[str], function: Subgraph) -> Subgraph:
+    return place(function, assigned=_at_handles(function, homes))
+
+
+def _at_handles(function: Subgraph, homes: Sequence[str]) -> dict[str, str]:
+    """The parameters of ``function`` that are handles, each with the device of its argument: one of
+    ``homes``, the devices of its owner's inputs.
+    """
+    arguments = homes[len(homes) - len(function.feeds) :]  # behind a predicate or an index
+    return {
+        name: home
+        for name, home in zip(function.feeds, arguments, strict=True)
+        if function.nodes[name].outputs[0].dtype is dtypes.resource
+    }
+
+
+HOST_DTYPES = frozenset((dtypes.string, dtypes.bfloat16))
+"""Only the CPU has kernels for these: CuPy 14 has no ``where``, sorting or ``ufunc.at`` of bfloat16."""
+
+
+def supports(node: Node, device_type: str) -> bool:
+    """Whether a device of this type can run ``node``: strings, Python, the world outside are the host's."""
+    if device_type == "CPU":
+        return True
+    return not (
+        _is_for_host(node.op)
+        or any(spec[0] in HOST_DTYPES for spec in node.outputs)
+        or any(_is_of_host(value) for value in node.attrs.values())
+    )
+
+
+@cache
+def _is_for_host(op: OpDef) -> bool:
+    """Whether no other device runs ``op``, whatever the types of a call."""
+    if op.effect is Effect.STATEFUL or (op.is_pure and op.state is not None):
+        return True
+    return any(argument.dtype in HOST_DTYPES for argument in (*op.inputs, *op.outputs))
+
+
+def _is_of_host(value: Any) -> bool:
+    """Whether an attribute is, or lists, a dtype that only the host has."""
+    if isinstance(value, DType):
+        return value in HOST_DTYPES
+    return isinstance(value, (list, tuple)) and any(isinstance(v, DType) and v in HOST_DTYPES for v in value)
+
+
+class _Constraint(NamedTuple):
+    """The devices that one fact allows."""
+
+    mask: int
+    name: str
+    fact: str
+
+
+class _Placer:
+    def __init__(
+        self,
+        subgraph: Subgraph,
+        devices: Sequence[DeviceSpec],
+        assigned: Mapping[str, str],
+        soft: bool,
+        why_none: WhyNone,
+    ) -> None:
+        self._subgraph, self._assigned, self._soft, self._why_none = subgraph, assigned, soft, why_none
+        self._devices, self._names = devices, [d.to_string() for d in devices]
+        self._ranked = sorted(range(len(devices)), key=lambda i: device_rank(devices[i], devices[0]))
+        self._all = (1 << len(devices)) - 1
+        self._types: dict[str, int] = {}
+        """The devices of each type."""
+        for i, device in enumerate(devices):
+            kind = device.device_type or ""
+            self._types[kind] = self._types.get(kind, 0) | 1 << i
+        self._requests: dict[tuple[str, bool], int] = {}
+        self._best: dict[int, str] = {}
+
+    def run(self) -> Mapping[str, str]:
+        """The device of each node, by name."""
+        placed: dict[str, str] = {}
+        for group in colocated_groups(self._subgraph):
+            placed.update(dict.fromkeys(group, self._choose(group)))
+        sources: dict[str, Node] = {}
+        readers: list[Node] = []
+        for node in self._subgraph:
+            name = node.name
+            if name in placed:
+                continue
+            if not node.device and name not in self._assigned:
+                if is_metadata(node):
+                    readers.append(node)
+                    continue
+                if not node.inputs and node.op.effect in (Effect.PURE, Effect.SOURCE):
+                    sources[name] = node
+            placed[name] = self._choose_for(node)
+        self._move_sources(sources, placed)
+        for node in readers:
+            placed[node.name] = self._follow(node, placed[node.inputs[0][0]])
+        return placed
+
+    def _move_sources(self, sources: Mapping[str, Node], placed: dict[str, str]) -> None:
+        """Move ``sources`` to those of their consumers that are placed."""
+        if not sources or len(set(placed.values())) < 2:
+            return
+        first: dict[str, str] = {}
+        scattered: set[str] = set()
+        for node in self._subgraph:
+            device = placed.get(node.name)
+            if device is None:
+                continue
+            for name, _ in node.inputs:
+                if name in sources and first.setdefault(name, device) != device:
+                    scattered.add(name)
+        for name, device in first.items():
+            if name not in scattered or sources[name].op.effect is Effect.SOURCE:
+                placed[name] = self._follow(sources[name], device)
+
+    def _follow(self, node: Node, device: str) -> str:
+        """``device``, if the node's kernel allows it; otherwise the best."""
+        if self._kernels(node) >> self._names.index(device) & 1:
+            return device
+        return self._choose_for(node)
+
+    def _choose_for(self, node: Node) -> str:
+        """The best device for ``node`` alone."""
+        mask = self._request(node.device, False) & self._kernels(node)
+        if not mask or node.name in self._assigned:
+            return self._choose((node.name,))
+        return self._best_of(mask)
+
+    # --- groups
+
+    def _choose(self, names: Sequence[str]) -> str:
+        """The best device for ``names`` together (some of which may not be in the subgraph)."""
+        mask = self._intersection(self._constraints(names, relaxed=False))
+        if not mask and self._soft:
+            mask = self._intersection(self._constraints(names, relaxed=True))
+        if not mask:
+            raise self._conflict(names)
+        return self._best_of(mask)
+
+    def _constraints(self, names: Iterable[str], relaxed: bool) -> Iterator[_Constraint]:
+        for name in names:
+            node = self._subgraph.nodes.get(name)
+            if name in self._assigned:
+                device = self._assigned[name]
+                yield _Constraint(
+                    self._request(device, False), name, f"was placed on {device} by an earlier step"
+                )
+            elif node is not None and node.device:
+                yield _Constraint(self._request(node.device, relaxed), name, f"asks for {node.device}")
+            if node is not None and (kernels := self._kernels(node)) != self._all:
+                supported = [t for t in self._types if supports(node, t)] or ["none of them"]
+                yield _Constraint(kernels, name, f"has kernels for {', '.join(supported)} only")
+
+    def _best_of(self, mask: int) -> str:
+        if mask not in self._best:
+            self._best[mask] = next(self._names[i] for i in self._ranked if mask >> i & 1)
+        return self._best[mask]
+
+    # --- masks
+
+    def _request(self, request: str, relaxed: bool) -> int:
+        """The devices that fit a request; ``relaxed``: whatever type and index it names."""
+        key = (request, relaxed)
+        if key not in self._requests:
+            spec = parse_device(request)
+            if relaxed:
+                spec = spec.replace(device_type=None, device_index=None)
+            self._requests[key] = sum([1 << i for i, d in enumerate(self._devices) if spec.matches(d)])
+        return self._requests[key]
+
+    def _kernels(self, node: Node) -> int:
+        """The devices that can run ``node``."""
+        mask = self._all
+        for device_type, devices in self._types.items():
+            if not supports(node, device_type):
+                mask &= ~devices
+        return mask
+
+    # --- errors
+
+    def _conflict(self, names: Sequence[str]) -> InvalidArgumentError:
+        """The error for ``names``, about a smallest set of facts that leaves no device."""
+        constraints = list(self._constraints(names, relaxed=self._soft))
+        first_with = {c.mask: c for c in reversed(constraints)}
+        distinct = [first_with[mask] for mask in dict.fromkeys(c.mask for c in constraints)]
+        sets = (s for n in range(1, len(distinct) + 1) for s in combinations(distinct, n))
+        smallest = next(s for s in sets if not self._intersection(s))
+        ending = f"The devices are {', '.join(self._names)}.{self._reasons(c.name for c in smallest)}"
+        if not self._soft and self._intersection(self._constraints(names, relaxed=True)):
+            ending += " allow_soft_placement=True moves it to a device there is."
+        facts = " and ".join(c.fact for c in smallest)
+        node = self._subgraph.nodes.get(smallest[0].name)
+        if len({c.name for c in smallest}) > 1:
+            facts = "".join([f"\n  {self._describe(c.name)} {c.fact}" for c in smallest])
+            message = f"expected one device for operations tied by a resource or by colocation; got{facts}\n"
+        elif len(smallest) == 1:
+            message = f"expected a device that exists; the operation {facts}. "
+        else:
+            message = f"expected a device that has a kernel for the operation; it {facts}. "
+        if node is None:
+            return InvalidArgumentError(message + ending)
+        source = None if node.source is None else str(node.source)
+        return InvalidArgumentError(message + ending, op=node.name, op_type=node.op.name, source=source)
+
+    def _reasons(self, names: Iterable[str]) -> str:
+        """Of each device that ``names`` ask for and that there is not: how to have it, or why there is none
+        of its type, as far as the caller knows.
+        """
+        nodes = [self._subgraph.nodes[name] for name in names if name in self._subgraph.nodes]
+        asked = {parse_device(node.device) for node in nodes}
+        missing = {spec.device_type for spec in asked} - self._types.keys()
+        reasons = [(kind, why()) for kind, why in self._why_none.items() if kind in missing]
+        told = [f" There is no {kind}: {reason}." for kind, reason in reasons if reason]
+        return "".join(told + [self._how_to_have(spec) for spec in asked])
+
+    def _how_to_have(self, spec: DeviceSpec) -> str:
+        """Empty for a device that there is, and for one that nobody can make."""
+        if spec.job not in (None, LOCAL_JOB) and all(device.job == LOCAL_JOB for device in self._devices):
+            return (
+                f" Job {spec.job!r} is there in a session of its cluster: Session(server.target), or"
+                ' Session("grpc://host:port").'
+            )
+        task = spec.replace(device_type=None, device_index=None)
+        kind, index = spec.device_type, spec.device_index or 0
+        is_there = any(
+            (d.device_type, d.device_index) == (kind, index) for d in self._devices if task.matches(d)
+        )
+        if kind not in MADE_BY_COUNT or is_there or not any(map(task.matches, self._devices)):
+            return ""
+        is_local = any(device.job == LOCAL_JOB for device in self._devices if task.matches(device))
+        whose = "of the session, or of its Server," if is_local else "of the task's Server"
+        return f" ConfigProto(device_count={{{kind!r}: {index + 1}}}) {whose} makes it."
+
+    def _intersection(self, constraints: Iterable[_Constraint]) -> int:
+        mask = self._all
+        for constraint in constraints:
+            mask &= constraint.mask
+        return mask
+
+    def _describe(self, name: str) -> str:
+        node = self._subgraph.nodes.get(name)
+        if node is None:
+            return repr(name)
+        return f"{node.op.name} {name!r}" + ("" if node.source is None else f" ({node.source})")
+
+
+def device_rank(device: DeviceSpec, default: DeviceSpec) -> tuple[int, bool, str, int, int]:
+    kind = device.device_type or ""
+    priority = TYPE_PRIORITY.index(kind) if kind in TYPE_PRIORITY else len(TYPE_PRIORITY)
+    is_far = (device.job, device.replica, device.task) != (default.job, default.replica, default.task)
+    return priority, is_far, device.job or "", device.task or 0, device.device_index or 0
+
+
+def is_metadata(node: Node) -> bool:
+    """Whether the node does shape arithmetic on one tensor: it costs least beside that tensor."""
+    if node.op.value is None or len(node.inputs) != 1 or len(node.outputs) != 1:
+        return False
+    return node.outputs[0].dtype.is_integer
+
+
+# --- groups
+
+
+def colocated_groups(subgraph: Subgraph) -> list[list[str]]:
+    """The sets of names that must share a device, by union-find; some may name nodes outside the subgraph."""
+    parent: dict[str, str] = {}
+    find = partial(_find, parent)
+    resources: set[str] = set()
+    for node in subgraph:
+        name = node.name
+        for spec in node.outputs:
+            if spec[0] is dtypes.resource:
+                resources.add(name)
+        if resources and node.op.effect is not Effect.NESTED:  # its functions go where theirs are
+            for producer, index in node.inputs:
+                if producer in resources and subgraph.nodes[producer].outputs[index][0] is dtypes.resource:
+                    parent[find(name)] = find(producer)
+        if COLOCATION in node.attrs:
+            for entry in node.attrs[COLOCATION]:
+                parent[find(name)] = find(_colocated(entry))
+    groups: dict[str, list[str]] = {}
+    for name in parent:
+        groups.setdefault(find(name), []).append(name)
+    return list(groups.values())
+
+
+def _find(parent: dict[str, str], name: str) -> str:
+    """The representative of ``name``'s set; halves the path to it on the way."""
+    parent.setdefault(name, name)
+    while parent[name] != name:
+        parent[name] = parent[parent[name]]
+        name = parent[name]
+    return name
+
+
+def _colocated(entry: str | bytes) -> str:
+    """``loc:@name`` -> ``name``; any other entry is a group's name as it stands."""
+    text = entry.decode() if isinstance(entry, bytes) else entry
+    return text.removeprefix("loc:@")

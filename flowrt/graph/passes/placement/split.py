@@ -1,0 +1,204 @@
+"""Splitting: an operation whose functions run on several devices becomes one operation on each of them.
+
+Every device runs its own copy of a loop or branch, with its part of each function (R. Yu et al., "Dynamic
+control flow in large-scale machine learning", 2018, do so for TensorFlow's graphs). What decides, the index
+or the predicate, goes to all of them: the predicate of each iteration by a _Send/_Recv pair inside the body.
+A loop variable lives on one device, where its next value is made; who else reads it receives it in each
+iteration. An argument that stays the same is passed to every device that reads it.
+
+The pass comes behind `place`; after it each function is on one device, and `partition` cuts the rest. A
+cluster's graph is split by task first, then each task's part by device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from flowrt.graph.node import SITE, Node, Ref, Subgraph, owned_subgraphs, site_of, with_functions
+from flowrt.graph.op_def import Effect
+from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.passes.placement.partition import Partitioner, PartOf, device_of, tag
+from flowrt.graph.passes.prepare.prune import redirect
+
+_THERE = ("_Feed", "Const", "NoOp")
+"""Where these are decides nothing."""
+
+
+def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
+    """``subgraph``, placed, with every function in one part of the cut: on one device, or in one task."""
+    if not any(node.op.effect is Effect.NESTED for node in subgraph):
+        return subgraph
+    nodes: list[Node] = []
+    replaced: dict[Ref, Ref] = {}
+    for node in subgraph:
+        if node.op.effect is not Effect.NESTED:
+            nodes.append(node)
+            continue
+        node = with_functions(node, partial(split, part_of=part_of))
+        devices = _devices(node, part_of)
+        if len(devices) < 2:
+            nodes.append(_moved(node, next(iter(devices.values()), node.device), devices, part_of))
+            continue
+        node = with_functions(node, partial(_gathered, devices, part_of))
+        parts, outputs = (_split_loop if node.op.name == "_Loop" else _split_case)(node, devices, part_of)
+        nodes += parts
+        names = tuple([part.name for part in parts])
+        nodes.append(Node(node.name, no_op, (), names, {}, node.device, node.source, ()))
+        replaced.update(((node.name, i), ref) for i, ref in enumerate(outputs))
+    return redirect(subgraph, replaced, nodes)
+
+
+Parts: TypeAlias = dict[str, str]
+"""The parts that do something in a function: each with the first of its devices that does."""
+
+
+def _devices(node: Node, part_of: PartOf) -> Parts:
+    """Of the functions of ``node``, in order of appearance."""
+    found: Parts = {}
+    for function in owned_subgraphs(node.attrs):
+        for inner in function:
+            if inner.op.name not in _THERE:
+                found.setdefault(part_of(inner.device), inner.device)
+    return found
+
+
+def _gathered(devices: Parts, part_of: PartOf, function: Subgraph) -> Subgraph:
+    """``function`` with what is in none of the parts, and does nothing, in the first of them."""
+    first = next(iter(devices.values()))
+    return _changed(function, lambda inner: _moved(inner, first, devices, part_of))
+
+
+def _moved(node: Node, device: str, devices: Parts, part_of: PartOf) -> Node:
+    """``node``, and all that is in its functions, on ``device`` where it is in none of the parts."""
+    node = with_functions(
+        node, lambda function: _changed(function, lambda inner: _moved(inner, device, devices, part_of))
+    )
+    return node if part_of(node.device) in devices else node.replace(device=device)
+
+
+def _changed(function: Subgraph, change: Callable[[Node], Node]) -> Subgraph:
+    nodes = [change(inner) for inner in function]
+    if all(new is old for new, old in zip(nodes, function, strict=True)):
+        return function
+    return function.with_nodes(nodes)
+
+
+class _FunctionCut(Partitioner):
+    """Cuts one function. The parameters in ``replicated`` are there on every device that reads them."""
+
+    def __init__(self, function: Subgraph, replicated: Collection[str], part_of: PartOf) -> None:
+        super().__init__(function, part_of)
+        self._replicated = frozenset(replicated)
+
+    def cut(self) -> None:
+        for node in self.whole:
+            if node.name not in self._replicated:
+                self.add(node)
+
+    def local(self, ref: Ref, device: str) -> Ref:
+        if ref[0] not in self._replicated:
+            return super().local(ref, device)
+        part = self.parts.setdefault(self.part_of(device), {})
+        if ref[0] not in part:
+            part[ref[0]] = self.whole.nodes[ref[0]].replace(device=device)
+        return ref
+
+    def reads(self, device: str) -> frozenset[str]:
+        """The replicated parameters that the part of ``device`` reads."""
+        return self._replicated & self.parts.get(self.part_of(device), {}).keys()
+
+    def part(self, device: str, feeds: Sequence[str], fetches: Sequence[Ref]) -> Subgraph:
+        """What the part of ``device`` does of the function; a parameter that it does not read is there
+        nevertheless.
+        """
+        nodes = self.parts.get(self.part_of(device), {})
+        unread = {name: self.whole.nodes[name].replace(device=device) for name in feeds if name not in nodes}
+        targets = tuple(t for t in self.whole.targets if t in nodes)
+        return Subgraph({**unread, **nodes}, tuple(feeds), tuple(fetches), targets)
+
+
+def _split_loop(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node], list[Ref]]:
+    body: Subgraph = node.attrs["body"]
+    count = len(node.attrs["T"])
+    carried, invariant = body.feeds[:count], body.feeds[count:]
+    pred, *results = body.fetches
+    homes = [_home(body, ref, devices, part_of) for ref in results]
+    placed = {name: body.nodes[name].replace(device=home) for name, home in zip(carried, homes, strict=True)}
+    cut = _FunctionCut(body.replace(nodes={**body.nodes, **placed}), invariant, part_of)
+    cut.cut()
+    preds = {device: cut.local(pred, device) for device in devices.values()}
+    kept = [cut.local(ref, home) for ref, home in zip(results, homes, strict=True)]
+    parts: list[Node] = []
+    outputs: list[Ref] = [("", 0)] * count
+    for part, device in devices.items():
+        own = [k for k in range(count) if part_of(homes[k]) == part]
+        read = [i for i, name in enumerate(invariant) if name in cut.reads(device)]
+        feeds = [carried[k] for k in own] + [invariant[i] for i in read]
+        function = cut.part(device, feeds, [preds[device], *[kept[k] for k in own]])
+        attrs = {
+            **_common(node),
+            "body": function,
+            "T": tuple(node.attrs["T"][k] for k in own),
+            "C": tuple(node.attrs["C"][i] for i in read),
+        }
+        inputs = [node.inputs[0], *[node.inputs[1 + k] for k in own]]
+        inputs += [node.inputs[1 + count + i] for i in read]
+        parts.append(_part(node, device, inputs, attrs, [node.outputs[k] for k in own]))
+        for number, k in enumerate(own):
+            outputs[k] = (parts[-1].name, number)
+    return parts, outputs
+
+
+def _split_case(node: Node, devices: Parts, part_of: PartOf) -> tuple[list[Node], list[Ref]]:
+    branches: tuple[Subgraph, ...] = node.attrs["branches"]
+    homes = [_home(branches[0], ref, devices, part_of) for ref in branches[0].fetches]
+    cuts = [_FunctionCut(branch, branch.feeds, part_of) for branch in branches]
+    results = []
+    for cut, branch in zip(cuts, branches, strict=True):
+        cut.cut()
+        results.append([cut.local(ref, home) for ref, home in zip(branch.fetches, homes, strict=True)])
+    parts: list[Node] = []
+    outputs: list[Ref] = [("", 0)] * len(homes)
+    for part, device in devices.items():
+        own = [k for k, home in enumerate(homes) if part_of(home) == part]
+        read = [
+            i
+            for i in range(len(node.inputs) - 1)
+            if any(branch.feeds[i] in cut.reads(device) for cut, branch in zip(cuts, branches, strict=True))
+        ]
+        functions = tuple(
+            cut.part(device, [branch.feeds[i] for i in read], [found[k] for k in own])
+            for cut, branch, found in zip(cuts, branches, results, strict=True)
+        )
+        attrs = {
+            **_common(node),
+            "branches": functions,
+            "Tindex": node.attrs["Tindex"],
+            "Tin": tuple(node.attrs["Tin"][i] for i in read),
+            "Tout": tuple(node.attrs["Tout"][k] for k in own),
+        }
+        inputs = [node.inputs[0], *[node.inputs[1 + i] for i in read]]
+        parts.append(_part(node, device, inputs, attrs, [node.outputs[k] for k in own]))
+        for number, k in enumerate(own):
+            outputs[k] = (parts[-1].name, number)
+    return parts, outputs
+
+
+def _home(function: Subgraph, result: Ref, devices: Parts, part_of: PartOf) -> str:
+    """The device on which a result lives: where it is made."""
+    device = function.nodes[result[0]].device
+    return device if part_of(device) in devices else next(iter(devices.values()))
+
+
+def _common(node: Node) -> dict[str, Any]:
+    """What all parts have of the attributes. `SITE` names the loop, alike on all devices."""
+    return {SITE: site_of(node)}
+
+
+def _part(
+    node: Node, device: str, inputs: Iterable[Ref], attrs: dict[str, Any], outputs: Iterable[Any]
+) -> Node:
+    name = f"{node.name}/{tag(device)}"
+    return node.replace(name=name, device=device, inputs=tuple(inputs), attrs=attrs, outputs=tuple(outputs))

@@ -1,0 +1,9 @@
+"""From the user's graph to the subgraph that one run needs.
+
+prune          what the fetches need, with feeds substituted
+lower          calls inlined; branches and loops in the two forms that are compiled
+order_effects  reads and writes of a resource, in order of creation
+infer          shape inference with the shapes of the feeds
+verify         invariants of a subgraph, checked between passes in tests
+extend         the passes applied to the new part of a larger request only
+"""

@@ -1,0 +1,246 @@
+"""Extension: passes over the new part of a subgraph only, when the rest went through them before.
+
+A request often has most nodes of an earlier one, and a few more: a training step with its summaries, or the
+accuracy of the model that is trained. What is more is then optimised by itself, as a subgraph whose feeds are
+the tensors that it reads of the earlier one, and joined to what the passes made of that; what nobody needs
+now is pruned.
+
+Rules of this file:
+
+  1. Nodes that both requests have are the same objects, under the same feeds. If the later one lacks some of
+     the earlier one's, none of these has an effect that is still waited for.
+  2. What is more is pure and waits for nobody: it stands in no order with the earlier request's effects.
+  3. A node that an optimisation took away is one of those that are more, under its old name.
+  4. Whose outputs may have other numbers now, because it owns functions, is not read from outside.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from operator import itemgetter
+from typing import NamedTuple, TypeAlias, final
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.construction.graph import Graph, Operation, Tensor
+from flowrt.graph.construction.graph_growth import addition, growth
+from flowrt.graph.node import Node, Ref, Subgraph
+from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.prepare.prune import extract, extract_more, prune_behind, redirect
+from flowrt.graph.shapes import Shape
+from flowrt.graph.topology import sort_topologically
+
+MAX_REMEMBERED = 4
+"""An initializer, a training step, the same with summaries, an evaluation. Each is two dictionaries of nodes
+that are mostly the graph's or a plan's.
+"""
+
+
+class Optimised(NamedTuple):
+    """A subgraph, and what the passes made of it."""
+
+    before: Subgraph
+    after: Subgraph
+
+
+Settle: TypeAlias = Callable[[Subgraph, Mapping[str, str]], Subgraph]
+"""Places a subgraph, of which nodes are assigned to devices."""
+
+
+@final
+class Recent:
+    """Remembers what was extracted, optimised and placed last, of one graph that only grows, always by the
+    same passes.
+    """
+
+    def __init__(self) -> None:
+        self._extracted: deque[Subgraph] = deque(maxlen=MAX_REMEMBERED)
+        self._last: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
+        self._placed: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
+
+    def extract(
+        self,
+        graph: Graph,
+        fetches: Sequence[Tensor],
+        targets: Sequence[Operation],
+        feeds: Mapping[Tensor, Shape],
+        done: Collection[str],
+    ) -> Subgraph:
+        """See `flowrt.graph.passes.prepare.prune.extract`."""
+        if done:
+            return extract(graph, fetches, targets, feeds, done)
+        found = (extract_more(e, graph, fetches, targets, feeds) for e in reversed(self._extracted))
+        subgraph = next((s for s in found if s is not None), None)
+        if subgraph is None:
+            subgraph = extract(graph, fetches, targets, feeds)
+        self._extracted.append(subgraph)
+        return subgraph
+
+    def optimise(self, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph:
+        """``passes(subgraph)``, or what computes the same and took them less."""
+        grown = [(growth(earlier.before, subgraph), earlier) for earlier in self._last]
+        sizes = [(len(more.dropped) + len(more.added), earlier) for more, earlier in grown if more]
+        if not sizes:
+            sizes = [(-_count_common(earlier.before, subgraph), earlier) for earlier in self._last]
+        nearest = [earlier for _, earlier in sorted(sizes, key=itemgetter(0))]
+        found = (extend(earlier, subgraph, passes) for earlier in nearest)
+        extended = next((after for after in found if after is not None), None)
+        after = passes(subgraph) if extended is None else extended
+        self._last.append(Optimised(subgraph, after))
+        return after
+
+    def place(self, subgraph: Subgraph, settle: Settle) -> Subgraph:
+        """``settle(subgraph, {})``, or the same from an earlier one and what is more."""
+        found = (place_more(earlier, subgraph, settle) for earlier in reversed(self._placed))
+        placed = next((after for after in found if after is not None), None)
+        if placed is None:
+            placed = settle(subgraph, {})
+        self._placed.append(Optimised(subgraph, placed))
+        return placed
+
+
+def place_more(earlier: Optimised, subgraph: Subgraph, settle: Settle) -> Subgraph | None:
+    """``subgraph`` placed as ``earlier`` was, which it begins with. None unless all of that is on one device,
+    and what is more, which is pure, goes there too.
+    """
+    found = growth(earlier.before, subgraph)
+    if found is None or any(node.op.effect is not Effect.PURE for node in found.added):
+        return None
+    known = earlier.after.nodes
+    homes = {node.device for node in known.values()}
+    if len(homes) != 1 or known.keys() != earlier.before.nodes.keys():
+        return None
+    (home,) = homes
+    inner = addition(found.added, subgraph).subgraph
+    try:
+        settled = settle(inner, dict.fromkeys(inner.feeds, home))
+    except InvalidArgumentError:  # the whole, placed at once, says which operations are in each other's way
+        return None
+    if settled.nodes.keys() != inner.nodes.keys() or any(node.device != home for node in settled):
+        return None
+    nodes = {**known, **{node.name: node.replace(device=home) for node in found.added}}
+    for name in found.dropped:
+        del nodes[name]
+    return subgraph.replace(nodes=nodes)
+
+
+def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph | None:
+    """What ``passes`` make of ``subgraph``, given ``earlier``. None if that is neither a part of it nor has
+    half of it, or if one of the rules above is broken.
+    """
+    is_whole = _is_whole(earlier.before, subgraph)
+    if is_whole is None:
+        return None
+    more = _Addition(earlier, subgraph)
+    if not more.collect():
+        return None
+    changed = more.without_stand_ins(passes(more.subgraph()))
+    known = earlier.after.nodes
+    if any(node is not known.get(node.name, node) for node in changed):
+        return None  # two nodes that passes made have one name
+    targets = tuple(dict.fromkeys([*subgraph.targets, *(earlier.after.targets if is_whole else ())]))
+    whole = Subgraph({**known, **changed.nodes}, subgraph.feeds, changed.fetches, targets)
+    joined = prune_behind(earlier.after, whole)
+    return joined if is_whole or _has_only_effects_of(joined, subgraph) else None
+
+
+def _is_whole(earlier: Subgraph, later: Subgraph) -> bool | None:
+    """Whether ``later`` has all of ``earlier``; None if it has not half of it, or if rule 1 is broken."""
+    grown = growth(earlier, later)
+    if grown is None and not _agree(earlier, later):
+        return None
+    common = _count_common(earlier, later) if grown is None else len(earlier) - len(grown.dropped)
+    is_whole = common == len(earlier)
+    return is_whole if is_whole or 2 * common >= len(later) else None
+
+
+def _count_common(one: Subgraph, other: Subgraph) -> int:
+    """How many names both have."""
+    return len(one.nodes.keys() & other.nodes.keys())
+
+
+def _agree(earlier: Subgraph, later: Subgraph) -> bool:
+    """Rule 1, its first half. Feeds are made anew for each request."""
+    if earlier.feeds != later.feeds:
+        return False
+    if any(earlier.nodes[name].outputs != later.nodes[name].outputs for name in earlier.feeds):
+        return False
+    feeds, nodes = frozenset(earlier.feeds), earlier.nodes
+    return all(nodes.get(name, node) is node for name, node in later.nodes.items() if name not in feeds)
+
+
+def _has_only_effects_of(joined: Subgraph, later: Subgraph) -> bool:
+    """Rule 1, its second half. A target that the passes took apart is none."""
+    names = [node.name for node in joined if node.op.effect is not Effect.PURE]
+    return all(name in later.nodes for name in names) and all(name in joined.nodes for name in later.targets)
+
+
+class _Addition:
+    """What ``whole`` has beyond ``earlier``, as a subgraph of its own."""
+
+    def __init__(self, earlier: Optimised, whole: Subgraph) -> None:
+        self._before, self._after, self._whole = *earlier, whole
+        self._fetches = dict(zip(self._before.fetches, self._after.fetches, strict=True))
+        """Where the earlier request's fetches are now."""
+        self._added: dict[str, Node] = {}
+        self._known: dict[str, Node] = {}
+        """Constants of the earlier request, and feeds for all else that is read of it."""
+        self._stands_for: dict[Ref, Ref] = {}
+        """From the output of such a feed to the tensor."""
+
+    def collect(self) -> bool:
+        """Find the nodes. False if rule 2 or 4 is broken."""
+        stack = [name for name, index in self._whole.fetches if (name, index) not in self._fetches]
+        stack += [name for name in self._whole.targets if name not in self._before.targets]
+        while stack:
+            name = stack.pop()
+            if name in self._added or self._is_known(name):
+                continue
+            node = self._whole.nodes[name]
+            if node.op.effect is not Effect.PURE or node.controls:
+                return False
+            self._added[name] = node
+            stack += [producer for producer, _ in node.inputs]
+        return True
+
+    def _is_known(self, name: str) -> bool:
+        node = self._before.nodes.get(name)
+        return node is not None and node.op.effect is not Effect.NESTED and name in self._after.nodes
+
+    def subgraph(self) -> Subgraph:
+        fetches = [self._fetch(ref) for ref in self._whole.fetches]
+        added = [
+            node.replace(inputs=tuple([self._local(ref) for ref in node.inputs]))
+            for node in self._added.values()
+        ]
+        nodes = sort_topologically(self._known | {node.name: node for node in added})
+        feeds = tuple([name for name, _ in self._stands_for])
+        targets = tuple([name for name in self._whole.targets if name in self._added])
+        return Subgraph(nodes, feeds, tuple(fetches), targets)
+
+    def _fetch(self, ref: Ref) -> Ref:
+        return self._stand_in(self._fetches[ref]) if ref in self._fetches else self._local(ref)
+
+    def _local(self, ref: Ref) -> Ref:
+        """``ref`` as nodes of the addition read it."""
+        name = ref[0]
+        if name in self._added:
+            return ref
+        node = self._after.nodes[name]
+        if node.op.name == "Const" and not node.controls:
+            self._known[name] = node
+            return ref
+        return self._stand_in(ref)
+
+    def _stand_in(self, ref: Ref) -> Ref:
+        name, spec = f"_known_{ref[0]}_{ref[1]}", self._after.spec(ref)
+        attrs = {"dtype": spec.dtype, "shape": spec.shape}
+        self._known[name] = Node(name, feed_op, (), (), attrs, "", None, (spec,))
+        self._stands_for[name, 0] = ref
+        return name, 0
+
+    def without_stand_ins(self, subgraph: Subgraph) -> Subgraph:
+        """``subgraph``, which came of `subgraph`, with what it reads of the earlier request's nodes."""
+        added = [node for node in subgraph if (node.name, 0) not in self._stands_for]
+        return redirect(subgraph, self._stands_for, added)

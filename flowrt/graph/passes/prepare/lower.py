@@ -1,0 +1,139 @@
+"""Lowering: from the control flow of a graph to the two forms that are compiled.
+
+* A call becomes the operations of its function.
+* If and Case become `_Case`: an index, and one function a branch.
+* While becomes `_Loop`. The loop is rotated (loop inversion: Muchnick, *Advanced Compiler Design*, 18.5): its
+  condition is computed once in front of it, and from then on at the end of the body, from the body's results.
+  So a loop has one function, in which condition and body share what they both compute. What the body returns
+  as it got it is invariant.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import cache, partial
+
+from flowrt import dtypes
+from flowrt.dtypes import DType
+from flowrt.graph.node import COLOCATION, Node, Ref, Subgraph, with_functions
+from flowrt.graph.op_def import Effect, op_def
+from flowrt.graph.ops.text.python_calls import no_op
+from flowrt.graph.passes.prepare.order_effects import behind, effectful_nodes, unread_effects
+
+
+def lower(subgraph: Subgraph) -> Subgraph:
+    """``subgraph`` without If, Case, While and calls, in its functions too."""
+    if not any(node.op.effect is Effect.NESTED for node in subgraph):
+        return subgraph
+    nodes: list[Node] = []
+    replaced: dict[Ref, Ref] = {}
+    targets = dict.fromkeys(subgraph.targets)
+    effectful = cache(partial(effectful_nodes, subgraph))  # few subgraphs ask
+    for before in subgraph:
+        node = before
+        if replaced:
+            inputs = tuple([replaced.get(ref, ref) for ref in node.inputs])
+            node = node if inputs == node.inputs else node.replace(inputs=inputs)
+        if node.op.effect is not Effect.NESTED:
+            nodes.append(node)
+            continue
+        node = with_functions(node, lower)
+        added, outputs, effects = _RULES[node.op.name](node)
+        unread = unread_effects(subgraph, before, added, outputs, effectful)
+        nodes += [behind(n, unread) if unread and n.name == node.name else n for n in added]
+        targets |= dict.fromkeys([*effects, *unread])
+        for index, ref in enumerate(outputs):  # in the numbers of the new nodes: never replaced again
+            replaced[node.name, index] = ref
+    fetches = tuple([replaced.get(ref, ref) for ref in subgraph.fetches])
+    return subgraph.with_nodes(nodes).replace(fetches=fetches, targets=tuple(targets))
+
+
+Lowered = tuple[list[Node], Sequence[Ref], Sequence[str]]
+"""The nodes in the place of one, what takes the place of its outputs, and which nodes run in any case."""
+
+
+def _lower_call(node: Node) -> Lowered:
+    nodes, results = inline(node.attrs["f"], node.inputs, f"{node.name}/", node.controls)
+    effects = [f"{node.name}/{target}" for target in node.attrs["f"].targets]
+    ends = dict.fromkeys([ref[0] for ref in results] + effects)
+    inner = {n.name for n in nodes}
+    waits = tuple(name for name in ends if name in inner) or node.controls
+    # who waits for the call waits for its results
+    done = Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
+    return [*nodes, done], results, effects
+
+
+def _lower_if(node: Node) -> Lowered:
+    return _case(node, dtypes.bool_, (node.attrs["else_branch"], node.attrs["then_branch"]))
+
+
+def _lower_case(node: Node) -> Lowered:
+    return _case(node, dtypes.int32, node.attrs["branches"])
+
+
+def _case(node: Node, index: DType, branches: tuple[Subgraph, ...]) -> Lowered:
+    kinds = tuple(spec.dtype for spec in node.outputs)
+    attrs = {key: value for key, value in node.attrs.items() if key in ("Tin", COLOCATION)}
+    attrs |= {"Tindex": index, "Tout": kinds, "branches": branches}
+    return [node.replace(op=op_def("_Case"), attrs=attrs)], [(node.name, i) for i in range(len(kinds))], ()
+
+
+def _lower_while(node: Node) -> Lowered:
+    condition, body = node.attrs["cond"], node.attrs["body"]
+    first, (pred,) = inline(condition, node.inputs, f"{node.name}/first/", node.controls)
+    again, (next_pred,) = inline(condition, body.fetches, "", ())
+    results = dict(zip(body.feeds, body.fetches, strict=True))
+    carried = [i for i, (name, ref) in enumerate(results.items()) if ref != (name, 0)]
+    invariant = [i for i in range(len(body.feeds)) if i not in set(carried)]
+    feeds = tuple(body.feeds[i] for i in (*carried, *invariant))
+    fetches = (next_pred, *[body.fetches[i] for i in carried])
+    nodes = {n.name: n for n in [*body, *again]}
+    rotated = Subgraph(nodes, feeds, fetches, (*body.targets, *condition.targets))
+    attrs = {key: value for key, value in node.attrs.items() if key == COLOCATION}
+    attrs |= {
+        "T": tuple(node.outputs[i].dtype for i in carried),
+        "C": tuple(node.outputs[i].dtype for i in invariant),
+        "body": rotated,
+    }
+    loop = node.replace(
+        op=op_def("_Loop"),
+        inputs=(pred, *[node.inputs[i] for i in (*carried, *invariant)]),
+        attrs=attrs,
+        outputs=tuple(node.outputs[i] for i in carried),
+    )
+    place = {position: (node.name, number) for number, position in enumerate(carried)}
+    effects = [f"{node.name}/first/{target}" for target in condition.targets]
+    return [*first, loop], [place.get(i, ref) for i, ref in enumerate(node.inputs)], effects
+
+
+_RULES: dict[str, Callable[[Node], Lowered]] = {
+    "PartitionedCall": _lower_call,
+    "StatefulPartitionedCall": _lower_call,
+    "If": _lower_if,
+    "Case": _lower_case,
+    "While": _lower_while,
+}
+
+
+def inline(
+    function: Subgraph, arguments: Sequence[Ref], prefix: str, controls: tuple[str, ...]
+) -> tuple[list[Node], list[Ref]]:
+    """The nodes of ``function`` with ``arguments`` in place of its parameters and ``prefix`` before their
+    names, and its results. What reads nothing waits for ``controls``.
+    """
+    parameters = {(name, 0): ref for name, ref in zip(function.feeds, arguments, strict=True)}
+
+    def moved(ref: Ref) -> Ref:
+        return parameters.get(ref) or (prefix + ref[0], ref[1])
+
+    skipped = set(function.feeds)
+    nodes = []
+    for node in function:
+        if node.name in skipped:
+            continue
+        waits = tuple([prefix + c for c in node.controls if c not in skipped])
+        inputs = tuple([moved(ref) for ref in node.inputs])
+        if controls and not waits and all(ref in parameters for ref in node.inputs):
+            waits = controls
+        nodes.append(node.replace(name=prefix + node.name, inputs=inputs, controls=waits))
+    return nodes, [moved(ref) for ref in function.fetches]

@@ -1,0 +1,200 @@
+"""Pruning: from the user's graph to the subgraph that one run needs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from itertools import islice
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.construction.graph import Graph, Operation, Tensor
+from flowrt.graph.evaluate import located
+from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
+from flowrt.graph.op_def import Effect
+from flowrt.graph.shapes import Shape
+from flowrt.graph.topology import sort_topologically
+
+FEW = 50
+"""Nodes more than a tenth that are looked at by themselves."""
+
+
+def extract(
+    graph: Graph,
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Mapping[Tensor, Shape],
+    done: Collection[str] = (),
+) -> Subgraph:
+    """The part of ``graph`` that ``fetches`` and ``targets`` need when ``feeds`` (with their shapes) are
+    given.
+
+    A fed tensor becomes a ``_Feed`` node, under its producer's name when that has no other output, and what
+    only it needed falls away. Nobody waits for the operations named in ``done``: they ran earlier in the
+    step. Raises `InvalidArgumentError` for a placeholder that is needed and not fed, and for a cycle.
+    """
+    fed = {tensor.ref: feed_node(tensor, shape) for tensor, shape in feeds.items()}
+    # list(): one step under the interpreter lock, while other threads may add operations
+    nodes = {name: operation.node for name, operation in list(graph.operations.items())}
+    return extract_nodes(nodes, [t.ref for t in fetches], [op.name for op in targets], fed, done)
+
+
+def extract_nodes(
+    nodes: Mapping[str, Node],
+    fetches: Sequence[Ref],
+    targets: Sequence[str],
+    fed: Mapping[Ref, Node],
+    done: Collection[str] = (),
+) -> Subgraph:
+    """`extract` from a graph as data: ``nodes`` in order of creation, ``fed`` the `feed_node` of each fed
+    tensor.
+    """
+    renamed = {ref: (node.name, 0) for ref, node in fed.items() if node.name != ref[0]}
+    found: dict[str, Node] = {node.name: node for node in fed.values()}
+    stack = [name for name, index in fetches if (name, index) not in fed] + list(targets)
+    while stack:
+        name = stack.pop()
+        if name in found:
+            continue
+        node = nodes[name]
+        if node.op.name == "Placeholder":
+            message = f"expected a value in feed_dict for this placeholder of {node.outputs[0]}; got none"
+            raise located(node, InvalidArgumentError(message))
+        if renamed:
+            inputs = tuple([renamed.get(ref, ref) for ref in node.inputs])
+            node = node if inputs == node.inputs else node.replace(inputs=inputs)
+        if done and node.controls:
+            node = node.replace(controls=tuple([c for c in node.controls if c not in done]))
+        found[name] = node
+        for producer, _ in node.inputs:
+            if producer not in found:
+                stack.append(producer)
+        stack += node.controls
+    ordered = {name: found[name] for name in nodes if name in found}
+    aliases = {node.name: node for node in fed.values() if node.name not in nodes}
+    return Subgraph(
+        sort_topologically(aliases | ordered),
+        tuple(node.name for node in fed.values()),
+        tuple(renamed.get(ref, ref) for ref in fetches),
+        tuple(targets),
+    )
+
+
+def extract_more(
+    earlier: Subgraph,
+    graph: Graph,
+    fetches: Sequence[Tensor],
+    targets: Sequence[Operation],
+    feeds: Mapping[Tensor, Shape],
+) -> Subgraph | None:
+    """`extract`, by visiting only what ``earlier`` has not, which was extracted from ``graph`` as it still
+    is.
+
+    None if that is more than a tenth of it or not pure, if the feeds are others, or if ``earlier`` has
+    targets that are not asked for.
+    """
+    fed = [feed_node(tensor, shape) for tensor, shape in feeds.items()]
+    names = tuple([node.name for node in fed])
+    if names != earlier.feeds or any(earlier.nodes[n.name].outputs != n.outputs for n in fed):
+        return None
+    wanted = [op.name for op in targets]
+    refs = [t.ref for t in fetches]
+    is_renamed = any(tensor.op.name != name for tensor, name in zip(feeds, names, strict=True))
+    if is_renamed or not set(wanted).issuperset(earlier.targets):
+        return None
+    found: dict[str, Node] = {}
+    stack = [name for name, _ in refs] + wanted
+    while stack:
+        name = stack.pop()
+        if name in earlier.nodes or name in found:
+            continue
+        node = graph.operations[name].node
+        if node.op.effect is not Effect.PURE or node.controls or len(found) > len(earlier) // 10 + FEW:
+            return None
+        found[name] = node
+        stack += [producer for producer, _ in node.inputs]
+    added = {name: found[name] for name in list(graph.operations) if name in found} if found else found
+    whole = Subgraph({**earlier.nodes, **added}, names, tuple(refs), tuple(wanted))
+    return prune_behind(earlier, whole) if _is_in_order(added) else None
+
+
+def _is_in_order(nodes: Mapping[str, Node]) -> bool:
+    """Whether none comes before what it reads."""
+    seen: set[str] = set()
+    for node in nodes.values():
+        if any(producer in nodes and producer not in seen for producer, _ in node.inputs):
+            return False
+        seen.add(node.name)
+    return True
+
+
+def prune_behind(earlier: Subgraph, later: Subgraph) -> Subgraph:
+    """`prune` of what begins with all nodes of ``earlier``, of which each was needed there. If what was asked
+    for there is asked for now, or read by what is more, nothing has to be visited.
+    """
+    needed = set(later.roots())
+    for name in islice(later.nodes, len(earlier), None):
+        needed.update(_before(later.nodes[name]))
+    unasked = set(earlier.roots()) - needed
+    return _without_unread(later, unasked) if unasked else later
+
+
+def _without_unread(subgraph: Subgraph, names: Iterable[str]) -> Subgraph:
+    """``subgraph`` without those of ``names`` that are not needed, and what only they needed. All else is."""
+    num_readers = Counter([name for node in subgraph for name, _ in node.inputs])
+    num_readers.update([name for node in subgraph for name in node.controls])
+    roots, nodes, stack = set(subgraph.roots()), dict(subgraph.nodes), list(names)
+    while stack:
+        name = stack.pop()
+        if name in nodes and name not in roots and not num_readers[name]:
+            before = _before(nodes.pop(name))
+            num_readers.subtract(before)
+            stack += before
+    return subgraph if len(nodes) == len(subgraph) else subgraph.replace(nodes=nodes)
+
+
+def _before(node: Node) -> list[str]:
+    """What it reads and waits for."""
+    return [*[name for name, _ in node.inputs], *node.controls]
+
+
+def feed_node(tensor: Tensor, shape: Shape) -> Node:
+    """What stands in the place of a tensor that is fed with a value of ``shape``."""
+    return feed_of(tensor.op.node, tensor.index, shape)
+
+
+def feed_of(node: Node, index: int, shape: Shape) -> Node:
+    """`feed_node` of the output ``index`` of ``node``."""
+    name = node.name if len(node.outputs) == 1 else f"_feed_{node.name}_{index}"
+    dtype = node.outputs[index].dtype
+    attrs, spec = {"dtype": dtype, "shape": shape}, TensorSpec(dtype, shape)
+    return Node(name, feed_op, (), (), attrs, node.device, node.source, (spec,))
+
+
+def prune(subgraph: Subgraph) -> Subgraph:
+    """Drop the nodes that no fetch, target or feed needs."""
+    needed = set(subgraph.roots())
+    for node in reversed(list(subgraph)):  # readers before what they read
+        if node.name in needed:
+            for name, _ in node.inputs:
+                needed.add(name)
+            needed.update(node.controls)
+    if len(needed) == len(subgraph):
+        return subgraph
+    return subgraph.with_nodes(node for node in subgraph if node.name in needed)
+
+
+def redirect(
+    subgraph: Subgraph, replacement: Mapping[Ref, Ref], nodes: Iterable[Node] | None = None
+) -> Subgraph:
+    """``subgraph`` (with ``nodes``) where each reader of a tensor in ``replacement`` reads the other tensor
+    instead.
+    """
+    if not replacement:
+        return subgraph if nodes is None else subgraph.with_nodes(nodes)
+    changed = []
+    for node in subgraph if nodes is None else nodes:
+        inputs = tuple([replacement.get(ref, ref) for ref in node.inputs])
+        changed.append(node if inputs == node.inputs else node.replace(inputs=inputs))
+    fetches = tuple(replacement.get(ref, ref) for ref in subgraph.fetches)
+    return subgraph.with_nodes(changed).replace(fetches=fetches)

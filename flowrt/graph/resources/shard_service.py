@@ -1,0 +1,212 @@
+"""`ShardService`: a `ParameterShard` for many threads, which wait here for its answers.
+
+What the machine decides is done under one lock, updates too: so an update is made whole, and a step that ends
+early leaves none half made.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias, final
+
+from flowrt.errors import DeadlineExceededError, OpError, UnknownError
+from flowrt.graph.resources.parameter_shard import (
+    Action,
+    Answer,
+    ApplyUpdate,
+    Event,
+    GradientPushed,
+    InstallState,
+    ParameterShard,
+    Policy,
+    PromotionAsked,
+    RequestLeft,
+    StateArrived,
+    StateAsked,
+    StateReplicated,
+    StepBegun,
+    Ticked,
+    UpdateEnded,
+    WorkerCame,
+    WorkerLeft,
+    WorkerLost,
+    histogram,
+)
+from flowrt.graph.resources.step_context import wait_until
+
+TICK_S = 1.0
+"""A waiting step looks this often whether another one was to carry the state and did not."""
+
+Apply: TypeAlias = Callable[[Sequence[Any]], None]
+"""Updates the parameters from gradients. Each variable's update is whole or not made."""
+
+
+class Contribution(NamedTuple):
+    """A gradient, and what updates the parameters from it and from the others'."""
+
+    values: Any
+    apply: Apply
+
+
+class ShardStatus(NamedTuple):
+    role: int
+    generation: int
+    version: int
+    acknowledged: int
+    dropped: int
+    waits: int
+    clocks: tuple[int, ...]
+
+
+@final
+class ShardService:
+    """The shard ``name`` of a session or of a server's sessions. A request that waits longer than
+    ``timeout_s`` seconds raises `DeadlineExceededError`, which names the workers that are late; a step that
+    ends leaves its wait. ``tasks``: the workers', in a cluster.
+    """
+
+    def __init__(self, name: str, policy: Policy, timeout_s: float, tasks: Sequence[str] = ()) -> None:
+        self._shard, self._timeout_s, self._tasks = ParameterShard(name, policy), timeout_s, tasks
+        self._changed = threading.Condition()
+        self._requests = itertools.count()
+        self._answers: dict[int, Answer] = {}
+
+    @property
+    def policy(self) -> Policy:
+        return self._shard.policy
+
+    def attend(self, worker: int, session: int) -> None:
+        """``worker`` has made ``session``, which is its name for `lose`."""
+        self._tell(WorkerCame(worker, session))
+
+    def begin(self, worker: int, clock: int, session: int = 0) -> int:
+        """Wait until ``worker`` may begin its step; the version that it reads at least. ``session`` is its
+        name for `lose`.
+        """
+        what = f"worker {worker}'s step"
+        return int(self._ask(lambda request: StepBegun(request, worker, clock, session), what))
+
+    def push(self, worker: int, clock: int, tag: int, values: Any, apply: Apply) -> int:
+        """Wait until the gradient ``values`` is part of an update, or too late for one; the version then."""
+        gradient = Contribution(values, apply)
+        what = f"worker {worker}'s gradient of version {tag}"
+        return int(self._ask(lambda request: GradientPushed(request, worker, clock, tag, gradient), what))
+
+    def carries(self, version: int) -> bool:
+        """Wait until the replica has ``version``: False; or until this step is the one that brings it
+        there.
+        """
+        what = f"version {version} in the replica"
+        return bool(self._ask(lambda request: StateAsked(request, version, time.monotonic()), what))
+
+    def replicated(self, version: int) -> None:
+        self._tell(StateReplicated(version))
+
+    def install(
+        self, generation: int, version: int, clocks: Sequence[int], install: Callable[[], None]
+    ) -> None:
+        """Take a primary's state, by ``install()``, unless this shard has it. Raises `AbortedError` when the
+        primary is none any more.
+        """
+        self._tell(StateArrived(generation, version, clocks, install))
+
+    def promote(self) -> None:
+        """Be the primary from now on. Raises `FailedPreconditionError` when there is no state."""
+        self._tell(PromotionAsked())
+
+    def leave(self, worker: int) -> None:
+        self._tell(WorkerLeft(worker))
+
+    def lose(self, worker: int, session: int, why: str) -> None:
+        """The session in which ``worker`` came, or began its last step, was lost."""
+        self._tell(WorkerLost(worker, session, why, time.monotonic()))
+
+    def lose_task(self, task: str, error: OpError) -> None:
+        """``task`` was there and is gone: of a worker that has had a session `lose` tells."""
+        if task in self._tasks:
+            lost = WorkerLost(self._tasks.index(task), None, error.message, time.monotonic())
+            self._tell(lost)
+
+    def status(self) -> ShardStatus:
+        with self._changed:
+            return self._status()
+
+    def snapshot(self, copy: Callable[[], Any]) -> tuple[ShardStatus, Any]:
+        """The status, and ``copy()`` of the parameters of that version."""
+        with self._changed:
+            return self._status(), copy()
+
+    def staleness(self) -> list[int]:
+        """How many gradients were 0, 1, 2, ... versions old when they made an update."""
+        with self._changed:
+            return histogram(self._shard.staleness)
+
+    # --- the machine
+
+    def _status(self) -> ShardStatus:
+        s = self._shard
+        clocks = tuple(s.clocks)
+        return ShardStatus(s.role.value, s.generation, s.version, s.acknowledged, s.dropped, s.waits, clocks)
+
+    def _tell(self, event: Event) -> None:
+        with self._changed:
+            self._perform(self._shard.handle(event))
+
+    def _ask(self, event: Callable[[int], Event], what: str) -> Any:
+        with self._changed:
+            request = next(self._requests)
+            self._perform(self._shard.handle(event(request)))
+            try:
+                answer = self._wait_for(request, what)
+            except BaseException:
+                self._perform(self._shard.handle(RequestLeft(request)))
+                self._answers.pop(request, None)
+                raise
+            if answer.error is not None:
+                raise answer.error
+            return answer.value
+
+    def _wait_for(self, request: int, what: str) -> Answer:
+        def wait(seconds: float | None) -> None:
+            self._changed.wait(TICK_S if seconds is None else min(seconds, TICK_S))
+            self._perform(self._shard.handle(Ticked(time.monotonic())))
+
+        try:
+            in_time = wait_until(lambda: request in self._answers, wait, self._timeout_s)
+        except DeadlineExceededError as error:  # the step's
+            raise DeadlineExceededError(f"{error.message}: {self._obstacle(what)}") from error
+        if not in_time:
+            raise DeadlineExceededError(f"{self._obstacle(what)}, after {self._timeout_s:g} s")
+        return self._answers.pop(request)
+
+    def _obstacle(self, what: str) -> str:
+        shard = self._shard
+        late = [f"{worker} (at clock {shard.clocks[worker]})" for worker in shard.awaited()]
+        missing = f"worker {', '.join(late)}" if late else "the replica"
+        return f"shard {shard.name!r} at version {shard.version}: {what} still waits for {missing}"
+
+    def _perform(self, actions: Sequence[Action]) -> None:
+        """Under the lock. What an update leads to is done with it."""
+        for action in actions:
+            match action:
+                case Answer():
+                    self._answers[action.request] = action
+                case ApplyUpdate(gradients):
+                    self._perform(self._shard.handle(UpdateEnded(_applied(gradients))))
+                case InstallState(install):
+                    install()
+        self._changed.notify_all()
+
+
+def _applied(gradients: Sequence[Contribution]) -> OpError | None:
+    """Make an update; the error if it was not made."""
+    try:
+        gradients[-1].apply([gradient.values for gradient in gradients])
+    except OpError as error:
+        return error
+    except Exception as error:  # noqa: BLE001 (it is all the contributors', who would wait for ever)
+        return UnknownError(f"an update failed: {type(error).__name__}: {error}")
+    return None

@@ -1,0 +1,116 @@
+"""Native collectives whose ranks are all in one step of one process: nobody has to join a group for them.
+
+    rank's start     lays its value down; the last one's computes what all get, by the operation's kernel
+    rank's wait      takes its result
+
+A step has its own `StepGroup`, so steps that run at once do not meet. All ranks are parts of one operation,
+and none can be lost without the step: a rank waits for the others, however long their kernels take, until
+they come or the step ends, by its deadline, a cancellation or another kernel's error.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, final
+from weakref import WeakKeyDictionary
+
+import numpy as np
+
+from flowrt.errors import FailedPreconditionError, OpError
+from flowrt.graph.collectives.ends import gets
+from flowrt.graph.op_def import op_def
+from flowrt.graph.resources.step_context import StepEnd, current_step, wait_until
+
+PREFIX = "step;"
+"""Begins the keys of these groups, behind which their size stands: no key of a user's has a semicolon."""
+
+Results = Mapping[int, Any]
+"""By rank; a rank that gets nothing is not there."""
+
+
+@final
+class StepGroup:
+    """The collectives of one step, by their edges. In a loop an edge comes again when a rank has taken its
+    result.
+    """
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._given: dict[str, dict[int, Any]] = {}
+        self._results: dict[tuple[str, int], Any] = {}
+        """Of those who have not taken theirs, None for a rank that gets nothing."""
+
+    def give(
+        self, edge: str, rank: int, size: int, value: Any, compute: Callable[[list[Any]], Results]
+    ) -> None:
+        """Give the ``value`` of ``rank``, None if it has none: ``compute`` gets those there are, by rank."""
+        with self._changed:
+            given = self._given.setdefault(edge, {})
+            given[rank] = value
+            if len(given) < size:
+                return
+            del self._given[edge]
+        results = compute([given[r] for r in range(size) if given[r] is not None])
+        with self._changed:
+            self._results |= {(edge, r): results.get(r) for r in range(size)}
+            self._changed.notify_all()
+
+    def take(self, edge: str, rank: int) -> Any:
+        """What ``rank`` gets, when all have come. Raises what ends the step."""
+        with self._changed:
+            wait_until(lambda: (edge, rank) in self._results, self._changed.wait)
+            return self._results.pop((edge, rank))
+
+
+_lock = threading.Lock()
+_groups: WeakKeyDictionary[StepEnd, StepGroup] = WeakKeyDictionary()
+
+
+def _step_group() -> StepGroup:
+    """That of the step which the thread runs. Raises `FailedPreconditionError` outside of steps."""
+    step = current_step()
+    if step is None:
+        raise FailedPreconditionError(
+            "native: expected a step of a session; got a kernel that is called alone"
+        )
+    with _lock:
+        return _groups.setdefault(step, StepGroup())
+
+
+@final
+class StepMember:
+    """A rank of the group ``key``: see `flowrt.graph.resources.groups.Member`. It has no links."""
+
+    def __init__(self, key: str, rank: int) -> None:
+        self._size, self._rank = int(key.removeprefix(PREFIX)), rank
+
+    def start(self, edge: str, kind: str, array: Any, attrs: Mapping[str, Any]) -> None:
+        def compute(values: list[Any]) -> Results:
+            return _computed(kind, self._size, values, attrs)
+
+        _step_group().give(edge, self._rank, self._size, array, compute)
+
+    def wait(self, edge: str) -> Any:
+        return _step_group().take(edge, self._rank)
+
+    def send(self, peer: int, edge: str, array: Any) -> None:
+        raise FailedPreconditionError(f"{edge}: expected a native collective; ranks of a step have no links")
+
+    def receive(self, peer: int, edge: str) -> Any:
+        raise FailedPreconditionError(f"{edge}: expected a native collective; ranks of a step have no links")
+
+    def meet_at_end(self) -> Callable[[], object]:
+        return lambda: None  # the group has ended with the step
+
+    def abort(self, error: OpError) -> None:
+        """Nothing: who waits ends with the step."""
+
+
+def _computed(kind: str, size: int, values: list[Any], attrs: Mapping[str, Any]) -> Results:
+    """What the operation's own kernel says of all ranks' ``values``."""
+    op, known = op_def(kind), {**attrs, "group_size": size}
+    has_places = "places" in [argument.name for argument in op.inputs]
+    arguments = [values, [np.zeros(0, np.int32)] * size] if has_places else [values]
+    results = op.kernel(np, *arguments, **{name: known[name] for name in op.kernel_attrs})
+    return dict(enumerate(results)) if gets(kind, 0, 1) else {attrs["root"]: results}

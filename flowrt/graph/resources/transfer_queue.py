@@ -1,0 +1,93 @@
+"""`TransferQueue`: a bounded queue between steps and a host thread, or between two steps."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any, final
+
+from flowrt.errors import (
+    CancelledError,
+    DeadlineExceededError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+)
+from flowrt.graph.resources.step_context import wait_until
+
+
+@final
+class TransferQueue:
+    """Items in order, ``capacity`` of them at most: who is ahead waits for the other end.
+
+    Any threads may use either end. A wait ends with an item or room, when the queue is closed, with the step
+    that the thread runs (`flowrt.graph.resources.step_context`), or after ``timeout_s`` seconds, whichever
+    is first; when it
+    raises, the queue is as it was.
+    """
+
+    __slots__ = ("_capacity", "_changed", "_error", "_is_closed", "_items", "_name")
+
+    def __init__(self, name: str, capacity: int) -> None:
+        if capacity < 1:
+            raise InvalidArgumentError(f"queue {name!r}: expected a capacity of at least 1; got {capacity}")
+        self._name, self._capacity = name, capacity
+        self._items: deque[Any] = deque()
+        self._changed = threading.Condition()
+        self._is_closed = False
+        self._error: OpError | None = None
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def put(self, item: Any, timeout_s: float | None = None) -> None:
+        """Add ``item`` behind the others, when there is room.
+
+        Raises `CancelledError`, or the error that the queue was closed with, and `DeadlineExceededError`.
+        """
+        with self._changed:
+            self._wait_until(self._has_room, f"full, with {self._capacity} items", timeout_s)
+            if self._is_closed:
+                raise self._error or CancelledError(f"queue {self._name!r} is closed: nobody takes items")
+            self._items.append(item)
+            self._changed.notify_all()
+
+    def get(self, timeout_s: float | None = None) -> Any:
+        """Take the first item, when there is one.
+
+        Raises `OutOfRangeError` when the queue is closed and empty, or the error that it was closed with, and
+        `DeadlineExceededError`.
+        """
+        with self._changed:
+            self._wait_until(lambda: bool(self._items), "empty", timeout_s)
+            if not self._items:
+                raise self._error or OutOfRangeError(f"queue {self._name!r} is closed and empty")
+            self._changed.notify_all()
+            return self._items.popleft()
+
+    def close(self, error: OpError | None = None) -> None:
+        """Take no more items; those that are there can still be taken. With ``error`` they are dropped, and
+        both ends raise it. Closing again changes nothing.
+        """
+        with self._changed:
+            if not self._is_closed:
+                self._is_closed, self._error = True, error
+                if error is not None:
+                    self._items.clear()
+            self._changed.notify_all()
+
+    def _has_room(self) -> bool:
+        return len(self._items) < self._capacity
+
+    def _wait_until(self, ready: Callable[[], bool], obstacle: str, timeout_s: float | None) -> None:
+        """Wait for ``ready()``, or for the queue to be closed. An error about time says that ``obstacle`` is
+        what the queue was all the time.
+        """
+        message = f"queue {self._name!r} is {obstacle}"
+        try:
+            in_time = wait_until(lambda: ready() or self._is_closed, self._changed.wait, timeout_s)
+        except DeadlineExceededError as error:  # the step's
+            raise DeadlineExceededError(f"{error.message}: {message}") from error
+        if not in_time:
+            raise DeadlineExceededError(f"{message}, after {timeout_s} s")

@@ -1,1 +1,0 @@
-"""``flowrt.python.client``: `device_lib`, as ``from tensorflow.python.client import device_lib`` has it."""

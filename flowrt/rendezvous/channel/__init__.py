@@ -1,0 +1,12 @@
+"""The seam between tasks: connections that carry frames.
+
+channel                      `Transport`, `Listener`, `Connection`, `Receiver`
+framing                      frames <-> bytes; pure
+security, tls, host_identity tokens and certificates; TLS for sockets; which host this is
+lifeline                     open, lost or closed
+receive_memory               where large arrays arrive
+poller                       polls links that cannot wake a thread
+frame_writer, frame_stream   writes frames from any thread; frames over messages
+byte_stream                  a socket, plain or TLS
+stream_connection            a connection over a stream of messages
+"""

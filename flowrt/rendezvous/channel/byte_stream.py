@@ -1,0 +1,207 @@
+"""`ByteStream`: a connected socket, plain or with TLS, that one thread reads and one at a time writes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import select
+import socket
+import ssl
+import threading
+import time
+from abc import ABC, abstractmethod
+from array import array
+from collections import deque
+from collections.abc import Sequence
+from typing import final
+from weakref import WeakSet
+
+from flowrt.device.llvm.host_pool import usable_cpus
+from flowrt.rendezvous.channel.framing import Buffer
+
+MAX_DESCRIPTORS = 64
+"""File descriptors that one write may pass; Linux takes 253."""
+_RIGHTS_BYTES = socket.CMSG_SPACE(4 * MAX_DESCRIPTORS)
+MAX_PIECES = 512
+"""Buffers that one write takes; Linux takes 1024."""
+
+SPIN_S = 200e-6 if usable_cpus() > 1 else 0.0
+"""For how long a read looks again and again. To wake a thread on a processor that sleeps takes 28 us; to and
+fro between two tasks by parts of 20 us, that is most of the time (competitive spinning: Karlin et al.,
+"Empirical Studies of Competitive Spinning for a Shared-Memory Multiprocessor", SOSP 1991).
+"""
+GLANCE_S = 20e-6
+"""Of one look, which takes 2 us where nobody else wants to run."""
+
+_open_sockets: WeakSet[socket.socket] = WeakSet()
+
+
+def _close_in_child() -> None:
+    """A forked child's copies would keep connections alive after this process died."""
+    for forked in list(_open_sockets):
+        os.close(forked.detach())
+
+
+os.register_at_fork(after_in_child=_close_in_child)
+
+
+class ByteStream(ABC):
+    """Errors of the socket come as `OSError`."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        self._socket = connected
+        self.descriptors: deque[int] = deque()
+        """Those that came with what was read, oldest first; who takes one closes it."""
+        self._was_soon = False
+        _open_sockets.add(connected)
+
+    def read(self, room: Buffer | bytearray, *, is_due: bool = False) -> int:
+        """Fill the front of ``room``; waits until there is at least one byte. 0 at the end. ``is_due``: the
+        peer was just answered. What comes from it comes soon, if the last did: then this looks again and
+        again before it sleeps, for `SPIN_S`.
+        """
+        began = time.perf_counter()
+        count = self._spin(room, began) if is_due and self._was_soon else None
+        if count is None:
+            count = self._read(room, wait=True)
+        self._was_soon = time.perf_counter() - began < SPIN_S
+        return count or 0
+
+    def _spin(self, room: Buffer | bytearray, began: float) -> int | None:
+        """None if nothing came, or another thread wants the processor or the interpreter."""
+        tried, end = began, began + SPIN_S
+        while tried < end:
+            count = self._read(room, wait=False)
+            if count is not None:
+                return count
+            last, tried = tried, time.perf_counter()
+            if tried - last > GLANCE_S:
+                break
+        return None
+
+    @abstractmethod
+    def _read(self, room: Buffer | bytearray, *, wait: bool) -> int | None:
+        """`read` once; without ``wait`` None where there is no byte yet."""
+
+    @abstractmethod
+    def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], *, wait: bool) -> int:
+        """Write from the front of ``buffers``, as many bytes as the kernel takes now; ``wait`` makes that at
+        least one. Descriptors go with the first byte: none went if this returns 0.
+        """
+
+    def end_writing(self) -> None:
+        """The peer reads an end after what was written."""
+        self._shutdown(socket.SHUT_WR)
+
+    def end_reading(self) -> None:
+        """`read` gives what has arrived, and then an end."""
+        self._shutdown(socket.SHUT_RD)
+
+    def end(self) -> None:
+        """Wake whoever reads or writes."""
+        self._shutdown(socket.SHUT_RDWR)
+
+    def limit_reads(self, timeout_s: float) -> None:
+        """From now on `read` raises `TimeoutError` after ``timeout_s`` seconds without a byte."""
+        with contextlib.suppress(OSError):  # closed
+            self._socket.settimeout(timeout_s)
+
+    def close(self) -> None:
+        """Idempotent. No other thread may be reading or writing."""
+        while self.descriptors:
+            os.close(self.descriptors.popleft())
+        self._socket.close()
+
+    def _shutdown(self, how: int) -> None:
+        with contextlib.suppress(OSError):  # it has ended already
+            # Not SSLSocket's own, after which it would read and write plain text.
+            socket.socket.shutdown(self._socket, how)
+
+
+@final
+class PlainStream(ByteStream):
+    """A TCP or a Unix socket."""
+
+    def __init__(self, connected: socket.socket) -> None:
+        super().__init__(connected)
+        connected.settimeout(None)
+        self._passes_descriptors = connected.family == socket.AF_UNIX
+
+    def _read(self, room: Buffer | bytearray, *, wait: bool) -> int | None:
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        try:
+            if not self._passes_descriptors:
+                return self._socket.recv_into(room, 0, flags)
+            count, messages, _, _ = self._socket.recvmsg_into(
+                [room], _RIGHTS_BYTES, flags | socket.MSG_CMSG_CLOEXEC
+            )
+        except BlockingIOError:
+            return None
+        for level, kind, data in messages:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                self.descriptors.extend(array("i", data[: len(data) // 4 * 4]))
+        return count
+
+    def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], *, wait: bool) -> int:
+        flags = 0 if wait else socket.MSG_DONTWAIT
+        try:
+            if len(buffers) == 1 and not descriptors:
+                return self._socket.send(buffers[0], flags)
+            rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors))] if descriptors else []
+            return self._socket.sendmsg(buffers[:MAX_PIECES], rights, flags)
+        except BlockingIOError:
+            return 0
+
+
+@final
+class TlsStream(ByteStream):
+    """TLS over TCP.
+
+    OpenSSL lets one thread at a time into a connection, so nobody may block in it: both directions ask
+    without waiting, under one lock, and wait for the socket outside of it.
+    """
+
+    def __init__(self, connected: ssl.SSLSocket) -> None:
+        super().__init__(connected)
+        self._tls = connected
+        self._lock = threading.Lock()
+        self._timeout_s: float | None = None
+        connected.setblocking(False)
+
+    def _read(self, room: Buffer | bytearray, *, wait: bool) -> int | None:
+        while True:
+            try:
+                with self._lock:
+                    return self._tls.recv_into(room)
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                if not wait:
+                    return None
+                wants_read = isinstance(error, ssl.SSLWantReadError)
+                self._wait(select.POLLIN if wants_read else select.POLLOUT, self._timeout_s)
+
+    def write(self, buffers: Sequence[Buffer], descriptors: Sequence[int], *, wait: bool) -> int:
+        while True:
+            try:
+                with self._lock:
+                    return self._tls.send(buffers[0])
+            except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
+                if not wait:
+                    return 0
+                wants_read = isinstance(error, ssl.SSLWantReadError)
+                self._wait(select.POLLIN if wants_read else select.POLLOUT, None)
+
+    def limit_reads(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+
+    def _wait(self, event: int, timeout_s: float | None) -> None:
+        poll = select.poll()
+        poll.register(self._tls, event)
+        if not poll.poll(None if timeout_s is None else 1e3 * timeout_s):
+            raise TimeoutError(f"expected the peer to be ready within {timeout_s} s")
+
+
+def as_stream(connected: socket.socket) -> ByteStream:
+    """What fits the socket."""
+    if connected.family != socket.AF_UNIX:
+        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return TlsStream(connected) if isinstance(connected, ssl.SSLSocket) else PlainStream(connected)

@@ -1,0 +1,299 @@
+"""`FrameStream`: frames over a stream of messages.
+
+    send --> queue --> whoever finds nobody writing: Carrier.write(message)
+                       the carrier's thread, when that is written: `written` --> all that is queued meanwhile
+    Carrier.read() --> `received`, on the carrier's thread --> on_frame
+
+So a frame that finds the stream idle is written by the thread that sends it, and handled by the thread that
+reads it: to hand it to another thread takes 30 us at either end. It knows neither the connection above nor
+gRPC below.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import NamedTuple, Protocol, TypeAlias, final
+
+from flowrt.errors import FailedPreconditionError, UnavailableError
+from flowrt.rendezvous.channel.channel import Bytes
+from flowrt.rendezvous.channel.framing import (
+    Allocate,
+    Buffer,
+    Frame,
+    FrameDecoder,
+    Kind,
+    encode,
+    pack_messages,
+)
+from flowrt.rendezvous.channel.lifeline import CLOSE_S
+
+MESSAGE_BYTES = 1 << 20
+"""What gRPC copies of a message, three times at either end, is then still in the cache."""
+
+OnFrame: TypeAlias = Callable[[Frame], object]
+OnEnd: TypeAlias = Callable[[Exception | None], object]
+
+
+class Carrier(Protocol):
+    """Carries messages, in order. Nothing here waits for the peer; all may be called in any thread."""
+
+    def write(self, message: bytes) -> None:
+        """Begin to write; `FrameStream.written` says when the next may begin."""
+
+    def finish(self) -> None:
+        """End this direction, behind what was written."""
+
+    def read(self) -> None:
+        """Ask for one message: `FrameStream.received` is called with it, unless the stream ends."""
+
+    def cancel(self) -> None:
+        """End both directions at once."""
+
+    def join(self, timeout_s: float) -> None:
+        """Wait for its thread to end, unless it is this one."""
+
+
+class _Outgoing(NamedTuple):
+    buffers: list[Buffer]
+    has_sent: bool
+    is_last: bool
+    """Whether what comes next goes in another message."""
+
+
+@final
+class FrameStream:
+    """One end of a stream. Any thread may call anything, but `receive` is one thread's at a time."""
+
+    def __init__(self, peer: str, allocate: Allocate) -> None:
+        self.peer = peer
+        self.certificate_names: tuple[str, ...] = ()
+        self._decoder = FrameDecoder(allocate)
+        self._carrier: Carrier
+        self._lock = threading.Lock()
+        self._queue: deque[_Outgoing] = deque()
+        self._is_writing = True  # whoever set it writes, and until `attach` nobody does
+        self._is_finishing = False
+        self._messages: Iterator[bytes] | None = None  # those of a batch that is being written
+        self._told = 0  # how many of `_unsent` are of that batch
+        self._unsent: deque[Callable[[], None]] = deque()
+        self._inbox: queue.SimpleQueue[Frame | Exception | None] = queue.SimpleQueue()
+        self._reader: tuple[OnFrame, OnEnd] | None = None
+        self._last: tuple[Exception | None] | None = None  # why reading has ended
+        self._on_end: deque[Callable[[], None]] = deque()
+        self._ended = threading.Event()
+
+    def send(
+        self,
+        kind: int,
+        header: bytes,
+        payload: Sequence[Bytes] = (),
+        sent: Callable[[], None] | None = None,
+    ) -> None:
+        """Write or queue a frame. ``sent`` is called once, when it is written or the stream has ended."""
+        buffers = encode(kind, header, payload)
+        with self._lock:
+            was_writing, self._is_writing = self._is_writing, True
+            message = None if was_writing or sent is not None else _as_message(buffers)
+            if message is None:
+                # Who reads a handshake takes one frame, and so one message, at a time.
+                self._queue.append(_Outgoing(buffers, sent is not None, kind == Kind.HANDSHAKE))
+                if sent is not None:
+                    self._unsent.append(sent)
+        if message is not None:
+            self._carrier.write(message)
+        elif not was_writing:
+            self._write_next()
+        elif self._ended.is_set():
+            _call_all(self._unsent)
+
+    def receive(self) -> Frame | None:
+        """The next frame, before `start`; None when the peer finished. Blocks.
+
+        Raises what the carrier says when the stream ends otherwise, and the errors of `FrameDecoder`.
+        """
+        self._carrier.read()
+        came = self._inbox.get()
+        if isinstance(came, Exception):
+            self._inbox.put(came)  # for the next who asks
+            raise came
+        return came
+
+    def start(self, on_frame: OnFrame, on_end: OnEnd) -> None:
+        """From now on ``on_frame`` is called with every frame, in the carrier's thread, and in the end
+        ``on_end`` with what `receive` would raise. An exception of ``on_frame`` is an end too.
+        """
+        with self._lock:
+            self._reader, last = (on_frame, on_end), self._last
+        if last is None:
+            self._carrier.read()
+        else:
+            threading.Thread(target=on_end, args=last, name=f"end {self.peer}", daemon=True).start()
+
+    def finish(self) -> None:
+        """Write what is queued, then end this direction."""
+        with self._lock:
+            self._is_finishing = True
+            was_writing, self._is_writing = self._is_writing, True
+        if not was_writing:
+            self._write_next()
+
+    def close(self) -> None:
+        """`finish`, and end the stream when the peer has done so too, or after `CLOSE_S`. Waits for that,
+        unless it is called in the carrier's thread.
+        """
+        self.finish()
+        timer = _timer(CLOSE_S, self.cancel)
+        self.on_end(timer.cancel)
+        self._carrier.join(2 * CLOSE_S)
+
+    def cancel(self) -> None:
+        """End the stream at once. Waits as `close` does."""
+        self._carrier.cancel()
+        self._carrier.join(CLOSE_S)
+
+    def on_end(self, callback: Callable[[], None]) -> None:
+        """Have ``callback`` called when the stream ends, or now if it has."""
+        self._on_end.append(callback)
+        if self._ended.is_set():
+            _call_all(self._on_end)
+
+    @contextmanager
+    def deadline(self, timeout_s: float) -> Iterator[None]:
+        """Raises `UnavailableError` when it takes longer than ``timeout_s`` seconds in here; the stream is
+        ended then.
+        """
+        is_late = threading.Event()
+
+        def end() -> None:
+            is_late.set()
+            self.cancel()
+
+        timer = _timer(timeout_s, end)
+        try:
+            yield
+        except UnavailableError:
+            if not is_late.is_set():
+                raise
+        finally:
+            timer.cancel()
+        if is_late.is_set():
+            raise UnavailableError(
+                f"connection to {self.peer}: expected an answer within {timeout_s:g} s; got none"
+            )
+
+    # --- for the carrier, which calls from one thread
+
+    def attach(self, carrier: Carrier) -> None:
+        """What carries the messages, from now on. Called first, in any thread."""
+        self._carrier = carrier
+        self._write_next()
+
+    def written(self) -> None:
+        """The message is written."""
+        with self._lock:
+            if self._messages is None and not self._queue and not self._is_finishing:
+                self._is_writing = False
+                return
+        self._write_next()
+
+    def received(self, message: bytes) -> None:
+        """A message that was asked for."""
+        if self._last is not None:
+            return
+        try:
+            if self._reader is not None:
+                self._carrier.read()  # it comes while these are handled
+            self._hand_out(self._decoder.feed(message))
+        except Exception as error:  # noqa: BLE001 (told to who reads)
+            self.end_reading(error)
+
+    def end_reading(self, error: Exception | None) -> None:
+        """No more comes from the peer, which has finished if there is no ``error``. Does nothing the second
+        time.
+        """
+        with self._lock:
+            if self._last is not None:
+                return
+            self._last, reader = (error,), self._reader
+        if reader is None:
+            self._inbox.put(error)
+        else:
+            reader[1](error)
+
+    def end(self) -> None:
+        """The stream is over, for whatever reason."""
+        with self._lock:
+            self._is_writing = True  # for ever
+            self._queue.clear()
+        self._messages = None  # the arrays of a frame that was half written
+        self._ended.set()
+        _call_all(self._unsent)
+        _call_all(self._on_end)
+
+    # ---
+
+    def _hand_out(self, frames: list[Frame]) -> None:
+        if self._reader is not None:
+            for frame in frames:
+                self._reader[0](frame)
+        elif not frames:
+            self._carrier.read()  # the rest of the frame
+        elif len(frames) > 1:
+            raise FailedPreconditionError("expected one frame of a handshake at a time; got several")
+        else:
+            self._inbox.put(frames[0])
+
+    def _write_next(self) -> None:
+        """Called by who is writing: begin with the next message, or leave the writing to others."""
+        messages = self._messages
+        message = None if messages is None else next(messages, None)
+        if message is None:
+            self._messages = None
+            _call_all(self._unsent, self._told)
+            batch = self._take_queued()
+            self._told = sum(frame.has_sent for frame in batch)
+            if not batch:
+                return
+            messages = pack_messages((b for frame in batch for b in frame.buffers), MESSAGE_BYTES)
+            self._messages, message = messages, next(messages)
+        self._carrier.write(message)
+
+    def _take_queued(self) -> list[_Outgoing]:
+        """What is queued; nothing when somebody else may write, or this direction ends."""
+        batch: list[_Outgoing] = []
+        with self._lock:
+            while self._queue and not (batch and batch[-1].is_last):
+                batch.append(self._queue.popleft())
+            self._is_writing = bool(batch) or self._is_finishing or self._ended.is_set()
+            ends = self._is_finishing and not batch and not self._ended.is_set()
+        if ends:
+            self._carrier.finish()
+        return batch
+
+
+def _as_message(buffers: Sequence[Buffer]) -> bytes | None:
+    """A frame that is a message as it is, as nearly all are: to pack it takes 8 us."""
+    whole = buffers[0]
+    return whole if len(buffers) == 1 and isinstance(whole, bytes) and len(whole) <= MESSAGE_BYTES else None
+
+
+def _timer(seconds: float, call: Callable[[], None]) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _call_all(calls: deque[Callable[[], None]], limit: int | None = None) -> None:
+    """Call the first ``limit``, and each once, whoever else does the same."""
+    while limit != 0:
+        try:
+            call = calls.popleft()
+        except IndexError:
+            return
+        call()
+        limit = limit and limit - 1

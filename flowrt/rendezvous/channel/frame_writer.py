@@ -1,0 +1,204 @@
+"""`FrameWriter`: frames from any thread to one byte stream, in order, without waiting for the peer.
+
+Whoever finds nobody writing writes itself, as far as the kernel takes it: that saves the 30 us until another
+thread runs. What the kernel does not take, and what comes meanwhile, is for the writer's own thread, which
+writes all that is queued by one call.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import final
+
+from flowrt.rendezvous.channel.byte_stream import ByteStream
+from flowrt.rendezvous.channel.framing import Buffer
+
+
+@dataclass(slots=True)
+class Outgoing:
+    """A frame on its way: its pieces, descriptors to pass with it, and what to call when it is written."""
+
+    buffers: list[Buffer]
+    sent: Callable[[], None] | None = None
+    descriptors: Sequence[int] = ()
+
+    def close_descriptors(self) -> None:
+        for descriptor in self.descriptors:
+            os.close(descriptor)
+        self.descriptors = ()
+
+    def end(self) -> None:
+        """It is written, or never will be."""
+        if self.descriptors:
+            self.close_descriptors()
+        if self.sent is not None:
+            self.sent()
+
+
+@final
+class FrameWriter:
+    """``more()`` gives a frame that the connection has to send by itself, or None; `poke` says that it may
+    have one. ``lose`` is told the first error.
+    """
+
+    def __init__(
+        self,
+        stream: ByteStream,
+        name: str,
+        more: Callable[[], Outgoing | None],
+        lose: Callable[[OSError], None],
+    ) -> None:
+        self._stream = stream
+        self._more = more
+        self._lose = lose
+        self._lock = threading.Lock()
+        self._in_stream = threading.Lock()  # held by a caller who writes itself
+        self._queue: deque[Outgoing] = deque()
+        self._is_writing = False  # whoever set it writes, or has passed that on
+        self._is_closing = self._has_failed = False
+        self._wake: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        """For the thread: True passes the writing on to it, False asks it to look."""
+        self._thread = threading.Thread(target=self._run, name=f"write {name}", daemon=True)
+        self._thread.start()
+
+    def put(self, frame: Outgoing) -> None:
+        """Write or queue ``frame``. Any thread."""
+        with self._lock:
+            is_over = self._is_closing or self._has_failed
+            is_queued = self._is_writing and not is_over
+            if is_queued:
+                self._queue.append(frame)
+            elif not is_over:
+                self._is_writing = True
+        if is_over:
+            frame.end()
+        elif not is_queued:
+            self._write_now(frame)
+
+    def poke(self) -> None:
+        """Ask for ``more()`` soon. May be called by a finalizer, whatever its thread was doing."""
+        self._wake.put(False)
+
+    def close(self, last: Outgoing, timeout_s: float) -> None:
+        """Write what is queued and ``last``, for at most ``timeout_s``; what comes later is dropped."""
+        with self._lock:
+            self._is_closing = True
+            self._queue.append(last)
+            is_idle, self._is_writing = not self._is_writing, True
+        if is_idle:
+            self._wake.put(True)
+        self._join(timeout_s)
+
+    def abandon(self, timeout_s: float) -> None:
+        """Drop what is queued and end the thread. The stream has ended, and nobody uses it afterwards."""
+        self._fail()
+        self._stream.end()
+        self._join(timeout_s)
+        self._in_stream.acquire()
+
+    # --- who is writing
+
+    def _write_now(self, frame: Outgoing) -> None:
+        try:
+            with self._in_stream:
+                count = self._stream.write(frame.buffers, frame.descriptors, wait=False)
+        except OSError as error:
+            self._lose(error)
+            self._fail()
+            frame.end()
+            return
+        if count:
+            frame.buffers = _drop(frame.buffers, count)
+        if not frame.buffers:
+            frame.end()
+            self._pass_on(None)
+            return
+        if count:
+            frame.close_descriptors()
+        self._pass_on(frame)
+
+    def _pass_on(self, rest: Outgoing | None) -> None:
+        """To the thread, if there is more to write."""
+        with self._lock:
+            if rest is not None:
+                self._queue.appendleft(rest)
+            elif (more := self._more()) is not None:
+                self._queue.append(more)
+            self._is_writing = bool(self._queue)
+            if not self._queue:
+                return
+        self._wake.put(True)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while not self._has_failed and (self._is_writing or not self._is_closing):
+            if self._wake.get() or self._begin():
+                self._write_queued()
+        self._fail()
+
+    def _begin(self) -> bool:
+        with self._lock:
+            was_writing, self._is_writing = self._is_writing, True
+            return not was_writing
+
+    def _write_queued(self) -> None:
+        while batch := self._take():
+            try:
+                self._write(batch)
+            except OSError as error:
+                self._lose(error)
+                self._fail()
+            finally:
+                for frame in batch:
+                    frame.end()
+
+    def _take(self) -> list[Outgoing]:
+        """Frames to write at once; empty when there are none and somebody else may write.
+
+        One with descriptors is the last: they then come no later than its bytes.
+        """
+        batch: list[Outgoing] = []
+        with self._lock:
+            if (more := self._more()) is not None:
+                self._queue.append(more)
+            while self._queue and not (batch and batch[-1].descriptors):
+                batch.append(self._queue.popleft())
+            self._is_writing = bool(batch)
+        return batch
+
+    def _write(self, batch: list[Outgoing]) -> None:
+        buffers = [buffer for frame in batch for buffer in frame.buffers]
+        descriptors = batch[-1].descriptors
+        while buffers:
+            if count := self._stream.write(buffers, descriptors, wait=True):
+                descriptors, buffers = (), _drop(buffers, count)
+
+    def _fail(self) -> None:
+        with self._lock:
+            self._has_failed = True
+            dropped = list(self._queue)
+            self._queue.clear()
+        self._wake.put(False)
+        for frame in dropped:
+            frame.end()
+
+    def _join(self, timeout_s: float) -> None:
+        if self._thread is not threading.current_thread():
+            self._thread.join(timeout_s)
+
+
+def _drop(buffers: list[Buffer], count: int) -> list[Buffer]:
+    """Without the first ``count`` bytes."""
+    if len(buffers) == 1 and len(buffers[0]) == count:  # nearly always
+        return []
+    for at, buffer in enumerate(buffers):
+        if count < len(buffer):
+            return [memoryview(buffer)[count:], *buffers[at + 1 :]]
+        count -= len(buffer)
+    return []

@@ -1,0 +1,132 @@
+"""`Lifeline`: whether a connection is open, lost or closed, and who is told.
+
+    OPEN --lose(reason)--> LOST      the first reason stays; the receiver is told it once, after all frames
+    OPEN --close()-------> CLOSED    the receiver is told nothing
+    LOST --close()-------> LOST      and the receiver, if it was not told yet, never is
+
+Every connection has one, by which its threads agree on what happened.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import final
+
+from flowrt.errors import FailedPreconditionError, OpError, UnavailableError
+from flowrt.rendezvous.channel.channel import Connection, Receiver
+
+CLOSED = "the peer closed it"
+"""The reason where nothing is wrong but that nobody is there any more."""
+
+DIED = "it ended without a goodbye: the process or its network died"
+"""The reason where the peer did not close it."""
+
+CLOSE_S = 1.0
+"""Seconds that closing a connection waits for what is queued, and then for a thread."""
+
+
+@final
+class Lifeline:
+    """The state of one connection. Any thread may call anything."""
+
+    def __init__(self, what: str) -> None:
+        self._what = what
+        self._pid = os.getpid()
+        self._lock = threading.Lock()
+        self._reason = "closed by this task"
+        self._cause: BaseException | None = None
+        self._is_read = False
+        self._is_open = self.wants_frames = True
+        """``wants_frames``: this task has not closed the connection."""
+
+    def check(self) -> None:
+        """Raises `UnavailableError` unless open, `FailedPreconditionError` in a forked child."""
+        if os.getpid() != self._pid:
+            raise self._forked()
+        if not self._is_open:
+            raise self._error()
+
+    def start(self) -> None:
+        """The receiver is there. Raises `FailedPreconditionError` the second time."""
+        self._check_process()
+        if not self.claim_reading():
+            raise FailedPreconditionError(f"{self._what}: expected one call of start(), before close()")
+
+    def claim_reading(self) -> bool:
+        """Whether nobody reads yet; the caller does now."""
+        with self._lock:
+            is_first, self._is_read = not self._is_read, True
+            return is_first
+
+    def lose(self, reason: str, cause: BaseException | None = None) -> None:
+        """The peer is gone."""
+        with self._lock:
+            if self._is_open:
+                self._is_open, self._reason, self._cause = False, reason, cause
+
+    def close(self) -> bool:
+        """This task wants no more. Returns False if it said so before."""
+        self._check_process()
+        with self._lock:
+            is_first, self.wants_frames, self._is_open = self.wants_frames, False, False
+            return is_first
+
+    @contextmanager
+    def reading(
+        self, connection: Connection, receiver: Receiver | None, release: Callable[[], None]
+    ) -> Iterator[None]:
+        """What a reader thread does is done in here: whatever ends it ends the connection. Then ``release``
+        is called, and the receiver is told, unless this task closed the connection.
+        """
+        error: Exception | None = None
+        try:
+            yield
+        except Exception as raised:  # noqa: BLE001 (carried to the receiver)
+            error = raised
+        self.end(connection, receiver, release, error)
+
+    def end(
+        self,
+        connection: Connection,
+        receiver: Receiver | None,
+        release: Callable[[], None],
+        error: Exception | None,
+    ) -> None:
+        """Reading has ended, by ``error`` or because the peer closed. See `reading`."""
+        if error is None:
+            self.lose(CLOSED)
+        else:
+            # Without its traceback, whose frames hold the arrays that came last: these hold their memory,
+            # which holds this connection, a circle that the garbage collector cannot see.
+            self.lose(
+                str(error) if isinstance(error, (OSError, OpError)) else repr(error),
+                error.with_traceback(None),
+            )
+        release()
+        if receiver is not None and self.wants_frames:
+            receiver.on_lost(connection, self._error())
+
+    def _error(self) -> UnavailableError:
+        error = UnavailableError(f"{self._what}: {self._reason}")
+        error.__cause__ = self._cause
+        return error
+
+    def _check_process(self) -> None:
+        """Threads do not live through a fork, and locks stay as they were: a child must touch nothing."""
+        if os.getpid() != self._pid:
+            raise self._forked()
+
+    def _forked(self) -> FailedPreconditionError:
+        return FailedPreconditionError(
+            f"{self._what}: expected a call in process {self._pid}, which opened it; got one in its "
+            f"forked child {os.getpid()}. Start processes by spawn, or connect after the fork"
+        )
+
+
+def join(thread: threading.Thread | None, timeout_s: float) -> None:
+    """Wait for ``thread`` to end, unless it is this one."""
+    if thread is not None and thread is not threading.current_thread():
+        thread.join(max(timeout_s, 0))

@@ -1,0 +1,74 @@
+"""`Progress`: the thread in which a process asks its links whether something has come.
+
+MPI has nothing to wait on: who wants to know, asks. Between two rounds in which nothing moved the thread
+sleeps, 0.1 ms while there is traffic, else 2 ms, which takes 3 % of a core. (Pauses that double are no good:
+each end's grow while it waits for the other, and an exchange of 0.5 ms takes 4.)
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+import time
+from typing import Protocol, final
+
+from flowrt.rendezvous.channel.lifeline import CLOSE_S, join
+
+BUSY_S = 0.1
+"""For so long after something moved there is likely more."""
+BUSY_PAUSE_S, IDLE_PAUSE_S = 20e-6, 2e-3
+"""Linux makes 0.1 ms of the first."""
+
+
+class Pollable(Protocol):
+    """What is asked. ``is_over``: not any more."""
+
+    is_over: bool
+
+    def poll(self) -> bool:
+        """Do what can be done without waiting; whether there was anything. Raises nothing."""
+
+
+@final
+class Progress:
+    """Has a thread as long as it has links. Any thread may call anything."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._links: list[Pollable] = []
+        self._poked = threading.Event()
+        self._thread: threading.Thread | None = None
+        atexit.register(self._stop)
+
+    def add(self, link: Pollable) -> None:
+        """Poll ``link`` until it is over."""
+        with self._lock:
+            self._links = [*self._links, link]
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="flowrt mpi", daemon=True)
+                self._thread.start()
+
+    def poke(self) -> None:
+        """There is something to do: do not sleep."""
+        self._poked.set()
+
+    def _run(self) -> None:
+        moved_at = time.monotonic()
+        while links := self._current():
+            if sum(link.poll() for link in links):  # not any(): all are asked
+                moved_at = time.monotonic()
+            elif self._poked.wait(BUSY_PAUSE_S if time.monotonic() - moved_at < BUSY_S else IDLE_PAUSE_S):
+                self._poked.clear()
+
+    def _current(self) -> list[Pollable]:
+        with self._lock:
+            self._links = [link for link in self._links if not link.is_over]
+            if not self._links:
+                self._thread = None
+            return self._links
+
+    def _stop(self) -> None:
+        """MPI is finalised after this: no thread may be in it then."""
+        with self._lock:
+            self._links, thread = [], self._thread
+        join(thread, CLOSE_S)

@@ -1,0 +1,65 @@
+"""What gRPC says went wrong, as typed errors. It has few codes: most reasons are read from its words."""
+
+from __future__ import annotations
+
+from flowrt.errors import FailedPreconditionError, OpError, UnauthenticatedError, UnavailableError
+from flowrt.rendezvous.channel.lifeline import DIED
+from flowrt.rendezvous.grpc.grpc_call import Status
+
+
+def as_op_error(status: Status, where: str) -> OpError:
+    """`UnauthenticatedError` where one of the two ends will not speak with the other however often it dials,
+    `FailedPreconditionError` where the other end says why it refused, else `UnavailableError`.
+    """
+    code, details = status
+    match code:
+        case "UNAUTHENTICATED":
+            return UnauthenticatedError(f"{where}: auth refused: {details}")
+        case "FAILED_PRECONDITION":
+            return FailedPreconditionError(f"{where}: {details}")
+    for words, reason in _REFUSALS.items():
+        if words in details:
+            return UnauthenticatedError(f"{where}: auth refused: {reason} ({details})")
+    return UnavailableError(f"{where}: {_reason(details)}")
+
+
+def hangs_up(status: Status) -> bool:
+    """Whether the other end was there and ended the connection before it said anything."""
+    return all(words in status.details for words in ("failed to connect", "Socket closed"))
+
+
+_REFUSALS = {
+    "WRONG_VERSION_NUMBER": "TLS on this end only",
+    "certificate has expired": "TLS, its certificate has expired",
+    "Hostname Verification": "TLS, its certificate is not of the host that was dialled",
+    "CERTIFICATE_VERIFY_FAILED": "TLS, its certificate is not of FLOWRT_TLS_CA",
+}
+"""Words and what they come to: why an end that is there is dialled in vain, however often. The first found
+counts.
+"""
+
+_REASONS = {
+    "Stream removed": DIED,  # of one that was open
+    "Connection refused": "refused; is it started?",
+    "No route to host": "no route",
+    "Network is unreachable": "no route",
+    "Name or service not known": "name not found",
+    "lookup failed": "name not found",
+    "DNS": "name not found",
+    "Socket closed": (
+        "closed at once: does the other end want a certificate? Set FLOWRT_TLS_CERT and FLOWRT_TLS_KEY"
+    ),
+    "handshake": "TLS",
+    "CERTIFICATE": "TLS",
+    "Ssl": "TLS",
+    "timed out": "timeout",
+    "timeout": "timeout",
+}
+"""Words in gRPC's messages, which has no codes for these, and what they come to. The first found counts."""
+
+
+def _reason(details: str) -> str:
+    for words, reason in _REASONS.items():
+        if words in details:
+            return f"{reason} ({details})"
+    return details

@@ -1,0 +1,167 @@
+"""The doors of a listening end: by which of them may a peer come in that has dialled by gRPC.
+
+Each makes an offer, which the peer is told over the gRPC stream, and lets in who shows that it heard it.
+"""
+
+from __future__ import annotations
+
+import hmac
+import secrets
+import socket
+import time
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import Any, TypeAlias, final
+
+from flowrt.rendezvous.channel.byte_stream import ByteStream, as_stream
+from flowrt.rendezvous.channel.channel import Connection
+from flowrt.rendezvous.channel.frame_stream import FrameStream
+from flowrt.rendezvous.channel.framing import Allocate
+from flowrt.rendezvous.channel.host_identity import is_same_user
+from flowrt.rendezvous.channel.security import Security
+from flowrt.rendezvous.channel.stream_connection import StreamConnection
+from flowrt.rendezvous.channel.tls import server_context
+from flowrt.rendezvous.local_links.socket_channel import SocketConnection
+from flowrt.rendezvous.mpi.mpi_channel import MpiWorld
+from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
+from flowrt.rendezvous.mpi.mpi_place import MpiAddress, MpiPlace
+
+UPGRADE_S = 1.0
+"""Seconds that coming in by a door may take; then the next kind is tried."""
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an end brings to the handshake. ``host`` is the one that was dialled, or is listened at; ``mpi``
+    is there where "mpi" is one of the ``kinds``.
+    """
+
+    host: str
+    kinds: tuple[str, ...]
+    security: Security
+    allocate: Allocate
+    mpi: MpiWorld | None
+
+
+@final
+class StreamDoor:
+    """The stream itself, which is open."""
+
+    offer: Mapping[str, Any] = {"kind": "grpc"}
+
+    def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
+        return StreamConnection(stream)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+@final
+class SocketDoor:
+    """A listening socket for one connection."""
+
+    def __init__(self, kind: str, listening: socket.socket, address: str | int) -> None:
+        self._kind = kind
+        self._listening = listening
+        self._secret = secrets.token_hex()
+        self.offer: Mapping[str, Any] = {"kind": kind, "address": address, "secret": self._secret}
+
+    def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
+        """Whoever shows the secret within `UPGRADE_S`; others are turned away."""
+        end = time.monotonic() + UPGRADE_S
+        while (left := end - time.monotonic()) > 0:
+            try:
+                self._listening.settimeout(left)
+                knocking, _ = self._listening.accept()
+            except OSError:
+                return None
+            if (sock := self._admit(knocking, terms.security, left)) is not None:
+                return SocketConnection(self._kind, sock, stream, terms.allocate)
+        return None
+
+    def close(self) -> None:
+        self._listening.close()
+
+    def _admit(self, knocking: socket.socket, security: Security, timeout_s: float) -> ByteStream | None:
+        with ExitStack() as on_error:
+            on_error.callback(knocking.close)
+            try:
+                knocking.settimeout(timeout_s)
+                if self._kind == "tcp" and security.uses_tls:
+                    knocking = server_context(security).wrap_socket(knocking, server_side=True)
+                    on_error.callback(knocking.close)
+                shown = knocking.recv(len(self._secret), 0 if security.uses_tls else socket.MSG_WAITALL)
+                trusted = self._kind != "unix" or is_same_user(knocking)
+            except OSError:
+                return None
+            if not trusted or not hmac.compare_digest(shown, self._secret.encode()):
+                return None
+            on_error.pop_all()
+        return as_stream(knocking)
+
+
+@final
+class MpiDoor:
+    """A rank and a tag, for one connection."""
+
+    def __init__(self, place: MpiPlace, peer: MpiAddress) -> None:
+        self._place = place
+        self._peer = peer
+        self._secret = secrets.token_hex()
+        self.offer: Mapping[str, Any] = {"kind": "mpi", **place.address._asdict(), "secret": self._secret}
+
+    def accept(self, stream: FrameStream, terms: Terms) -> Connection | None:
+        """If the secret comes within `UPGRADE_S`."""
+        try:
+            if not self._place.hears(self._peer, self._secret.encode(), UPGRADE_S):
+                return None
+        except OSError:
+            return None
+        return MpiConnection(self._place.link(self._peer, terms.allocate), stream)
+
+    def close(self) -> None:
+        """Nothing to do."""
+
+
+Door: TypeAlias = StreamDoor | SocketDoor | MpiDoor
+
+
+def open_door(kind: str, terms: Terms, is_near: bool, mpi: object) -> Door | None:
+    """None where it cannot be opened, or the peer could not come in. ``is_near``: it seems to be on this
+    host; ``mpi``: what it says of its place in MPI.
+    """
+    try:
+        match kind:
+            case "unix":
+                return _open_unix() if is_near else None
+            case "tcp":
+                return _open_tcp(terms.host)
+            case "mpi":
+                return _open_mpi(terms.mpi, mpi)
+            case _:
+                return StreamDoor()
+    except OSError:
+        return None
+
+
+def _open_mpi(world: MpiWorld | None, said: object) -> MpiDoor | None:
+    if world is None:
+        return None
+    place = MpiPlace(world)
+    peer = place.find(said)
+    return None if peer is None else MpiDoor(place, peer)
+
+
+def _open_unix() -> SocketDoor:
+    name = f"flowrt-{secrets.token_hex(16)}"
+    listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    listening.bind("\0" + name)
+    listening.listen()
+    return SocketDoor("unix", listening, name)
+
+
+def _open_tcp(host: str) -> SocketDoor:
+    family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0][0]
+    listening = socket.create_server((host, 0), family=family)
+    return SocketDoor("tcp", listening, listening.getsockname()[1])

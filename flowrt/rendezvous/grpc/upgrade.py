@@ -1,0 +1,197 @@
+"""The handshake of a connection: both ends agree, over the gRPC stream, on what carries the frames.
+
+    who dialled                                   who listens
+    {kinds, boot_id, mpi: {world, rank, tag}} ->
+                                             <-   {offers: [{kind, address, secret}, ...]}
+    opens the socket of an offer, {use: kind} ->  accepts it, if it shows the secret
+                                             <-   {opened: true}, or {opened: false}: the next offer
+                                                  "grpc" is an offer without a socket
+
+A secret is fresh for each handshake and travels over the stream, where token and TLS were checked: so a
+socket is as trusted as the stream. A Unix socket has a random abstract name, not a file that could be left.
+Of MPI, the offer is a rank and a tag, and the secret goes there.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Callable, Mapping
+from contextlib import ExitStack, closing
+from typing import Any, TypeVar, cast
+
+from flowrt.errors import DataLossError, UnavailableError
+from flowrt.rendezvous.channel.byte_stream import ByteStream, as_stream
+from flowrt.rendezvous.channel.channel import Connection
+from flowrt.rendezvous.channel.frame_stream import FrameStream
+from flowrt.rendezvous.channel.framing import Kind
+from flowrt.rendezvous.channel.host_identity import boot_id, is_same_user
+from flowrt.rendezvous.channel.stream_connection import StreamConnection
+from flowrt.rendezvous.channel.tls import client_context
+from flowrt.rendezvous.grpc.offers import UPGRADE_S, Terms, open_door
+from flowrt.rendezvous.local_links.socket_channel import SocketConnection
+from flowrt.rendezvous.mpi.mpi_connection import MpiConnection
+from flowrt.rendezvous.mpi.mpi_link import MpiLink
+from flowrt.rendezvous.mpi.mpi_place import MpiPlace
+
+T = TypeVar("T")
+
+KINDS: Mapping[str, tuple[str, ...]] = {
+    "auto": ("unix", "tcp", "grpc"),
+    "grpc": ("grpc",),
+    "unix": ("unix",),
+    "tcp": ("tcp",),
+    "mpi": ("mpi", "grpc"),  # gRPC for who is outside of the world
+}
+"""What may carry the frames, the best first, under the names that a user may choose."""
+
+MAX_MESSAGE = 64 << 10
+"""Bytes of a message of the handshake; a real one has some hundred."""
+
+
+# --- who dialled
+
+
+def request_handshake(stream: FrameStream, terms: Terms) -> Connection:
+    """The connection, at the end that dialled.
+
+    Raises `UnavailableError` when no kind works, with the reason of each, and what `FrameStream.receive`
+    raises.
+    """
+    place = None if terms.mpi is None else MpiPlace(terms.mpi)
+    mpi = None if place is None else place.address._asdict()
+    _say(stream, kinds=terms.kinds, boot_id=boot_id(), mpi=mpi)
+    reasons = []
+    for offer in _hear(stream, "offers", list):
+        kind = _field(offer, "kind", str)
+        try:
+            if kind == "grpc":
+                _use(stream, kind, lambda: None)
+                return StreamConnection(stream)
+            if kind == "mpi":
+                return MpiConnection(_knock_at_rank(stream, terms, place, offer), stream)
+            return SocketConnection(kind, _knock(stream, terms, kind, offer), stream, terms.allocate)
+        except OSError as error:
+            reasons.append(f"{kind}: {error}")
+    why = "; ".join(reasons) or "the listener offers none of them to this process"
+    raise UnavailableError(f"connection to {stream.peer}: expected {' or '.join(terms.kinds)}; {why}")
+
+
+def _use(stream: FrameStream, kind: str, show: Callable[[], T]) -> T:
+    """Ask for ``kind``, do what ``show`` does for it, and hear whether it is accepted. Raises `OSError`."""
+    _say(stream, use=kind)
+    shown = failed = None
+    try:
+        shown = show()
+    except OSError as error:
+        failed = error
+    if not _hear(stream, "opened", bool) or failed is not None:
+        raise failed or OSError("the listener did not accept it")
+    return cast(T, shown)
+
+
+def _knock(stream: FrameStream, terms: Terms, kind: str, offer: Any) -> ByteStream:
+    """The socket of an offer. Raises `OSError` where it cannot be had."""
+    if kind == "unix":
+        connected = _dial_unix(_field(offer, "address", str))
+    else:
+        connected = _dial_tcp(terms.host, _field(offer, "address", int))
+    secret = _field(offer, "secret", str).encode()
+
+    def show() -> socket.socket:
+        secured = connected
+        if kind == "tcp" and terms.security.uses_tls:
+            secured = client_context(terms.security).wrap_socket(connected, server_hostname=terms.host)
+        secured.sendall(secret)
+        return secured
+
+    try:
+        return as_stream(_use(stream, kind, show))
+    except BaseException:
+        connected.close()
+        raise
+
+
+def _dial_unix(name: str) -> socket.socket:
+    connected = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        connected.settimeout(UPGRADE_S)
+        connected.connect("\0" + name)
+        if not is_same_user(connected):
+            raise OSError("another user has its name")
+    except OSError:
+        connected.close()
+        raise
+    return connected
+
+
+def _dial_tcp(host: str, port: int) -> socket.socket:
+    return socket.create_connection((host, port), UPGRADE_S)
+
+
+def _knock_at_rank(stream: FrameStream, terms: Terms, place: MpiPlace | None, offer: Any) -> MpiLink:
+    """Raises `OSError` where the rank is not in this world, or MPI fails."""
+    peer = None if place is None else place.find(offer)
+    if place is None or peer is None:
+        raise OSError("the offered rank is not in this world")
+    secret = _field(offer, "secret", str).encode()
+    _use(stream, "mpi", lambda: place.knock(peer, secret, UPGRADE_S))
+    return place.link(peer, terms.allocate)
+
+
+# --- who listens
+
+
+def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:
+    """The connection, at the end that listens. Raises as `request_handshake`."""
+    hello = _hear_all(stream)
+    kinds = [kind for kind in terms.kinds if kind in _field(hello, "kinds", list)]
+    own = boot_id()
+    is_near = own is not None and own == hello.get("boot_id")
+    with ExitStack() as opened:
+        doors = {
+            kind: opened.enter_context(closing(door))
+            for kind in kinds
+            if (door := open_door(kind, terms, is_near, hello.get("mpi"))) is not None
+        }
+        _say(stream, offers=[door.offer for door in doors.values()])
+        while True:
+            door = doors.get(_hear(stream, "use", str))
+            connection = None if door is None else door.accept(stream, terms)
+            _say(stream, opened=connection is not None)
+            if connection is not None:
+                return connection
+
+
+# --- both
+
+
+def _say(stream: FrameStream, **fields: Any) -> None:
+    stream.send(Kind.HANDSHAKE, json.dumps(fields).encode())
+
+
+def _hear(stream: FrameStream, name: str, kind: type[T]) -> T:
+    return _field(_hear_all(stream), name, kind)
+
+
+def _hear_all(stream: FrameStream) -> Any:
+    frame = stream.receive()
+    if frame is None:
+        raise UnavailableError(f"connection to {stream.peer}: it ended in the handshake")
+    if frame.kind != Kind.HANDSHAKE or len(frame.header) > MAX_MESSAGE:
+        raise DataLossError(
+            f"connection to {stream.peer}: expected a handshake; got a frame of kind {frame.kind}"
+        )
+    try:
+        return json.loads(frame.header)
+    except ValueError as error:
+        raise DataLossError(
+            f"connection to {stream.peer}: expected JSON in the handshake; {error}"
+        ) from error
+
+
+def _field(message: Any, name: str, kind: type[T]) -> T:
+    value = message.get(name) if isinstance(message, dict) else None
+    if not isinstance(value, kind):
+        raise DataLossError(f"handshake: expected {kind.__name__} {name!r}; got {value!r:.100}")
+    return value

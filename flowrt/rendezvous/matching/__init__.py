@@ -1,0 +1,7 @@
+"""Within a task.
+
+key     the name of one tensor on one edge, in one iteration
+table   `RendezvousTable`: matches sends and receives; pure
+inline  a dict, for programs that take turns on one thread
+local   the table behind a lock
+"""

@@ -1,0 +1,81 @@
+"""`MpiConnection`: frames by MPI, beside the gRPC stream that agreed on it.
+
+The stream stays open as a proof of life: MPI does not tell that a rank died. When it ends, so does the
+connection.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from typing import final
+
+from flowrt.errors import UnavailableError
+from flowrt.rendezvous.channel.channel import Bytes, Connection, Receiver
+from flowrt.rendezvous.channel.frame_stream import FrameStream
+from flowrt.rendezvous.channel.framing import Kind, encode
+from flowrt.rendezvous.channel.lifeline import CLOSE_S, CLOSED, Lifeline, join
+from flowrt.rendezvous.mpi.mpi_link import MpiLink
+
+
+@final
+class MpiConnection(Connection):
+    """Frames come in the thread of `Progress`, and are given to the receiver in one of the connection's own:
+    a receiver that takes its time holds up nobody else.
+    """
+
+    kind = "mpi"
+
+    def __init__(self, link: MpiLink, stream: FrameStream) -> None:
+        self.peer = stream.peer
+        self._link = link
+        self._stream = stream
+        self._life = Lifeline(f"connection to {self.peer} (mpi)")
+        self._reader: threading.Thread | None = None
+        stream.on_end(link.end)
+
+    def send(
+        self, header: bytes, payload: Sequence[Bytes] = (), sent: Callable[[], None] | None = None
+    ) -> None:
+        self._life.check()
+        buffers = encode(Kind.DATA, header, payload)
+        if not self._link.send(buffers, sent):
+            error = self._link.error
+            self._life.lose(str(error or CLOSED), error)
+            self._life.check()
+
+    def start(self, receiver: Receiver) -> None:
+        self._life.start()
+        self._reader = threading.Thread(
+            target=self._read, args=(receiver,), name=f"read {self.peer}", daemon=True
+        )
+        self._reader.start()
+        self._link.start()
+
+    def close(self) -> None:
+        if self._life.close():
+            self._link.end(encode(Kind.GOODBYE, b""))
+            self._link.wait_until_over(CLOSE_S)
+        self._stream.cancel()
+        join(self._reader, CLOSE_S)
+
+    def abort(self) -> None:
+        self._life.close()
+        self._link.end()
+        self._stream.cancel()
+        join(self._reader, CLOSE_S)
+
+    def _read(self, receiver: Receiver) -> None:
+        with self._life.reading(self, receiver, self._release):
+            while (frame := self._link.receive()) is not None:
+                if frame.kind != Kind.DATA:
+                    raise UnavailableError(f"expected a kind of frame that mpi has; got {frame.kind}")
+                if self._life.wants_frames:
+                    receiver.on_frame(self, frame.header, frame.payload)
+            if self._link.error is not None:
+                raise self._link.error
+
+    def _release(self) -> None:
+        self._link.end()
+        if self._life.wants_frames:  # else `close` cancels the stream, when all that was queued is through
+            self._stream.cancel()

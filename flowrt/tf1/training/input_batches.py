@@ -1,0 +1,362 @@
+"""Batches of what a graph makes one at a time, or several: threads run the graph into a queue.
+
+    batch, shuffle_batch             num_threads threads run one graph
+    batch_join, shuffle_batch_join   a thread each runs one of several
+    maybe_...                        the same, with a tensor that says what is kept
+
+Elements are a tensor, a list of tensors, or a dict; so are batches. The threads are started by
+`start_queue_runners`; when the data is used up (`OutOfRangeError`) the queue is closed, and gives out what it
+has left.
+"""
+
+from __future__ import annotations
+
+import numbers
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, NamedTuple, TypeAlias
+
+from flowrt.control_flow.branches import cond
+from flowrt.dataflow.queues import FIFOQueue, PaddingFIFOQueue, QueueBase, RandomShuffleQueue
+from flowrt.dtypes import DType, bool_, float32
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.constant import constant
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.ops.array.selection import boolean_mask
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.text.summaries import scalar
+from flowrt.graph.shapes import Shape, as_shape, format_shape
+from flowrt.train.coordination.queue_runner import QueueRunner, add_queue_runner
+
+NewQueue: TypeAlias = Callable[[Sequence[DType], Sequence[Shape]], QueueBase]
+
+
+def batch(
+    tensors: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """Batches of ``batch_size`` elements ``tensors``, or of their rows with ``enqueue_many``.
+
+    ``shapes``: the elements', where the tensors' do not tell. With ``dynamic_pad`` they may have unknown
+    dimensions (see `PaddingFIFOQueue`). Rows at the end that are no whole batch are left out, unless
+    ``allow_smaller_final_batch``. Raises `InvalidArgumentError` for shapes that are not known.
+    """
+    return maybe_batch(
+        tensors, True, batch_size, num_threads, capacity, enqueue_many, shapes, dynamic_pad,
+        allow_smaller_final_batch, shared_name, name or "batch",
+    )  # fmt: skip
+
+
+def maybe_batch(
+    tensors: Any,
+    keep_input: Any,
+    batch_size: Any,
+    num_threads: int = 1,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`batch` of the elements for which ``keep_input``, a bool, or one a row with ``enqueue_many``, is
+    true.
+    """
+    return _batches(
+        [tensors],
+        keep_input,
+        partial(_new_fifo, capacity, dynamic_pad, shared_name),
+        _Batches(name or "maybe_batch", batch_size, capacity, enqueue_many, allow_smaller_final_batch),
+        shapes,
+        num_threads,
+    )
+
+
+def batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`batch` of several graphs' elements, which are alike; a thread runs each."""
+    return maybe_batch_join(
+        tensors_list, True, batch_size, capacity, enqueue_many, shapes, dynamic_pad,
+        allow_smaller_final_batch, shared_name, name or "batch_join",
+    )  # fmt: skip
+
+
+def maybe_batch_join(
+    tensors_list: Sequence[Any],
+    keep_input: Any,
+    batch_size: Any,
+    capacity: int = 32,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    dynamic_pad: bool = False,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`batch_join` of the elements that ``keep_input`` says. See `maybe_batch`."""
+    return _batches(
+        tensors_list,
+        keep_input,
+        partial(_new_fifo, capacity, dynamic_pad, shared_name),
+        _Batches(name or "maybe_batch_join", batch_size, capacity, enqueue_many, allow_smaller_final_batch),
+        shapes,
+    )
+
+
+def shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`batch` of elements in random order; ``min_after_dequeue`` of them stay to choose from (see
+    `RandomShuffleQueue`).
+    """
+    return maybe_shuffle_batch(
+        tensors, batch_size, capacity, min_after_dequeue, True, num_threads, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name or "shuffle_batch",
+    )  # fmt: skip
+
+
+def maybe_shuffle_batch(
+    tensors: Any,
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    num_threads: int = 1,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`shuffle_batch` of the elements that ``keep_input`` says. See `maybe_batch`."""
+    return _batches(
+        [tensors],
+        keep_input,
+        partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name),
+        _Batches(
+            name or "maybe_shuffle_batch", batch_size, capacity, enqueue_many, allow_smaller_final_batch,
+            min_after_dequeue,
+        ),
+        shapes,
+        num_threads,
+    )  # fmt: skip
+
+
+def shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`shuffle_batch` of several graphs' elements, which are alike; a thread runs each."""
+    return maybe_shuffle_batch_join(
+        tensors_list, batch_size, capacity, min_after_dequeue, True, seed, enqueue_many, shapes,
+        allow_smaller_final_batch, shared_name, name or "shuffle_batch_join",
+    )  # fmt: skip
+
+
+def maybe_shuffle_batch_join(
+    tensors_list: Sequence[Any],
+    batch_size: Any,
+    capacity: int,
+    min_after_dequeue: int,
+    keep_input: Any,
+    seed: int | None = None,
+    enqueue_many: bool = False,
+    shapes: Any = None,
+    allow_smaller_final_batch: bool = False,
+    shared_name: str | None = None,
+    name: str | None = None,
+) -> Any:
+    """`shuffle_batch_join` of the elements that ``keep_input`` says. See `maybe_batch`."""
+    return _batches(
+        tensors_list,
+        keep_input,
+        partial(_new_shuffled, capacity, min_after_dequeue, seed, shared_name),
+        _Batches(
+            name or "maybe_shuffle_batch_join", batch_size, capacity, enqueue_many,
+            allow_smaller_final_batch, min_after_dequeue,
+        ),
+        shapes,
+    )  # fmt: skip
+
+
+# --- the queue
+
+
+def _new_fifo(
+    capacity: int, pads: bool, shared_name: str | None, types: Sequence[DType], shapes: Sequence[Shape]
+) -> QueueBase:
+    kind = PaddingFIFOQueue if pads else FIFOQueue
+    return kind(capacity, types, shapes, shared_name=shared_name)
+
+
+def _new_shuffled(
+    capacity: int,
+    min_after_dequeue: int,
+    seed: int | None,
+    shared_name: str | None,
+    types: Sequence[DType],
+    shapes: Sequence[Shape],
+) -> QueueBase:
+    return RandomShuffleQueue(capacity, min_after_dequeue, types, shapes, seed=seed, shared_name=shared_name)
+
+
+class _Batches(NamedTuple):
+    """What kind of batches."""
+
+    name: str
+    size: Any
+    capacity: int
+    are_rows: bool
+    may_be_smaller: bool
+    reserve: int = 0
+
+
+def _batches(
+    sources: Sequence[Any],
+    keep_input: Any,
+    new_queue: NewQueue,
+    what: _Batches,
+    shapes: Any,
+    threads: int = 1,
+) -> Any:
+    """Batches of the elements ``sources``, each of which ``threads`` threads give to the queue. Raises
+    `InvalidArgumentError` for a queue without room and for batches of nothing.
+    """
+    _check_positive(what.name, "batch_size", what.size)
+    _check_positive(what.name, "num_threads", threads)
+    if what.capacity <= what.reserve:
+        least = f"more than min_after_dequeue={what.reserve}" if what.reserve else "1 or more"
+        raise InvalidArgumentError(f"{what.name}: expected a capacity of {least}; got {what.capacity}")
+    with get_default_graph().name_scope(what.name):
+        elements = [[convert_to_tensor(tensor) for tensor in _components(source)] for source in sources]
+        types = _common_types(elements)
+        queue = new_queue(types, _element_shapes(elements, shapes, what.are_rows))
+        keep = convert_to_tensor(keep_input, bool_)
+        adding = [_enqueue(queue, element, keep, what.are_rows) for element in elements]
+        add_queue_runner(QueueRunner(queue, adding * threads))
+        _summarize(queue, what)
+        take = queue.dequeue_up_to if what.may_be_smaller else queue.dequeue_many
+        return _as_source(sources[0], take(what.size, name=what.name))
+
+
+def _check_positive(name: str, argument: str, value: Any) -> None:
+    """Of a size that is a tensor the step tells."""
+    is_wrong = value < 1 if isinstance(value, numbers.Integral) else isinstance(value, str | float | None)
+    if is_wrong:
+        raise InvalidArgumentError(f"{name}: expected {argument} >= 1, a whole number; got {value!r}")
+
+
+def _components(source: Any) -> list[Any]:
+    """The tensors of an element, those of a dict by the order of its keys. Raises `InvalidArgumentError`."""
+    if isinstance(source, Mapping):
+        found = [source[key] for key in sorted(source)]
+    else:
+        found = list(source) if isinstance(source, list | tuple) else [source]
+    if not found:
+        raise InvalidArgumentError("batch: expected tensors; got none")
+    return found
+
+
+def _as_source(source: Any, taken: Any) -> Any:
+    """A batch as a dict, if elements are."""
+    if not isinstance(source, Mapping):
+        return taken
+    return dict(zip(sorted(source), taken if isinstance(taken, list) else [taken], strict=True))
+
+
+def _common_types(elements: Sequence[Sequence[Tensor]]) -> list[DType]:
+    """Raises `InvalidArgumentError` unless all elements have the same."""
+    kinds = [[tensor.dtype for tensor in element] for element in elements]
+    if any(kind != kinds[0] for kind in kinds):
+        names = ["(" + ", ".join(dtype.name for dtype in kind) + ")" for kind in kinds]
+        raise InvalidArgumentError(f"batch_join: expected elements of equal dtypes; got {', '.join(names)}")
+    return kinds[0]
+
+
+def _element_shapes(elements: Sequence[Sequence[Tensor]], shapes: Any, are_rows: bool) -> list[Shape]:
+    """Those of the components of all elements. Raises `InvalidArgumentError` for another number."""
+    if shapes is not None:
+        is_one = len(elements[0]) == 1 and not any(isinstance(each, list | tuple) for each in shapes)
+        given = [as_shape(shape) for shape in ([shapes] if is_one else shapes)]
+        if len(given) != len(elements[0]):
+            raise InvalidArgumentError(
+                f"batch: expected a shape for each of {len(elements[0])} tensors; got {shapes!r}"
+            )
+        return given
+    return [_common_shape(tensors, are_rows) for tensors in zip(*elements, strict=True)]
+
+
+def _common_shape(tensors: Sequence[Tensor], are_rows: bool) -> Shape:
+    """What is known of all."""
+    shapes = [tensor.spec.shape for tensor in tensors]
+    if None in shapes or len({len(shape or ()) for shape in shapes}) != 1:
+        return None
+    if are_rows and not shapes[0]:
+        raise InvalidArgumentError(
+            f"batch: expected rows with enqueue_many; got {tensors[0].name!r} of shape"
+            f" {format_shape(shapes[0])}"
+        )
+    sizes = zip(*[shape[1:] if are_rows else shape for shape in shapes if shape is not None], strict=True)
+    return tuple([same[0] if len(set(same)) == 1 else None for same in sizes])
+
+
+def _enqueue(queue: QueueBase, element: list[Tensor], keep: Tensor, are_rows: bool) -> Operation:
+    """What adds the element, or its rows, as far as ``keep`` says."""
+    add = queue.enqueue_many if are_rows else queue.enqueue
+    if are_rows and keep.spec.shape != ():
+        return add([boolean_mask(tensor, keep) for tensor in element])
+    if keep.op.type == "Const" and bool(keep.op.get_attr("value")):
+        return add(element)
+
+    def added() -> Tensor:
+        with get_default_graph().control_dependencies([add(element)]):
+            return constant(True)
+
+    operation: Operation = cond(keep, added, lambda: constant(False)).op
+    return operation
+
+
+def _summarize(queue: QueueBase, what: _Batches) -> None:
+    """How full the queue is."""
+    room = what.capacity - what.reserve
+    over = f"over_{what.reserve}_of" if what.reserve else "of"
+    full = cast(queue.size() - what.reserve, float32) * (1.0 / room)
+    scalar(f"fraction_{over}_{what.capacity}_full", full)

@@ -1,0 +1,29 @@
+"""`write_graph`: a graph as a GraphDef file, as text or in its binary form."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from flowrt.errors import DTypeError
+from flowrt.graph.construction.graph import Graph
+
+
+def write_graph(graph_or_graph_def: Any, logdir: str, name: str, as_text: bool = True) -> str:
+    """Write the file ``logdir/name`` and return its path; the directory is made if it is missing.
+
+    Raises `DTypeError` for anything but a `Graph` or a GraphDef. A file of that name is replaced at once or
+    not at all."""
+    message = (
+        graph_or_graph_def.as_graph_def() if isinstance(graph_or_graph_def, Graph) else graph_or_graph_def
+    )
+    if not hasattr(message, "SerializeToString"):
+        raise DTypeError(f"write_graph: expected a Graph or a GraphDef; got {graph_or_graph_def!r}")
+    data = str(message).encode() if as_text else message.SerializeToString()
+    os.makedirs(logdir, exist_ok=True)
+    path = os.path.join(logdir, name)
+    temporary = f"{path}.tmp{os.getpid()}"
+    with open(temporary, "wb") as file:
+        file.write(data)
+    os.replace(temporary, path)
+    return path

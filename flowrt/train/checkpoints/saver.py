@@ -1,0 +1,264 @@
+"""`Saver`: variables to checkpoints and back.
+
+The files are those of `flowrt.train.checkpoints.checkpoint`: safetensors shards and a JSON manifest with
+checksums,
+replaced atomically. Nothing is added to the graph: values are taken from and put into the session, so a Saver
+works on a finalized graph, and nothing in a checkpoint can run.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.op_def import nearest
+from flowrt.train.checkpoints.checkpoint import (
+    CheckpointReader,
+    checkpoint_exists,
+    read_checkpoint,
+    remove_checkpoint,
+    why_absent,
+    write_checkpoint,
+)
+from flowrt.train.checkpoints.checkpoint_state import update_checkpoint_state
+from flowrt.train.checkpoints.durable_files import path_string
+from flowrt.variables.variable import GraphKeys, Variable, global_variables
+
+
+class Saver:
+    """Saves and restores ``var_list``: a list of variables, a dict of names in the checkpoint to variables,
+    or None for all global variables of the default graph at the first use.
+
+    ``max_to_keep`` checkpoints stay (0 or None: all); older ones are removed, but for one in every
+    ``keep_checkpoint_every_n_hours``. With ``pad_step_number`` steps are written with eight digits.
+    ``reshape`` allows a value of another shape with as many elements.
+    """
+
+    def __init__(
+        self,
+        var_list: Any = None,
+        reshape: bool = False,
+        sharded: bool = False,
+        max_to_keep: int | None = 5,
+        keep_checkpoint_every_n_hours: float = 10000.0,
+        name: str | None = None,
+        restore_sequentially: bool = False,
+        saver_def: Any = None,
+        builder: Any = None,
+        defer_build: bool = False,
+        allow_empty: bool = False,
+        write_version: Any = None,
+        pad_step_number: bool = False,
+        save_relative_paths: bool = False,
+        filename: str | None = None,
+    ) -> None:
+        self._reshape, self._max_to_keep = reshape, max_to_keep or 0
+        self._keep_every_s = keep_checkpoint_every_n_hours * 3600
+        self._pad, self._allow_empty = pad_step_number, allow_empty
+        self._kept_until = time.time() + self._keep_every_s
+        self._checkpoints: list[tuple[str, float]] = []
+        self._variables: dict[str, Variable] | None = None
+        self._given = var_list
+        if not defer_build:
+            self.build()
+
+    def build(self) -> None:
+        """Fix the list of variables. Raises `InvalidArgumentError` if there are none, or two of one name."""
+        if self._variables is None:
+            given = self._given if self._given is not None else global_variables() + _saveables()
+            self._variables = _by_name(given)
+            if not self._variables and not self._allow_empty:
+                raise InvalidArgumentError("Saver: expected variables to save; got none")
+
+    def _targets(self) -> dict[str, Variable]:
+        self.build()
+        assert self._variables is not None
+        return self._variables
+
+    def save(
+        self,
+        sess: Any,
+        save_path: str,
+        global_step: Any = None,
+        latest_filename: str | None = None,
+        meta_graph_suffix: str = "meta",
+        write_meta_graph: bool = True,
+        write_state: bool = True,
+        strip_default_attrs: bool = False,
+        save_debug_info: bool = False,
+    ) -> str:
+        """Write the variables' values and return the checkpoint's prefix: ``save_path``, or
+        ``save_path-STEP``.
+
+        ``global_step`` is an int, a variable or a tensor. Where workers have parts of a variable's value, all
+        have to save at once, each to a path of its own, or `take_part`. Raises `FailedPreconditionError` for
+        an uninitialized variable and what writing raises; the last checkpoint is untouched then.
+        """
+        _check_session(sess, "save")
+        targets = self._targets()
+        prefix = path_string(save_path, "save")
+        if global_step is not None:
+            step = _step_of(sess, global_step)
+            prefix = f"{prefix}-{step:08d}" if self._pad else f"{prefix}-{step}"
+        write_checkpoint(prefix, dict(zip(targets, _values(sess, targets.values()), strict=True)))
+        if write_state:
+            outdated = self._record(prefix)
+            directory = os.path.dirname(prefix) or "."
+            update_checkpoint_state(directory, prefix, self.last_checkpoints, latest_filename)
+            for each in outdated:
+                remove_checkpoint(each)
+        return prefix
+
+    def take_part(self, sess: Any) -> None:
+        """What the workers that write nothing do while another one saves: read with it what needs all."""
+        _shared_values(sess, self._targets().values())
+
+    def _record(self, prefix: str) -> list[str]:
+        """Count ``prefix`` among what is there. Returns what is to go, and counts no more."""
+        self._checkpoints = [c for c in self._checkpoints if c[0] != prefix] + [(prefix, time.time())]
+        outdated = []
+        while self._max_to_keep and len(self._checkpoints) > self._max_to_keep:
+            oldest, saved = self._checkpoints.pop(0)
+            if saved > self._kept_until:
+                self._kept_until += self._keep_every_s
+            else:
+                outdated.append(oldest)
+        return outdated
+
+    def restore(self, sess: Any, save_path: str | None) -> None:
+        """Set the variables from a checkpoint; they need not be initialized.
+
+        Raises `InvalidArgumentError` when there is no checkpoint under that prefix, `NotFoundError` for a
+        variable that is not in it, `InvalidArgumentError` for another shape or dtype (with both),
+        `DataLossError` for damage. No variable has changed then.
+        """
+        _check_session(sess, "restore")
+        if save_path is None:
+            raise InvalidArgumentError(
+                "restore: expected a checkpoint's prefix; got None. Was anything saved?"
+            )
+        prefix = path_string(save_path, "restore")
+        if not checkpoint_exists(prefix):
+            expected = "expected the prefix of a checkpoint that flowrt saved"
+            raise InvalidArgumentError(f"restore: {expected}; got {prefix!r}: {why_absent(prefix)}")
+        targets = self._targets()
+        reader = CheckpointReader(prefix)
+        shapes, types = reader.get_variable_to_shape_map(), reader.get_variable_to_dtype_map()
+        for name, variable in targets.items():
+            self._check(prefix, name, variable, shapes, types)
+        stored = read_checkpoint(prefix, list(targets))
+        sess.assign_variables(
+            {
+                copy: value
+                for name, v in targets.items()
+                for copy, value in zip(v.copies, v.value_for_copies(_shaped(stored[name], v)), strict=True)
+            }
+        )
+
+    def _check(
+        self, prefix: str, name: str, variable: Variable, shapes: Mapping[str, Any], types: Mapping[str, Any]
+    ) -> None:
+        if name not in shapes:
+            message = (
+                f"checkpoint {prefix!r} has no tensor {name!r}.{nearest(name, shapes) or _some_of(shapes)}"
+            )
+            raise NotFoundError(message, op=variable.op.name, source=variable.op.source)
+        shape, expected = list(shapes[name]), variable.shape
+        fits = expected.is_compatible_with(shape)
+        same_size = expected.num_elements() == int(np.prod(shape, dtype=np.int64))
+        if not fits and not (self._reshape and same_size):
+            message = f"variable {name!r} has shape {expected}; its value there has shape {shape}"
+            message = f"checkpoint {prefix!r}: {message}"
+            raise InvalidArgumentError(message, op=variable.op.name, source=variable.op.source)
+        if types[name] != variable.dtype:
+            message = f"variable {name!r} is {variable.dtype.name}; its value there is {types[name].name}"
+            raise DTypeError(
+                f"checkpoint {prefix!r}: {message}", op=variable.op.name, source=variable.op.source
+            )
+
+    # --- what has been saved
+
+    @property
+    def last_checkpoints(self) -> list[str]:
+        """Prefixes of the checkpoints that are kept, oldest first."""
+        return [prefix for prefix, _ in self._checkpoints]
+
+    def set_last_checkpoints(self, last_checkpoints: Sequence[str]) -> None:
+        self._checkpoints = [(prefix, time.time()) for prefix in last_checkpoints]
+
+    def set_last_checkpoints_with_time(self, last_checkpoints_with_time: Sequence[tuple[str, float]]) -> None:
+        self._checkpoints = list(last_checkpoints_with_time)
+
+    def recover_last_checkpoints(self, checkpoint_paths: Iterable[str]) -> None:
+        """Take over checkpoints of an earlier process, as far as they exist."""
+        self.set_last_checkpoints([p for p in checkpoint_paths if checkpoint_exists(p)])
+
+
+def _values(sess: Any, variables: Iterable[Variable]) -> list[Any]:
+    """What is to be saved of each variable."""
+    variables = list(variables)
+    shared = _shared_values(sess, variables)
+    kept = [v for v in variables if v not in shared]
+    found = iter(sess.variable_values([copy for v in kept for copy in v.copies]))
+    own = {v: v.value_of_copies([next(found) for _ in v.copies]) for v in kept}
+    return [(shared if v in shared else own)[v] for v in variables]
+
+
+def _shared_values(sess: Any, variables: Iterable[Variable]) -> dict[Variable, Any]:
+    """The values that other workers have parts of; they ask at the same time."""
+    tensors = {v: v.shared_value for v in variables if v.shared_value is not None}
+    return dict(zip(tensors, sess.run(list(tensors.values())), strict=True)) if tensors else {}
+
+
+def _saveables() -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.SAVEABLE_OBJECTS)
+
+
+def _by_name(var_list: Any) -> dict[str, Variable]:
+    if not isinstance(var_list, Iterable) or isinstance(var_list, str | Variable):
+        raise DTypeError(f"Saver: expected a list or dict of variables; got {var_list!r}")
+    for variable in var_list.values() if isinstance(var_list, Mapping) else (var_list := list(var_list)):
+        if not isinstance(variable, Variable):
+            raise DTypeError(f"Saver: expected variables; got {variable!r}")
+    if isinstance(var_list, Mapping):
+        return dict(var_list)
+    found: dict[str, Variable] = {}
+    for variable in var_list:
+        if found.setdefault(variable.op.name, variable) is not variable:
+            raise InvalidArgumentError(
+                f"Saver: expected one variable of each name; got two of {variable.op.name!r}"
+            )
+    return found
+
+
+def _check_session(sess: Any, what: str) -> None:
+    if not hasattr(sess, "variable_values"):
+        raise DTypeError(f"{what}: expected a session first; got {sess!r}")
+
+
+def _some_of(names: Mapping[str, Any]) -> str:
+    """Up to five of the checkpoint's tensors."""
+    rest = f" and {len(names) - 5} more" if len(names) > 5 else ""
+    return f" It has {', '.join(sorted(names)[:5])}{rest}" if names else " It is empty"
+
+
+def _step_of(sess: Any, global_step: Any) -> int:
+    if hasattr(global_step, "graph"):
+        global_step = sess.run(global_step)
+    try:
+        return int(global_step)
+    except (TypeError, ValueError):
+        raise DTypeError(
+            f"save: expected global_step as an int, variable or tensor; got {global_step!r}"
+        ) from None
+
+
+def _shaped(value: np.ndarray[Any, Any], variable: Variable) -> np.ndarray[Any, Any]:
+    shape = variable.shape
+    return value if shape.is_compatible_with(value.shape) else value.reshape(shape.as_list())

@@ -1,0 +1,116 @@
+"""`Scaffold`: the operations that make a graph's variables ready, and what saves them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.graph.ops.text.python_calls import group
+from flowrt.graph.ops.text.summaries import merge_all
+from flowrt.tf1.aliases import tables_initializer
+from flowrt.train.checkpoints.saver import Saver
+from flowrt.variables.variable import (
+    GraphKeys,
+    global_variables,
+    global_variables_initializer,
+    local_variables_initializer,
+    report_uninitialized_variables,
+)
+
+
+class Scaffold:
+    """Pieces that a monitored session needs of the graph. What is not given comes from the graph's
+    collections (INIT_OP, READY_OP, SAVERS, ...) or is made when `finalize` is called.
+
+    ``init_op`` initializes global variables where no checkpoint is restored, with ``init_feed_dict``;
+    ``init_fn(scaffold, session)`` runs after it. ``ready_op`` and ``ready_for_local_init_op`` give the names
+    of the variables that have no value. ``local_init_op`` initializes what each session has for itself, in
+    every session. ``summary_op`` is what `SummarySaverHook` fetches. With ``copy_from_scaffold`` the pieces
+    of that one are taken where none is given.
+    """
+
+    def __init__(
+        self,
+        init_op: Any = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        init_fn: Callable[[Scaffold, Any], Any] | None = None,
+        ready_op: Any = None,
+        ready_for_local_init_op: Any = None,
+        local_init_op: Any = None,
+        summary_op: Any = None,
+        saver: Saver | None = None,
+        copy_from_scaffold: Scaffold | None = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        def given_or_copied(name: str, given: Any) -> Any:
+            return getattr(copy_from_scaffold, name, None) if given is None else given
+
+        self.init_op = given_or_copied("init_op", init_op)
+        self.init_feed_dict = given_or_copied("init_feed_dict", init_feed_dict)
+        self._user_init_fn = given_or_copied("_user_init_fn", init_fn)
+        self.ready_op = given_or_copied("ready_op", ready_op)
+        self.ready_for_local_init_op = given_or_copied("ready_for_local_init_op", ready_for_local_init_op)
+        self.local_init_op = given_or_copied("local_init_op", local_init_op)
+        self.local_init_feed_dict = given_or_copied("local_init_feed_dict", local_init_feed_dict)
+        self.summary_op = given_or_copied("summary_op", summary_op)
+        self.saver = given_or_copied("saver", saver)
+
+    @property
+    def init_fn(self) -> Callable[[Any], Any] | None:
+        """A function of the session, or None."""
+        user_init_fn = self._user_init_fn
+        return None if user_init_fn is None else lambda session: user_init_fn(self, session)
+
+    def finalize(self) -> Scaffold:
+        """Make what is missing and freeze the default graph. Raises `InvalidArgumentError` where a collection
+        has several items to choose from.
+        """
+        keys, choose = GraphKeys, Scaffold.get_or_default
+        if self.init_op is None:
+            self.init_op = choose("init_op", keys.INIT_OP, global_variables_initializer)
+        if self.ready_op is None:
+            self.ready_op = choose("ready_op", keys.READY_OP, report_uninitialized_variables)
+        if self.ready_for_local_init_op is None:
+            self.ready_for_local_init_op = choose(
+                "ready_for_local_init_op", keys.READY_FOR_LOCAL_INIT_OP, _uninitialized_global_variables
+            )
+        if self.local_init_op is None:
+            self.local_init_op = choose("local_init_op", keys.LOCAL_INIT_OP, Scaffold.default_local_init_op)
+        if self.summary_op is None:
+            self.summary_op = choose("summary_op", keys.SUMMARY_OP, merge_all)
+        if self.saver is None:
+            self.saver = choose("saver", keys.SAVERS, lambda: Saver(sharded=True, allow_empty=True))
+        self.saver.build()
+        get_default_graph().finalize()
+        return self
+
+    @staticmethod
+    def get_or_default(arg_name: str, collection_key: str, default_constructor: Callable[[], Any]) -> Any:
+        """The one item of a collection; where it is empty, what ``default_constructor`` makes, which becomes
+        its item. Raises `InvalidArgumentError` for several items.
+        """
+        graph = get_default_graph()
+        items = graph.get_collection(collection_key)
+        if len(items) > 1:
+            raise InvalidArgumentError(
+                f"Scaffold: expected one item in the collection {collection_key!r}; got {len(items)}. "
+                f"Pass {arg_name}="
+            )
+        if items:
+            return items[0]
+        made = default_constructor()
+        if made is not None:
+            graph.add_to_collection(collection_key, made)
+        return made
+
+    @staticmethod
+    def default_local_init_op() -> Operation:
+        """Initializes local variables, and what the collection TABLE_INITIALIZERS has."""
+        initializer: Operation = group(local_variables_initializer(), tables_initializer())
+        return initializer
+
+
+def _uninitialized_global_variables() -> Any:
+    return report_uninitialized_variables(global_variables())

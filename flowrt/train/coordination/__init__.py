@@ -1,0 +1,1 @@
+"""Threads of a training script: `Coordinator` (coordinator), and those that fill queues (queue_runner)."""

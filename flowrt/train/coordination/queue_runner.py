@@ -1,0 +1,174 @@
+"""`QueueRunner`: threads that fill a queue, and `start_queue_runners`, which starts them all."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import weakref
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from flowrt.dataflow.queues import QueueBase
+from flowrt.errors import (
+    CancelledError,
+    FailedPreconditionError,
+    InvalidArgumentError,
+    OpError,
+    OutOfRangeError,
+)
+from flowrt.executor.session.default_session import get_default_session
+from flowrt.graph.construction.graph import Operation, get_default_graph
+from flowrt.train.coordination.coordinator import Coordinator
+from flowrt.variables.variable import GraphKeys
+
+LOGGER = logging.getLogger(__name__)
+
+
+class QueueRunner:
+    """Runs each of ``enqueue_ops`` again and again, on a thread of its own. A list may name one several
+    times.
+
+    The threads end when the data does (an error of ``queue_closed_exception_types``; the last one then runs
+    ``close_op``), when their coordinator stops (``cancel_op`` is run), or with an error, which the
+    coordinator hears.
+    """
+
+    def __init__(
+        self,
+        queue: QueueBase | None = None,
+        enqueue_ops: Sequence[Operation] | None = None,
+        close_op: Operation | None = None,
+        cancel_op: Operation | None = None,
+        queue_closed_exception_types: Sequence[type[BaseException]] | None = None,
+        queue_runner_def: Any = None,
+        import_scope: str | None = None,
+    ) -> None:
+        if queue is None or not enqueue_ops:
+            raise InvalidArgumentError(
+                f"QueueRunner: expected a queue and enqueue_ops; got {queue!r} and {enqueue_ops!r}"
+            )
+        self._queue, self._enqueue_ops = queue, list(enqueue_ops)
+        self._close_op = queue.close() if close_op is None else close_op
+        self._cancel_op = queue.close(cancel_pending_enqueues=True) if cancel_op is None else cancel_op
+        self._closed_errors = tuple(queue_closed_exception_types or (OutOfRangeError,))
+        self._lock = threading.Lock()
+        self._running: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
+        """Threads that fill the queue, by session."""
+        self._raised: list[Exception] = []
+
+    @property
+    def queue(self) -> QueueBase:
+        return self._queue
+
+    @property
+    def enqueue_ops(self) -> list[Operation]:
+        return self._enqueue_ops
+
+    @property
+    def close_op(self) -> Operation:
+        return self._close_op
+
+    @property
+    def cancel_op(self) -> Operation:
+        return self._cancel_op
+
+    @property
+    def name(self) -> str:
+        return self._queue.name
+
+    @property
+    def queue_closed_exception_types(self) -> tuple[type[BaseException], ...]:
+        return self._closed_errors
+
+    @property
+    def exceptions_raised(self) -> list[Exception]:
+        """What the threads raised that had no coordinator."""
+        return self._raised
+
+    def create_threads(
+        self, sess: Any, coord: Coordinator | None = None, daemon: bool = False, start: bool = False
+    ) -> list[threading.Thread]:
+        """The threads for ``sess``: none if those of an earlier call still run."""
+        with self._lock:
+            if self._running.get(sess, 0) > 0:
+                return []
+            self._running[sess] = len(self._enqueue_ops)
+            self._raised = []
+        works = [partial(self._fill, sess, op, coord) for op in self._enqueue_ops]
+        if coord is not None:
+            works.append(partial(self._cancel_on_stop, sess, coord))
+        threads = [
+            threading.Thread(target=work, name=f"flowrt-{self.name}-{i}", daemon=daemon)
+            for i, work in enumerate(works)
+        ]
+        for thread in threads:
+            if coord is not None:
+                coord.register_thread(thread)
+            if start:
+                thread.start()
+        return threads
+
+    # --- on the threads
+
+    def _fill(self, sess: Any, op: Operation, coord: Coordinator | None) -> None:
+        is_last_to_close = False
+        try:
+            while coord is None or not coord.should_stop():
+                sess.run(op)
+        except self._closed_errors:
+            is_last_to_close = self._count_down(sess) == 0
+        except Exception as error:  # noqa: BLE001 (the coordinator's, or kept)
+            self._count_down(sess)
+            self._report(error, coord)
+        else:
+            self._count_down(sess)
+        if is_last_to_close:
+            _run_if_open(sess, self._close_op)
+
+    def _count_down(self, sess: Any) -> int:
+        with self._lock:
+            self._running[sess] -= 1
+            return self._running[sess]
+
+    def _report(self, error: Exception, coord: Coordinator | None) -> None:
+        if coord is None:
+            LOGGER.error("queue %r: a thread that fills it has ended: %s", self.name, error)
+            self._raised.append(error)
+        elif not (coord.should_stop() and isinstance(error, CancelledError)):
+            coord.request_stop(error)
+
+    def _cancel_on_stop(self, sess: Any, coord: Coordinator) -> None:
+        coord.wait_for_stop()
+        _run_if_open(sess, self._cancel_op)
+
+
+def _run_if_open(sess: Any, op: Operation) -> None:
+    try:
+        sess.run(op)
+    except (OpError, RuntimeError) as error:  # the session was closed meanwhile: with it the queue's users
+        LOGGER.info("%s was not run: %s", op.name, error)
+
+
+def add_queue_runner(qr: QueueRunner, collection: str = GraphKeys.QUEUE_RUNNERS) -> None:
+    """Have `start_queue_runners` start ``qr``."""
+    get_default_graph().add_to_collection(collection, qr)
+
+
+def start_queue_runners(
+    sess: Any = None,
+    coord: Coordinator | None = None,
+    daemon: bool = True,
+    start: bool = True,
+    collection: str = GraphKeys.QUEUE_RUNNERS,
+) -> list[threading.Thread]:
+    """The threads of all runners in ``collection`` of the session's graph.
+
+    A runner has ``create_threads(sess, coord, daemon, start)``. Raises `FailedPreconditionError` without a
+    session.
+    """
+    session = get_default_session() if sess is None else sess
+    if session is None:
+        raise FailedPreconditionError("start_queue_runners: expected a session; got none. Pass sess=")
+    runners = session.graph.get_collection(collection)
+    return [thread for runner in runners for thread in runner.create_threads(session, coord, daemon, start)]

@@ -1,0 +1,10 @@
+"""Optimizers, and what their updates depend on.
+
+global_step           the variable that counts steps
+optimizer             `Optimizer`: gradients, slots, updates
+standard_optimizers   gradient descent, momentum, Adam and the others
+proximal_optimizers   proximal gradient descent, AdagradDA
+schedules             learning rates as functions of the step
+moving_averages       `ExponentialMovingAverage`
+gradient_accumulator  one update from the gradients of several steps
+"""

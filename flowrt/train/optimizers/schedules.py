@@ -1,0 +1,212 @@
+"""Learning rates as functions of the step: each returns a scalar tensor of the dtype of ``learning_rate``.
+
+``global_step`` is a number, tensor or variable; pass the result to an optimizer, which reads it at every
+step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from flowrt.errors import DTypeError, InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Tensor, get_default_graph
+from flowrt.graph.ops.array.concat_and_split import stack
+from flowrt.graph.ops.array.gather_scatter import gather
+from flowrt.graph.ops.array.reductions import reduce_sum
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.elementwise.arithmetic import minimum
+from flowrt.graph.ops.elementwise.comparison import equal, greater, where
+from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
+
+
+def _rate_and_steps(learning_rate: Any, *steps: Any) -> tuple[Any, ...]:
+    """The rate as a tensor, and the steps in its dtype. Raises `InvalidArgumentError` when the step is
+    None.
+    """
+    if steps and steps[0] is None:
+        raise InvalidArgumentError("global_step: expected a number, tensor or variable; got None")
+    rate = convert_to_tensor(learning_rate, name="learning_rate")
+    return rate, *(cast(s, rate.dtype) for s in steps)
+
+
+def exponential_decay(
+    learning_rate: Any,
+    global_step: Any,
+    decay_steps: Any,
+    decay_rate: Any,
+    staircase: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """``learning_rate * decay_rate ** (global_step / decay_steps)``; with ``staircase`` the exponent is
+    rounded down.
+    """
+    with get_default_graph().name_scope(name or "ExponentialDecay"):
+        rate, step, steps, base = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
+        exponent = step / steps
+        return rate * base ** (floor(exponent) if staircase else exponent)  # type: ignore[no-any-return]
+
+
+def natural_exp_decay(
+    learning_rate: Any,
+    global_step: Any,
+    decay_steps: Any,
+    decay_rate: Any,
+    staircase: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """``learning_rate * exp(-decay_rate * global_step / decay_steps)``; with ``staircase`` the quotient is
+    rounded down.
+    """
+    with get_default_graph().name_scope(name or "NaturalExpDecay"):
+        rate, step, steps, speed = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
+        passed = step / steps
+        return rate * exp(-speed * (floor(passed) if staircase else passed))  # type: ignore[no-any-return]
+
+
+def inverse_time_decay(
+    learning_rate: Any,
+    global_step: Any,
+    decay_steps: Any,
+    decay_rate: Any,
+    staircase: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """``learning_rate / (1 + decay_rate * global_step / decay_steps)``; with ``staircase`` the quotient is
+    rounded down.
+    """
+    with get_default_graph().name_scope(name or "InverseTimeDecay"):
+        rate, step, steps, speed = _rate_and_steps(learning_rate, global_step, decay_steps, decay_rate)
+        passed = step / steps
+        return rate / (1 + speed * (floor(passed) if staircase else passed))  # type: ignore[no-any-return]
+
+
+def polynomial_decay(
+    learning_rate: Any,
+    global_step: Any,
+    decay_steps: Any,
+    end_learning_rate: Any = 0.0001,
+    power: Any = 1.0,
+    cycle: bool = False,
+    name: str | None = None,
+) -> Tensor:
+    """From ``learning_rate`` to ``end_learning_rate`` as ``(1 - global_step / decay_steps) ** power``.
+
+    After ``decay_steps`` it stays at the end; with ``cycle`` it jumps up and goes down over ever longer
+    multiples of ``decay_steps``.
+    """
+    with get_default_graph().name_scope(name or "PolynomialDecay"):
+        rate, step, steps, end, exponent = _rate_and_steps(
+            learning_rate, global_step, decay_steps, end_learning_rate, power
+        )
+        if cycle:
+            steps = steps * where(equal(step, 0), cast(1, rate.dtype), ceil(step / steps))
+        else:
+            step = minimum(step, steps)
+        return (rate - end) * (1 - step / steps) ** exponent + end  # type: ignore[no-any-return]
+
+
+def piecewise_constant(
+    x: Any, boundaries: Sequence[Any], values: Sequence[Any], name: str | None = None
+) -> Tensor:
+    """``values[0]`` while ``x <= boundaries[0]``, then ``values[1]`` while ``x <= boundaries[1]``, …, at last
+    ``values[-1]``.
+
+    Raises `InvalidArgumentError` unless there is one more value than boundaries, `DTypeError` for boundaries
+    of another dtype than x's or values of several.
+    """
+    if len(boundaries) != len(values) - 1:
+        expected = f"expected {len(values) - 1} boundaries for {len(values)} values"
+        raise InvalidArgumentError(f"piecewise_constant: {expected}; got {len(boundaries)}")
+    with get_default_graph().name_scope(name or "PiecewiseConstant"):
+        tensor = convert_to_tensor(x)
+        edges = [_boundary(b, tensor) for b in boundaries]
+        choices = [convert_to_tensor(v) for v in values]
+        if len({v.dtype for v in choices}) > 1:
+            names = ", ".join(v.dtype.name for v in choices)
+            raise DTypeError(f"piecewise_constant: expected values of one dtype; got {names}")
+        passed = [cast(greater(tensor, edge), "int32") for edge in edges]
+        position = reduce_sum(stack(passed)) if passed else convert_to_tensor(0)
+        chosen: Tensor = gather(stack(choices), position)
+        return chosen
+
+
+piecewise_constant_decay = piecewise_constant
+
+
+def _boundary(value: Any, x: Tensor) -> Tensor:
+    """``value`` in x's dtype: int32 boundaries widen to an int64 step. Raises `DTypeError` for others."""
+    boundary = convert_to_tensor(value)
+    if boundary.dtype is x.dtype:
+        return boundary
+    if boundary.dtype.name == "int32" and x.dtype.name == "int64":
+        return cast(boundary, x.dtype)
+    raise DTypeError(
+        f"piecewise_constant: expected boundaries of x's dtype {x.dtype.name}; got {boundary.dtype.name}"
+    )
+
+
+def _half_cosine(fraction: Any) -> Any:
+    """From 1 to 0 over the fractions 0 to 1."""
+    return 0.5 * (1 + cos(math.pi * fraction))
+
+
+def cosine_decay(
+    learning_rate: Any, global_step: Any, decay_steps: Any, alpha: Any = 0.0, name: str | None = None
+) -> Tensor:
+    """Half a cosine wave from ``learning_rate`` to ``alpha * learning_rate`` over ``decay_steps`` (Loshchilov
+    and Hutter 2017).
+    """
+    with get_default_graph().name_scope(name or "CosineDecay"):
+        rate, step, steps, floor_part = _rate_and_steps(learning_rate, global_step, decay_steps, alpha)
+        wave = _half_cosine(minimum(step, steps) / steps)
+        return rate * ((1 - floor_part) * wave + floor_part)  # type: ignore[no-any-return]
+
+
+def cosine_decay_restarts(
+    learning_rate: Any,
+    global_step: Any,
+    first_decay_steps: Any,
+    t_mul: Any = 2.0,
+    m_mul: Any = 1.0,
+    alpha: Any = 0.0,
+    name: str | None = None,
+) -> Tensor:
+    """`cosine_decay` again and again, each time ``t_mul`` times as long and from ``m_mul`` times as high
+    (Loshchilov and Hutter 2017). ``t_mul`` must be at least 1.
+    """
+    with get_default_graph().name_scope(name or "SGDRDecay"):
+        rate, step, first, longer, lower, floor_part = _rate_and_steps(
+            learning_rate, global_step, first_decay_steps, t_mul, m_mul, alpha
+        )
+        passed = step / first
+        geometric = floor(log(1 - passed * (1 - longer)) / log(longer))
+        begun = (1 - longer**geometric) / (1 - longer)
+        is_even = equal(longer, 1)
+        restarts = where(is_even, floor(passed), geometric)
+        fraction = where(is_even, passed - floor(passed), (passed - begun) / longer**geometric)
+        wave = lower**restarts * _half_cosine(fraction)
+        return rate * ((1 - floor_part) * wave + floor_part)  # type: ignore[no-any-return]
+
+
+def linear_cosine_decay(
+    learning_rate: Any,
+    global_step: Any,
+    decay_steps: Any,
+    num_periods: Any = 0.5,
+    alpha: Any = 0.0,
+    beta: Any = 0.001,
+    name: str | None = None,
+) -> Tensor:
+    """``learning_rate * ((alpha + linear) * cosine + beta)``, with ``linear`` from 1 to 0 and a cosine of
+    ``num_periods`` waves over ``decay_steps`` (Bello et al. 2017).
+    """
+    with get_default_graph().name_scope(name or "LinearCosineDecay"):
+        rate, step, steps, periods, plus, floor_part = _rate_and_steps(
+            learning_rate, global_step, decay_steps, num_periods, alpha, beta
+        )
+        fraction = minimum(step, steps) / steps
+        wave = _half_cosine(2 * periods * fraction)
+        return rate * ((plus + 1 - fraction) * wave + floor_part)  # type: ignore[no-any-return]

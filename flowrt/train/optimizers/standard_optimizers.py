@@ -1,0 +1,428 @@
+"""The optimizers. Each docstring gives the rule and its source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar
+
+from flowrt.dtypes import DType
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+from flowrt.graph.op_def import OpDef
+from flowrt.graph.ops.base.filling import fill, ones_like
+from flowrt.graph.ops.base.identities import cast
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.elementwise.arithmetic import maximum, multiply
+from flowrt.graph.ops.elementwise.comparison import greater, where
+from flowrt.graph.ops.elementwise.math import sqrt, square
+from flowrt.graph.ops.nn.norms import norm
+from flowrt.graph.ops.state import optimizer_updates
+from flowrt.graph.ops.state.variable_ops import resource_scatter_sub
+from flowrt.graph.ops.text.python_calls import group
+from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of
+from flowrt.variables.variable import Variable
+
+
+class _RuleOptimizer(Optimizer):
+    """An optimizer whose step is one op: slots and hyper-parameters, in the op's order, around the
+    gradient.
+    """
+
+    _dense_op: OpDef
+    _sparse_op: OpDef | None = None
+    """None: a sparse gradient counts as zero in the rows that it does not name."""
+    _slot_of: ClassVar[Mapping[str, str]] = {}
+    """The slots' public names by the op's names of them, where they differ."""
+
+    def __init__(self, use_locking: bool, name: str, **hypers: Any) -> None:
+        super().__init__(use_locking, name)
+        self._hypers = hypers
+        self._tensors: dict[str, Tensor] = {}
+        self._attrs: dict[str, Any] = {"use_locking": use_locking}
+
+    def _prepare(self) -> None:
+        self._tensors = {
+            key: convert_to_tensor(
+                value() if callable(value) else value, name="learning_rate" if key in ("lr", "alpha") else key
+            )
+            for key, value in self._hypers.items()
+        }
+
+    def _hyper(self, name: str, var: Variable) -> Any:
+        return cast(self._tensors[name], var.dtype)
+
+    def _inputs(self, op: OpDef, var: Variable, grad: Any, indices: Any = None) -> list[Any]:
+        own = {"var": var.handle, "grad": grad, "indices": indices}
+        inputs: list[Any] = []
+        for argument in op.inputs:
+            if argument.name in own:
+                inputs.append(own[argument.name])
+            elif argument.dtype is not None and argument.dtype.name == "resource":
+                inputs.append(self._slots[self._slot_of.get(argument.name, argument.name)][var].handle)
+            else:
+                inputs.append(self._hyper(argument.name, var))
+        return inputs
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        op = self._dense_op
+        updated: Operation = op(*self._inputs(op, var, grad), **self._attrs)
+        return updated
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        op = self._sparse_op
+        if op is None:
+            return self._apply_dense(densified(grad, var), var)
+        updated: Operation = op(*self._inputs(op, var, grad.values, grad.indices), **self._attrs)
+        return updated
+
+
+class GradientDescentOptimizer(_RuleOptimizer):
+    """``var -= learning_rate * grad``."""
+
+    _dense_op = optimizer_updates.apply_gradient_descent
+
+    def __init__(self, learning_rate: Any, use_locking: bool = False, name: str = "GradientDescent") -> None:
+        super().__init__(use_locking, name, alpha=learning_rate)
+
+    def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
+        steps = multiply(grad.values, self._hyper("alpha", var))
+        updated: Operation = resource_scatter_sub(var.handle, grad.indices, steps)
+        return updated
+
+
+class MomentumOptimizer(_RuleOptimizer):
+    """``accum = momentum * accum + grad; var -= learning_rate * accum`` (Polyak 1964); with ``use_nesterov``
+    the gradient is taken ahead (Sutskever et al. 2013).
+    """
+
+    _dense_op, _sparse_op = optimizer_updates.apply_momentum, optimizer_updates.sparse_apply_momentum
+    _slot_of: ClassVar[Mapping[str, str]] = {"accum": "momentum"}
+    _slot_names = ("momentum",)
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: Any,
+        use_locking: bool = False,
+        name: str = "Momentum",
+        use_nesterov: bool = False,
+    ) -> None:
+        super().__init__(use_locking, name, lr=learning_rate, momentum=momentum)
+        self._attrs["use_nesterov"] = use_nesterov
+
+
+class AdagradOptimizer(_RuleOptimizer):
+    """``accum += grad^2; var -= learning_rate * grad / sqrt(accum)`` (Duchi et al. 2011)."""
+
+    _dense_op, _sparse_op = optimizer_updates.apply_adagrad, optimizer_updates.sparse_apply_adagrad
+    _slot_of: ClassVar[Mapping[str, str]] = {"accum": "accumulator"}
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        initial_accumulator_value: float = 0.1,
+        use_locking: bool = False,
+        name: str = "Adagrad",
+    ) -> None:
+        super().__init__(use_locking, name, lr=learning_rate)
+        self._initial = initial_accumulator_value
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for var in var_list:
+            self._get_or_make_slot(var, _constant_like(var, self._initial), "accumulator", self._name)
+
+
+def _constant_like(var: Variable, value: float) -> Callable[[], Tensor]:
+    def initial() -> Tensor:
+        if not var.shape.is_fully_defined():
+            scaled: Tensor = multiply(ones_like(var.initialized_value()), value)
+            return scaled
+        filled: Tensor = fill(var.shape.as_list(), convert_to_tensor(value, var.dtype))
+        return filled
+
+    return initial
+
+
+class AdadeltaOptimizer(_RuleOptimizer):
+    """Steps in proportion to the ratio of decaying means of past updates and gradients (Zeiler 2012)."""
+
+    _dense_op, _sparse_op = optimizer_updates.apply_adadelta, optimizer_updates.sparse_apply_adadelta
+    _slot_names = ("accum", "accum_update")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        rho: Any = 0.95,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adadelta",
+    ) -> None:
+        super().__init__(use_locking, name, lr=learning_rate, rho=rho, epsilon=epsilon)
+
+
+class RMSPropOptimizer(_RuleOptimizer):
+    """``mom = momentum * mom + learning_rate * grad / sqrt(mean_square + epsilon); var -= mom`` (Tieleman and
+    Hinton 2012); ``centered`` divides by the estimated deviation instead.
+    """
+
+    _slot_of: ClassVar[Mapping[str, str]] = {"ms": "rms", "mom": "momentum"}
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        decay: Any = 0.9,
+        momentum: Any = 0.0,
+        epsilon: Any = 1e-10,
+        use_locking: bool = False,
+        centered: bool = False,
+        name: str = "RMSProp",
+    ) -> None:
+        super().__init__(use_locking, name, lr=learning_rate, rho=decay, momentum=momentum, epsilon=epsilon)
+        self._centered = centered
+        self._dense_op = (
+            optimizer_updates.apply_centered_rmsprop if centered else optimizer_updates.apply_rmsprop
+        )
+        self._sparse_op = (
+            optimizer_updates.sparse_apply_centered_rmsprop
+            if centered
+            else optimizer_updates.sparse_apply_rmsprop
+        )
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for var in var_list:
+            self._get_or_make_slot(var, _constant_like(var, 1.0), "rms", self._name)
+            if self._centered:
+                self._zeros_slot(var, "mg", self._name)
+            self._zeros_slot(var, "momentum", self._name)
+
+
+class AdamOptimizer(_RuleOptimizer):
+    """``var -= learning_rate * sqrt(1 - beta2^t) / (1 - beta1^t) * m / (sqrt(v) + epsilon)`` with decaying
+    means m of the gradient and v of its square (Kingma and Ba 2015, the form before section 2.1). A sparse
+    gradient counts as zero elsewhere.
+    """
+
+    _dense_op = optimizer_updates.apply_adam
+    _slot_names = ("m", "v")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "Adam",
+    ) -> None:
+        super().__init__(use_locking, name, lr=learning_rate, beta1=beta1, beta2=beta2, epsilon=epsilon)
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        first = min(var_list, key=lambda v: v.name)
+        for beta in ("beta1", "beta2"):
+            self._create_non_slot_variable(self._hypers[beta], f"{beta}_power", first)
+        super()._create_slots(var_list)
+
+    def _get_beta_accumulators(self) -> tuple[Variable, Variable]:
+        return self._get_non_slot_variable("beta1_power"), self._get_non_slot_variable("beta2_power")
+
+    def _prepare(self) -> None:
+        super()._prepare()
+        powers = self._get_beta_accumulators()
+        self._tensors["beta1_power"], self._tensors["beta2_power"] = (p.read_value() for p in powers)
+
+    def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
+        """The powers of beta grow after all updates."""
+        steps = []
+        with get_default_graph().control_dependencies(update_ops):
+            for beta, power in zip(("beta1", "beta2"), self._get_beta_accumulators(), strict=True):
+                with on_device_of(power):
+                    steps.append(power.assign(multiply(power, self._hyper(beta, power)), read_value=False))
+        return group(*update_ops, *steps, name=name_scope)
+
+
+class AdamWOptimizer(AdamOptimizer):
+    """Adam with decoupled weight decay: before the step, ``var -= learning_rate * weight_decay * var``
+    (Loshchilov and Hutter 2019).
+    """
+
+    def __init__(
+        self,
+        weight_decay: Any,
+        learning_rate: Any = 0.001,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-8,
+        use_locking: bool = False,
+        name: str = "AdamW",
+    ) -> None:
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
+        self._hypers["weight_decay"] = weight_decay
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        decay = multiply(self._hyper("lr", var), self._hyper("weight_decay", var))
+        with get_default_graph().control_dependencies([grad]):
+            decayed = var.assign_sub(multiply(decay, var), read_value=False)
+        with get_default_graph().control_dependencies([decayed]):
+            return super()._apply_dense(grad, var)
+
+
+class FtrlOptimizer(_RuleOptimizer):
+    """Follow-the-regularised-leader, proximal (McMahan et al. 2013)."""
+
+    _dense_op, _sparse_op = optimizer_updates.apply_ftrl, optimizer_updates.sparse_apply_ftrl
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        learning_rate_power: Any = -0.5,
+        initial_accumulator_value: float = 0.1,
+        l1_regularization_strength: Any = 0.0,
+        l2_regularization_strength: Any = 0.0,
+        use_locking: bool = False,
+        name: str = "Ftrl",
+    ) -> None:
+        super().__init__(
+            use_locking,
+            name,
+            lr=learning_rate,
+            l1=l1_regularization_strength,
+            l2=l2_regularization_strength,
+            lr_power=learning_rate_power,
+        )
+        self._initial = initial_accumulator_value
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        for var in var_list:
+            self._get_or_make_slot(var, _constant_like(var, self._initial), "accum", self._name)
+            self._zeros_slot(var, "linear", self._name)
+
+
+class LARSOptimizer(_RuleOptimizer):
+    """Momentum with a learning rate a layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times the
+    global one (You et al. 2017).
+
+    Variables whose name contains an entry of ``skip_list`` get the plain rate and no decay. Sparse gradients
+    count as zero elsewhere.
+    """
+
+    _dense_op = optimizer_updates.apply_momentum
+    _slot_of: ClassVar[Mapping[str, str]] = {"accum": "momentum"}
+    _slot_names = ("momentum",)
+
+    def __init__(
+        self,
+        learning_rate: Any,
+        momentum: Any = 0.9,
+        weight_decay: Any = 0.0001,
+        eeta: Any = 0.001,
+        epsilon: Any = 0.0,
+        name: str = "LARSOptimizer",
+        skip_list: Sequence[str] | None = None,
+        use_nesterov: bool = False,
+    ) -> None:
+        super().__init__(
+            False,
+            name,
+            lr=learning_rate,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            eeta=eeta,
+            epsilon=epsilon,
+        )
+        self._skip_list = list(skip_list or ())
+        self._attrs["use_nesterov"] = use_nesterov
+        self._trust: dict[Variable, Any] = {}
+
+    def _hyper(self, name: str, var: Variable) -> Any:
+        value = super()._hyper(name, var)
+        return multiply(value, self._trust[var]) if name == "lr" and var in self._trust else value
+
+    def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
+        self._trust.pop(var, None)
+        if any(word in var.op.name for word in self._skip_list):
+            return super()._apply_dense(grad, var)
+        weights: Any = var.read_value()
+        w, g = norm(weights), norm(grad)
+        decay, eeta, epsilon = (self._hyper(name, var) for name in ("weight_decay", "eeta", "epsilon"))
+        self._trust[var] = _where_positive(w, g, eeta * w / (g + decay * w + epsilon))
+        return super()._apply_dense(grad + decay * weights, var)
+
+
+def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
+    """``ratio`` where both norms are positive, else one."""
+    one = ones_like(ratio)
+    chosen: Tensor = where(greater(first, 0), where(greater(second, 0), ratio, one), one)
+    return chosen
+
+
+class LAMBOptimizer(Optimizer):
+    """Adam's direction plus decoupled decay, scaled a layer by ``|w| / |update|`` (You et al. 2020).
+
+    Variables whose name contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse gradients
+    count as zero elsewhere.
+    """
+
+    _slot_names = ("m", "v")
+
+    def __init__(
+        self,
+        learning_rate: Any = 0.001,
+        weight_decay: Any = 0.0,
+        beta1: Any = 0.9,
+        beta2: Any = 0.999,
+        epsilon: Any = 1e-6,
+        exclude_from_weight_decay: Sequence[str] | None = None,
+        name: str = "LAMB",
+    ) -> None:
+        super().__init__(False, name)
+        self._settings = {
+            "learning_rate": learning_rate,
+            "weight_decay": weight_decay,
+            "beta1": beta1,
+            "beta2": beta2,
+            "epsilon": epsilon,
+        }
+        self._exclude = list(exclude_from_weight_decay or ())
+
+    def _create_slots(self, var_list: Sequence[Variable]) -> None:
+        first = min(var_list, key=lambda v: v.name)
+        self._create_non_slot_variable(0.0, "lamb_step", first)
+        super()._create_slots(var_list)
+
+    def _prepare(self) -> None:
+        step = self._get_non_slot_variable("lamb_step")
+        with on_device_of(step):
+            self._step: Tensor = step.read_value() + 1.0
+        self._tensors = {
+            key: convert_to_tensor(value() if callable(value) else value, name=key)
+            for key, value in self._settings.items()
+        }
+
+    def _apply_dense(self, grad: Any, var: Variable) -> Operation:
+        dtype: DType = var.dtype
+        settings: list[Any] = [cast(t, dtype) for t in self._tensors.values()]
+        rate, decay, beta1, beta2, epsilon = settings
+        step: Any = cast(self._step, dtype)
+        weights: Any = var.read_value()
+        m, v = self._slots["m"][var], self._slots["v"][var]
+        mean, variance = _decayed(m, beta1, grad), _decayed(v, beta2, square(grad))
+        update = mean / (1 - beta1**step) / (sqrt(variance / (1 - beta2**step)) + epsilon)
+        if not any(word in var.op.name for word in self._exclude):
+            update = update + decay * weights
+        w: Any = norm(weights)
+        u = norm(update)
+        ratio = _where_positive(w, u, w / maximum(u, cast(1e-30, dtype)))
+        updated: Operation = var.assign_sub(rate * ratio * update, read_value=False)
+        return updated
+
+    def _finish(self, update_ops: Sequence[Operation], name_scope: str) -> Operation:
+        """The step counts after all updates."""
+        step = self._get_non_slot_variable("lamb_step")
+        with get_default_graph().control_dependencies(update_ops), on_device_of(step):
+            counted = step.assign_add(1.0, read_value=False)
+        return group(*update_ops, counted, name=name_scope)
+
+
+def _decayed(mean: Variable, beta: Any, value: Any) -> Any:
+    """The mean's new value, after ``mean = beta * mean + (1 - beta) * value``."""
+    return mean.assign(beta * mean + (1 - beta) * value)

@@ -1,0 +1,245 @@
+"""`SessionManager`: sessions whose variables have their values.
+
+chief        prepare_session: restore the newest checkpoint, or initialize; then the local initializers
+the others   wait_for_session: until the chief has done so; then the local initializers
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any, final
+
+import numpy as np
+
+from flowrt.distribute.cluster.timeouts import connecting_within
+from flowrt.errors import DeadlineExceededError, FailedPreconditionError, InvalidArgumentError
+from flowrt.executor.ends.config import ConfigProto, RunOptions
+from flowrt.executor.session.session import Session
+from flowrt.graph.construction.graph import Graph, get_default_graph
+from flowrt.train.checkpoints.checkpoint_state import CheckpointState, get_checkpoint_state
+
+LOGGER = logging.getLogger(__name__)
+
+RECOVERY_WAIT_S = 1.0
+"""How often it looks whether variables are there (TensorFlow: 30 s, which is how late its workers begin)."""
+
+MAX_WAIT_S = 7200.0
+
+NAMES_LOGGED = 3
+"""Of those that are waited for: a model has hundreds, and the line comes each second."""
+
+
+@final
+class SessionManager:
+    """Makes sessions of ``graph``, by default the default one.
+
+    ``ready_op`` and ``ready_for_local_init_op`` give the names of the variables that have no value, all or
+    global ones; without them all counts as ready. ``local_init_op`` runs in every session, with
+    ``local_init_feed_dict`` and ``local_init_run_options``. ``recovery_wait_secs``: the time between two
+    looks whether something is ready.
+    """
+
+    def __init__(
+        self,
+        local_init_op: Any = None,
+        ready_op: Any = None,
+        ready_for_local_init_op: Any = None,
+        graph: Graph | None = None,
+        recovery_wait_secs: float = RECOVERY_WAIT_S,
+        local_init_run_options: RunOptions | None = None,
+        local_init_feed_dict: Mapping[Any, Any] | None = None,
+    ) -> None:
+        self._local_init_op, self._local_init_feed_dict = local_init_op, local_init_feed_dict
+        self._local_init_run_options = local_init_run_options
+        self._ready_op, self._ready_for_local_init_op = ready_op, ready_for_local_init_op
+        self._graph = get_default_graph() if graph is None else graph
+        self._recovery_wait_s = recovery_wait_secs
+
+    # --- the three ways to a session
+
+    def prepare_session(
+        self,
+        master: str,
+        init_op: Any = None,
+        saver: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = MAX_WAIT_S,
+        config: ConfigProto | None = None,
+        init_feed_dict: Mapping[Any, Any] | None = None,
+        init_fn: Callable[[Any], Any] | None = None,
+    ) -> Session:
+        """A session of ``master`` that is ready: restored by ``saver`` from the checkpoint, else initialized
+        by ``init_op`` and ``init_fn(session)``.
+
+        With ``wait_for_checkpoint`` a checkpoint is waited for, ``max_wait_secs`` at most. Raises
+        `FailedPreconditionError`, naming them, when variables are still without a value, and what restoring
+        raises; the session is closed then.
+        """
+        checkpoint = (
+            saver,
+            checkpoint_dir,
+            checkpoint_filename_with_path,
+            wait_for_checkpoint,
+            max_wait_secs,
+        )
+        with self._restored(master, config, *checkpoint) as (session, found):
+            if found is None:
+                self._initialize(session, init_op, init_feed_dict, init_fn)
+            self._check_ready(session, "the init operations" if found is None else f"restoring {found}")
+        return session
+
+    def recover_session(
+        self,
+        master: str,
+        saver: Any = None,
+        checkpoint_dir: str | None = None,
+        checkpoint_filename_with_path: str | None = None,
+        wait_for_checkpoint: bool = False,
+        max_wait_secs: float = MAX_WAIT_S,
+        config: ConfigProto | None = None,
+    ) -> tuple[Session, bool]:
+        """A session of ``master``, and whether a checkpoint was restored into it that made it ready. Raises
+        what restoring raises; the session is closed then.
+        """
+        checkpoint = (
+            saver,
+            checkpoint_dir,
+            checkpoint_filename_with_path,
+            wait_for_checkpoint,
+            max_wait_secs,
+        )
+        with self._restored(master, config, *checkpoint) as (session, found):
+            missing = self._missing(session)
+        if found is not None and missing:
+            LOGGER.info("restoring %s left these without a value: %s", found, ", ".join(missing))
+        return session, found is not None and not missing
+
+    def wait_for_session(
+        self, master: str, config: ConfigProto | None = None, max_wait_secs: float | None = float("inf")
+    ) -> Session:
+        """A session of ``master`` whose variables another process, the chief, has given their values.
+
+        Raises `DeadlineExceededError`, which names the variables that have none, after ``max_wait_secs``; and
+        `UnavailableError` when tasks of the cluster do not answer for ``FLOWRT_CONNECT_TIMEOUT`` (60 s), or
+        for ``max_wait_secs`` if that is less.
+        """
+        end = time.monotonic() + (float("inf") if max_wait_secs is None else max_wait_secs)
+        level = logging.INFO  # to wait once is usual
+        while True:
+            with connecting_within(end - time.monotonic()), self._new_session(master, config) as session:
+                missing = self._missing(session)
+            if not missing:
+                return session
+            session.close()
+            if time.monotonic() + self._recovery_wait_s > end:
+                raise DeadlineExceededError(
+                    f"session of {master!r}: expected variables with values within {max_wait_secs:g} s; "
+                    f"got none for {', '.join(missing)}. Does the chief run?"
+                )
+            LOGGER.log(level, "waiting for the chief to initialize %s", _first(missing))
+            level = logging.WARNING
+            time.sleep(self._recovery_wait_s)
+
+    # --- steps on the way
+
+    @contextmanager
+    def _new_session(self, master: str, config: ConfigProto | None) -> Iterator[Session]:
+        """A session, which is closed if what is done with it fails."""
+        session = Session(master, graph=self._graph, config=config)
+        try:
+            yield session
+        except BaseException:
+            session.close()
+            raise
+
+    @contextmanager
+    def _restored(
+        self, master: str, config: ConfigProto | None, *checkpoint: Any
+    ) -> Iterator[tuple[Session, str | None]]:
+        """A new session, and what was restored into it: see `_restore`."""
+        with self._new_session(master, config) as session:
+            yield session, self._restore(session, *checkpoint)
+
+    def _restore(
+        self,
+        session: Session,
+        saver: Any,
+        directory: str | None,
+        prefix: str | None,
+        waits: bool,
+        max_wait_s: float,
+    ) -> str | None:
+        """Restore the checkpoint at ``prefix``, or the newest of ``directory``; its prefix, None if there is
+        none.
+        """
+        if directory and prefix:
+            raise InvalidArgumentError("expected checkpoint_dir or checkpoint_filename_with_path; got both")
+        if saver is None or not (directory or prefix):
+            return None
+        if not directory:
+            saver.restore(session, prefix)
+            return prefix
+        state = self._wait_for_checkpoint(directory, max_wait_s if waits else 0.0)
+        if state is None:
+            return None
+        saver.restore(session, state.model_checkpoint_path)
+        saver.recover_last_checkpoints(state.all_model_checkpoint_paths)
+        return state.model_checkpoint_path
+
+    def _wait_for_checkpoint(self, directory: str, max_wait_s: float) -> CheckpointState | None:
+        end = time.monotonic() + max_wait_s
+        while (state := get_checkpoint_state(directory)) is None and time.monotonic() < end:
+            time.sleep(self._recovery_wait_s)
+        return state
+
+    def _initialize(
+        self,
+        session: Session,
+        init_op: Any,
+        feed_dict: Mapping[Any, Any] | None,
+        init_fn: Callable[[Any], Any] | None,
+    ) -> None:
+        if init_op is None and init_fn is None and self._local_init_op is None:
+            raise FailedPreconditionError(
+                "session: expected a checkpoint, init_op, init_fn or local_init_op; got none of them"
+            )
+        if init_op is not None:
+            session.run(init_op, feed_dict)
+        if init_fn is not None:
+            init_fn(session)
+
+    def _check_ready(self, session: Session, what: str) -> None:
+        missing = self._missing(session)
+        if missing:
+            raise FailedPreconditionError(
+                f"session: expected variables with values after {what}; got none for {', '.join(missing)}"
+            )
+
+    def _missing(self, session: Session) -> list[str]:
+        """Run the local initializers if the global variables have values; then the names of those that have
+        none.
+        """
+        missing = _names(session, self._ready_for_local_init_op)
+        if missing:
+            return missing
+        if self._local_init_op is not None:
+            session.run(self._local_init_op, self._local_init_feed_dict, self._local_init_run_options)
+        return _names(session, self._ready_op)
+
+
+def _first(names: Sequence[str]) -> str:
+    """``a, b, c and 30 more``."""
+    more = len(names) - NAMES_LOGGED
+    return ", ".join(names[:NAMES_LOGGED]) + (f" and {more} more" if more > 0 else "")
+
+
+def _names(session: Session, op: Any) -> list[str]:
+    """What ``op`` gives, a vector of strings, as text; nothing where there is no op."""
+    if op is None:
+        return []
+    return [name.decode() if isinstance(name, bytes) else str(name) for name in np.ravel(session.run(op))]

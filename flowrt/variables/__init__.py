@@ -1,0 +1,10 @@
+"""Variables: made, named, shared.
+
+distribution_context  the strategy and replica that a thread builds for
+graph_scopes          scopes and collections of the default graph, as functions
+variable              `Variable`
+variable_creators     `variable_creator_scope`
+variable_scope        `variable_scope`
+get_variable          `get_variable`
+template              `make_template`
+"""

@@ -1,0 +1,223 @@
+"""`get_variable`: variables by name, made once and shared.
+
+A variable's name is the open variable scope's and its own; name scopes do not matter. Whether a name must be
+new, must exist, or may be either is the scope's ``reuse``.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from flowrt.dtypes import DType, as_dtype, bool_, float32
+from flowrt.errors import InvalidArgumentError, UnimplementedError
+from flowrt.graph.construction.array_values import as_array
+from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.shapes import as_shape, compatible, format_shape
+from flowrt.initializers import GlorotUniform, Zeros
+from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
+from flowrt.variables.variable_scope import VariableScope, VariableStore, nested_getter, variable_store
+
+
+def get_variable(
+    name: str,
+    shape: Any = None,
+    dtype: Any = None,
+    initializer: Any = None,
+    regularizer: Any = None,
+    trainable: bool | None = None,
+    collections: Sequence[str] | None = None,
+    caching_device: Any = None,
+    partitioner: Any = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    custom_getter: Any = None,
+    constraint: Any = None,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+) -> Variable:
+    """The variable ``name`` of the current variable scope: a new one, or with the scope's ``reuse`` the
+    existing one.
+
+    ``initializer`` is an initializer, a function without arguments, or a value (then ``shape`` must be left
+    away); the default is `GlorotUniform` for floats and zeros for others. ``regularizer(variable)`` is added
+    to the collection REGULARIZATION_LOSSES. ``custom_getter(getter, name, **arguments)`` is called in place
+    of the making. ``partitioner`` is not supported. Raises `InvalidArgumentError` when the variable exists or
+    does not, against ``reuse``, and for a shape or dtype that is not that of the shared one; the messages
+    name the line that made it.
+    """
+    store = variable_store()
+    scope = store.current.scope
+    if partitioner is not None or scope.partitioner is not None:
+        raise UnimplementedError(
+            f"get_variable {name!r}: expected no partitioner; got one: variables are kept whole"
+        )
+    options: dict[str, Any] = {
+        "name": f"{scope.name}/{name}" if scope.name else name,
+        "shape": shape,
+        "dtype": _requested_dtype(name, dtype, initializer, scope),
+        "initializer": scope.initializer if initializer is None else initializer,
+        "regularizer": scope.regularizer if regularizer is None else regularizer,
+        "reuse": scope.reuse,
+        "trainable": trainable,
+        "collections": collections,
+        "caching_device": scope.caching_device if caching_device is None else caching_device,
+        "partitioner": None,
+        "validate_shape": validate_shape,
+        "use_resource": use_resource,
+        "constraint": scope.constraint if constraint is None else constraint,
+        "synchronization": synchronization,
+        "aggregation": aggregation,
+    }
+    getter = (
+        scope.custom_getter if custom_getter is None else nested_getter(custom_getter, scope.custom_getter)
+    )
+    with get_default_graph().root.name_scope(None):
+        if getter is None:
+            return _get(store, **options)
+        made: Variable = getter(getter=partial(_get, store), **_accepted(getter, options))
+        return made
+
+
+def _accepted(getter: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """Without the arguments that getters of older scripts do not name."""
+    parameters = inspect.signature(getter).parameters
+    if any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return options
+    newer = {"constraint", "synchronization", "aggregation"} - parameters.keys()
+    return {key: value for key, value in options.items() if key not in newer}
+
+
+def _requested_dtype(name: str, dtype: Any, initializer: Any, scope: VariableScope) -> DType:
+    if initializer is None or callable(initializer):
+        return scope.dtype if dtype is None else as_dtype(dtype)
+    value = initializer if hasattr(initializer, "dtype") else as_array(initializer)
+    own = as_dtype(value.dtype)
+    if dtype is not None and as_dtype(dtype) is not own:
+        message = (
+            f"get_variable {name!r}: expected an initializer of dtype {as_dtype(dtype).name}; got {own.name}"
+        )
+        raise InvalidArgumentError(message)
+    return own
+
+
+def _get(
+    store: VariableStore,
+    name: str,
+    shape: Any = None,
+    dtype: Any = float32,
+    initializer: Any = None,
+    regularizer: Any = None,
+    reuse: Any = None,
+    trainable: bool | None = None,
+    collections: Sequence[str] | None = None,
+    caching_device: Any = None,
+    partitioner: Any = None,
+    validate_shape: bool = True,
+    use_resource: bool | None = None,
+    constraint: Any = None,
+    synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+    aggregation: VariableAggregation = VariableAggregation.NONE,
+) -> Variable:
+    with store.lock:
+        existing = store.variables.get(name)
+        if existing is not None:
+            _check_shared(existing, name, shape, dtype, reuse)
+            return existing
+        if reuse is True:
+            raise InvalidArgumentError(
+                f"variable {name!r}: expected one made by get_variable, as reuse is True; got none. "
+                "Use reuse=AUTO_REUSE to make it when it is missing"
+            )
+        variable = Variable(
+            _initial_value(name, shape, as_dtype(dtype), initializer),
+            trainable=trainable,
+            collections=collections,
+            validate_shape=validate_shape,
+            caching_device=caching_device,
+            name=name,
+            dtype=dtype,
+            constraint=constraint,
+            synchronization=synchronization,
+            aggregation=aggregation,
+        )
+        store.variables[name] = variable
+    if regularizer is not None:
+        _regularize(variable, name, regularizer)
+    return variable
+
+
+def _check_shared(variable: Variable, name: str, shape: Any, dtype: Any, reuse: Any) -> None:
+    made = f"The existing one was made at {variable.op.source}"
+    if not reuse:
+        raise InvalidArgumentError(
+            f"variable {name!r}: expected a new name; it exists already. To share it use reuse=True or "
+            f"reuse=AUTO_REUSE in variable_scope. {made}"
+        )
+    if not compatible(as_shape(shape), as_shape(variable.shape)):
+        expected, got = format_shape(as_shape(variable.shape)), format_shape(as_shape(shape))
+        raise InvalidArgumentError(
+            f"variable {name!r}: expected its shape {expected} to share it; got {got}. {made}"
+        )
+    if as_dtype(dtype) is not variable.dtype:
+        expected, got = variable.dtype.name, as_dtype(dtype).name
+        raise InvalidArgumentError(
+            f"variable {name!r}: expected its dtype {expected} to share it; got {got}. {made}"
+        )
+
+
+def _initial_value(name: str, shape: Any, dtype: DType, initializer: Any) -> Any:
+    """What `Variable` takes: a value, or a function without arguments."""
+    if initializer is None:
+        if not (dtype.is_floating or dtype.is_integer or dtype is bool_):
+            message = f"variable {name!r}: expected an initializer, as its dtype is {dtype.name}; got None"
+            raise InvalidArgumentError(message)
+        initializer = GlorotUniform(dtype=dtype) if dtype.is_floating else Zeros(dtype=dtype)
+    initializer = initializer() if inspect.isclass(initializer) else initializer
+    if not callable(initializer):
+        own = as_shape(initializer.shape) if hasattr(initializer, "shape") else np.shape(initializer)
+        if not compatible(as_shape(shape), own):
+            expected, got = format_shape(as_shape(shape)), format_shape(own)
+            raise InvalidArgumentError(f"variable {name!r}: expected a value of shape {expected}; got {got}")
+        return initializer
+    known = None if shape is None else as_shape(shape)
+    if known is not None and None not in known:
+        return partial(_call_initializer, initializer, [int(d or 0) for d in known], dtype)
+    if _takes_nothing(initializer):
+        return initializer
+    given = "none" if shape is None else format_shape(known)
+    message = (
+        f"variable {name!r}: expected a shape without unknown dimensions for its initializer; got {given}"
+    )
+    raise InvalidArgumentError(message)
+
+
+def _takes_nothing(function: Callable[..., Any]) -> bool:
+    parameters = inspect.signature(function).parameters.values()
+    return all(p.default is not p.empty or p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in parameters)
+
+
+def _call_initializer(initializer: Any, shape: list[int], dtype: DType) -> Any:
+    parameters = inspect.signature(initializer).parameters
+    if "dtype" in parameters or any(p.kind is p.VAR_KEYWORD for p in parameters.values()):
+        return initializer(shape, dtype=dtype)
+    return initializer(shape) if parameters else initializer()
+
+
+def _regularize(variable: Variable, name: str, regularizer: Callable[[Variable], Any]) -> None:
+    graph = variable.graph
+    with graph, graph.colocate_with(variable.op), graph.name_scope(f"{name}/Regularizer/"):
+        loss = regularizer(variable)
+    if loss is not None:
+        graph.add_to_collection(GraphKeys.REGULARIZATION_LOSSES, loss)
+
+
+def get_local_variable(name: str, *args: Any, **kwargs: Any) -> Variable:
+    """`get_variable` for a variable that is neither trained nor saved: its collection is LOCAL_VARIABLES."""
+    bound = inspect.signature(get_variable).bind(name, *args, **kwargs).arguments
+    bound["collections"] = [*(bound.get("collections") or ()), GraphKeys.LOCAL_VARIABLES]
+    return get_variable(**{**bound, "trainable": False})

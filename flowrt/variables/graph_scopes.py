@@ -1,0 +1,86 @@
+"""Scopes and collections of the default graph, as free functions under TensorFlow's names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import Any
+
+from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
+
+
+class name_scope:
+    """``with name_scope("layer") as scope:`` prefixes the names of new operations with a fresh ``layer/``.
+
+    With ``name=None`` the scope is called ``default_name``; ``values`` are accepted for TensorFlow's sake.
+    """
+
+    def __init__(self, name: str | None, default_name: str | None = None, values: Any = None) -> None:
+        if name is None and values is not None and default_name is None:
+            raise InvalidArgumentError("name_scope: expected a name or a default_name; got neither")
+        self._scope: AbstractContextManager[str] = get_default_graph().name_scope(
+            default_name if name is None else name
+        )
+        self._name = default_name if name is None else name
+
+    @property
+    def name(self) -> str | None:
+        return self._name
+
+    def __enter__(self) -> str:
+        return self._scope.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._scope.__exit__(kind, error, trace)
+
+
+def op_scope(values: Any, name: str | None, default_name: str | None = None) -> name_scope:
+    """`name_scope` with its arguments in an older order."""
+    return name_scope(name, default_name, values)
+
+
+def device(device_name_or_function: str | Callable[[Operation], Any] | None) -> AbstractContextManager[None]:
+    """See `Graph.device`."""
+    return get_default_graph().device(device_name_or_function)
+
+
+def control_dependencies(control_inputs: Iterable[Any] | None) -> AbstractContextManager[None]:
+    """See `Graph.control_dependencies`."""
+    return get_default_graph().control_dependencies(control_inputs)
+
+
+def colocate_with(op: Any, ignore_existing: bool = False) -> AbstractContextManager[None]:
+    """See `Graph.colocate_with`."""
+    return get_default_graph().colocate_with(op, ignore_existing)
+
+
+def container(container_name: str) -> AbstractContextManager[None]:
+    """See `Graph.container`. `Session.reset` empties containers of a cluster; a session without a target owns
+    its variables whatever their container.
+    """
+    return get_default_graph().container(container_name)
+
+
+def add_to_collection(name: Any, value: Any) -> None:
+    get_default_graph().add_to_collection(name, value)
+
+
+def add_to_collections(names: Any, value: Any) -> None:
+    get_default_graph().add_to_collections(names, value)
+
+
+def get_collection(key: Any, scope: str | None = None) -> list[Any]:
+    return get_default_graph().get_collection(key, scope)
+
+
+def get_collection_ref(key: Any) -> list[Any]:
+    return get_default_graph().get_collection_ref(key)
+
+
+def is_tensor(x: Any) -> bool:
+    """Whether ``x`` is a symbolic tensor or stands for one (a variable, sparse slices)."""
+    return isinstance(x, Tensor) or hasattr(x, "__flowrt_tensor__")

@@ -1,0 +1,491 @@
+"""`Variable`: a tensor that keeps its value between runs.
+
+A Variable is a handle operation with an initializer. Wherever it is used as a tensor, a new read is added at
+that point, so that reads and writes happen in the order in which the program states them. A fetch of the
+variable itself is one read, made with it, that comes after all that its step does to the variable.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from enum import Enum
+from typing import Any, NoReturn
+
+import numpy as np
+
+from flowrt.dtypes import DType
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError
+from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
+from flowrt.graph.construction.python_values import (
+    array_error,
+    index_error,
+    iteration_error,
+    length_error,
+    truth_error,
+)
+from flowrt.graph.effects import AT_END
+from flowrt.graph.ops.array.concat_and_split import pack
+from flowrt.graph.ops.array.gather_scatter import gather_op
+from flowrt.graph.ops.array.selection import where_op
+from flowrt.graph.ops.base.indexed_slices import IndexedSlices
+from flowrt.graph.ops.base.shape_manipulation import squeeze_op
+from flowrt.graph.ops.elementwise.comparison import logical_not
+from flowrt.graph.ops.state import variable_ops
+from flowrt.graph.ops.surface.operators import overload_operators
+from flowrt.graph.ops.text.python_calls import group, no_op
+from flowrt.graph.shapes import TensorShape, as_shape, merge
+from flowrt.variables.variable_creators import CreatedInScopes
+
+
+class GraphKeys:
+    """Names of the standard collections."""
+
+    GLOBAL_VARIABLES = "variables"
+    LOCAL_VARIABLES = "local_variables"
+    METRIC_VARIABLES = "metric_variables"
+    MODEL_VARIABLES = "model_variables"
+    TRAINABLE_VARIABLES = "trainable_variables"
+    MOVING_AVERAGE_VARIABLES = "moving_average_variables"
+    SUMMARIES = "summaries"
+    QUEUE_RUNNERS = "queue_runners"
+    TABLE_INITIALIZERS = "table_initializer"
+    ASSET_FILEPATHS = "asset_filepaths"
+    REGULARIZATION_LOSSES = "regularization_losses"
+    CONCATENATED_VARIABLES = "concatenated_variables"
+    SAVERS = "savers"
+    WEIGHTS = "weights"
+    BIASES = "biases"
+    ACTIVATIONS = "activations"
+    UPDATE_OPS = "update_ops"
+    LOSSES = "losses"
+    SAVEABLE_OBJECTS = "saveable_objects"
+    INIT_OP = "init_op"
+    LOCAL_INIT_OP = "local_init_op"
+    READY_OP = "ready_op"
+    SUMMARY_OP = "summary_op"
+    GLOBAL_STEP = "global_step"
+    TRAIN_OP = "train_op"
+    LOCAL_RESOURCES = "local_resources"
+    RESOURCES = "resources"
+    READY_FOR_LOCAL_INIT_OP = "ready_for_local_init_op"
+    EVAL_STEP = "eval_step"
+    VARIABLES = GLOBAL_VARIABLES
+
+
+class VariableSynchronization(Enum):
+    """When the copies of a variable on several replicas are made equal."""
+
+    AUTO, NONE, ON_WRITE, ON_READ = range(4)
+
+
+class VariableAggregation(Enum):
+    """How the writes of several replicas are combined."""
+
+    NONE, SUM, MEAN, ONLY_FIRST_REPLICA = range(4)
+
+
+class Reference:
+    """See `Variable.ref`: equal and of one hash for one variable."""
+
+    def __init__(self, variable: Variable) -> None:
+        self._variable = variable
+
+    def deref(self) -> Variable:
+        return self._variable
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Reference) and self._variable is other._variable
+
+    def __hash__(self) -> int:
+        return id(self._variable)
+
+
+class Variable(metaclass=CreatedInScopes):
+    """A value of the session that operations read and assign.
+
+    ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it.
+    ``trainable`` variables are what optimizers train. ``constraint`` maps the value to an allowed one after
+    each optimizer step. With ``validate_shape=False`` the shape may change by assignment. Raises
+    `InvalidArgumentError` for an initial value of unknown shape (unless ``validate_shape`` is False).
+    """
+
+    __array_priority__ = 100
+
+    def __init__(
+        self,
+        initial_value: Any = None,
+        trainable: bool | None = None,
+        collections: Sequence[str] | None = None,
+        validate_shape: bool = True,
+        caching_device: Any = None,
+        name: str | None = None,
+        variable_def: Any = None,
+        dtype: Any = None,
+        expected_shape: Any = None,
+        import_scope: str | None = None,
+        constraint: Callable[[Tensor], Tensor] | None = None,
+        use_resource: bool | None = None,
+        synchronization: VariableSynchronization = VariableSynchronization.AUTO,
+        aggregation: VariableAggregation = VariableAggregation.NONE,
+        shape: Any = None,
+    ) -> None:
+        if initial_value is None:
+            raise InvalidArgumentError("Variable: expected an initial_value; got None")
+        if trainable and synchronization is VariableSynchronization.ON_READ:
+            raise InvalidArgumentError(
+                "Variable: expected trainable=False with synchronization ON_READ; got True"
+            )
+        graph, container = get_default_graph().root, get_default_graph().get_container_scope()
+        self.synchronization, self.aggregation = synchronization, aggregation
+        self.trainable = (
+            synchronization is not VariableSynchronization.ON_READ if trainable is None else bool(trainable)
+        )
+        self.constraint = constraint
+        scope_name = name or "Variable"
+        with _at_root(), graph.control_dependencies(None), graph.name_scope(scope_name) as scope:
+            full_name = scope[:-1]
+            with graph.name_scope("Initializer"):
+                initial = initial_value() if callable(initial_value) else initial_value
+                initial = initial.initialized_value() if isinstance(initial, Variable) else initial
+                if isinstance(initial, Tensor):
+                    initial = initial.graph.outside(initial)
+                self._initial_value = convert_to_tensor(initial, dtype, "initial_value")
+            known = merge(
+                self._initial_value.spec.shape, as_shape(shape if shape is not None else expected_shape)
+            )
+            if validate_shape and known is None:
+                raise InvalidArgumentError(
+                    f"Variable {full_name!r}: expected an initial value of known shape; got "
+                    f"{self._initial_value!r}. Pass validate_shape=False if its shape may vary"
+                )
+            handle_shape = known if validate_shape else None
+            self._dtype = self._initial_value.dtype
+            self._handle: Tensor = variable_ops.var_handle_op(
+                dtype=self._dtype, shape=handle_shape, container=container, shared_name=full_name, name=scope
+            )
+            with self._beside():
+                self._initializer: Operation = variable_ops.assign_variable_op(
+                    self.handle, self._initial_value, name="Assign"
+                )
+                self._is_initialized: Tensor = variable_ops.var_is_initialized_op(
+                    self.handle, name="IsInitialized/VarIsInitializedOp"
+                )
+                self._snapshot: Tensor = variable_ops.read_variable_op(
+                    self.handle, dtype=self._dtype, name="Read/ReadVariableOp", **{AT_END: True}
+                )
+        keys = list(collections) if collections is not None else [GraphKeys.GLOBAL_VARIABLES]
+        if self.trainable and GraphKeys.TRAINABLE_VARIABLES not in keys:
+            keys.append(GraphKeys.TRAINABLE_VARIABLES)
+        graph.add_to_collections(keys, self)
+
+    @property
+    def handle(self) -> Tensor:
+        """The resource that stands for the variable."""
+        return self._handle
+
+    @contextlib.contextmanager
+    def _beside(self) -> Iterator[None]:
+        """New operations go to the variable's device, whatever device scope is open."""
+        graph = self._building
+        with graph.device(None), graph.device(self.handle.op.device or None):
+            yield
+
+    @property
+    def _building(self) -> Graph:
+        """Where operations on it go: its graph, or the function inside it that is being built."""
+        return self.handle.graph.building
+
+    # --- what it is
+
+    @property
+    def name(self) -> str:
+        return self.handle.name
+
+    @property
+    def op(self) -> Operation:
+        return self.handle.op
+
+    @property
+    def graph(self) -> Graph:
+        return self.handle.graph
+
+    @property
+    def device(self) -> str:
+        return self.handle.device
+
+    @property
+    def dtype(self) -> DType:
+        return self._dtype
+
+    @property
+    def shape(self) -> TensorShape:
+        return TensorShape(self.handle.op.get_attr("shape"))
+
+    def get_shape(self) -> TensorShape:
+        return self.shape
+
+    @property
+    def initializer(self) -> Operation:
+        """The operation that assigns the initial value."""
+        return self._initializer
+
+    @property
+    def initial_value(self) -> Tensor:
+        return self._initial_value
+
+    def is_initialized(self) -> Tensor:
+        return self._is_initialized
+
+    def _as_graph_element(self) -> Tensor:
+        """What a fetch of the variable gives: the value at the end of the step."""
+        return self._snapshot
+
+    def __flowrt_tensor__(self) -> Tensor:
+        return self.read_value()
+
+    # --- reading
+
+    def value(self) -> Tensor:
+        """The value at this point of the program."""
+        return self.read_value()
+
+    def read_value(self) -> Tensor:
+        with self._beside():
+            name = f"{self.op.name}/ReadVariableOp"
+            full_name = f"{self.graph.unique_absolute(name)}/"
+            read: Tensor = variable_ops.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
+            return read
+
+    def initialized_value(self) -> Tensor:
+        """The initial value: for the initial values of other variables, in whatever order they are
+        initialized.
+        """
+        return self.initial_value
+
+    def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
+        """Rows of the value: ``[*indices.shape, *shape[1:]]``; on a GPU 0 for an index out of range."""
+        with self._beside():
+            return variable_ops.resource_gather(self.handle, indices, dtype=self._dtype, name=name)  # type: ignore[no-any-return]
+
+    def eval(self, session: Any = None) -> Any:
+        return self._as_graph_element().eval(session=session)
+
+    def load(self, value: Any, session: Any = None) -> None:
+        """Set the value in ``session`` (or the default session), without adding operations."""
+        values = zip(self.copies, self.value_for_copies(value), strict=True)
+        (session or _default_session()).assign_variables(dict(values))
+
+    # --- what sessions keep of it: one value, or with a strategy one a copy
+
+    @property
+    def copies(self) -> Sequence[Variable]:
+        """The variables that hold its value: itself, unless a strategy made it."""
+        return (self,)
+
+    def value_of_copies(self, values: Sequence[Any]) -> Any:
+        """The value, from those of `copies`: what is saved."""
+        return values[0]
+
+    def value_for_copies(self, value: Any) -> Sequence[Any]:
+        """Values for `copies`, so that together they are ``value``: what is restored."""
+        return (value,)
+
+    @property
+    def shared_value(self) -> Tensor | None:
+        """The value, where other workers have parts of it: all of them have to run it at the same time. None
+        where `copies` are all there is.
+        """
+        return None
+
+    # --- writing
+
+    def check_updated_here(self) -> None:
+        """Raise `FailedPreconditionError` where an update through the handle would leave other copies of the
+        value behind: never, unless a strategy made it.
+        """
+
+    def assign(
+        self, value: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        """Set the value. Returns the new value as a tensor, or with ``read_value=False`` the operation."""
+        return self._write(variable_ops.assign_variable_op, (value,), name or "Assign", read_value)
+
+    def assign_add(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        return self._write(variable_ops.assign_add_variable_op, (delta,), name or "AssignAdd", read_value)
+
+    def assign_sub(
+        self, delta: Any, use_locking: bool = False, name: str | None = None, read_value: bool = True
+    ) -> Any:
+        return self._write(variable_ops.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
+
+    def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
+        """What a scalar int32 or int64 variable was before one is added to it.
+
+        When run, raises `OutOfRangeError` once the variable has reached ``limit``.
+        """
+        with self._beside():
+            counted: Tensor = variable_ops.resource_count_up_to(
+                self.handle, limit=limit, T=self._dtype, name=name
+            )
+            return counted
+
+    def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
+        converted = [convert_to_tensor(v, self._dtype) for v in values[-1:]]
+        with self._beside():
+            written: Operation = op(self.handle, *values[:-1], *converted, name=name)
+            if not read_value:
+                return written
+            with self._building.control_dependencies([written]):
+                return self.read_value()
+
+    def _scatter(self, op: Any, slices: IndexedSlices, name: str | None) -> Tensor:
+        result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
+        return result
+
+    def scatter_update(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_update, sparse_delta, name)
+
+    def scatter_add(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_add, sparse_delta, name)
+
+    def scatter_sub(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_sub, sparse_delta, name)
+
+    def scatter_mul(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_mul, sparse_delta, name)
+
+    def scatter_div(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_div, sparse_delta, name)
+
+    def scatter_min(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_min, sparse_delta, name)
+
+    def scatter_max(
+        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(variable_ops.resource_scatter_max, sparse_delta, name)
+
+    def set_shape(self, shape: Any) -> None:
+        """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a
+        contradiction.
+        """
+        op = self.handle.op
+        refined = merge(op.get_attr("shape"), as_shape(shape))
+        if refined != op.get_attr("shape"):
+            op.mutate(attrs={**op.node.attrs, "shape": refined})
+
+    def ref(self) -> Reference:
+        """A hashable stand-in for the variable: `Reference.deref` gives it back."""
+        return Reference(self)
+
+    experimental_ref = ref
+
+    def __iter__(self) -> NoReturn:
+        raise iteration_error(self)
+
+    def __len__(self) -> NoReturn:
+        raise length_error(self)
+
+    def __bool__(self) -> NoReturn:
+        raise truth_error(self)
+
+    def __index__(self) -> NoReturn:
+        raise index_error(self)
+
+    def __array__(self, *_: Any, **__: Any) -> NoReturn:
+        raise array_error(self)
+
+    def __repr__(self) -> str:
+        return f"<flowrt.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
+
+
+@contextlib.contextmanager
+def _at_root() -> Iterator[None]:
+    """Variables made inside a function belong to the graph around it all, on the device asked for here."""
+    current = get_default_graph()
+    if current is current.root:
+        yield
+        return
+    with current.root as root, root.device(current.get_device_scope() or None):
+        yield
+
+
+def _default_session() -> Any:
+    if not default_sessions():
+        raise FailedPreconditionError("expected a session; got none. Pass session=, or use 'with Session():'")
+    return default_sessions()[-1]
+
+
+overload_operators(Variable)
+
+
+# --- collections of variables
+
+
+def global_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.GLOBAL_VARIABLES, scope)
+
+
+def local_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.LOCAL_VARIABLES, scope)
+
+
+def trainable_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.TRAINABLE_VARIABLES, scope)
+
+
+def moving_average_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.MOVING_AVERAGE_VARIABLES, scope)
+
+
+def model_variables(scope: str | None = None) -> list[Variable]:
+    return get_default_graph().get_collection(GraphKeys.MODEL_VARIABLES, scope)
+
+
+def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
+    """An operation that initializes ``var_list``."""
+    initializers = [v.initializer for v in var_list]
+    result: Operation = group(*initializers, name=name) if initializers else no_op(name=name)
+    return result
+
+
+def global_variables_initializer() -> Operation:
+    return variables_initializer(global_variables())
+
+
+def local_variables_initializer() -> Operation:
+    return variables_initializer(local_variables())
+
+
+def is_variable_initialized(variable: Variable) -> Tensor:
+    return variable.is_initialized()
+
+
+def report_uninitialized_variables(
+    var_list: Sequence[Variable] | None = None, name: str = "report_uninitialized_variables"
+) -> Tensor:
+    """A 1-D string tensor of the names of the variables that have no value."""
+    variables = list(var_list) if var_list is not None else global_variables() + local_variables()
+    with get_default_graph().name_scope(name):
+        if not variables:
+            return convert_to_tensor(np.array([], object), "string")
+        missing = logical_not(pack([v.is_initialized() for v in variables]))
+        names = convert_to_tensor([v.op.name for v in variables])
+        rows = squeeze_op(where_op(missing), squeeze_dims=[1])
+        return gather_op(names, rows, 0)  # type: ignore[no-any-return]

@@ -1,0 +1,93 @@
+"""TensorFlow's inner paths, ``flowrt.python.*``, as public programs import from them; and their versions."""
+
+from __future__ import annotations
+
+import importlib
+
+import numpy as np
+import pytest
+
+import flowrt as tf
+import flowrt.python.ops.array_ops as array_operations
+from flowrt.compat import v1
+from flowrt.python import _PATHS, pywrap_tensorflow
+from flowrt.python.client import device_lib, timeline
+from flowrt.python.framework import dtypes, errors_impl, ops, tensor_shape, tensor_util
+from flowrt.python.ops import control_flow_ops, init_ops, math_ops, nn_ops, rnn, variable_scope
+from flowrt.python.ops.rnn_cell import GRUCell
+from flowrt.python.platform import gfile, tf_logging
+from flowrt.python.training import moving_averages, optimizer
+from flowrt.python.util import nest
+
+
+def test_the_paths_have_the_public_objects() -> None:
+    pairs = [
+        (ops.convert_to_tensor, tf.convert_to_tensor), (ops.GraphKeys, tf.GraphKeys),
+        (ops.reset_default_graph, tf.reset_default_graph), (ops.Tensor, tf.Tensor),
+        (ops.IndexedSlices, tf.IndexedSlices), (ops.RegisterGradient, tf.RegisterGradient),
+        (ops.add_to_collection, tf.add_to_collection), (ops.name_scope, tf.name_scope),
+        (array_operations.concat, tf.concat), (control_flow_ops.cond, tf.cond),
+        (nn_ops.softmax, tf.nn.softmax), (rnn.dynamic_rnn, tf.nn.dynamic_rnn),
+        (GRUCell, tf.nn.rnn_cell.GRUCell), (math_ops.reduce_sum, tf.reduce_sum),
+        (init_ops.zeros_initializer, tf.zeros_initializer), (gfile.GFile, tf.gfile.GFile),
+        (variable_scope.get_variable, tf.get_variable), (nest.flatten, tf.nest.flatten),
+        (tf_logging.info, tf.logging.info), (optimizer.Optimizer, tf.train.Optimizer),
+        (dtypes.bool, tf.bool), (dtypes.as_dtype, tf.as_dtype),
+        (tensor_shape.TensorShape, tf.TensorShape), (tensor_util.constant_value, tf.get_static_value),
+        (errors_impl.NotFoundError, tf.errors.NotFoundError), (timeline.Timeline, tf.profiler.Timeline),
+        (pywrap_tensorflow.NewCheckpointReader, tf.train.NewCheckpointReader),
+    ]  # fmt: skip
+    for found, public in pairs:
+        assert found is public
+    assert callable(moving_averages.assign_moving_average)
+    assert any(device.device_type == "CPU" for device in device_lib.list_local_devices())
+
+
+def test_every_path_with_sources_that_exist_has_names() -> None:
+    absent = {"image", "saved_model"}  # modules of TensorFlow that flowrt may not have
+    for package, modules in _PATHS.items():
+        for name, sources in modules.items():
+            module = importlib.import_module(f"flowrt.python.{package}.{name}")
+            assert module.__all__ or sources in absent, f"{package}.{name}"
+
+
+def test_a_path_as_its_attribute_is_the_module_that_is_imported() -> None:
+    import flowrt.python.ops.state_ops  # as scripts write it
+    import flowrt.python.summary.summary
+
+    assert flowrt.python.ops.state_ops.assign is tf.assign
+    assert flowrt.python.summary.summary.scalar is tf.summary.scalar
+
+
+def test_a_missing_name_or_path_says_where_and_what_is_near() -> None:
+    with pytest.raises(AttributeError, match=r"flowrt\.python\.ops\.array_ops\.concatt.*Nearest: .*concat"):
+        _ = array_operations.concatt
+    with pytest.raises(ImportError, match=r"flowrt\.python\.ops\.math_ops\.reduce_summ.*reduce_sum"):
+        from flowrt.python.ops.math_ops import reduce_summ  # noqa: F401
+    with pytest.raises(ImportError, match=r"flowrt\.python\.framework\.opps.*ops"):
+        import flowrt.python.framework.opps
+    with pytest.raises(ImportError, match=r"flowrt\.python\.framwork.*framework"):
+        import flowrt.python.framwork.ops  # noqa: F401
+
+
+def test_a_program_with_inner_imports_runs() -> None:
+    with ops.Graph().as_default(), ops.name_scope("net"):
+        x = ops.convert_to_tensor([[1.0, 2.0]], dtype=dtypes.float32)
+        y = array_operations.concat([x, math_ops.add(x, x)], 0)
+        average = variable_scope.get_variable("average", [], initializer=init_ops.constant_initializer(1.0))
+        moved = moving_averages.assign_moving_average(average, math_ops.reduce_sum(y), 0.5, zero_debias=False)
+        with control_flow_ops.control_dependencies([moved]):
+            total = array_operations.identity(average.read_value())
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            assert session.run(total) == 0.5 * 1 + 0.5 * 9
+            np.testing.assert_array_equal(session.run(y), [[1, 2], [2, 4]])
+
+
+def test_v1_says_the_version_of_tensorflow_and_flowrt_its_own() -> None:
+    major, minor, _ = v1.__version__.split(".")
+    assert (major, minor) == ("1", "15")
+    assert v1.__version__ == v1.VERSION == v1.version.VERSION
+    assert v1.__version__ in v1.GIT_VERSION
+    assert v1.version.GIT_VERSION == v1.GIT_VERSION
+    assert tf.__version__ != v1.__version__
