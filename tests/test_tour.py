@@ -310,7 +310,7 @@ def test_chapter_4_a_graph_is_cut_into_one_a_device() -> None:
 
 # Real files: flowrt/graph/passes/placement/place.py, flowrt/graph/passes/placement/partition.py,
 # flowrt/device/spec.py (device names).
-# Left out here: everything between extract and place, listed in flowrt/graph/passes/__init__.py: the order of
+# Left out here: everything between extract and place, listed in flowrt/graph/passes/pipeline.py: the order of
 # reads and writes of one variable, shapes, and the optimisations; then groups that must stay together,
 # control edges that are cut, small constants that are copied instead of sent.
 
@@ -495,6 +495,6 @@ def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
     assert all(train(devices=2, seed=seed) == expected for seed in range(5))
 
 
-# Real files: flowrt/executor/session/session.py (Session.run), flowrt/executor/lower/compile_step.py,
+# Real files: flowrt/executor/session/session.py (Session.run), flowrt/graph/passes/pipeline.py (compile_step),
 # flowrt/executor/plan/plan.py (Plan), flowrt/executor/program/runner.py (run_inline, run_threaded).
 # Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.

@@ -6,7 +6,9 @@ import argparse
 import sys
 
 from flowrt.errors import OpError
-from flowrt.viz.explain import Explanation, explain
+from flowrt.graph.passes.pipeline import parse_pipeline
+from flowrt.viz.explain import explain
+from flowrt.viz.pass_changes import ALL, pass_changes
 from flowrt.viz.script import main_question, questions_of_script
 
 HELP = "say where each operation of a step runs and why, and what was compiled for it"
@@ -22,20 +24,31 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--fetch", action="append", metavar="TENSOR", help="the step that computes it; may be repeated"
     )
+    parser.add_argument(
+        "--passes",
+        metavar="STAGES",
+        help="show instead what each stage of the compile changes: 'all', or those that are named, as in"
+        " 'extract, lower, optimise(fold_constants)'",
+    )
     parser.epilog = "What stands behind -- are the script's own arguments."
 
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        print(_explained(arguments))
+        print(_text(arguments))
     except OpError as error:
         print(f"flowrt explain: {str(error).splitlines()[0]}", file=sys.stderr)
         return MISTAKE
     return 0
 
 
-def _explained(arguments: argparse.Namespace) -> Explanation:
-    if not arguments.source.endswith(".py"):
-        return explain(arguments.source, arguments.fetch)
-    asked = questions_of_script(arguments.source, arguments.script_arguments)
-    return explain(main_question(asked, arguments.fetch or ()))
+def _text(arguments: argparse.Namespace) -> str:
+    source, fetches = arguments.source, arguments.fetch
+    if arguments.passes not in (None, ALL):
+        parse_pipeline(arguments.passes)  # a mistake is reported before the script runs
+    if source.endswith(".py"):
+        asked = questions_of_script(source, arguments.script_arguments)
+        source, fetches = main_question(asked, fetches or ()), None
+    if arguments.passes is not None:
+        return pass_changes(source, arguments.passes, fetches)
+    return str(explain(source, fetches))

@@ -10,7 +10,8 @@
         -> layout, overview    boxes and SVG        html, page_data, page: the HTML page
         -> formats             bytes                one module per format; target: the file that is written
 
-`export` does all of it, `explain` says in words where everything runs and why. Nothing here runs an
+`export` does all of it, `explain` says in words where everything runs and why, `pass_changes` what each stage
+of the compile changed. Nothing here runs an
 operation, and no format embeds a constant above 1 KiB.
 """
 

@@ -10,15 +10,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from dataclasses import replace
+from typing import Any, NamedTuple, final
 
 from flowrt.device.spec import DeviceSpec
-from flowrt.executor.lower.compile_step import compile_step
 from flowrt.executor.plan.plan_description import DevicePlan, describe_plan
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.imports.read_graph_def import find_op
 from flowrt.graph.node import Node, Subgraph
+from flowrt.graph.passes.pipeline import Observer, compile_step
 from flowrt.graph.passes.placement.placement_reasons import placement_reasons
 from flowrt.graph.shapes import format_shape
 from flowrt.graph.text.graph_text import labelled_functions
@@ -113,18 +114,24 @@ def _written(graph: Subgraph, placed: Subgraph, prefix: str) -> Iterator[Placed]
 
 
 def _placements(asked: Question) -> Iterator[Placed]:
-    shown: dict[str, Subgraph] = {}
+    placement = _Placement()
+    compile_step(asked.request, replace(asked.options, observer=placement))
+    options = asked.options
+    yield from _explained(placement.before, placement.placed, options.devices, options.assigned, "")
 
-    def watch(name: str, subgraph: Subgraph) -> None:
-        shown["placed" if name == "place" else "before" if "placed" not in shown else "after"] = subgraph
 
-    setting = asked.setting
-    assigned = dict(setting.assigned)
-    compile_step(
-        asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, assigned,
-        setting.soft_placement, setting.optimisations, (), watch=watch,
-    )  # fmt: skip
-    yield from _explained(shown["before"], shown["placed"], setting.devices, assigned, "")
+@final
+class _Placement(Observer):
+    """The step ``before`` the stage `place`, and as that ``placed`` it."""
+
+    before: Subgraph
+    placed: Subgraph
+
+    def after(self, name: str, subgraph: Subgraph) -> None:
+        if name == "place":
+            self.placed = subgraph
+        elif not hasattr(self, "placed"):
+            self.before = subgraph
 
 
 def _explained(

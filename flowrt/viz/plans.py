@@ -35,8 +35,8 @@ def read_plan(
     """
     if session is not None:
         return _read(session, asked, read)
-    kinds = [device.device_type or "" for device in asked.setting.devices]
-    if {(device.job, device.replica, device.task) for device in asked.setting.devices} != {THIS_PROCESS}:
+    kinds = [device.device_type or "" for device in asked.options.devices]
+    if {(device.job, device.replica, device.task) for device in asked.options.devices} != {THIS_PROCESS}:
         return None, OF_TASKS
     if set(kinds) - {"CPU", "NULL"}:
         return None, "it asks for devices that are planned where they are"

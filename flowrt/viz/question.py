@@ -15,10 +15,12 @@ from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.errors import DTypeError
 from flowrt.executor.ends.feeds import flat_feeds, resolve_feed
 from flowrt.executor.ends.fetches import Fetches, parse_fetches
-from flowrt.executor.lower.compile_step import Setting
+from flowrt.executor.lower.schedule import LOOP_COMPILER
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.node import Node, owned_subgraphs
+from flowrt.graph.passes.pipeline import CompileOptions
+from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import Shape
 
 MASTERS = ("chief", "master", "worker")
@@ -31,14 +33,19 @@ MAX_NAMED = 6
 
 class Question(NamedTuple):
     """What is computed (``tensors``, ``targets``) of ``graph``, with the ``feeds``' shapes, compiled for
-    ``setting``.
+    ``options``.
     """
 
     graph: Graph
     tensors: tuple[Tensor, ...]
     targets: tuple[Operation, ...]
     feeds: Mapping[Tensor, Shape]
-    setting: Setting
+    options: CompileOptions
+
+    @property
+    def request(self) -> StepRequest:
+        """The same, as the pipeline takes it."""
+        return StepRequest(self.graph, self.tensors, self.targets, self.feeds)
 
 
 def question(
@@ -52,7 +59,7 @@ def question(
     if not isinstance(source, BaseSession | Graph):
         raise DTypeError(f"expected a Session or a Graph; got {source!r}")
     graph = source if isinstance(source, Graph) else source.graph
-    setting = _setting_of(graph) if isinstance(source, Graph) else source.setting
+    options = _options_of(graph) if isinstance(source, Graph) else source.compile_options()
     asked = Fetches((), _ends(graph), list) if fetches is None else parse_fetches(graph, fetches)
     tensors, targets, _ = asked
     if feed_dict is None:
@@ -60,7 +67,7 @@ def question(
     else:
         flat = [pair for item in feed_dict.items() for pair in flat_feeds(*item)]
         feeds = {resolve_feed(graph, key): np.shape(value) for key, value in flat}
-    return Question(graph, tensors, targets, feeds, setting)
+    return Question(graph, tensors, targets, feeds, options)
 
 
 def title_of(asked: Question) -> str:
@@ -98,10 +105,9 @@ def _placeholders(roots: list[Operation]) -> dict[Tensor, Shape]:
 # --- devices that a graph asks for
 
 
-def _setting_of(graph: Graph) -> Setting:
+def _options_of(graph: Graph) -> CompileOptions:
     devices = devices_asked_for(op.node for op in graph.get_operations())
-    names = [device.to_string() for device in devices]
-    return Setting(devices, {}, True, True, dict.fromkeys(names, 1), names)
+    return CompileOptions(devices, loops={device.to_string(): LOOP_COMPILER for device in devices})
 
 
 def devices_asked_for(nodes: Iterable[Node]) -> list[DeviceSpec]:

@@ -35,7 +35,9 @@ def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Questi
     def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
         fetches = request.fetches
         feeds = dict(zip(request.feeds, shapes, strict=True))
-        heard.append(Question(session.graph, fetches.tensors, fetches.targets, feeds, session.setting))
+        heard.append(
+            Question(session.graph, fetches.tensors, fetches.targets, feeds, session.compile_options())
+        )
 
     with _program([path, *arguments]):
         ON_COMPILE.append(hear)

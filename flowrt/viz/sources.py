@@ -24,11 +24,11 @@ from flowrt.distribute.wire.messages import Message
 from flowrt.distribute.worker.describe import DescribedTask, read_description
 from flowrt.errors import InvalidArgumentError, NotFoundError, OpError, ResourceExhaustedError
 from flowrt.executor.ends.config import ConfigProto
-from flowrt.executor.lower.compile_step import compile_step
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.imports.import_graph_def import import_graph_def
 from flowrt.graph.node import Node, Subgraph, with_functions
+from flowrt.graph.passes.pipeline import compile_step
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
@@ -82,7 +82,7 @@ class Step:
         if view == "logical" and not asked.tensors:
             return {"": built(asked.graph)}
         if view == "logical":
-            return {"": extract(asked.graph, asked.tensors, asked.targets, asked.feeds)}
+            return {"": extract(*asked.request)}
         placed = _placed(asked)
         return {"": placed} if view == "placed" else partition(placed)
 
@@ -101,11 +101,7 @@ class Step:
 
 
 def _placed(asked: Question) -> Subgraph:
-    setting = asked.setting
-    return compile_step(
-        asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, setting.assigned,
-        setting.soft_placement, setting.optimisations, (),
-    )  # fmt: skip
+    return compile_step(asked.request, asked.options)
 
 
 @final

@@ -2,30 +2,30 @@
 
     built -> pruned -> optimised (each pass that changed something) -> placed -> partitioned -> scheduled
 
-The passes are those of `flowrt.executor.lower.compile_step`, which shows what it has after each; the cut, the
-fusion and the streams are those of `flowrt.executor.lower.schedule`. Nothing runs.
+The stages are those of `flowrt.graph.passes.pipeline`, observed; the streams are those of
+`flowrt.executor.lower.schedule`. Nothing runs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
-from flowrt.executor.lower.compile_step import compile_step
 from flowrt.executor.lower.schedule import schedule_parts
-from flowrt.executor.observe.compile_times import CompileTimes
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
+from flowrt.graph.passes import pipeline as passes
 from flowrt.graph.passes.fusion.group import Group
+from flowrt.graph.passes.pipeline import PIPELINE, Observer, Scope, compile_step
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.viz.from_parts import Parts
 from flowrt.viz.question import Question, question
 
 PHASES = ("built", "pruned", "optimised", "placed", "partitioned", "scheduled")
 
-_PHASE_OF = {"extract": "pruned", "place": "placed", "split": "placed"}
-"""Of a pass; all others optimise: they refine what is computed, wherever it will be."""
+_PHASE_OF = {stage.name: stage.state.value for stage in PIPELINE}
 
 
 class Change(NamedTuple):
@@ -63,16 +63,15 @@ def stages(
     return stages_of(question(source, fetches, feed_dict))
 
 
-def stages_of(asked: Question) -> list[Stage]:
-    """See `stages`."""
+def stages_of(asked: Question, pipeline: Sequence[passes.Stage] = PIPELINE) -> list[Stage]:
+    """See `stages`; with another ``pipeline`` up to its end."""
     recorder = _Recorder(built(asked.graph))
-    setting = asked.setting
-    placed = compile_step(
-        asked.graph, asked.tensors, asked.targets, asked.feeds, setting.devices, setting.assigned,
-        setting.soft_placement, setting.optimisations, (), watch=recorder.watch,
-    )  # fmt: skip
+    options = replace(asked.options, observer=recorder)
+    placed = compile_step(asked.request, options, pipeline=pipeline)
+    if pipeline[-1].scope is not Scope.WHOLE:
+        return recorder.stages
     recorder.record("partitioned", "partitioned", partition(placed))
-    scheduled = schedule_parts(placed, setting.streams, setting.fusing, CompileTimes())
+    scheduled = schedule_parts(placed, asked.options, pipeline)
     recorder.record("scheduled", "scheduled", {name: part for name, (part, _) in scheduled.items()})
     streams = {
         node.name: schedule.stream_of(node.name) for part, schedule in scheduled.values() for node in part
@@ -87,15 +86,15 @@ def built(graph: Graph) -> Subgraph:
     return Subgraph({op.name: op.node for op in graph.get_operations()})
 
 
-class _Recorder:
+class _Recorder(Observer):
     """``stages``: what was shown so far, of passes only those that changed something."""
 
     def __init__(self, whole: Subgraph) -> None:
         self.stages = [Stage("built", "built", {"": whole}, Change((), (), ()))]
         self._times: dict[str, int] = {}
 
-    def watch(self, name: str, subgraph: Subgraph) -> None:
-        """See `flowrt.graph.passes.Watch`."""
+    def after(self, name: str, subgraph: Subgraph) -> None:
+        """See `Observer`."""
         phase = _PHASE_OF.get(name, "optimised")
         if subgraph is not self.stages[-1].parts[""] or phase != "optimised":
             self._times[name] = times = self._times.get(name, 0) + 1

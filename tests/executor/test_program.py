@@ -10,9 +10,10 @@ import flowrt as tf
 from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
-from flowrt.executor.lower.compile_step import compile_step
 from flowrt.executor.plan.plan import raise_error
 from flowrt.executor.program.program import MAX_STRETCH, side_by_side
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step
+from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.rendezvous import InlineRendezvous
 
 
@@ -29,7 +30,8 @@ def bind(fetches, feeds=()):
 
     shapes = {t: tuple(t.shape.as_list()) for t in feeds}
     graph = tf.get_default_graph()
-    placed = compile_step(graph, fetches, [], shapes, [device.spec], {}, False, False, ())
+    options = CompileOptions([device.spec], soft_placement=False, optimises=False)
+    placed = compile_step(StepRequest(graph, fetches, [], shapes), options)
     partition = compile_partition(placed, one_stream(placed), device, resource)
     (program,) = Binder(partition, resource, rendezvous.send, rendezvous.take, raise_error).bind()
     return program

@@ -270,3 +270,43 @@ def test_only_a_script_has_arguments_of_its_own(capsys):
     with pytest.raises(SystemExit, match="2"):
         main(["explain", "net.pb", "--", "more"])
     assert "expected nothing behind --; got more" in capsys.readouterr().err
+
+
+# --- the stages of the compile
+
+
+def test_passes_shows_what_each_stage_changed(capsys):
+    assert main(["explain", str(SCRIPT), "--passes", "all", "--", "--steps", "1"]) == 0
+    out = capsys.readouterr().out
+    table = out[out.index("passes: extract, lower") :].splitlines()
+    assert table[0].endswith("read_rows_in_place, fuse)")
+    rows = {line.split()[0]: [int(word) for word in line.split()[-4:]] for line in table[2:]}
+    assert {"built", "extract", "fold_constants", "place", "scheduled"} <= rows.keys()
+    operations, added, removed, _ = rows["extract"]
+    assert operations == rows["built"][0] + added - removed
+    assert rows["scheduled"][0] < rows["place"][0]  # groups are one node each
+
+
+def test_passes_runs_only_the_stages_that_are_named(capsys, tmp_path):
+    with tf.Graph().as_default() as graph:
+        tf.negative(tf.constant(1.0) + 2.0, name="y")
+        tf.train.write_graph(graph.as_graph_def(), str(tmp_path), "graph.pbtxt")
+    path = str(tmp_path / "graph.pbtxt")
+    assert main(["explain", path, "--passes", "extract, place"]) == 0
+    out = capsys.readouterr().out
+    assert "fold_constants" not in out
+    assert "place" in out
+    assert main(["explain", path, "--passes", "all"]) == 0
+    assert "fold_constants" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("source", "passes", "message"),
+    [
+        (str(SCRIPT), "extract, plce", "did you mean 'place'?"),
+        ("grpc://127.0.0.1:1", "all", "expected a script or a GraphDef that runs here"),
+    ],
+)
+def test_passes_that_cannot_be_shown_are_refused(capsys, source, passes, message):
+    assert main(["explain", source, "--passes", passes]) == 2
+    assert message in capsys.readouterr().err

@@ -9,7 +9,7 @@ import subprocess
 import pytest
 
 from flowrt.device.spec import parse_device
-from flowrt.graph.passes import optimise
+from flowrt.graph.passes.pipeline import optimise
 from flowrt.graph.passes.placement.partition import partition
 from flowrt.graph.passes.placement.place import place
 from flowrt.graph.passes.placement.placement_reasons import placement_reasons

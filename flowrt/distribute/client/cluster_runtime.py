@@ -38,11 +38,12 @@ from flowrt.errors import OpError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions
 from flowrt.executor.ends.feeds import bring
 from flowrt.executor.ends.fetches import Fetches
-from flowrt.executor.lower.compile_step import Setting
+from flowrt.executor.lower.schedule import LOOP_COMPILER
 from flowrt.executor.session.local_runtime import Run
 from flowrt.executor.session.request import Request
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.passes.prepare.prune import extract
 from flowrt.graph.shapes import Shape
 from flowrt.protos import cluster_pb2 as pb
@@ -234,27 +235,21 @@ class ClusterRuntime:
         self._extension = None
         self._graph.extended(extension, reply.open().body.version)
 
-    def setting(self) -> Setting:
+    def compile_options(self) -> CompileOptions:
         """See `flowrt.executor.session.local_runtime.Runtime`: what the master and the tasks compile for, as
-        far as a
-        client knows.
+        far as a client knows.
         """
         names = [name for name, _, _ in self.list_devices()]
         optimises = self._optimises()
-        return Setting(
-            [parse_device(name) for name in names],
-            {},
-            self._config.allow_soft_placement,
-            optimises,
-            dict.fromkeys(names, 1),
-            names if optimises else (),
+        return CompileOptions(
+            devices=[parse_device(name) for name in names],
+            soft_placement=self._config.allow_soft_placement,
+            optimises=optimises,
+            loops=dict.fromkeys(names if optimises else (), LOOP_COMPILER),
         )
 
     def _optimises(self) -> bool:
         return bool(self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0)
-
-    def count_run(self, plan: Any, replace: Any) -> None:
-        """Loops are compiled where the parts are."""
 
     def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Any]:
         """Feeds in a GPU's memory come to the host, and travel from there."""

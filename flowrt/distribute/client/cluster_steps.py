@@ -79,7 +79,7 @@ class ClusterStep:
     """
 
     is_straight = is_direct = False
-    runs_to_compile = 0
+    next_tier = None
 
     def __init__(
         self,

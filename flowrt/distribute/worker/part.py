@@ -14,12 +14,12 @@ from flowrt.device.cuda.cuda import why_no_gpu
 from flowrt.device.device import Device
 from flowrt.device.spec import parse_device
 from flowrt.distribute.machines.events import Part
-from flowrt.errors import OpError
+from flowrt.errors import FailedPreconditionError
 from flowrt.executor.analysis.cost import may_block, total_cost
-from flowrt.executor.lower.compile_step import compile_subgraph
+from flowrt.executor.lower.schedule import LOOP_COMPILER
 from flowrt.executor.observe.step_stats import StepRecorder
-from flowrt.executor.plan.plan import Plan
-from flowrt.executor.plan.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
+from flowrt.executor.plan.plan import Plan, StepMode
+from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
 from flowrt.executor.program.continuation import Ended
 from flowrt.executor.program.edge_keys import remote_keys
 from flowrt.executor.program.runner import StepControl
@@ -27,8 +27,8 @@ from flowrt.graph.construction.detached import detach_constants
 from flowrt.graph.node import Node, Subgraph, with_functions
 from flowrt.graph.op_def import Effect
 from flowrt.graph.ops.collective.transfer import recv_op, send_op
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step, stages_from
 from flowrt.graph.passes.placement.partition import partition, task_of
-from flowrt.graph.passes.placement.split import split
 from flowrt.graph.shapes import num_elements
 from flowrt.rendezvous.matching.local import LocalRendezvous
 
@@ -43,10 +43,15 @@ def cut_by_task(
     """``subgraph`` placed on ``devices``, {full name: incarnation of its task}, as a part a task; and the
     devices of the operations that name resources. Raises as placement and the passes do.
     """
-    specs = [parse_device(name) for name in devices]
-    placed = compile_subgraph(
-        subgraph, specs, placement, soft_placement, optimises, {"GPU": why_no_gpu}, part_of=task_of
+    options = CompileOptions(
+        devices=[parse_device(name) for name in devices],
+        assigned=placement,
+        soft_placement=soft_placement,
+        optimises=optimises,
+        part_of=task_of,
+        why_none={"GPU": why_no_gpu},
     )
+    placed = compile_step(subgraph, options)
     handles = {node.name: node.device for node in placed if node.op.effect is Effect.HANDLE}
     parts = {}
     for task, part in partition(placed, task_of).items():
@@ -110,16 +115,36 @@ class CompiledPart:
     ) -> None:
         self.keys = remote_keys(part)
         """What it receives from other tasks in every step."""
-        make = functools.partial(Plan, split(part), devices, resource, False, None, True, is_shared=True)
-        mode = jit_mode()
-        self._plan = make(mode is Jit.EAGER and optimises)
+        self._devices, self._resource = devices, resource
+        jit = jit_mode() if optimises else Jit.OFF
+        options = self._options(jit is Jit.EAGER)
+        placed = compile_step(part, options, pipeline=stages_from("split"))
+        self._plan = self._new_plan(placed, options)
         self.is_short = self._plan.is_single and _is_short(part)
         """Whether it takes less than handing it to another thread: `relay` runs it."""
         self._lock = threading.Lock()
-        is_later = mode is Jit.BACKGROUND and optimises
-        self._runs_to_compile = runs_before_compiling(len(part.nodes)) if is_later else 0
-        self._make, self._devices = make, list(devices.values())
         self._is_closed = False
+        if jit is Jit.BACKGROUND:
+            make = functools.partial(self._plan_with_loops, placed)
+            self._plan.next_tier = NextTier(make, len(placed))
+
+    def _options(self, fuses: bool) -> CompileOptions:
+        devices = self._devices.values()
+        return CompileOptions(
+            devices=[device.spec for device in devices],
+            streams={device.name: device.num_streams for device in devices},
+            loops={d.name: LOOP_COMPILER for d in devices if fuses and d.executor.compiles_loops()},
+        )
+
+    def _new_plan(self, placed: Subgraph, options: CompileOptions) -> Plan:
+        mode = StepMode(controlled=True, is_shared=True)
+        return Plan(placed, self._devices, self._resource, options, mode)
+
+    def _plan_with_loops(self, placed: Subgraph) -> Plan:
+        """On a compiling thread."""
+        if self._is_closed:
+            raise FailedPreconditionError("the part was let go of: no loops are compiled for it")
+        return self._new_plan(placed, self._options(fuses=True))
 
     def run(
         self,
@@ -129,9 +154,7 @@ class CompiledPart:
         rendezvous: LocalRendezvous,
     ) -> list[Any]:
         """One step: the fetches' values. Raises what ends it."""
-        if self._runs_to_compile:
-            self._count_run()
-        return self._plan.run(feeds, control, recorder, rendezvous)
+        return self._counted().run(feeds, control, recorder, rendezvous)
 
     def relay(
         self,
@@ -141,9 +164,13 @@ class CompiledPart:
         ended: Ended,
     ) -> None:
         """`run` of a short part, on this thread and on those that bring its tensors. See `Plan.relay`."""
-        if self._runs_to_compile:
-            self._count_run()
-        self._plan.relay(feeds, control, rendezvous, ended)
+        self._counted().relay(feeds, control, rendezvous, ended)
+
+    def _counted(self) -> Plan:
+        plan = self._plan
+        if plan.next_tier is not None:
+            plan.next_tier.count_run(self._replace)
+        return plan
 
     @property
     def plan(self) -> Plan:
@@ -161,22 +188,13 @@ class CompiledPart:
             self._is_closed = True
             self._plan.close()
 
-    def _count_run(self) -> None:
-        self._runs_to_compile = max(0, self._runs_to_compile - 1)
-        if not self._runs_to_compile:
-            compile_beside(self._take_loops, len(self._plan.placed))
-
-    def _take_loops(self) -> None:
-        """On a compiling thread: a plan with loops in the place of this one."""
-        if self._is_closed or not any(device.executor.compiles_loops() for device in self._devices):
-            return
-        try:
-            fused = self._make(True)
-        except OpError:
-            return  # the session was closed meanwhile, or there is no memory for a second plan
+    def _replace(self, better: Plan | None) -> None:
         with self._lock:
-            if not fused.has_loops:
-                fused.close()
+            replaced, self._plan.next_tier = self._plan, None
+            if better is None:
                 return
-            plan, self._plan = self._plan, fused
-        plan.close()
+            if self._is_closed:
+                replaced = better
+            else:
+                self._plan = better
+        replaced.close()

@@ -84,7 +84,6 @@ def compile_partition(
     """
     lifetimes = Lifetimes(subgraph, schedule)
     places = assign_places(subgraph, schedule, lifetimes, resource, device)
-    has_loops = has_loops and device.executor.compiles_loops()
     return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
 
 

@@ -11,23 +11,15 @@ than a jump that the processor cannot foresee.
 from __future__ import annotations
 
 import itertools
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt import dtypes
 from flowrt.device.llvm.llvm_iteration import Choice, Nest, Repetition, Step, Stretch, llvm_iteration
 from flowrt.device.loops.loop_math import expand_functions
 from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
 from flowrt.errors import InternalError
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_facets import LoopPattern
-from flowrt.graph.shapes import is_static
-
-MAX_SMALL = 1 << 15
-"""Elements of a tensor that is small: to compute with each takes some microseconds, which threads would not
-share.
-"""
 
 MAX_NODES = 200
 """Operations of a body: the compiler takes a millisecond for each few."""
@@ -65,28 +57,6 @@ def _count(function: Subgraph) -> int:
 
 def _is_on_scalars(function: Subgraph) -> bool:
     return not function.targets and all(map(_is_scalar, function))
-
-
-def is_small_loop(node: Node) -> bool:
-    """Whether ``node`` is a loop that computes small tensors of static shapes. What it reads may be large."""
-    return node.op.name == "_Loop" and is_small(node)
-
-
-def is_small(node: Node) -> bool:
-    """The same of a loop or of branches."""
-    return all(
-        _is_small(inner)
-        for function in owned_subgraphs(node.attrs)
-        for inner in function
-        if inner.op.name not in ("_Feed", "Const")
-    )
-
-
-def _is_small(node: Node) -> bool:
-    return all(
-        spec.dtype is dtypes.variant or (is_static(spec.shape) and math.prod(spec.shape) <= MAX_SMALL)
-        for spec in node.outputs
-    )
 
 
 def _is_scalar(node: Node) -> bool:

@@ -1,8 +1,7 @@
 """A plan: what a run of certain fetches with feeds of certain shapes compiles to, and its use.
 
-`flowrt.executor.lower.compile_step` goes from the graph to a placed subgraph. A `Plan` cuts that into
-partitions
-and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
+`flowrt.graph.passes.pipeline.compile_step` goes from the graph to a placed subgraph. A `Plan` cuts that into
+partitions and schedules them. `Plan.run` takes an instance (the partitions bound to buffers) from a
 pool, drives its programs and gives it back. Steps that run at once use an instance each. An instance that
 failed is thrown away, with whatever its rendezvous still held; one that is idle goes when a device of the
 plan runs out of memory.
@@ -13,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import functools
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, final
 from weakref import ref
 
@@ -24,10 +24,10 @@ from flowrt.executor.bind.extend_program import Bound, bound_from
 from flowrt.executor.kernels.host_kernels import LOOP_KERNELS
 from flowrt.executor.kernels.iterated_program import is_scalar_loop
 from flowrt.executor.lower.schedule import schedule_parts
-from flowrt.executor.observe.compile_times import CompileTimes
 from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.plan.instance import Instance, StepRendezvous, put_directly
+from flowrt.executor.plan.tiers import NextTier
 from flowrt.executor.program.continuation import Ended, Relay
 from flowrt.executor.program.group_steps import end_groups, ranks_in
 from flowrt.executor.program.instruction_builder import MAX_STRETCH_COST
@@ -38,6 +38,7 @@ from flowrt.graph.construction.graph_growth import Growth
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
 
 THREADED_COST = 4e6
@@ -45,13 +46,25 @@ THREADED_COST = 4e6
 threads costs about 50 us, in which a core does this much arithmetic on small arrays."""
 
 
+@dataclass(frozen=True)
+class StepMode:
+    """How a plan's steps run. ``inline``: on one thread, if the step allows it. ``seed``: instructions of
+    several programs interleave in an order that follows from it (for tests). ``controlled``: every run has a
+    `StepControl`. ``is_shared``: the plan is one task's part of a step, so every run is given the step's
+    rendezvous.
+    """
+
+    inline: bool = False
+    seed: int | None = None
+    controlled: bool = False
+    is_shared: bool = False
+
+
 @final
 class Plan:
-    """The compiled partitions of a placed subgraph, by device. ``seed`` makes the runs interleave
-    instructions in a seeded order (for tests), ``controlled`` gives every run a `StepControl`, ``fuses``
-    has groups of operations computed by compiled loops. ``is_shared``: it is one task's part of a step, so
-    every run is given the step's rendezvous. ``earlier``: a plan of what ``placed`` has grown from, and how;
-    where it can be, this one's first instance grows from one of its.
+    """The compiled partitions of a placed subgraph, by device. ``resource(device, node)`` is the object
+    behind a stateful node. ``earlier``: a plan of what ``placed`` has grown from, and how; where it can be,
+    this one's first instance grows from one of its. Raises as the binder does.
     """
 
     def __init__(
@@ -59,34 +72,27 @@ class Plan:
         placed: Subgraph,
         devices: Mapping[str, Device],
         resource: Callable[[Device, Node], Any],
-        inline: bool,
-        seed: int | None,
-        controlled: bool,
-        fuses: bool,
-        times: CompileTimes | None = None,
-        is_shared: bool = False,
+        options: CompileOptions,
+        mode: StepMode,
         earlier: tuple[Plan, Growth] | None = None,
     ) -> None:
-        times = times or CompileTimes()
         self.placed = placed
-        self._devices, self._resource, self._fuses = devices, resource, fuses
-        self._seed, self._is_shared = seed, is_shared
+        self._devices, self._resource = devices, resource
+        self._options, self._mode = replace(options, observer=UNOBSERVED), mode
         self._recent = recent_steps()
-        self._is_free = seed is None and not controlled and not is_shared and self._recent is None
+        self._is_free = not (mode.controlled or mode.is_shared or self._recent) and mode.seed is None
         """Whether nobody looks at a step between its instructions."""
-        self.runs_to_compile = 0
-        """How many runs from now its loops are compiled; 0: they are not, or will be soon."""
-        self.with_loops: Callable[[], Plan] | None = None
-        """Makes the plan with compiled loops."""
+        self.next_tier: NextTier[Plan] | None = None
+        """What takes this plan's place after some runs."""
         self._fed = [placed.nodes[name] for name in placed.feeds]
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._idle: list[Instance] = []
         self._closed = False
         self._kin: list[ref[Plan]] = []
         """The plans whose instances may lie on the same memory as this one's."""
-        first = None if earlier is None else self._grow(*earlier, times)
+        first = None if earlier is None else self._grow(*earlier, options.observer)
         if first is None:
-            first = self._compile(inline, times)
+            first = self._compile(options)
         programs = first.programs
         self.is_straight = first.is_straight and self._is_free
         """Whether a step is one stretch of one thread, or nothing at all: nothing in it waits, so nothing can
@@ -99,19 +105,19 @@ class Plan:
         self._idle.append(first)
         for program in programs:
             program.device.pool.add_cache(self)
-        times.log(len({program.device.name for program in programs}))
 
     # --- compiling
 
-    def _compile(self, inline: bool, times: CompileTimes) -> Instance:
+    def _compile(self, options: CompileOptions) -> Instance:
         """The first instance, from nothing."""
         placed = self.placed
-        self.partitions = self._cut(times)
+        self.partitions = self._cut(options)
         self._ranks = ranks_in(placed)
         """Of groups that other sessions have ranks of."""
         self.has_loops = any(_has_loops(part) for part in self.partitions.values())
         """Whether compiled loops are a part of it."""
-        self._inline = self._seed is not None or not _needs_threads(self.partitions.values(), inline)
+        needs_threads = _needs_threads(self.partitions.values(), self._mode.inline)
+        self._inline = self._mode.seed is not None or not needs_threads
         subgraphs = [part.subgraph for part in self.partitions.values()]
         self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_STRETCH_COST
         """Whether several devices together have no more to do than one may between two pauses."""
@@ -119,7 +125,7 @@ class Plan:
         self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
         self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
         try:
-            with self._on_devices(), times.phase("bind"):
+            with self._on_devices(), options.observer.phase("bind"):
                 return self._bind()
         except ResourceExhaustedError as error:
             raise _without_frames(error) from error.__cause__
@@ -127,16 +133,15 @@ class Plan:
     @functools.cached_property
     def partitions(self) -> dict[str, Partition]:
         """By device. Those of a plan that grew are made when somebody asks for them."""
-        return self._cut(CompileTimes())
+        return self._cut(self._options)
 
-    def _cut(self, times: CompileTimes) -> dict[str, Partition]:
-        streams = {name: device.num_streams for name, device in self._devices.items()}
-        fusing = [n for n, d in self._devices.items() if self._fuses and d.executor.compiles_loops()]
-        scheduled = schedule_parts(self.placed, streams, fusing, times)
-        with times.phase("lay out"):
+    def _cut(self, options: CompileOptions) -> dict[str, Partition]:
+        scheduled = schedule_parts(self.placed, options)
+        devices = self._devices
+        with options.observer.phase("lay out"):
             return {
                 name: compile_partition(
-                    part, schedule, self._devices[name], self._resource_on(self._devices[name]), self._fuses
+                    part, schedule, devices[name], self._resource_on(devices[name]), name in options.loops
                 )
                 for name, (part, schedule) in scheduled.items()
             }
@@ -144,7 +149,7 @@ class Plan:
     def _resource_on(self, device: Device) -> Callable[[Node], Any]:
         return functools.partial(self._resource, device)
 
-    def _grow(self, earlier: Plan, growth: Growth, times: CompileTimes) -> Instance | None:
+    def _grow(self, earlier: Plan, growth: Growth, observer: Observer) -> Instance | None:
         """The first instance, grown from one of ``earlier``; None if that cannot be."""
         instance = earlier._take_idle()
         if instance is None:
@@ -155,7 +160,7 @@ class Plan:
         self._feed_order = list(range(len(self.placed.feeds)))
         self._fetch_order = list(range(len(self.placed.fetches)))
         try:
-            with times.phase("grow"):
+            with observer.phase("grow"):
                 grown = instance.grow(self.placed, growth, self._feed_order, self._fetch_order)
         except OpError:  # who compiles the whole meets it too, or finds another way
             grown = None
@@ -238,7 +243,7 @@ class Plan:
         instance = self.begin(feeds, rendezvous)
         control = control or StepControl()
         try:
-            instance.run(control, self._recorder(recorder), self._seed)
+            instance.run(control, self._recorder(recorder), self._mode.seed)
         except BaseException as error:
             end_groups(self._ranks, error, control)
             raise
@@ -341,7 +346,7 @@ class Plan:
 
     def _bind(self) -> Instance:
         rendezvous: InlineRendezvous | LocalRendezvous | StepRendezvous
-        if self._is_shared:
+        if self._mode.is_shared:
             rendezvous = StepRendezvous()
             ends: Ends = rendezvous.send, rendezvous.take, rendezvous.fail
         elif self._inline:
@@ -357,7 +362,7 @@ class Plan:
             binder = Binder(part, resource, *ends)
             programs += binder.bind()
             bound = bound_from(part, resource, ends, binder.tensors)
-        can_grow = len(programs) == 1 and self._seed is None and not self._is_shared
+        can_grow = len(programs) == 1 and self._mode.seed is None and not self._mode.is_shared
         bound = bound if can_grow else None
         can_lay = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
         whole = laid_end_to_end(programs) if can_lay else None

@@ -35,10 +35,10 @@ def settled(plan: Plan) -> Plan:
     """The plan that takes the place of ``plan`` after some runs; itself where there is none, where there is
     no memory for a second one, or where the session was closed meanwhile.
     """
-    if plan.with_loops is None:
+    if plan.next_tier is None:
         return plan
     try:
-        return plan.with_loops()
+        return plan.next_tier.make()
     except (FailedPreconditionError, ResourceExhaustedError):
         return plan
 

@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import Enum
 from queue import SimpleQueue
-from typing import final
+from typing import Generic, Protocol, TypeVar, final
 
-from flowrt.errors import InvalidArgumentError
+from flowrt.errors import FailedPreconditionError, InvalidArgumentError, ResourceExhaustedError
 
 LOGGER = logging.getLogger(__name__)
 
@@ -53,11 +53,6 @@ def jit_mode() -> Jit:
     except ValueError:
         choices = ", ".join(mode.value for mode in Jit)
         raise InvalidArgumentError(f"FLOWRT_JIT: expected one of {choices}; got {name!r}") from None
-
-
-def runs_before_compiling(nodes: int) -> int:
-    """How often a plan of so many nodes runs before its loops are compiled beside it."""
-    return RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
 
 
 @final
@@ -116,3 +111,54 @@ def compile_beside(work: Callable[[], object], nodes: int) -> None:
     logged.
     """
     (_background_of_large if nodes > LARGE else _background).submit(work)
+
+
+class Compiled(Protocol):
+    """What of a `flowrt.executor.plan.plan.Plan` matters for its tier."""
+
+    has_loops: bool
+
+    def close(self) -> None: ...
+
+
+P = TypeVar("P", bound=Compiled)
+
+
+@final
+class NextTier(Generic[P]):
+    """The plan with compiled loops that takes the place of one of ``nodes`` nodes after some runs.
+
+    ``make()`` compiles it. If it raises `FailedPreconditionError`, because the session was closed meanwhile,
+    or `ResourceExhaustedError`, because two plans do not fit into memory, the first plan stays.
+    """
+
+    def __init__(self, make: Callable[[], P], nodes: int) -> None:
+        self.make, self._nodes = make, nodes
+        self._runs_left = RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
+
+    def count_run(self, take: Callable[[P | None], None]) -> None:
+        """Count a run. After the last of them another thread compiles, and calls ``take`` with the plan, or
+        with None where there is none or no loop is in it.
+        """
+        if not self._runs_left:
+            return
+        self._runs_left = max(0, self._runs_left - 1)  # threads may count at once
+        if not self._runs_left:
+            compile_beside(lambda: self._compile(take), self._nodes)
+
+    def _compile(self, take: Callable[[P | None], None]) -> None:
+        plan: P | None = None
+        try:
+            plan = self._made()
+        finally:
+            take(plan)
+
+    def _made(self) -> P | None:
+        try:
+            plan = self.make()
+        except (FailedPreconditionError, ResourceExhaustedError):
+            return None
+        if plan.has_loops:
+            return plan
+        plan.close()
+        return None

@@ -20,22 +20,24 @@ from flowrt.device.device import Device
 from flowrt.device.host.host_blas import limit_blas_threads, shorten_blas_spins
 from flowrt.device.llvm.host_pool import set_num_threads
 from flowrt.device.local_devices import local_devices
-from flowrt.errors import FailedPreconditionError, ResourceExhaustedError
+from flowrt.errors import FailedPreconditionError
 from flowrt.executor.ends.config import ConfigProto, OptimizerOptions, device_request
 from flowrt.executor.ends.feeds import Array, GpuFeed, bring
 from flowrt.executor.ends.fetches import Fetches
-from flowrt.executor.lower.compile_step import Setting, compile_step
+from flowrt.executor.lower.schedule import LOOP_COMPILER
 from flowrt.executor.observe.compile_times import CompileTimes
 from flowrt.executor.partial.partial_run import Calls, LocalCalls
-from flowrt.executor.plan.plan import Plan
-from flowrt.executor.plan.tiers import Jit, compile_beside, jit_mode, runs_before_compiling
+from flowrt.executor.plan.plan import Plan, StepMode
+from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import Place, assign_variables, new_resource, read_variables
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.construction.graph_growth import Growth, growth
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
+from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer, compile_step
 from flowrt.graph.passes.prepare.extend import MAX_REMEMBERED, Recent
+from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.graph.shapes import Shape
 from flowrt.graph.source import user_line
 
@@ -53,11 +55,8 @@ class Runtime(Protocol):
     def compile(self, graph: Graph, request: Request, shapes: Sequence[Shape]) -> Any:
         """A `Plan` of the request for feeds of these shapes, or what is used like one."""
 
-    def setting(self) -> Setting:
-        """What is compiled for, as it is now: for who looks at the stages of a compile."""
-
-    def count_run(self, plan: Any, replace: Callable[[Any, Any], None]) -> None:
-        """A plan is run again; ``replace(plan, better)`` puts a better one in its place, at any time."""
+    def compile_options(self) -> CompileOptions:
+        """What plans that have run for a while are compiled for, as it is now."""
 
     def bring(self, plan: Any, arrays: Sequence[Any]) -> Sequence[Array | Any]:
         """Feeds in a GPU's memory, as the plan's readers take them."""
@@ -102,7 +101,7 @@ class LocalRuntime:
         self._resources: dict[tuple[str, str], Any] = {}
         self._assigned: dict[str, str] = {}
         """The device of each variable that was placed: it stays there."""
-        self._optimised = Recent()
+        self._recent = Recent()
         self._plans: deque[ref[Plan]] = deque(maxlen=MAX_REMEMBERED)
         self._jit = jit_mode()
         self._closed = False
@@ -117,36 +116,40 @@ class LocalRuntime:
             return self._compile(graph, request, shapes, times)
 
     def _compile(self, graph: Graph, request: Request, shapes: Sequence[Shape], times: CompileTimes) -> Plan:
-        optimises = self._optimises()
-        placed = compile_step(
-            graph,
-            request.fetches.tensors,
-            request.fetches.targets,
-            dict(zip(request.feeds, shapes, strict=True)),
-            [device.spec for device in self.devices],
-            self._assigned,
-            self._config.allow_soft_placement,
-            optimises,
-            request.done,
-            {"GPU": why_no_gpu},
-            times,
-            self._optimised,
-        )
+        fetches, feeds = request.fetches, dict(zip(request.feeds, shapes, strict=True))
+        asked = StepRequest(graph, fetches.tensors, fetches.targets, feeds, request.done)
+        fuses = self._jit is Jit.EAGER
+        placed = compile_step(asked, self._options(fuses, times), self._recent)
         handles = [node for node in placed if node.op.effect is Effect.HANDLE]
         self._assigned.update([(node.name, node.device) for node in handles])
         if self._config.log_device_placement:
             for node in placed:
                 print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
-        inline = self._config.inter_op_parallelism_threads == 1
-        controlled = bool(self._config.operation_timeout_in_ms)
-        make = functools.partial(Plan, placed, self._by_name, self._resource, inline, self._seed, controlled)
-        fuses = self._jit is Jit.EAGER and optimises
-        plan = make(fuses, times, earlier=None if fuses else self._plan_before(placed))
-        self._plans.append(ref(plan))
-        if self._jit is Jit.BACKGROUND and optimises and self._seed is None:
-            plan.runs_to_compile = runs_before_compiling(len(placed))
-            plan.with_loops = functools.partial(make, True)
+        earlier = None if fuses else self._plan_before(placed)
+        plan = self._new_plan(placed, self._options(fuses, times), earlier)
+        times.log(len({program.device.name for program in plan.programs}))
+        if self._jit is Jit.BACKGROUND and self._optimises() and self._seed is None:
+            plan.next_tier = NextTier(functools.partial(self._plan_with_loops, placed), len(placed))
         return plan
+
+    def _new_plan(
+        self, placed: Subgraph, options: CompileOptions, earlier: tuple[Plan, Growth] | None = None
+    ) -> Plan:
+        config = self._config
+        mode = StepMode(
+            inline=config.inter_op_parallelism_threads == 1,
+            seed=self._seed,
+            controlled=bool(config.operation_timeout_in_ms),
+        )
+        plan = Plan(placed, self._by_name, self._resource, options, mode, earlier)
+        self._plans.append(ref(plan))
+        return plan
+
+    def _plan_with_loops(self, placed: Subgraph) -> Plan:
+        """On a compiling thread, of a session that may be closed meanwhile."""
+        if self._closed:
+            raise closed()
+        return self._new_plan(placed, self._options(fuses=True))
 
     def _plan_before(self, placed: Subgraph) -> tuple[Plan, Growth] | None:
         """The plan from which one of ``placed`` may grow: of the last few, that with the least to change."""
@@ -156,40 +159,26 @@ class LocalRuntime:
         found = [(plan, change) for plan, change in grown if change is not None]
         return min(found, key=lambda pair: sum(map(len, pair[1])), default=None)
 
-    def setting(self) -> Setting:
+    def compile_options(self) -> CompileOptions:
         """See `Runtime`."""
-        optimises = self._optimises()
-        fuses = optimises and self._jit is not Jit.OFF and self._seed is None
-        return Setting(
-            [device.spec for device in self.devices],
-            dict(self._assigned),
-            self._config.allow_soft_placement,
-            optimises,
-            {device.name: device.num_streams for device in self.devices},
-            [device.name for device in self.devices if fuses and device.executor.compiles_loops()],
+        return self._options(fuses=self._jit is not Jit.OFF and self._seed is None)
+
+    def _options(self, fuses: bool, observer: Observer = UNOBSERVED) -> CompileOptions:
+        """``fuses``: with loops on the devices that compile them."""
+        fuses = fuses and self._optimises()
+        return CompileOptions(
+            devices=[device.spec for device in self.devices],
+            assigned=dict(self._assigned),
+            soft_placement=self._config.allow_soft_placement,
+            optimises=self._optimises(),
+            streams={device.name: device.num_streams for device in self.devices},
+            loops={d.name: LOOP_COMPILER for d in self.devices if fuses and d.executor.compiles_loops()},
+            why_none={"GPU": why_no_gpu},
+            observer=observer,
         )
 
     def _optimises(self) -> bool:
         return bool(self._config.graph_options.optimizer_options.opt_level != OptimizerOptions.L0)
-
-    def count_run(self, plan: Plan, replace: Callable[[Plan, Plan], None]) -> None:
-        """Have loops compiled for a plan that runs again and again."""
-        plan.runs_to_compile = max(0, plan.runs_to_compile - 1)  # threads may count at once
-        if not plan.runs_to_compile:
-            compile_beside(functools.partial(self._add_loops, plan, replace), len(plan.placed))
-
-    def _add_loops(self, plan: Plan, replace: Callable[[Plan, Plan], None]) -> None:
-        """On a compiling thread."""
-        if self._closed or not any(device.executor.compiles_loops() for device in self.devices):
-            return
-        assert plan.with_loops is not None
-        try:
-            fused = plan.with_loops()
-        except (FailedPreconditionError, ResourceExhaustedError):
-            return  # the session was closed meanwhile, or there is no memory for a second plan
-        if fused.has_loops:
-            self._plans.append(ref(fused))
-            replace(plan, fused)
 
     def bring(self, plan: Plan, arrays: Sequence[Any]) -> Sequence[Any]:
         """See `Runtime`."""
@@ -200,7 +189,7 @@ class LocalRuntime:
 
     def forget(self) -> None:
         """See `Runtime`."""
-        self._optimised = Recent()
+        self._recent = Recent()
 
     # --- state
 

@@ -25,7 +25,6 @@ from flowrt.errors import (
 from flowrt.executor.ends.config import ConfigProto, RunOptions
 from flowrt.executor.ends.feeds import GpuFeed, flat_feeds, resolve_feed
 from flowrt.executor.ends.fetches import Fetches, parse_fetches, structure_key
-from flowrt.executor.lower.compile_step import Setting
 from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.executor.observe.step_stats import StepRecorder, describe_step
 from flowrt.executor.partial.partial_run import PartialRun
@@ -41,6 +40,7 @@ from flowrt.graph.construction.graph import (
     default_sessions,
     leave_default_graph,
 )
+from flowrt.graph.passes.pipeline import CompileOptions
 from flowrt.graph.shapes import Shape
 
 MAX_REQUESTS = 256
@@ -194,7 +194,7 @@ class BaseSession:
         shapes = request.shapes
         if shapes is not None and options is None and run_metadata is None:
             plan = request.plans.get(shapes)
-            if plan is not None and plan.is_direct and not plan.runs_to_compile:
+            if plan is not None and plan.is_direct and plan.next_tier is None:
                 fetched = plan.run_direct(values)
                 if fetched is not None:
                     return request.fetches.rebuild(fetched)
@@ -206,8 +206,8 @@ class BaseSession:
             plan = self._plan(request, shapes)
         if GpuFeed in map(type, arrays):
             arrays = list(self._runtime.bring(plan, arrays))
-        if plan.runs_to_compile:
-            self._runtime.count_run(plan, functools.partial(self._replace, request))
+        if plan.next_tier is not None:
+            plan.next_tier.count_run(functools.partial(self._replace, request, plan))
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run_straight(arrays))
         return request.fetches.rebuild(self.run_controlled(plan, arrays, options, run_metadata))
@@ -257,8 +257,11 @@ class BaseSession:
             hear(self, request, known)
         return self._runtime.compile(self._graph, request, known)
 
-    def _replace(self, request: Request, plan: Plan, better: Plan) -> None:
-        """Put ``better`` in the place of ``plan``, which may be forgotten by now."""
+    def _replace(self, request: Request, plan: Plan, better: Plan | None) -> None:
+        """Put ``better``, if there is one, in the place of ``plan``, which may be forgotten by now."""
+        plan.next_tier = None
+        if better is None:
+            return
         with self._lock:
             for shapes, current in request.plans.items():
                 if current is plan and not self._closed:
@@ -311,11 +314,10 @@ class BaseSession:
 
     # --- for those who look
 
-    @property
-    def setting(self) -> Setting:
+    def compile_options(self) -> CompileOptions:
         """What steps are compiled for. Raises `FailedPreconditionError` after `close`."""
         self._check_open()
-        return self._runtime.setting()
+        return self._runtime.compile_options()
 
     def plan_of(self, fetches: Any, feeds: Mapping[Any, Shape]) -> Plan | None:
         """What a run of ``fetches`` with ``feeds`` of these shapes compiles to; None of a cluster, whose

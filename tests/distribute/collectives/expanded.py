@@ -10,8 +10,9 @@ import numpy as np
 import flowrt as tf
 from flowrt.device.spec import DeviceSpec, parse_device
 from flowrt.distribute import collectives
-from flowrt.executor.lower.compile_step import compile_step
 from flowrt.graph.node import Subgraph
+from flowrt.graph.passes.pipeline import CompileOptions, compile_step
+from flowrt.graph.passes.prepare.prune import StepRequest
 from tests.contracts.check_collectives import CollectiveCall
 
 
@@ -85,4 +86,4 @@ def placed(p: int, fetches: Sequence[Any], feeds: dict[Any, Any], ranks_a_task: 
     """A step as it is before the cut by device."""
     fed = {tensor: np.shape(array) for tensor, array in feeds.items()}
     specs = devices(p, ranks_a_task)
-    return compile_step(tf.get_default_graph(), list(fetches), [], fed, specs, {}, True, True, ())
+    return compile_step(StepRequest(tf.get_default_graph(), fetches, [], fed), CompileOptions(specs))

@@ -9,16 +9,17 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.spec import parse_device
-from flowrt.executor.lower import compile_step
 from flowrt.graph.construction.graph_growth import growth
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes import optimise
+from flowrt.graph.passes import pipeline
+from flowrt.graph.passes.pipeline import optimise
 from flowrt.graph.passes.placement.place import place
 from flowrt.graph.passes.prepare.extend import MAX_REMEMBERED, Optimised, Recent, extend
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import lower
 from flowrt.graph.passes.prepare.order_effects import order_effects
+from flowrt.graph.passes.prepare.prune import StepRequest, extract
 from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import outcome, subgraph_of
 from tests.graph.passes.test_random_graphs import RandomGraph
@@ -120,7 +121,8 @@ def test_the_last_few_requests_are_remembered():
 def extract_again(
     recent: Recent, graph: Any, fetches: list[Any], targets: Any = (), feeds: Any = ()
 ) -> Subgraph:
-    return recent.extract(graph, fetches, targets, {t: tuple(t.shape.as_list()) for t in feeds}, ())
+    request = StepRequest(graph, fetches, targets, {t: tuple(t.shape.as_list()) for t in feeds})
+    return recent.extract(request, lambda request: extract(*request))
 
 
 def test_random_requests_of_one_graph_extract_the_same_as_by_themselves():
@@ -344,11 +346,11 @@ def test_outputs_of_a_loop_may_have_other_numbers_and_are_not_read_from_outside(
 def test_a_session_sends_only_what_is_new_through_the_passes(monkeypatch):
     seen = []
 
-    def noted(subgraph: Subgraph, **options: Any) -> Subgraph:
+    def noted(subgraph: Subgraph, *options: Any) -> Subgraph:
         seen.append(len(subgraph))
-        return optimise(subgraph, **options)
+        return optimise(subgraph, *options)
 
-    monkeypatch.setattr(compile_step, "optimise", noted)
+    monkeypatch.setattr(pipeline, "optimise", noted)
     x = tf.placeholder(tf.float32, [4])
     lanes = [x * float(i) for i in range(2, 12)]
     for i in range(1000):

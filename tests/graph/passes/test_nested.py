@@ -7,7 +7,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.graph.node import owned_subgraphs
-from flowrt.graph.passes import optimise
+from flowrt.graph.passes.pipeline import optimise
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.lower import lower
 from flowrt.graph.passes.prepare.order_effects import order_effects

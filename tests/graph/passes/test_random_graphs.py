@@ -14,7 +14,7 @@ from flowrt.device.spec import parse_device
 from flowrt.graph.construction.constant import constant, placeholder
 from flowrt.graph.construction.graph import Graph, Tensor
 from flowrt.graph.node import Subgraph
-from flowrt.graph.passes import OPTIMISATIONS, optimise
+from flowrt.graph.passes.pipeline import OPTIMISATIONS, optimise
 from flowrt.graph.passes.placement.place import place
 from flowrt.graph.passes.prepare.infer import infer_shapes
 from flowrt.graph.passes.prepare.order_effects import order_effects
@@ -175,7 +175,7 @@ def graphs():
     return random_graphs()
 
 
-@pytest.mark.parametrize("apply", [*OPTIMISATIONS, optimise], ids=lambda f: f.__name__)
+@pytest.mark.parametrize("apply", [*OPTIMISATIONS.values(), optimise], ids=lambda f: f.__name__)
 def test_a_pass_leaves_every_bit_of_every_result(graphs, apply):
     changed = 0
     for seed, made in enumerate(graphs):

@@ -17,18 +17,16 @@ Rules of this file:
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from operator import itemgetter
 from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import feed_op
-from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.construction.graph_growth import addition, growth
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
-from flowrt.graph.passes.prepare.prune import extract, extract_more, prune_behind, redirect
-from flowrt.graph.shapes import Shape
+from flowrt.graph.passes.prepare.prune import StepRequest, extract_more, prune_behind, redirect
 from flowrt.graph.topology import sort_topologically
 
 MAX_REMEMBERED = 4
@@ -59,21 +57,15 @@ class Recent:
         self._last: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
         self._placed: deque[Optimised] = deque(maxlen=MAX_REMEMBERED)
 
-    def extract(
-        self,
-        graph: Graph,
-        fetches: Sequence[Tensor],
-        targets: Sequence[Operation],
-        feeds: Mapping[Tensor, Shape],
-        done: Collection[str],
-    ) -> Subgraph:
-        """See `flowrt.graph.passes.prepare.prune.extract`."""
+    def extract(self, request: StepRequest, run: Callable[[StepRequest], Subgraph]) -> Subgraph:
+        """``run(request)``, or the same from an earlier one and what is new in the graph."""
+        graph, fetches, targets, feeds, done = request
         if done:
-            return extract(graph, fetches, targets, feeds, done)
+            return run(request)
         found = (extract_more(e, graph, fetches, targets, feeds) for e in reversed(self._extracted))
         subgraph = next((s for s in found if s is not None), None)
         if subgraph is None:
-            subgraph = extract(graph, fetches, targets, feeds)
+            subgraph = run(request)
         self._extracted.append(subgraph)
         return subgraph
 

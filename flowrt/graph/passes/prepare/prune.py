@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import islice
+from typing import NamedTuple
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import feed_op
@@ -17,6 +18,18 @@ from flowrt.graph.topology import sort_topologically
 
 FEW = 50
 """Nodes more than a tenth that are looked at by themselves."""
+
+
+class StepRequest(NamedTuple):
+    """What a step computes: ``fetches`` and ``targets`` of ``graph``, with ``feeds`` of these shapes. Nothing
+    waits for the operations in ``done``.
+    """
+
+    graph: Graph
+    fetches: Sequence[Tensor]
+    targets: Sequence[Operation]
+    feeds: Mapping[Tensor, Shape]
+    done: Collection[str] = ()
 
 
 def extract(

@@ -3,7 +3,7 @@
     row = StridedSlice(x, Pack(t), ...)      ->      row = GatherV2(x, SelectV2(t < 0, t + n, t))
 
 A slice is a view, which only Python can make anew in each iteration. To gather a small row is a compiled call
-(`flowrt.executor.kernels.small_calls`), which refuses what is no row of x.
+(`flowrt.executor.kernels.small_calls`), which refuses a number that is no row of x.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.device.loops.loop_program import DTYPES
 from flowrt.graph.construction.constant import const
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import OpDef
@@ -23,6 +22,7 @@ from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.slicing import strided_slice_op
 from flowrt.graph.ops.elementwise.arithmetic import add_v2
 from flowrt.graph.ops.elementwise.comparison import less, select_v2
+from flowrt.graph.passes.fusion.fuse import FUSED_DTYPES
 from flowrt.graph.shapes import is_static
 
 
@@ -43,7 +43,7 @@ def _is_row(function: Subgraph, node: Node) -> bool:
     if node.op is not strided_slice_op or function.nodes[node.inputs[1][0]].op is not pack:
         return False
     matrix, begin, _, steps = node.inputs
-    is_known = is_static(function.spec(matrix).shape) and function.spec(matrix).dtype.name in DTYPES
+    is_known = is_static(function.spec(matrix).shape) and function.spec(matrix).dtype in FUSED_DTYPES
     stride = function.nodes[steps[0]]
     is_forward = stride.op.name == "Const" and bool(np.all(stride.attrs["value"] == 1))
     return is_known and is_forward and _is_whole_row(node.attrs, static_shape(function.spec(begin))[0])

@@ -4,8 +4,7 @@
                                                        body: y = MatMul(x, w/rows)
 
 A compiled product takes its vectors from rows of the right factor (`flowrt.device.llvm.llvm_product`). A
-library
-copies the factor for each product; where it is the same in every iteration, once is enough.
+library copies the factor for each product; where it is the same in every iteration, once is enough.
 """
 
 from __future__ import annotations
@@ -15,33 +14,36 @@ import math
 import numpy as np
 
 from flowrt import dtypes
-from flowrt.executor.kernels.iterated_program import is_small_loop
-from flowrt.executor.kernels.small_calls import MAX_ALONG, MAX_PRODUCT
 from flowrt.graph.construction.constant import const, feed_op
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec, static_shape
 from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.base.shape_manipulation import transpose_op
 from flowrt.graph.ops.linalg.matmul import matmul_op
+from flowrt.graph.passes.fusion.loop_compiler import LoopCompiler, is_small
 from flowrt.graph.shapes import is_static
 
 
-def lay_out_factors(subgraph: Subgraph) -> Subgraph:
+def lay_out_factors(subgraph: Subgraph, compiler: LoopCompiler) -> Subgraph:
     """``subgraph`` with the above done to loops over small tensors; the same object if there are none."""
     if not any(node.op.name == "_Loop" for node in subgraph):
         return subgraph
-    nodes = [after for node in subgraph for after in (_laid_out(node) if is_small_loop(node) else [node])]
+    nodes = [
+        after
+        for node in subgraph
+        for after in (_laid_out(node, compiler) if node.op.name == "_Loop" and is_small(node) else [node])
+    ]
     if len(nodes) == len(subgraph) and all(a is b for a, b in zip(nodes, subgraph, strict=True)):
         return subgraph
     return subgraph.with_nodes(nodes)
 
 
-def _laid_out(loop: Node) -> list[Node]:
+def _laid_out(loop: Node, compiler: LoopCompiler) -> list[Node]:
     """``loop`` behind the nodes that make its factors."""
     body: Subgraph = loop.attrs["body"]
     arguments = dict(zip(body.feeds, loop.inputs[1:], strict=True))
     carried = set(body.feeds[: len(loop.attrs["T"])])
-    products = [node for node in body if _is_by_transpose(body, node)]
+    products = [node for node in body if _is_by_transpose(body, node, compiler)]
     factors = dict.fromkeys(node.inputs[1][0] for node in products)
     made: list[Node] = []
     rows: dict[str, Node] = {}
@@ -73,7 +75,7 @@ def _by_rows(product: Node, rows: Node) -> Node:
     return product.replace(inputs=inputs, attrs={**product.attrs, "transpose_b": False})
 
 
-def _is_by_transpose(body: Subgraph, node: Node) -> bool:
+def _is_by_transpose(body: Subgraph, node: Node, compiler: LoopCompiler) -> bool:
     """Whether ``node`` is a product that would be a compiled call if its right factor were no transpose."""
     if node.op is not matmul_op or not node.attrs["transpose_b"]:
         return False
@@ -81,7 +83,7 @@ def _is_by_transpose(body: Subgraph, node: Node) -> bool:
     if specs[0].dtype not in (dtypes.float32, dtypes.float64) or not all(is_static(s.shape) for s in specs):
         return False
     multiplications = math.prod(static_shape(specs[0])) * static_shape(specs[2])[1]
-    return MAX_ALONG < multiplications <= MAX_PRODUCT
+    return compiler.max_transposed_product < multiplications <= compiler.max_product
 
 
 def _rows(loop: Node, source: Ref, spec: TensorSpec) -> list[Node]:
