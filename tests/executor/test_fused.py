@@ -259,6 +259,7 @@ def test_threads_that_update_one_variable_lose_nothing(eager):
 def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "background")
     may_compile, is_done = threading.Event(), threading.Event()
+    beside = tiers.compile_beside
 
     def compile_beside(work, nodes):
         def run():
@@ -266,9 +267,9 @@ def test_loops_are_compiled_beside_the_steps_and_taken_between_two(monkeypatch):
             work()
             is_done.set()
 
-        tiers.compile_beside(run, nodes)
+        beside(run, nodes)
 
-    monkeypatch.setattr("flowrt.executor.session.local_runtime.compile_beside", compile_beside)
+    monkeypatch.setattr(tiers, "compile_beside", compile_beside)
     x = tf.placeholder(tf.float32, [8])
     y = tf.exp(x) * 2.0 + 1.0
     with tf.Session() as session:
@@ -296,9 +297,7 @@ def test_a_compilation_that_fails_leaves_the_kernels_at_work(monkeypatch, caplog
 
 def test_off_is_off(monkeypatch):
     monkeypatch.setenv("FLOWRT_JIT", "off")
-    monkeypatch.setattr(
-        "flowrt.executor.session.local_runtime.compile_beside", lambda *_: pytest.fail("compiles")
-    )
+    monkeypatch.setattr(tiers, "compile_beside", lambda *_: pytest.fail("compiles"))
     x = tf.placeholder(tf.float32, [8])
     with tf.Session() as session:
         for _ in range(5):
