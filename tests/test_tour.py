@@ -496,5 +496,5 @@ def test_chapter_7_training_does_not_depend_on_devices_or_order() -> None:
 
 
 # Real files: flowrt/executor/session/session.py (Session.run), flowrt/graph/passes/pipeline.py
-# (compile_step), flowrt/executor/plan/plan.py (Plan), flowrt/executor/program/runner.py (run_inline, run_threaded).
-# Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.
+# (compile_step), flowrt/executor/plan/plan.py (Plan), flowrt/executor/program/runner.py (run_inline,
+# run_threaded). Left out here: deadlines, cancellation, errors that end a step on all devices, tracing.
