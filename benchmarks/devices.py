@@ -117,7 +117,7 @@ def measure_unplanned(build: Callable[[], Step], device: str) -> Measured:
 def plans_of(session: Any) -> list[MemoryPlan]:
     """The memory plans of everything that ``session`` has run."""
     plans = [plan for request in session._requests.values() for plan in request.plans.values()]
-    return [part.places.memory for plan in plans for part in plan.partitions.values()]
+    return [part.buffers.memory for plan in plans for part in plan.partitions.values()]
 
 
 @contextmanager

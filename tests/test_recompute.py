@@ -41,7 +41,7 @@ class Step:
             plans = [plan for request in session._requests.values() for plan in request.plans.values()]
             plan = max(plans, key=lambda plan: len(plan.placed))
             self.kernels = collections.Counter(node.op.name for node in plan.placed)
-            memories = [part.places.memory for part in plan.partitions.values()]
+            memories = [part.buffers.memory for part in plan.partitions.values()]
             self.peak = sum(memory.lower_bound for memory in memories) / UNIT
             self.arena = sum(memory.nbytes for memory in memories) / UNIT
 

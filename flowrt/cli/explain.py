@@ -9,7 +9,7 @@ from flowrt.errors import OpError
 from flowrt.graph.passes.pipeline import parse_pipeline
 from flowrt.viz.explain import explain
 from flowrt.viz.pass_changes import ALL, pass_changes
-from flowrt.viz.script import main_question, questions_of_script
+from flowrt.viz.script import main_request, requests_of_script
 
 HELP = "say where each operation of a step runs and why, and what was compiled for it"
 MISTAKE = 2
@@ -47,8 +47,8 @@ def _text(arguments: argparse.Namespace) -> str:
     if arguments.passes not in (None, ALL):
         parse_pipeline(arguments.passes)  # a mistake is reported before the script runs
     if source.endswith(".py"):
-        asked = questions_of_script(source, arguments.script_arguments)
-        source, fetches = main_question(asked, fetches or ()), None
+        asked = requests_of_script(source, arguments.script_arguments)
+        source, fetches = main_request(asked, fetches or ()), None
     if arguments.passes is not None:
         return pass_changes(source, arguments.passes, fetches)
     return str(explain(source, fetches))

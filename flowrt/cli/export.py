@@ -10,7 +10,7 @@ from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.profiler.always_on import kept_steps, recent_step_stats
 from flowrt.viz.export import RADIUS, check_export, export
 from flowrt.viz.formats.table import FORMATS
-from flowrt.viz.script import main_question, only, questions_of_script
+from flowrt.viz.script import main_request, only, requests_of_script
 from flowrt.viz.sources import VIEWS
 
 HELP = "write a graph for a viewer: as built, as placed, or cut by device"
@@ -58,9 +58,9 @@ def _export(arguments: argparse.Namespace) -> str:
             arguments.radius,
         )  # fmt: skip
         with kept_steps():
-            asked = questions_of_script(source, arguments.script_arguments)
+            asked = requests_of_script(source, arguments.script_arguments)
             step_stats = recent_step_stats()
-        source = main_question(asked, arguments.fetch or ())
+        source = main_request(asked, arguments.fetch or ())
         source = only(source, arguments.fetch) if arguments.fetch else source
     return export(
         source,

@@ -88,7 +88,7 @@ class Device:
         self._streams: list[Stream] | None = None
 
     @property
-    def is_remote(self) -> bool:
+    def is_asynchronous(self) -> bool:
         """Whether its memory is not the host's: values are copied to it and from it, in streams."""
         return self.executor.is_asynchronous
 
@@ -96,7 +96,7 @@ class Device:
 
     def allocate(self, nbytes: int, owner: Owner = ANYBODY) -> DeviceMemory:
         """Memory of the pool, which gets it back when nobody holds it. Raises `ResourceExhaustedError`."""
-        if not self.is_remote:
+        if not self.is_asynchronous:
             return self.pool.allocate(nbytes, owner)
         retry_s = RETRY_S if self._steps.are_others_running() else 0.0
         return self.pool.allocate(nbytes, owner, self.current_stream, retry_s)
@@ -105,7 +105,7 @@ class Device:
         """An uninitialised array in C order, aligned to `ALIGNMENT` bytes."""
         dtype = np.dtype(dtype)
         nbytes = math.prod(shape) * dtype.itemsize
-        if not self.is_remote and (nbytes < MIN_POOLED or dtype.kind == "O"):
+        if not self.is_asynchronous and (nbytes < MIN_POOLED or dtype.kind == "O"):
             return _small_array(shape, dtype, nbytes)
         return self.executor.array(self.allocate(max(nbytes, 1), owner), shape, dtype)
 
@@ -195,7 +195,7 @@ class Device:
 
     def to_device(self, value: Any) -> Any:
         """A host array, or a `DeviceArray`, as one of this device; on the host, the same memory."""
-        return self.put(value) if self.is_remote else value
+        return self.put(value) if self.is_asynchronous else value
 
     def fetch(self, array: Any) -> np.ndarray[Any, Any]:
         """A host array with ``array``'s elements: waits for the current stream."""
@@ -207,7 +207,7 @@ class Device:
 
     def to_host(self, array: Any) -> Any:
         """``array`` of this device as one of NumPy; on the host, the same memory."""
-        return self.fetch(array) if self.is_remote else np.asarray(array)
+        return self.fetch(array) if self.is_asynchronous else np.asarray(array)
 
     def send(
         self,
@@ -252,7 +252,7 @@ class Device:
         """
         self.workspace.let_go()
         self.pool.close()
-        if self.is_remote:
+        if self.is_asynchronous:
             self.executor.close()
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""`Links`: the peers of one task. Those that it has dialled, and those that have dialled it.
+"""`ConnectionManager`: the peers of one task. Those that it has dialled, and those that have dialled it.
 
 A task is asked by one link, whoever dialled: the first that is there. Tasks that dial each other at once have
 two for a while, and each answers where it was asked.
@@ -43,10 +43,10 @@ RETRY_S = 0.2
 
 
 class Handler(Protocol):
-    """Whom the links tell. Called in reader threads."""
+    """Whom the connections tell. Called in reader threads."""
 
     def came(self, name: str) -> None:
-        """Once for each connection of a task, before it can be `lost`: under the links' lock."""
+        """Once for each connection of a task, before it can be `lost`: under the connections' lock."""
 
     def asked(self, token: str, request_id: int, message: Message) -> None: ...
 
@@ -54,7 +54,7 @@ class Handler(Protocol):
 
 
 @final
-class Links:
+class ConnectionManager:
     """Any thread may call anything. ``addresses`` are those of all tasks, this one's too."""
 
     def __init__(
@@ -82,7 +82,7 @@ class Links:
         self._serial = itertools.count(1)
         self._peers: dict[str, Peer] = {}
         """By the token that each was given."""
-        self._links: dict[str, Peer] = {}
+        self._connections: dict[str, Peer] = {}
         """The peer that each task is asked by."""
         self._dialing = {name: threading.Lock() for name in addresses}
         self._closed = threading.Event()
@@ -94,7 +94,7 @@ class Links:
         """Send ``task`` a request with one answer, or several. Where there is no link yet, one is made on
         another thread; ``wait_s``: for how long, where the task may not be up yet.
         """
-        link = self._links.get(task)
+        link = self._connections.get(task)
         if link is not None:
             _ask(link, message, dones)
         elif task not in self._addresses:
@@ -102,7 +102,7 @@ class Links:
         else:
             self._threads.submit(lambda: self._connect_and_ask(task, message, dones, wait_s))
 
-    def meet(self, task: str, wait_s: float) -> None:
+    def greet(self, task: str, wait_s: float) -> None:
         """Be a peer of ``task``, on another thread, as soon as it is up."""
         self._threads.submit(lambda: self._meet(task, time.monotonic() + wait_s))
 
@@ -119,7 +119,7 @@ class Links:
 
     def tell(self, task: str, message: Message) -> None:
         """Send ``task`` what needs no answer; a task that is gone needs not know it."""
-        link = self._links.get(task)
+        link = self._connections.get(task)
         if link is not None:
             _ask(link, message, (ignore,))
 
@@ -137,11 +137,11 @@ class Links:
 
     def _connect(self, task: str, wait_s: float) -> Peer:
         with self._dialing[task]:
-            link = self._links.get(task)
+            link = self._connections.get(task)
             if link is not None:
                 return link
             dialled = self._dial(task, wait_s)
-            return self._links.get(task, dialled)  # or the task has dialled this one meanwhile
+            return self._connections.get(task, dialled)  # or the task has dialled this one meanwhile
 
     def _dial(self, task: str, wait_s: float) -> Peer:
         address = self._addresses[task]
@@ -189,7 +189,7 @@ class Links:
             peer.token = f"{hello.task or 'client'}#{next(self._serial)}"
             self._peers[peer.token] = peer
             if hello.task in self._addresses:
-                self._links.setdefault(hello.task, peer)
+                self._connections.setdefault(hello.task, peer)
                 self._handler.came(hello.task)
 
     def asked(self, peer: Peer, request_id: int, message: Message) -> None:
@@ -200,8 +200,8 @@ class Links:
         """See `flowrt.distribute.wire.peer.Owner`."""
         with self._lock:
             was_known = self._peers.pop(peer.token, None) is not None
-            if self._links.get(peer.name) is peer:
-                del self._links[peer.name]
+            if self._connections.get(peer.name) is peer:
+                del self._connections[peer.name]
         if was_known:
             self._handler.lost(peer.token, peer.name, error)
         peer.connection.close()

@@ -6,7 +6,7 @@ A request of another task and one of a session in this process go the same way, 
 are here. Work that takes time (cutting and compiling graphs, running steps, connecting) has a thread of its
 own, but a session of this process runs its own task's part on the thread that called `Session.run`: that
 saves two hand-overs. A part that is known to be short has no thread: it is run by whoever brings its request
-and its tensors (`Steps.relay`).
+and its tensors (`Steps.run_async`).
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ from flowrt.distribute.cluster.containers import Containers
 from flowrt.distribute.cluster.graph_limits import check_remote_graph
 from flowrt.distribute.cluster.threads import Threads
 from flowrt.distribute.cluster.timeouts import connect_timeout_s, drain_s, job_grace_s
-from flowrt.distribute.connection_manager import Links, ignore, task_of
+from flowrt.distribute.connection_manager import ConnectionManager, ignore, task_of
 from flowrt.distribute.machines import events as ev
 from flowrt.distribute.master import master as m
 from flowrt.distribute.observe.observer import Observer
-from flowrt.distribute.wire.failure_detector import Departures
+from flowrt.distribute.wire.failure_detector import FailureDetector
 from flowrt.distribute.wire.messages import Message, kind_of, lost, read_graph
 from flowrt.distribute.wire.peer import Done, Reply
 from flowrt.distribute.worker import worker as w
@@ -126,19 +126,19 @@ class Server:
         self._by_name = {device.name: device for device in self.devices}
         self._transport = with_faults(new_transport(security), kind_of)
         self._threads = Threads(f"flowrt {self.task}")
-        self._departures = Departures()
-        self.came = self._departures.come  # see `flowrt.distribute.connection_manager.Handler`
-        self._links = Links(
+        self._failure_detector = FailureDetector()
+        self.came = self._failure_detector.come  # see `flowrt.distribute.connection_manager.Handler`
+        self._connections = ConnectionManager(
             self.task, self.incarnation, self.cluster, self._addresses, self._transport, self._threads, self
         )
         self._observer = Observer(self.task, self.incarnation, log_dir)
-        self._steps = Steps(self.task, self._links, self._to_worker, self._observer)
+        self._steps = Steps(self.task, self._connections, self._to_worker, self._observer)
         self._lock = threading.Lock()
         self._master = m.Master(self.task, list(self._addresses), random.Random(secrets.randbits(128)))
         described = [_described(device, self.incarnation) for device in self.devices]
         version, new_rendezvous = flowrt.version.VERSION, self._steps.new_rendezvous
         self._worker = w.Worker(self.task, self.incarnation, version, described, new_rendezvous)
-        self._containers = Containers(self._departures.missing)
+        self._containers = Containers(self._failure_detector.missing)
         self._serial = itertools.count(1)
         self._own: dict[int, Done] = {}  # what this task and the sessions of its process ask it, by request
         self._here = threading.local()
@@ -172,11 +172,11 @@ class Server:
         if self._listener is not None:
             return
         self._pass_time()  # before the first request: deadlines count from here
-        self._listener = self._transport.listen(self._bind, self._links.accept)
+        self._listener = self._transport.listen(self._bind, self._connections.accept)
         if parse_address(self._addresses[self.task]).port == 0:
             self._addresses[self.task] = self._listener.address
         _SERVERS[self.target] = self
-        self._links.groups.stand_at((self._addresses[self.task], self._listener.address))
+        self._connections.groups.stand_at((self._addresses[self.task], self._listener.address))
         self._ticker.start()
 
     @property
@@ -201,11 +201,11 @@ class Server:
     def num_running_steps(self) -> int:
         return self._worker.num_running
 
-    def meet(self, tasks: Collection[str]) -> None:
+    def greet(self, tasks: Collection[str]) -> None:
         """Let ``tasks`` know this one as soon as they are up: should it die, they notice."""
         for task in tasks:
             if task != self.task:
-                self._links.meet(task, connect_timeout_s())
+                self._connections.greet(task, connect_timeout_s())
 
     def join(self, timeout_s: float | None = None) -> bool:
         """Block until the server was stopped; False if ``timeout_s`` seconds came first. A task of
@@ -254,10 +254,10 @@ class Server:
         self._stopped.set()
         if self._listener is not None:
             _SERVERS.pop(self.target, None)
-            self._links.groups.leave()
+            self._connections.groups.leave()
         reason = f"{self.task} was stopped"
         self._end_steps(CancelledError(reason))
-        self._links.close(reason)
+        self._connections.close(reason)
         if self._listener is not None:  # not before: it ends every call, and with them what was not closed
             self._listener.close()
         self._threads.close()
@@ -275,13 +275,13 @@ class Server:
     def _drain_beside(self) -> None:
         threading.Thread(target=self.drain, args=(self._drain_s,), name=f"flowrt {self.task} drains").start()
 
-    # --- what the links tell
+    # --- what the connections tell
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
         """See `flowrt.distribute.connection_manager.Handler`."""
         if type(message.body) in (pb.CreateSession, pb.CreateWorkerSession):
             self._masters.add(token)
-            self._departures.serve(task_of(token))
+            self._failure_detector.serve(task_of(token))
             self._job_end = None
         is_progress = type(message.body) is pb.GetProgress
         (self._steps.tell_progress if is_progress else self._dispatch)(token, request_id, message)
@@ -293,7 +293,7 @@ class Server:
             in_midst = self._worker.serves(token) or self._master.serves(token)
         self._to_master(event)
         self._to_worker(event)
-        if name in self._addresses and self._departures.lose(name, error, in_midst):
+        if name in self._addresses and self._failure_detector.lose(name, error, in_midst):
             self._containers.lose_task(name, error)
         if token in self._masters:
             self._masters.discard(token)
@@ -349,7 +349,7 @@ class Server:
 
     def _start_step(self, start: ev.StartStep) -> None:
         if start.part.is_short and start.trace_level == RunOptions.NO_TRACE:
-            self._steps.relay(start)
+            self._steps.run_async(start)
         else:
             self._work(self._steps.prepare(start))
 
@@ -360,7 +360,7 @@ class Server:
         if tell.task == self.task:
             self._ask(tell.task, tell.message, ignore)
         else:
-            self._links.tell(tell.task, tell.message)
+            self._connections.tell(tell.task, tell.message)
 
     def _work(self, work: Callable[[], object]) -> None:
         """Do what takes time: here, if this thread may, else on one of its own."""
@@ -375,7 +375,7 @@ class Server:
             done = self._own.pop(request_id, None)
             if done is not None:
                 done(message, error)
-        elif (found := self._links.find(peer)) is not None:
+        elif (found := self._connections.find(peer)) is not None:
             try:
                 found.answer(request_id, message, error)
             except OpError as failure:
@@ -386,7 +386,7 @@ class Server:
 
     def _ask(self, task: str, message: Message, done: Done, wait_s: float = 0.0) -> None:
         if task != self.task:
-            self._links.ask(task, message, (done,), wait_s)
+            self._connections.ask(task, message, (done,), wait_s)
             return
         number = next(self._serial)
         self._own[number] = done
@@ -445,7 +445,7 @@ class Server:
         while not self._stopped.wait(TICK_S):
             self._pass_time()
             now = time.monotonic()
-            self._links.beat(now)
+            self._connections.beat(now)
             self._end_job(now)
             with self._lock:
                 running = self._worker.running()

@@ -1,6 +1,6 @@
 """`explain`: where each operation of a step runs and why, and what was compiled for it, as text.
 
-    Session | Graph | GraphDef file | Question -> Explanation -> str
+    Session | Graph | GraphDef file | CompileRequest -> Explanation -> str
 
 The devices and the reasons are of the real placement, the programs of a real plan: of the session that is
 asked, else of a session like it that is made for this and runs nothing.
@@ -25,9 +25,9 @@ from flowrt.graph.shapes import format_shape
 from flowrt.graph.text.graph_text import labelled_functions
 from flowrt.profiler.size_text import size_text
 from flowrt.profiler.text_table import aligned
+from flowrt.viz.compile_request import CompileRequest, compile_request, some, title_of
 from flowrt.viz.from_parts import line_of
 from flowrt.viz.plans import read_plan
-from flowrt.viz.question import Question, question, some, title_of
 from flowrt.viz.sources import WORKER, Foreign, ask_worker, on_its_devices, read_source
 
 
@@ -56,32 +56,32 @@ class Explanation(NamedTuple):
 
 
 def explain(
-    what: BaseSession | Graph | str | os.PathLike[str] | Question,
+    what: BaseSession | Graph | str | os.PathLike[str] | CompileRequest,
     fetches: Any = None,
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Explanation:
-    """The step of ``what`` that computes ``fetches``: see `flowrt.viz.question.question`. A string is the
-    path of a GraphDef, or the address of a running worker, ``grpc://host:port``, of which all that it has
-    compiled is explained. Variables that no step has placed are placed by this one, as if it ran; nothing
-    runs.
+    """The step of ``what`` that computes ``fetches``: see `flowrt.viz.compile_request.compile_request`. A
+    string is the path of a GraphDef, or the address of a running worker, ``grpc://host:port``, of which all
+    that it has compiled is explained. Variables that no step has placed are placed by this one, as if it ran;
+    nothing runs.
 
     Raises as `Session.run` where the step does not compile, and as `flowrt.viz.sources.source_of`.
     """
     if isinstance(what, str) and what.startswith(WORKER):
         return _of_worker(what, fetches)
-    if isinstance(what, Question):
+    if isinstance(what, CompileRequest):
         asked = what
     else:
         found = what if isinstance(what, BaseSession | Graph) else read_source(os.fspath(what), fetches)
         if isinstance(found, Foreign):
             return _of_foreign(found)
-        asked = question(found, fetches, feed_dict)
+        asked = compile_request(found, fetches, feed_dict)
     step, operations = _title(asked), tuple(_placements(asked))
     plans, unplanned = read_plan(asked, describe_plan, what if isinstance(what, BaseSession) else None)
     return Explanation(step, operations, plans or (), unplanned)
 
 
-def _title(asked: Question) -> str:
+def _title(asked: CompileRequest) -> str:
     fed = [f"{tensor.name} {tensor.dtype.name}{format_shape(shape)}" for tensor, shape in asked.feeds.items()]
     return title_of(asked) + (f"; fed: {some(fed)}" if fed else "")
 
@@ -113,7 +113,7 @@ def _written(graph: Subgraph, placed: Subgraph, prefix: str) -> Iterator[Placed]
 # --- devices and reasons
 
 
-def _placements(asked: Question) -> Iterator[Placed]:
+def _placements(asked: CompileRequest) -> Iterator[Placed]:
     placement = _Placement()
     compile_step(asked.request, replace(asked.options, observer=placement))
     options = asked.options

@@ -13,12 +13,12 @@ from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
 from flowrt.graph.op_def import nearest
 from flowrt.profiler.steps import several
+from flowrt.viz.compile_request import CompileRequest
 from flowrt.viz.focus import focus as in_focus
 from flowrt.viz.fold import fold, levels, with_series
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.formats.table import FORMATS, Format
 from flowrt.viz.from_parts import view_of
-from flowrt.viz.question import Question
 from flowrt.viz.sources import VIEWS, Source, source_of
 from flowrt.viz.target import check_target, write_target
 from flowrt.viz.view import GraphView
@@ -31,7 +31,7 @@ RADIUS = 2
 
 @paused_collector()
 def export(
-    what: BaseSession | Graph | Question | str | os.PathLike[str],
+    what: BaseSession | Graph | CompileRequest | str | os.PathLike[str],
     path: str | os.PathLike[str],
     format: str | None = None,
     view: str = "logical",

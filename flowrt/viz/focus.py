@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from flowrt.errors import NotFoundError
 from flowrt.graph.op_def import nearest
-from flowrt.viz.question import some
+from flowrt.viz.compile_request import some
 from flowrt.viz.view import GraphView, around, held_groups
 
 

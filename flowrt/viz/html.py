@@ -24,11 +24,11 @@ from typing import Any
 from flowrt.executor.observe.gc_pause import paused_collector
 from flowrt.executor.session.session import BaseSession
 from flowrt.graph.construction.graph import Graph
+from flowrt.viz.compile_request import compile_request
 from flowrt.viz.formats.picture import Picture
 from flowrt.viz.from_parts import AttrTexts, view_of
 from flowrt.viz.op_facts import OpFacts, facts_of, measured_seconds, step_like
 from flowrt.viz.page_data import PageStage, page_data
-from flowrt.viz.question import question
 from flowrt.viz.sources import Step
 from flowrt.viz.stages import Stage
 from flowrt.viz.target import check_target, write_target
@@ -76,7 +76,7 @@ def write_html(
     title: str = "graph",
 ) -> str:
     """Write the page of a step to ``path``; returns the path. For ``fetches`` and ``feed_dict`` see
-    `flowrt.viz.question.question`.
+    `flowrt.viz.compile_request.compile_request`.
 
     It is what `flowrt.viz.export` writes, with a title of one's own. With the ``run_metadata`` of a traced
     step its times are measured, not estimated. Raises as `Session.run` where the step does not compile, and
@@ -84,7 +84,9 @@ def write_html(
     """
     check_target(path)
     step = Step(
-        title, question(source, fetches, feed_dict), source if isinstance(source, BaseSession) else None
+        title,
+        compile_request(source, fetches, feed_dict),
+        source if isinstance(source, BaseSession) else None,
     )
     steps = [] if run_metadata is None else [run_metadata.step_stats]
     nothing = GraphView({}, (), {})

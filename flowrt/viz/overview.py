@@ -22,9 +22,9 @@ from flowrt.graph.construction.graph import Graph
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.text.graph_text import labelled_functions
+from flowrt.viz.compile_request import compile_request
 from flowrt.viz.export import export, format_for
 from flowrt.viz.formats.table import FORMATS
-from flowrt.viz.question import question
 from flowrt.viz.sources import Step
 
 Partitions: TypeAlias = Mapping[str, Subgraph]
@@ -75,7 +75,7 @@ def partitions(session_or_graph: BaseSession | Graph, fetches: Any) -> Partition
 
     A `Graph` is placed on the devices that its operations ask for. Raises as `Session.run`.
     """
-    return Step("", question(session_or_graph, fetches)).parts("partitioned")
+    return Step("", compile_request(session_or_graph, fetches)).parts("partitioned")
 
 
 def collapse(parts: Partitions, depth: int = 2, scope: str = "") -> Picture:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from typing import Any, Generic, NamedTuple, TypeVar, final
 
-from flowrt.viz.crowds import split_crowds
+from flowrt.viz.clusters import split_clusters
 from flowrt.viz.fold import with_series
 from flowrt.viz.layout import Edge, lay_out, side_by_side
 from flowrt.viz.op_facts import OpFacts
@@ -139,7 +139,7 @@ class _Tree:
 
     def __init__(self, encoder: _Encoder, view: GraphView) -> None:
         self._encoder = encoder
-        self._view = split_crowds(with_series(view))
+        self._view = split_clusters(with_series(view))
         names = ["", *self._view.groups, *self._view.nodes]
         self._group_item = {name: i for i, name in enumerate(["", *self._view.groups])}
         first = len(self._group_item)

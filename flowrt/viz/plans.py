@@ -1,6 +1,6 @@
 """The plan of a step that is looked at: of the session that is asked, else of one like it, made for this.
 
-    Question -> Session.plan_of -> settled Plan -> read(plan)
+    CompileRequest -> Session.plan_of -> settled Plan -> read(plan)
 
 A plan is read while its session is open. Nothing runs.
 """
@@ -17,7 +17,7 @@ from flowrt.executor.ends.config import ConfigProto
 from flowrt.executor.plan.plan import Plan
 from flowrt.executor.plan.plan_description import settled
 from flowrt.executor.session.session import BaseSession, Session
-from flowrt.viz.question import Question
+from flowrt.viz.compile_request import CompileRequest
 
 THIS_PROCESS = ("localhost", 0, 0)
 """Job, replica and task of the devices of a session without a cluster."""
@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 def read_plan(
-    asked: Question, read: Callable[[Plan], T], session: BaseSession | None = None
+    asked: CompileRequest, read: Callable[[Plan], T], session: BaseSession | None = None
 ) -> tuple[T | None, str]:
     """What ``read`` makes of the plan of ``asked`` in ``session``; None, and why, where the devices are not
     of this process. Raises as `Session.run` where the step does not compile.
@@ -48,6 +48,6 @@ def read_plan(
             return None, error.message
 
 
-def _read(session: BaseSession, asked: Question, read: Callable[[Plan], T]) -> tuple[T | None, str]:
+def _read(session: BaseSession, asked: CompileRequest, read: Callable[[Plan], T]) -> tuple[T | None, str]:
     plan = session.plan_of([*asked.tensors, *asked.targets], asked.feeds)
     return (None, OF_TASKS) if plan is None else (read(settled(plan)), "")

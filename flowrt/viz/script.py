@@ -16,12 +16,12 @@ from flowrt.executor.session.session import ON_COMPILE, BaseSession
 from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import Shape
-from flowrt.viz.question import Question, title_of
+from flowrt.viz.compile_request import CompileRequest, title_of
 
 LOGGER = logging.getLogger("flowrt")
 
 
-def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Question]:
+def requests_of_script(path: str, arguments: Sequence[str] = ()) -> list[CompileRequest]:
     """What the sessions of the script at ``path`` compile while it runs as the program, with ``arguments``;
     what was asked last is last. The script runs to its end, or until Ctrl-C.
 
@@ -30,13 +30,13 @@ def questions_of_script(path: str, arguments: Sequence[str] = ()) -> list[Questi
     """
     if not Path(path).is_file():
         raise NotFoundError(f"{path}: expected a Python file; there is none")
-    heard: list[Question] = []
+    heard: list[CompileRequest] = []
 
     def hear(session: BaseSession, request: Request, shapes: Sequence[Shape]) -> None:
         fetches = request.fetches
         feeds = dict(zip(request.feeds, shapes, strict=True))
         heard.append(
-            Question(session.graph, fetches.tensors, fetches.targets, feeds, session.compile_options())
+            CompileRequest(session.graph, fetches.tensors, fetches.targets, feeds, session.compile_options())
         )
 
     with _program([path, *arguments]):
@@ -91,7 +91,7 @@ def _program(words: Sequence[str]) -> Iterator[None]:
         sys.argv, sys.path[:] = argv, path
 
 
-def main_question(asked: Sequence[Question], fetches: Sequence[str] = ()) -> Question:
+def main_request(asked: Sequence[CompileRequest], fetches: Sequence[str] = ()) -> CompileRequest:
     """Of what a script asked, among the steps that compute ``fetches``, the one that needs most of its graph,
     of those that read variables if there are any: so the training step mostly, and not the initializer.
 
@@ -106,7 +106,7 @@ def main_question(asked: Sequence[Question], fetches: Sequence[str] = ()) -> Que
     return max(fitting, key=_weight)
 
 
-def only(asked: Question, fetches: Collection[str]) -> Question:
+def only(asked: CompileRequest, fetches: Collection[str]) -> CompileRequest:
     """``asked`` with those of its fetches that ``fetches`` names, and with the feeds that these need."""
     part = asked._replace(
         tensors=tuple([t for t in asked.tensors if t.name in fetches or t.op.name in fetches]),
@@ -116,7 +116,7 @@ def only(asked: Question, fetches: Collection[str]) -> Question:
     return part._replace(feeds={fed: shape for fed, shape in part.feeds.items() if fed.op in ops})
 
 
-def _names(asked: Question) -> Iterator[str]:
+def _names(asked: CompileRequest) -> Iterator[str]:
     """What may be said for one of its fetches."""
     for tensor in asked.tensors:
         yield tensor.name
@@ -125,12 +125,12 @@ def _names(asked: Question) -> Iterator[str]:
         yield op.name
 
 
-def _weight(asked: Question) -> tuple[bool, int]:
+def _weight(asked: CompileRequest) -> tuple[bool, int]:
     found = _needed(asked)
     return any(op.op_def.effect is Effect.READ for op in found), len(found)
 
 
-def _needed(asked: Question) -> set[Operation]:
+def _needed(asked: CompileRequest) -> set[Operation]:
     found: set[Operation] = set()
     waiting = [tensor.op for tensor in asked.tensors] + list(asked.targets)
     while waiting:

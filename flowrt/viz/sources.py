@@ -34,11 +34,11 @@ from flowrt.graph.passes.prepare.prune import extract
 from flowrt.protos import cluster_pb2 as pb
 from flowrt.summary.event_file import WRITE_S, read_events
 from flowrt.train.checkpoints.durable_files import typed_os_errors
+from flowrt.viz.compile_request import CompileRequest, compile_request, devices_asked_for, title_of
 from flowrt.viz.foreign import needed, read_foreign
 from flowrt.viz.from_parts import GRAPH, Parts
 from flowrt.viz.op_facts import Code, program_texts
 from flowrt.viz.plans import read_plan
-from flowrt.viz.question import Question, devices_asked_for, question, title_of
 from flowrt.viz.stages import Change, Stage, built, stages_of
 
 VIEWS = ("logical", "placed", "partitioned")
@@ -73,7 +73,7 @@ class Source(Protocol):
 class Step:
     """The step of a session, or of a graph that nobody runs yet."""
 
-    def __init__(self, title: str, asked: Question, session: BaseSession | None = None) -> None:
+    def __init__(self, title: str, asked: CompileRequest, session: BaseSession | None = None) -> None:
         self.title, self._asked, self._session = title, asked, session
 
     def parts(self, view: str) -> Parts:
@@ -100,7 +100,7 @@ class Step:
         return found or {}, why
 
 
-def _placed(asked: Question) -> Subgraph:
+def _placed(asked: CompileRequest) -> Subgraph:
     return compile_step(asked.request, asked.options)
 
 
@@ -187,28 +187,28 @@ def _in_scope(node: Node, scope: str) -> Node:
 
 
 def source_of(
-    what: BaseSession | Graph | Question | str | os.PathLike[str],
+    what: BaseSession | Graph | CompileRequest | str | os.PathLike[str],
     fetches: Any = None,
     feed_dict: Mapping[Any, Any] | None = None,
 ) -> Source:
     """``what``: a session, a graph, a question, the path of a GraphDef (``.pb``, ``.pbtxt``) or of an event
     file, or the address of a running worker, ``grpc://host:port``. For ``fetches`` and ``feed_dict`` see
-    `question`.
+    `compile_request`.
 
-    Raises as `question` and `read_source`, and `UnavailableError` where no worker answers.
+    Raises as `compile_request` and `read_source`, and `UnavailableError` where no worker answers.
     """
-    if isinstance(what, Question):
+    if isinstance(what, CompileRequest):
         return Step(title_of(what), what)
     if not isinstance(what, str | os.PathLike):
         session = what if isinstance(what, BaseSession) else None
-        return Step("graph", question(what, fetches, feed_dict), session)
+        return Step("graph", compile_request(what, fetches, feed_dict), session)
     text = os.fspath(what)
     if text.startswith(WORKER):
         return _task_at(text, fetches)
     found = read_source(text, fetches)
     if isinstance(found, Foreign):
         return found
-    return Step(Path(text).name, question(found, fetches, feed_dict))
+    return Step(Path(text).name, compile_request(found, fetches, feed_dict))
 
 
 def _task_at(target: str, fetches: Any) -> Task:

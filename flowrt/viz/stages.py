@@ -20,8 +20,8 @@ from flowrt.graph.passes import pipeline as passes
 from flowrt.graph.passes.fusion.group import Group
 from flowrt.graph.passes.pipeline import PIPELINE, Observer, Scope, compile_step
 from flowrt.graph.passes.placement.partition import partition
+from flowrt.viz.compile_request import CompileRequest, compile_request
 from flowrt.viz.from_parts import Parts
-from flowrt.viz.question import Question, question
 
 PHASES = ("built", "pruned", "optimised", "placed", "partitioned", "scheduled")
 
@@ -60,10 +60,10 @@ def stages(
     ``fetches`` None: all operations that nothing reads; ``feed_dict`` None: all placeholders that are needed.
     Raises as `Session.run`, with what came before the pass that failed nowhere to be seen.
     """
-    return stages_of(question(source, fetches, feed_dict))
+    return stages_of(compile_request(source, fetches, feed_dict))
 
 
-def stages_of(asked: Question, pipeline: Sequence[passes.Stage] = PIPELINE) -> list[Stage]:
+def stages_of(asked: CompileRequest, pipeline: Sequence[passes.Stage] = PIPELINE) -> list[Stage]:
     """See `stages`; with another ``pipeline`` up to its end."""
     recorder = _Recorder(built(asked.graph))
     options = replace(asked.options, observer=recorder)

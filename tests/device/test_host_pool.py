@@ -1,4 +1,4 @@
-"""`HostPool` and its `Team`: every element once, on several threads, and nobody at it afterwards."""
+"""`HostPool`, `WorkStealingPool`: every element once, on several threads, and nobody at it afterwards."""
 
 from __future__ import annotations
 

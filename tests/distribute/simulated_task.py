@@ -1,4 +1,4 @@
-"""One life of a task in the simulated cluster: the real machines, links, steps and programs, without threads.
+"""One life of a task in the simulated cluster: its real machines, connections and programs, without threads.
 
 What a `Server` does at once, this does too. What a server gives to a thread waits here until the simulation
 chooses it: cutting and compiling graphs, dialling (`Task.work`), and each segment of each program (`Run`).
@@ -19,7 +19,7 @@ from flowrt.device.device import Device
 from flowrt.device.local_devices import local_devices
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
 from flowrt.distribute.cluster.containers import Containers
-from flowrt.distribute.connection_manager import Links, ignore
+from flowrt.distribute.connection_manager import ConnectionManager, ignore
 from flowrt.distribute.machines import events as ev
 from flowrt.distribute.master import master as m
 from flowrt.distribute.observe.observer import Observer
@@ -104,8 +104,10 @@ class Task:
         addresses = {f"/job:{j}/replica:0/task:{i}": address for j, i, address in cluster.tasks()}
         self.address = addresses[name]
         self._transport = network.transport(self.address)
-        self.links = Links(name, incarnation, cluster, addresses, self._transport, self, self)
-        self.steps = Steps(name, self.links, self._ended, Observer(name, 0))
+        self.connections = ConnectionManager(
+            name, incarnation, cluster, addresses, self._transport, self, self
+        )
+        self.steps = Steps(name, self.connections, self._ended, Observer(name, 0))
         self.devices = {device.name: device for device in devices_of(*index)}
         described = [
             pb.DeviceAttributes(name=device, device_type="CPU", incarnation=incarnation)
@@ -116,7 +118,7 @@ class Task:
         self._containers = Containers()
         self._own: dict[int, Done] = {}
         self._serial = itertools.count(1)
-        self._listener = self._transport.listen(self.address, self.links.accept)
+        self._listener = self._transport.listen(self.address, self.connections.accept)
 
     def die(self) -> None:
         self.is_dead = True
@@ -124,7 +126,7 @@ class Task:
         self.work.clear()
         self.runs.clear()
 
-    # --- what the links ask of their owner
+    # --- what the connections ask of their owner
 
     def submit(self, work: Callable[[], object]) -> None:
         """What a server does on another thread."""
@@ -159,7 +161,7 @@ class Task:
                 self.steps.end(ev.EndStep(step, rendezvous, late()))
         if now > self._next_repeat:
             self._next_repeat = now + REPEAT_S
-            self.links.repeat()
+            self.connections.repeat()
         self._to_master(ev.Ticked(now))
         self._to_worker(ev.Ticked(now))
 
@@ -200,12 +202,12 @@ class Task:
 
     def _answer(self, answer: ev.Answer) -> None:
         peer, request_id, message, error = answer
-        if peer.startswith("client") and self.links.find(peer) is not None:
+        if peer.startswith("client") and self.connections.find(peer) is not None:
             assert (peer, request_id) in self._unanswered, f"{self.name} answered {peer} twice"
         self._unanswered.pop((peer, request_id), None)
         if peer == self.name:
             self._own.pop(request_id)(message, error)
-        elif (found := self.links.find(peer)) is not None:
+        elif (found := self.connections.find(peer)) is not None:
             found.answer(request_id, message, error)
 
     def _ask(self, ask: ev.Ask) -> None:
@@ -217,13 +219,13 @@ class Task:
         if ask.task == self.name:
             self._ask_itself(ask.message, done)
         else:
-            self.links.ask(ask.task, ask.message, (done,), ask.wait_s)
+            self.connections.ask(ask.task, ask.message, (done,), ask.wait_s)
 
     def _tell(self, tell: ev.Tell) -> None:
         if tell.task == self.name:
             self._ask_itself(tell.message, ignore)
         else:
-            self.links.tell(tell.task, tell.message)
+            self.connections.tell(tell.task, tell.message)
 
     def _ask_itself(self, message: Message, done: Done) -> None:
         number = next(self._serial)
@@ -291,7 +293,7 @@ class Task:
         if self._relays and start.part.is_short:
             if start.timeout_ms:
                 self._relayed[start.step] = self.now() + start.timeout_ms / 1000, start.rendezvous
-            self.steps.relay(start)
+            self.steps.run_async(start)
         else:
             self.runs.append(Run(start, self.steps, self.now, self._count, self.runs.remove))
 

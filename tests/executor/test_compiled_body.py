@@ -41,7 +41,7 @@ def loops_of(session):
     segments = [s for plan in plans_of(session) for program in plan.programs for s in program.segments]
     loops = [s.control for s in segments if s.control is not None]
     assert loops
-    return [len(loop.body) == 1 and len(loop.body[0].stretch) == 1 for loop in loops]
+    return [len(loop.body) == 1 and len(loop.body[0].instructions) == 1 for loop in loops]
 
 
 def both(monkeypatch, build, feeds):

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.device.llvm import host_jit
 from flowrt.executor.program import time_slice
-from flowrt.executor.program.time_slice import LONG_S, MAX_ITERATIONS, SHORT_S, Pace
+from flowrt.executor.program.time_slice import LONG_S, MAX_ITERATIONS, SHORT_S, TimeSlice
 from tests.executor.fused_sessions import plans_of
 
 pytestmark = pytest.mark.skipif(not host_jit.is_available(), reason=str(host_jit.why_unavailable()))
@@ -124,8 +124,8 @@ def test_machine_code_goes_at_a_pace(monkeypatch, loop):
     with endless(monkeypatch, loop) as (session, _):
         ((program,),) = [plan.programs for plan in plans_of(session)]
         (control,) = [s.control for s in program.segments if s.control is not None]
-        (((function, _),),) = [segment.stretch for segment in control.body]
-        assert isinstance(function, Pace)
+        (((function, _),),) = [segment.instructions for segment in control.body]
+        assert isinstance(function, TimeSlice)
 
 
 # --- the pace, on a clock of its own
@@ -148,7 +148,7 @@ class Machine:
 
     def paced(self, first=1000, calls=40):
         """The pace after some calls."""
-        found = Pace(self.iterate, lambda: True, first)
+        found = TimeSlice(self.iterate, lambda: True, first)
         for _ in range(calls):
             found()
         return found
@@ -179,6 +179,6 @@ def test_without_room_calls_do_not_get_longer(monkeypatch):
 
 def test_a_loop_that_ends_within_a_call_needs_no_longer_ones(monkeypatch):
     machine = Machine(monkeypatch, 1e-9)
-    pace_of_short = Pace(machine.iterate, lambda: False, 1000)
+    pace_of_short = TimeSlice(machine.iterate, lambda: False, 1000)
     pace_of_short()
     assert pace_of_short.count == 1000

@@ -47,7 +47,7 @@ OPTIMIZERS = {
 def updates_of(session, plan=-1):
     """How many updates each call of one of a session's plans makes."""
     (program,) = plans_of(session)[plan].programs
-    calls = [f for segment in program.segments for f, _ in segment.stretch if isinstance(f, Updates)]
+    calls = [f for segment in program.segments for f, _ in segment.instructions if isinstance(f, Updates)]
     return [len(call._updates) for call in calls]
 
 

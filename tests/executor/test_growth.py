@@ -34,7 +34,7 @@ class Laid(list[int]):
 def laid(monkeypatch: pytest.MonkeyPatch) -> Laid:
     monkeypatch.setenv("FLOWRT_JIT", "off")  # nothing is laid out beside the steps
     found = Laid()
-    assign = bind.assign_places
+    assign = bind.assign_buffers
 
     def whole(subgraph: Subgraph, *rest: Any) -> Any:
         found.append(len(subgraph))
@@ -44,8 +44,8 @@ def laid(monkeypatch: pytest.MonkeyPatch) -> Laid:
         found.num_grown += 1
         return whole(subgraph, *rest)
 
-    monkeypatch.setattr(bind, "assign_places", whole)
-    monkeypatch.setattr(extend_program, "assign_places", more)
+    monkeypatch.setattr(bind, "assign_buffers", whole)
+    monkeypatch.setattr(extend_program, "assign_buffers", more)
     return found
 
 
@@ -252,7 +252,7 @@ def test_each_instruction_of_the_new_program_was_there_or_is_of_what_is_more(lai
 def instructions(session: Any) -> list[Any]:
     """Of the program that was made last."""
     program = plans_of(session)[-1].programs[0]
-    return [instruction for segment in program.segments for instruction in segment.stretch]
+    return [instruction for segment in program.segments for instruction in segment.instructions]
 
 
 # --- what may be gone

@@ -42,7 +42,7 @@ def updates_of(session: tf.Session) -> list[tuple[list[int], list[str]]]:
     """
     found = []
     for program in plans_of(session)[-1].programs:
-        calls = [f for segment in program.segments for f, _ in segment.stretch if isinstance(f, Updates)]
+        calls = [f for segment in program.segments for f, _ in segment.instructions if isinstance(f, Updates)]
         joined = [[update.node for update in call._updates] for call in calls]
         nodes = [line.node for line in program.lines]
         wanted = {n.name for n in nodes if n.op.effect is Effect.WRITE and n.op.loop is not None}

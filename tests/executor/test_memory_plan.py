@@ -224,7 +224,7 @@ class InUse:
     """Who uses each buffer of a partition, from its nodes and where their outputs are."""
 
     def __init__(self, part):
-        self.part, self.nodes, self.plan = part, part.subgraph.nodes, part.places.memory
+        self.part, self.nodes, self.plan = part, part.subgraph.nodes, part.buffers.memory
         self.position = {node.name: i for i, node in enumerate(part.schedule.order)}
         self.position |= dict.fromkeys(part.subgraph.feeds, -1)  # they are filled before the program starts
         self.users = {ref: [ref[0]] for ref in self.plan.offsets}
@@ -238,7 +238,7 @@ class InUse:
         """Whose memory a tensor is in: its own, or that of what it is a view of."""
         node = self.nodes[ref[0]]
         is_view = node.op.alias and node.op.effect is not Effect.READ and node.inputs
-        if is_view and self.part.places.storage[node.name] is not Storage.BUFFER:
+        if is_view and self.part.buffers.storage[node.name] is not Storage.BUFFER:
             return self.memory_of(node.inputs[node.op.aliased])
         return ref
 
@@ -325,7 +325,7 @@ def test_a_training_step_takes_little_more_than_its_largest_moment(net, device):
     found = compiled(NETS[net], device)
     for part in found:
         InUse(part).check()
-    plan = max((part.places.memory for part in found), key=lambda plan: plan.lower_bound)
+    plan = max((part.buffers.memory for part in found), key=lambda plan: plan.lower_bound)
     assert plan.lower_bound > 100_000
     assert plan.nbytes <= MAX_PLAN_RATIO * plan.lower_bound
 
@@ -355,5 +355,5 @@ def test_random_programs(spread, count, cpus, seeds):
             session.run((program.fetches, program.targets), program.feeds[0])
             for part in partitions_of(session):
                 InUse(part).check()
-                used += part.schedule.count == count and len(part.places.memory.offsets) > 3
+                used += part.schedule.count == count and len(part.buffers.memory.offsets) > 3
     assert used > 0.6 * len(seeds)

@@ -17,7 +17,7 @@ from flowrt.executor.bind import bind_control
 from flowrt.executor.kernels.iterated_program import iterated_program
 from flowrt.executor.lists import compiled_body
 from flowrt.executor.program import time_slice
-from flowrt.executor.program.time_slice import Pace
+from flowrt.executor.program.time_slice import TimeSlice
 from tests.executor.fused_sessions import plans_of
 from tests.executor.random_nests import RandomNest
 
@@ -49,8 +49,8 @@ def controls_in(segments):
 def assert_one_call(segments):
     """That there is one loop, of which one call of machine code makes the iterations."""
     (loop,) = controls_in(segments)
-    (((function, _),),) = [segment.stretch for segment in loop.body]
-    assert isinstance(function, Pace)
+    (((function, _),),) = [segment.instructions for segment in loop.body]
+    assert isinstance(function, TimeSlice)
 
 
 def pausing_after(patch, iterations):

@@ -77,7 +77,7 @@ def in_use(session):
 
 def bytes_of(device, value):
     """What a variable takes of the device's pool."""
-    return round_up(value.nbytes) if device.is_remote or value.nbytes >= MIN_POOLED else 0
+    return round_up(value.nbytes) if device.is_asynchronous or value.nbytes >= MIN_POOLED else 0
 
 
 def check_report(error, graph, nbytes):

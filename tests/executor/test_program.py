@@ -11,7 +11,7 @@ from flowrt.device.local_devices import DeviceRequest, local_devices
 from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, compile_partition
 from flowrt.executor.plan.plan import raise_error
-from flowrt.executor.program.program import MAX_STRETCH, side_by_side
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH, side_by_side
 from flowrt.graph.passes.pipeline import CompileOptions, compile_step
 from flowrt.graph.passes.prepare.prune import StepRequest
 from flowrt.rendezvous import InlineRendezvous
@@ -93,10 +93,10 @@ def test_a_variable_is_read_in_place_unless_it_is_written_before_the_last_reader
 def test_long_programs_pause_so_that_they_can_be_ended():
     x = tf.placeholder(tf.float32, [2])
     y = x
-    for _ in range(2 * MAX_STRETCH + 10):
+    for _ in range(2 * MAX_BLOCK_LENGTH + 10):
         y = y + 1.0
     program = bind([y], [x])
-    assert [len(s.stretch) for s in program.segments] == [MAX_STRETCH, MAX_STRETCH, 10]
+    assert [len(s.instructions) for s in program.segments] == [MAX_BLOCK_LENGTH, MAX_BLOCK_LENGTH, 10]
     large = tf.placeholder(tf.float32, [300, 300])
     product = tf.matmul(tf.matmul(large, large), large)
     assert len(bind([product], [large]).segments) > 1
@@ -115,12 +115,12 @@ def test_instructions_are_copied_side_by_side_unless_they_run_as_machine_code():
     for _ in range(5):
         y = y + 1.0
     (segment,) = bind([y], [x]).segments
-    joint = segment._replace(calls=segment.stretch[:1])
+    joint = segment._replace(calls=segment.instructions[:1])
     copied, kept = side_by_side([segment, joint])
     assert kept is joint
     assert copied == segment
-    assert copied.calls is copied.stretch
-    assert not any(a is b for a, b in zip(copied.stretch, segment.stretch, strict=True))
+    assert copied.calls is copied.instructions
+    assert not any(a is b for a, b in zip(copied.instructions, segment.instructions, strict=True))
 
 
 def test_large_values_are_let_go_after_their_last_reader():

@@ -1,4 +1,4 @@
-"""How a subgraph has become another one: `growth`, and what is more as a subgraph of its own."""
+"""How a subgraph has become another one: `extension`, and what is more as a subgraph of its own."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import flowrt as tf
-from flowrt.graph.construction.graph_growth import Growth, addition, growth
+from flowrt.graph.construction.graph_extension import Extension, addition, extension
 from flowrt.graph.node import Subgraph
 from flowrt.graph.passes.prepare.verify import verify_subgraph
 from tests.graph.passes.cases import subgraph_of
@@ -35,25 +35,25 @@ def test_what_was_dropped_and_added_is_found(data):
     whole = Subgraph({n.name: n for n in nodes}, feeds=(nodes[0].name,))
     earlier = whole.with_nodes(nodes[:cut])
     later = without(whole, dropped)
-    found = growth(earlier, later)
+    found = extension(earlier, later)
     early = {node.name for node in nodes[:cut]}
-    assert found == Growth(dropped & early, tuple(n for n in nodes[cut:] if n.name not in dropped))
+    assert found == Extension(dropped & early, tuple(n for n in nodes[cut:] if n.name not in dropped))
 
 
 def test_another_node_of_the_same_name_is_no_growth():
     earlier = chain(4)
     first, second, *rest = earlier
-    assert growth(earlier, earlier.with_nodes([first, second.replace(), *rest])) is None
+    assert extension(earlier, earlier.with_nodes([first, second.replace(), *rest])) is None
 
 
 def test_another_order_is_no_growth():
     earlier = chain(4)
-    assert growth(earlier, earlier.with_nodes(list(earlier)[::-1])) is None
+    assert extension(earlier, earlier.with_nodes(list(earlier)[::-1])) is None
 
 
 def test_other_feeds_are_no_growth():
     earlier = chain(4)
-    assert growth(earlier, earlier.replace(feeds=())) is None
+    assert extension(earlier, earlier.replace(feeds=())) is None
 
 
 def test_an_addition_has_its_constants_and_reads_the_rest_through_parameters():

@@ -12,7 +12,7 @@ from flowrt.device.llvm import host_jit
 from flowrt.errors import InvalidArgumentError, NotFoundError
 from flowrt.executor.session.session import ON_COMPILE
 from flowrt.viz import explain
-from flowrt.viz.script import main_question, questions_of_script
+from flowrt.viz.script import main_request, requests_of_script
 from tests.viz.graphs import CPU1, nested, network, two_devices_session
 
 SCRIPT = Path(__file__).parent.parent.parent / "examples" / "digits_mlp.py"
@@ -205,12 +205,12 @@ def test_of_a_script_the_training_step_is_explained(tmp_path, own_graph, capsys)
 
 def test_a_script_may_end_itself(tmp_path, own_graph):
     path = script(tmp_path, TRAINING + "sys.exit(3)\n")
-    asked = questions_of_script(str(path), ["0.5"])
+    asked = requests_of_script(str(path), ["0.5"])
     assert len(asked) == 2
-    assert [op.name for op in main_question(asked).targets] == ["step"]
-    assert main_question(asked, ["init"]) is asked[0]
+    assert [op.name for op in main_request(asked).targets] == ["step"]
+    assert main_request(asked, ["init"]) is asked[0]
     with pytest.raises(NotFoundError, match=r"got \['no'\]\. It has step: init; step: step"):
-        main_question(asked, ["no"])
+        main_request(asked, ["no"])
 
 
 @pytest.mark.parametrize(
@@ -259,9 +259,9 @@ def test_the_traceback_of_a_script_is_there_for_who_asks(tmp_path, own_graph, ca
 
 def test_a_script_that_runs_nothing_is_one_line(tmp_path, own_graph):
     with pytest.raises(InvalidArgumentError, match=r"it ran none$"):
-        questions_of_script(str(script(tmp_path, "")))
+        requests_of_script(str(script(tmp_path, "")))
     with pytest.raises(InvalidArgumentError, match=r"it ran none and ended with no data: fetch it$"):
-        questions_of_script(str(script(tmp_path, "sys.exit('no data: fetch it\\nfirst')")))
+        requests_of_script(str(script(tmp_path, "sys.exit('no data: fetch it\\nfirst')")))
 
 
 def test_only_a_script_has_arguments_of_its_own(capsys):

@@ -13,6 +13,7 @@ from flowrt import protos
 from flowrt.errors import ResourceExhaustedError, UnavailableError
 from flowrt.summary.event_file import read_events
 from flowrt.viz import EdgeKind, export
+from flowrt.viz.compile_request import compile_request
 from flowrt.viz.export import picture
 from flowrt.viz.formats.dot import encode_dot
 from flowrt.viz.formats.graph_def import graph_def_of
@@ -22,7 +23,6 @@ from flowrt.viz.formats.public_ops import TOO_LARGE
 from flowrt.viz.formats.svg import encode_svg
 from flowrt.viz.formats.table import FORMATS
 from flowrt.viz.formats.wording import clipped
-from flowrt.viz.question import question
 from flowrt.viz.sources import Step
 from tests.viz.graphs import CPU0, CPU1, nested, network
 
@@ -32,7 +32,7 @@ needs_dot = pytest.mark.skipif(shutil.which("dot") is None, reason="Graphviz (ap
 
 def pictured(view="partitioned", format="dot", depth=None):
     graph, _, loss, train = network()
-    source = Step("a net", question(graph, [loss, train]))
+    source = Step("a net", compile_request(graph, [loss, train]))
     return picture(source, view, FORMATS[format], depth, None, 0)
 
 
@@ -122,7 +122,7 @@ def test_mermaid_refuses_what_its_viewer_would():
         for _ in range(600):
             x = tf.sin(x)
     with pytest.raises(ResourceExhaustedError, match="expected at most 400 boxes"):
-        picture(Step("", question(graph)), "logical", FORMATS["mermaid"], 9, None, 0)
+        picture(Step("", compile_request(graph)), "logical", FORMATS["mermaid"], 9, None, 0)
 
 
 # --- json and model-explorer
@@ -189,7 +189,7 @@ def test_large_constants_in_functions_are_left_out_too():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder("float32", [512], name="x")
         y = tf.cond(x[0] > 0, lambda: x * np.arange(512, dtype=np.float32), lambda: x)
-    shown = picture(Step("", question(graph, y)), "placed", FORMATS["graphdef"], None, None, 0)
+    shown = picture(Step("", compile_request(graph, y)), "placed", FORMATS["graphdef"], None, None, 0)
     assert graph_def_of(shown.parts).ByteSize() < 8192
 
 

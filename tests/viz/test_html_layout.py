@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.errors import FailedPreconditionError
-from flowrt.viz.crowds import MAX_CHILDREN, split_crowds
+from flowrt.viz.clusters import MAX_CHILDREN, split_clusters
 from flowrt.viz.layout import LANE, lay_out, side_by_side
 from flowrt.viz.view import GraphView, GroupKind, GroupView, NodeView
 
@@ -137,7 +137,7 @@ def crowd(count):
 @settings(max_examples=30, deadline=None)
 @given(st.integers(1, 40_000))
 def test_no_box_has_more_children_than_one_takes_in(count):
-    view = split_crowds(crowd(count))
+    view = split_clusters(crowd(count))
     children = {}
     for item in [*view.nodes.values(), *view.groups.values()]:
         parent = item.group if isinstance(item, NodeView) else item.parent
@@ -148,7 +148,7 @@ def test_no_box_has_more_children_than_one_takes_in(count):
 
 
 def test_a_crowd_keeps_its_order_and_outer_boxes_come_first():
-    view = split_crowds(crowd(500))
+    view = split_clusters(crowd(500))
     names = list(view.groups)
     assert all(names.index(g.parent) < names.index(g.name) for g in view.groups.values() if g.parent)
     boxes = [view.nodes[f"n{i}"].group for i in range(500)]

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import flowrt as tf
 from flowrt.errors import NotFoundError
 from flowrt.viz import EdgeKind, GroupKind, focus, fold, view_of, with_series
+from flowrt.viz.compile_request import compile_request
 from flowrt.viz.from_parts import transport
-from flowrt.viz.question import question
 from flowrt.viz.sources import Step
 from flowrt.viz.stages import built
 from flowrt.viz.view import around
@@ -26,7 +26,7 @@ def logical():
 @pytest.fixture(scope="module")
 def partitioned():
     graph, _, loss, train = network()
-    return view_of(Step("", question(graph, [loss, train])).parts("partitioned"))
+    return view_of(Step("", compile_request(graph, [loss, train])).parts("partitioned"))
 
 
 def scopes(view, name):
@@ -100,7 +100,7 @@ def test_what_a_cut_adds_stands_beside_what_it_is_of(partitioned):
 
 def test_where_the_other_end_is_in_another_task_a_node_stands_for_it():
     graph, _, loss, _ = network()
-    parts = Step("", question(graph, loss)).parts("partitioned")
+    parts = Step("", compile_request(graph, loss)).parts("partitioned")
     view = view_of({CPU0: parts[CPU0]})
     other = view.nodes[f"elsewhere:{CPU1}"]
     transfers = [edge for edge in view.edges if edge.kind is EdgeKind.TRANSFER]
@@ -110,7 +110,7 @@ def test_where_the_other_end_is_in_another_task_a_node_stands_for_it():
 
 def test_a_placed_view_says_what_crosses():
     graph, _, loss, _ = network()
-    view = view_of(Step("", question(graph, loss)).parts("placed"))
+    view = view_of(Step("", compile_request(graph, loss)).parts("placed"))
     crossing = {(e.source, e.target) for e in view.edges if e.kind is EdgeKind.TRANSFER}
     assert ("layer_0/out", "layer_1/MatMul") in crossing
     assert {node.device for node in view.nodes.values()} == {CPU0, CPU1}

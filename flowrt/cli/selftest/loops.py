@@ -67,7 +67,7 @@ def inputs_of(call: Call, loop: Node) -> list[Any]:
 def run_loop(target: Target, loop: Node, inputs: Sequence[np.ndarray[Any, Any]]) -> list[Any]:
     """The results of ``loop`` on the device, as arrays of the host."""
     device = target.device
-    kernel = CudaKernel(loop, device) if device.is_remote else FusedKernel(loop)
+    kernel = CudaKernel(loop, device) if device.is_asynchronous else FusedKernel(loop)
     with device.activate():
         results = kernel(tuple([device.to_device(array) for array in inputs]))
     return [device.to_host(result) for result in results]

@@ -34,7 +34,7 @@ def check_steps(target: Target) -> Result:
     layers = "-".join(map(str, WIDTHS))
     summary = f"empty {empty_s * 1e6:.1f} us; feed, add, fetch {add_s * 1e6:.1f} us; "
     summary += f"Adam on {layers}, batch {BATCH}, {adam_s * 1e3:.2f} ms"
-    if target.device.is_remote:
+    if target.device.is_asynchronous:
         apart_s = time_training(target, captures=False)[1]
         summary += f", launched in {launch_s * 1e6:.0f} us when captured, {apart_s * 1e6:.0f} when not"
     if target.computes and not last_loss < first_loss:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import final
 
 from flowrt.device.llvm.host_call import LoopCall
-from flowrt.device.llvm.work_stealing import MAX_MEMBERS, Team
+from flowrt.device.llvm.work_stealing import MAX_MEMBERS, WorkStealingPool
 
 CGROUPS, OWN_CGROUP = Path("/sys/fs/cgroup"), Path("/proc/self/cgroup")
 
@@ -77,7 +77,7 @@ def _quotas() -> Iterator[float]:
 class _Worker:
     """A thread that is a member of a team."""
 
-    def __init__(self, team: Team, member: int) -> None:
+    def __init__(self, team: WorkStealingPool, member: int) -> None:
         self._team, self._member, self._avoided_cpu = team, member, -1
         team.admit(member)
         self._thread = threading.Thread(target=team.work, args=(member,), name="flowrt loops", daemon=True)
@@ -111,7 +111,7 @@ class HostPool:
         """Be new, without workers."""
         self._is_free = threading.Lock()
         self._workers: list[_Worker] = []
-        self._team = Team()
+        self._team = WorkStealingPool()
 
     def run(self, call: LoopCall, table_address: int, begin: int, end: int, grain: int) -> None:
         """As `run_in_parallel`."""

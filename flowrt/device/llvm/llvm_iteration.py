@@ -2,9 +2,10 @@
 
     void flowrt_loop(ptr table, i64, i64 iterations)
 
-A nest is a tree: stretches of arithmetic, each a `LoopProgram`, with loops and choices between them. Values
-that go from one stretch to another, or from one iteration to the next, are *cells*. The table has where the
-function has paused, 0 if it has not; how many of ``iterations`` were left; and the address of each cell.
+A nest is a tree: basic blocks of arithmetic, each a `LoopProgram`, with loops and choices between them.
+Values that go from one basic block to another, or from one iteration to the next, are *cells*. The table has
+where the function has paused, 0 if it has not; how many of ``iterations`` were left; and the address of each
+cell.
 
 The function makes the iterations of the outermost loop, at least one: who calls has looked whether it begins.
 When it has made as many as it may, of all loops together, it pauses: it writes the cells to memory, and the
@@ -30,7 +31,7 @@ its next iteration.
 """
 
 
-class Stretch(NamedTuple):
+class BasicBlock(NamedTuple):
     """A program of which every value is a row's, and the cell of each of its operands: all are read before
     the first is put.
     """
@@ -53,7 +54,7 @@ class Choice(NamedTuple):
     blocks: tuple[Steps, ...]
 
 
-Step: TypeAlias = "Stretch | Repetition | Choice"
+Step: TypeAlias = "BasicBlock | Repetition | Choice"
 Steps: TypeAlias = "tuple[Step, ...]"
 
 
@@ -121,15 +122,15 @@ class _Emitter(Writer):
 
     def _steps(self, steps: Sequence[Step]) -> None:
         for step in steps:
-            if isinstance(step, Stretch):
-                self._stretch(step)
+            if isinstance(step, BasicBlock):
+                self._basic_block(step)
             elif isinstance(step, Choice):
                 self._choose(step)
             else:
                 self._repeat(step)
 
-    def _stretch(self, stretch: Stretch) -> None:
-        program, cells = stretch
+    def _basic_block(self, block: BasicBlock) -> None:
+        program, cells = block
         self._instructions = program.instructions
         names: list[str] = []
         for instruction in program.instructions:

@@ -1,4 +1,4 @@
-"""`Team`: machine code with which threads share one loop's elements in pieces.
+"""`WorkStealingPool`: machine code with which threads share one loop's elements in pieces.
 
 In Python a thread could begin a piece, and say that it is done, only when it has the GIL: measured on 2 cores
 that takes 80 us more a loop, and up to 5 ms where another thread computes in Python.
@@ -187,7 +187,7 @@ advance:
 
 WORD, TEAM_WORDS, SHARE_WORDS = 8, 16, 16
 LOOP, TABLE, PIECE, MEMBERS = 0, 1, 4, 5
-"""Which word of a Team is what."""
+"""Which word of a WorkStealingPool is what."""
 
 NEXT, ENDED, SEMAPHORE = 0, 2, 3
 """Which word of a Share is what."""
@@ -204,9 +204,9 @@ def _functions() -> dict[str, LoopCall]:
 
 
 @final
-class Team:
-    """A Team of `TEXT` with `MAX_MEMBERS` shares. The caller sees to it that a member is one thread, and that
-    there is one loop at a time.
+class WorkStealingPool:
+    """The pool of `TEXT` with `MAX_MEMBERS` shares. The caller sees to it that a member is one thread, and
+    that there is one loop at a time.
     """
 
     def __init__(self) -> None:

@@ -47,7 +47,7 @@ class Meeting:
         self._asleep: list[threading.Lock] = []
         self._error: OpError | None = None
 
-    def meet(self, rank: int, shown: Any, timeout_s: float) -> dict[int, Any]:
+    def synchronise(self, rank: int, shown: Any, timeout_s: float) -> dict[int, Any]:
         """What the ranks have shown, by rank: that of all, or of those who came within ``timeout_s`` seconds.
         Raises the error that `abort` was given, unless all had come before.
         """
@@ -174,7 +174,7 @@ class InProcessCommunicator(Communicator):
         self._meet(None)
 
     def _meet(self, shown: Any) -> dict[int, Any]:
-        found = self._meeting.meet(self.rank, shown, self.membership.timeout_s)
+        found = self._meeting.synchronise(self.rank, shown, self.membership.timeout_s)
         if len(found) < self.size:
             raise missing(self.membership, set(range(self.size)) - found.keys(), str(self._call))
         return found

@@ -171,7 +171,7 @@ class SharedMemoryCommunicator(Communicator):
     def _meet(self) -> None:
         is_first = self._compared != self._number
         self._compared = self._number
-        self._rounds.meet(self._text if is_first else None, self._call)
+        self._rounds.synchronise(self._text if is_first else None, self._call)
 
     # --- the end
 

@@ -52,7 +52,7 @@ class Rounds:
         for views in (self.slots, self.results, self._words, self._texts):
             views.clear()
 
-    def meet(self, text: bytes | None, doing: Any) -> None:
+    def synchronise(self, text: bytes | None, doing: Any) -> None:
         """Return when all ranks have come. With a ``text`` it is compared with theirs.
 
         Raises `InvalidArgumentError` where one differs, `UnavailableError` where a rank was lost that had not

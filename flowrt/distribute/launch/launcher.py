@@ -2,7 +2,7 @@
 
 One thread waits for everything: what tasks print, their ends (SIGCHLD) and the user's signals. `Supervisor`
 decides; this file acts. A task is a process group of its own, which is killed when the task has ended, and
-dies with this process (`tether`), also when that is killed.
+dies with this process (`parent_watchdog`), also when that is killed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Runs a program that dies with its parent: ``python tether.py PARENT_PID PROGRAM ARGUMENT...``
+"""Runs a program that dies with its parent: ``python parent_watchdog.py PARENT_PID PROGRAM ARGUMENT...``
 
 A process that is killed cannot stop its children. Linux can: it sends them a signal when the parent has
 gone, if they ask for it. The request outlives ``exec``, so this program makes it and then becomes the other
@@ -18,7 +18,7 @@ PR_SET_PDEATHSIG = 1  # linux/prctl.h
 def main() -> None:
     parent, *command = sys.argv[1:]
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL)) != 0:
-        sys.exit("tether: prctl(PR_SET_PDEATHSIG) failed")
+        sys.exit("parent watchdog: prctl(PR_SET_PDEATHSIG) failed")
     if os.getppid() == int(parent):  # otherwise it went before it was asked for
         os.execv(command[0], command)
 

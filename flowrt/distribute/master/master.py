@@ -51,7 +51,7 @@ from flowrt.distribute.master.master_session import (
     filtered,
 )
 from flowrt.distribute.master.partial_runs import PartialRuns
-from flowrt.distribute.master.pending_replies import Round, Rounds
+from flowrt.distribute.master.pending_replies import PendingReplies, Round
 from flowrt.distribute.master.registered_steps import RegisteredSteps, result_of
 from flowrt.distribute.wire.messages import Message, decode_status
 from flowrt.errors import AbortedError, CancelledError, InvalidArgumentError, OpError, UnavailableError
@@ -67,8 +67,8 @@ class Master:
     def __init__(self, task: str, tasks: Sequence[str], rng: random.Random) -> None:
         self.task, self._tasks, self._rng = task, list(tasks), rng
         self._sessions = MasterSessions(task)
-        self._rounds = Rounds(task)
-        self._steps = RegisteredSteps(self._rounds, self._sessions, rng)
+        self._pending = PendingReplies(task)
+        self._steps = RegisteredSteps(self._pending, self._sessions, rng)
         self._partial_runs = PartialRuns(self._sessions, self._steps)
         self._last_callable = 0
 
@@ -81,7 +81,7 @@ class Master:
             case Asked():
                 return self._asked(event)
             case Answered(token, message, error):
-                return self._rounds.take(token, message, error)
+                return self._pending.take(token, message, error)
             case GraphExtended():
                 return self._extended(event)
             case GraphCut():
@@ -89,7 +89,7 @@ class Master:
             case PeerLost(peer, _):
                 return self._lose(peer)
             case Ticked(now):
-                return self._rounds.tick(now)
+                return self._pending.tick(now)
 
     @staticmethod
     def knows(body: Any) -> bool:
@@ -116,7 +116,7 @@ class Master:
         self._sessions[name] = MasterSession(client, tasks, options)
         body = pb.CreateWorkerSession(session=name, is_isolated=options.is_isolated)
         return [
-            self._rounds.ask(round_, task, Message(body), options.connect_timeout_ms / 1000 or CONNECT_S)
+            self._pending.ask(round_, task, Message(body), options.connect_timeout_ms / 1000 or CONNECT_S)
             for task in tasks
         ]
 
@@ -152,7 +152,7 @@ class Master:
     def _reset(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         round_ = Round(client, request_id, "", self._all_done)
         body = pb.ResetContainers(containers=message.body.containers)
-        return [self._rounds.ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
+        return [self._pending.ask(round_, task, Message(body), CONNECT_S) for task in self._tasks]
 
     def _all_done(self, round_: Round) -> list[MasterAction]:
         if round_.error is not None:
@@ -165,10 +165,10 @@ class Master:
         round_ = Round(client, request_id, message.body.session, self._all_done)
         graph = self._sessions.find(round_.session).graph
         _check_version(message, graph)
-        return [ExtendGraph(self._rounds.begin_work(round_, message), graph, message)]
+        return [ExtendGraph(self._pending.begin_work(round_, message), graph, message)]
 
     def _extended(self, extended: GraphExtended) -> list[MasterAction]:
-        round_, message = self._rounds.end_work(extended.token)
+        round_, message = self._pending.end_work(extended.token)
         session = self._sessions.get(round_.session)
         if session is None:
             return round_.refuse(closed())
@@ -225,7 +225,7 @@ class Master:
 
     def _cancel(self, client: str, request_id: int, message: Message) -> list[MasterAction]:
         error = decode_status(message.body.status)
-        ended = self._rounds.cancel(client, message.body.request_id, error)
+        ended = self._pending.cancel(client, message.body.request_id, error)
         return [*ended, Answer(client, request_id, Message(pb.Done()))]
 
     # --- what may happen at any time

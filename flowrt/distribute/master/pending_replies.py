@@ -1,4 +1,4 @@
-"""`Rounds`: what a master waits for on behalf of its clients' requests.
+"""`PendingReplies`: what a master waits for on behalf of its clients' requests.
 
 A `Round` is requests to several tasks whose answers belong together, or work of the shell, for one request of
 a client. It ends when the last answer has come, in what its ``end`` makes of them. A round that runs a step
@@ -61,7 +61,7 @@ class Round:
 
 
 @final
-class Rounds:
+class PendingReplies:
     """Those of the master in ``task`` that are not over. ``now``: the time of the last tick."""
 
     def __init__(self, task: str) -> None:

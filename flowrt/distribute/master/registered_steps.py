@@ -23,7 +23,7 @@ from flowrt.distribute.master.master_session import (
     RegisteredStep,
     closed,
 )
-from flowrt.distribute.master.pending_replies import LATE_S, Round, Rounds
+from flowrt.distribute.master.pending_replies import LATE_S, PendingReplies, Round
 from flowrt.distribute.wire.messages import Message
 from flowrt.protos import cluster_pb2 as pb
 
@@ -44,8 +44,8 @@ class _Making(NamedTuple):
 class RegisteredSteps:
     """``rng`` draws the numbers of steps."""
 
-    def __init__(self, rounds: Rounds, sessions: MasterSessions, rng: random.Random) -> None:
-        self._rounds, self._sessions, self._rng = rounds, sessions, rng
+    def __init__(self, pending: PendingReplies, sessions: MasterSessions, rng: random.Random) -> None:
+        self._pending, self._sessions, self._rng = pending, sessions, rng
 
     # --- making
 
@@ -61,17 +61,17 @@ class RegisteredSteps:
         """Have what ``message``, a `MakeCallable`, asks for of ``graph`` be registered in the session's
         tasks.
         """
-        token = self._rounds.begin_work(round_, _Making(message, made, kept))
+        token = self._pending.begin_work(round_, _Making(message, made, kept))
         options, placement = session.options, dict(session.placement)
         return [CutGraph(token, round_.client, graph, message, options, session.devices, placement)]
 
     def register(self, cut: GraphCut) -> list[MasterAction]:
         """A step was cut."""
-        round_, making = self._rounds.end_work(cut.token)
+        round_, making = self._pending.end_work(cut.token)
         session = self._sessions.get(round_.session)
         error = closed() if session is None else cut.error
         if error is not None:
-            round_.errors.append((self._rounds.task, error))
+            round_.errors.append((self._pending.task, error))
         if session is None or round_.errors:
             return list(making.made(round_, None, cut))
         session.placement.update(cut.placement)
@@ -86,7 +86,7 @@ class RegisteredSteps:
             )
             body.optimises = session.options.optimises
             sent = Message(body, session.constants[task].arrays(carried), part.subgraph)
-            actions.append(self._rounds.ask(round_, task, sent))
+            actions.append(self._pending.ask(round_, task, sent))
         round_.end = functools.partial(self._registered, making, parts, cut)
         return actions or round_.end(round_)
 
@@ -95,7 +95,7 @@ class RegisteredSteps:
     ) -> list[MasterAction]:
         session = self._sessions.get(round_.session)
         if session is None:
-            round_.errors = [(self._rounds.task, closed())]
+            round_.errors = [(self._pending.task, closed())]
             return making.made(round_, None, cut)
         answers = round_.answers
         parts = [part._replace(graph=answers[part.task].body.graph) for part in sent if part.task in answers]
@@ -128,11 +128,11 @@ class RegisteredSteps:
         """
         round_.step = self._rng.getrandbits(63) | 1
         if options.timeout_ms:
-            round_.deadline = self._rounds.now + options.timeout_ms / 1000 + LATE_S
+            round_.deadline = self._pending.now + options.timeout_ms / 1000 + LATE_S
         # its own part last: the shell may run it at once, when the others are on their way
-        ordered = sorted(step.parts, key=lambda part: part.task == self._rounds.task)
+        ordered = sorted(step.parts, key=lambda part: part.task == self._pending.task)
         actions = [
-            self._rounds.ask(round_, part.task, _part(part, feeds, round_.step, options)) for part in ordered
+            self._pending.ask(round_, part.task, _part(part, feeds, round_.step, options)) for part in ordered
         ]
         return actions or round_.end(round_)
 

@@ -1,4 +1,4 @@
-"""`Departures`: the tasks that were here and are gone, unless they had ended well.
+"""`FailureDetector`: the tasks that were here and are gone, unless they had ended well.
 
 Who had sessions and closed them has ended well, and others may take its place whenever they like. Who was cut
 off in the midst of a session, or came and never had one, is missed by those who wait for it, for as long as a
@@ -18,7 +18,7 @@ from flowrt.errors import OpError
 
 
 @final
-class Departures:
+class FailureDetector:
     """Of the peers of one task. Any thread may call anything. ``clock()``: seconds that do not jump."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:

@@ -209,7 +209,7 @@ class Peer:
         """Say who this is, and hear who that is. Raises `FailedPreconditionError` for another protocol."""
         self._early = []
         answer = self.wait_for(Message(self._owner.hello()), timeout_s)
-        self._meet(answer.body)
+        self._check_hello(answer.body)
         while (early := self._next_early()) is not None:
             self._asked(*early)
 
@@ -391,13 +391,13 @@ class Peer:
 
     def _answer_hello(self, request_id: int, hello: Any) -> None:
         try:
-            self._meet(hello)
+            self._check_hello(hello)
         except OpError as error:
             self.answer(request_id, None, error)
             return
         self.answer(request_id, Message(self._owner.hello()), None)
 
-    def _meet(self, hello: Any) -> None:
+    def _check_hello(self, hello: Any) -> None:
         if hello.protocol != PROTOCOL:
             raise FailedPreconditionError(
                 f"expected protocol {PROTOCOL} (flowrt {flowrt.version.VERSION}); got {hello.protocol} "

@@ -121,7 +121,7 @@ class CompiledPart:
         placed = compile_step(part, options, pipeline=stages_from("split"))
         self._plan = self._new_plan(placed, options)
         self.is_short = self._plan.is_single and _is_short(part)
-        """Whether it takes less than handing it to another thread: `relay` runs it."""
+        """Whether it takes less than handing it to another thread: `run_async` runs it."""
         self._lock = threading.Lock()
         self._is_closed = False
         if jit is Jit.BACKGROUND:
@@ -156,15 +156,15 @@ class CompiledPart:
         """One step: the fetches' values. Raises what ends it."""
         return self._counted().run(feeds, control, recorder, rendezvous)
 
-    def relay(
+    def run_async(
         self,
         feeds: Sequence[Any],
         control: StepControl,
         rendezvous: LocalRendezvous,
         ended: Ended,
     ) -> None:
-        """`run` of a short part, on this thread and on those that bring its tensors. See `Plan.relay`."""
-        self._counted().relay(feeds, control, rendezvous, ended)
+        """`run` of a short part, on this thread and on those that bring its tensors. See `Plan.run_async`."""
+        self._counted().run_async(feeds, control, rendezvous, ended)
 
     def _counted(self) -> Plan:
         plan = self._plan

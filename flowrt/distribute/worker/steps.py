@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any, final
 
 from flowrt.device.deadline import deadline
-from flowrt.distribute.connection_manager import Links, task_of
+from flowrt.distribute.connection_manager import ConnectionManager, task_of
 from flowrt.distribute.machines.events import EndStep, ServeTensors, StartStep, StepEnded
 from flowrt.distribute.observe.flight_recorder import What
 from flowrt.distribute.observe.observer import Observer
@@ -32,9 +32,13 @@ class Steps:
     """
 
     def __init__(
-        self, task: str, links: Links, ended: Callable[[StepEnded], object], observer: Observer
+        self,
+        task: str,
+        connections: ConnectionManager,
+        ended: Callable[[StepEnded], object],
+        observer: Observer,
     ) -> None:
-        self._task, self._links, self._ended, self._observer = task, links, ended, observer
+        self._task, self._connections, self._ended, self._observer = task, connections, ended, observer
         self._progress = StepProgress()
         self._coalesced = CoalescedAnswers()
         self._controls: dict[int, StepControl] = {}
@@ -47,14 +51,14 @@ class Steps:
             dones = [functools.partial(self._arrived, step, rendezvous, task, key) for key in keys]
             for key in keys:
                 self._note(What.ASKED, step, key, task)
-            self._links.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
+            self._connections.ask(task, Message(pb.RecvTensor(step=step, keys=keys)), dones)
 
         rendezvous = RemoteRendezvous(self._task, request)
         return rendezvous
 
     # --- running
 
-    def relay(self, start: StartStep) -> None:
+    def run_async(self, start: StartStep) -> None:
         """Run a step whose part is short, on this thread and on those that bring its tensors. Not one that
         is traced: at its end it waits, for the clock of who asked for it.
         """
@@ -72,7 +76,7 @@ class Steps:
 
         try:
             start.rendezvous.ask(start.part.keys)
-            start.part.relay(start.feeds, control, start.rendezvous, ended)
+            start.part.run_async(start.feeds, control, start.rendezvous, ended)
         except Exception as failure:  # noqa: BLE001 (it is the step's)
             self.fail(start, control, failure)
         finally:
@@ -90,7 +94,7 @@ class Steps:
             start.rendezvous.ask(start.part.keys)
             with deadline(control.remaining_s()):
                 values = start.part.run(start.feeds, control, trace and trace.recorder, start.rendezvous)
-            if trace is not None and (peer := self._links.find(start.peer)) is not None:
+            if trace is not None and (peer := self._connections.find(start.peer)) is not None:
                 trace.shift_ns = offset_of(peer)
             self.finish(start, values)
         except BaseException as failure:
@@ -156,11 +160,11 @@ class Steps:
         for stall in self._observer.look(now, running):
             for task in sorted({source_task(key) for key in stall.keys[:MAX_REPORTED_KEYS]}):
                 heard = functools.partial(self._observer.heard_progress, stall.step, task)
-                self._links.ask(task, Message(pb.GetProgress(step=stall.step)), [heard])
+                self._connections.ask(task, Message(pb.GetProgress(step=stall.step)), [heard])
 
     def tell_progress(self, token: str, request_id: int, message: Message) -> None:
         """Answer the peer that is known by ``token``: what the step that it asks for does here."""
-        peer = self._links.find(token)
+        peer = self._connections.find(token)
         if peer is not None:
             text = self._progress.describe(message.body.step)
             peer.answer(request_id, Message(pb.Progress(text=text)), None)
@@ -213,7 +217,7 @@ class Steps:
                 self._coalesced.end()
 
     def _send(self, serve: ServeTensors, i: int, value: Any, error: OpError | None) -> None:
-        peer, delivered = self._links.find(serve.peer), serve.rendezvous.delivered
+        peer, delivered = self._connections.find(serve.peer), serve.rendezvous.delivered
         if error is not None:
             if peer is not None:
                 peer.answer(serve.request_id + i, None, derived(error, self._task))

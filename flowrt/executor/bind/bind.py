@@ -30,10 +30,10 @@ from flowrt.executor.bind.bind_streams import BoundStreams
 from flowrt.executor.bind.bind_transfer import Send, bind_feed, bind_recv, bind_send
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
 from flowrt.executor.buffers.buffer_assignment import (
-    FunctionPlaces,
-    Places,
+    BufferAssignment,
+    FunctionBuffers,
     Storage,
-    assign_places,
+    assign_buffers,
     is_on_host,
     stand_ins,
 )
@@ -49,7 +49,7 @@ from flowrt.executor.kernels.update_kernel import Update, Updates, late_array, u
 from flowrt.executor.lists.open_lists import ListBinder
 from flowrt.executor.program.arguments import Later, Operand, bound_kernel, late_call
 from flowrt.executor.program.control_flow import Frame
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Program, side_by_side
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph
@@ -67,7 +67,7 @@ class Partition(NamedTuple):
     device: Device
     schedule: StreamSchedule
     lifetimes: Lifetimes
-    places: Places
+    buffers: BufferAssignment
     has_loops: bool
     """Whether compiled loops do what they can."""
 
@@ -83,7 +83,7 @@ def compile_partition(
     stateful node.
     """
     lifetimes = Lifetimes(subgraph, schedule)
-    places = assign_places(subgraph, schedule, lifetimes, resource, device)
+    places = assign_buffers(subgraph, schedule, lifetimes, resource, device)
     return Partition(subgraph, device, schedule, lifetimes, places, has_loops)
 
 
@@ -119,7 +119,7 @@ class Binder:
         outer: Outer | None = None,
     ) -> None:
         self._subgraph, self._device, self._schedule, self._lifetimes, places, self._has_loops = partition
-        self._xp, self._is_remote = self._device.xp, self._device.is_remote
+        self._xp, self._is_asynchronous = self._device.xp, self._device.is_asynchronous
         self._storage, memory, self._outputs, self._functions = places
         self._resource, self._send, self._take, self._fail = resource, send, take, fail
         if outer is None:
@@ -127,7 +127,7 @@ class Binder:
             outer = Outer(tensors, 0, None, {})
         self.tensors, self._depth, self._frame, self._lists = outer
         self._streams = BoundStreams(self._device, self._schedule, self.tensors, send, self._depth)
-        self._strand: Strand = self._streams.strands[0]
+        self._builder: InstructionBuilder = self._streams.builders[0]
         """Of the node that is being bound."""
         self._feeds: dict[str, Feed] = {}
         self._trips = {} if self._device.executor.computes else trip_counts(self._subgraph)
@@ -144,21 +144,21 @@ class Binder:
         feeds = [self._feeds[name] for name in self._subgraph.feeds]
         fetches = bind_fetches(self.tensors)
         programs = []
-        for index, strand in enumerate(self._streams.strands):
-            strand.cut(None, 0)
+        for index, builder in enumerate(self._streams.builders):
+            builder.cut(None, 0)
             ends = ([], []) if index else (feeds, fetches)
-            segments = strand.segments if self._is_remote else side_by_side(strand.segments)
+            segments = builder.segments if self._is_asynchronous else side_by_side(builder.segments)
             program = Program(
                 self._device, index, segments, self.tensors.registers, *ends, self._take,
-                strand.lines, strand.is_fixed,
+                builder.lines, builder.is_fixed,
             )  # fmt: skip
             programs.append(program)
         return programs
 
-    def bind_function(self) -> Strand:
+    def bind_function(self) -> InstructionBuilder:
         """The instructions of a function, which end without a wait."""
         self._bind_nodes()
-        return self._strand
+        return self._builder
 
     # --- nodes
 
@@ -174,11 +174,11 @@ class Binder:
                 raise located(node, error) from error
 
     def _bind_on_stream(self, node: Node, position: int) -> None:
-        strand = self._strand = self._streams.begin(node)
+        builder = self._builder = self._streams.begin(node)
         self._bind_node(node, position)
         self._free_registers(node, position)
-        self._streams.end(node, strand)
-        strand.work(node_cost(self._subgraph, node), may_block(node))
+        self._streams.end(node, builder)
+        builder.work(node_cost(self._subgraph, node), may_block(node))
 
     def _bind_node(self, node: Node, position: int) -> None:
         name, storage = node.op.name, self._storage[node.name]
@@ -192,23 +192,23 @@ class Binder:
         elif name == "_Feed":
             self._bind_feed(node)
         elif name == "_Recv":
-            bind_recv(node, self._strand, self.tensors, is_buffer, self._frame)
+            bind_recv(node, self._builder, self.tensors, is_buffer, self._frame)
         elif name == "_Send":
-            bind_send(node, self._strand, self.tensors, self._frame, self._send, self._fail)
+            bind_send(node, self._builder, self.tensors, self._frame, self._send, self._fail)
         elif node.op.effect is Effect.NESTED:
             self._bind_functions(node)
         elif node.name in self._lists:
-            self._lists[node.name].bind(self._strand, self.tensors)
+            self._lists[node.name].bind(self._builder, self.tensors)
         elif node.outputs or node.inputs or node.op.effect is not Effect.PURE:
             self._bind_kernel(node, position)
 
     def _bind_feed(self, node: Node) -> None:
         is_buffer = self._storage[node.name] is Storage.BUFFER
-        self._feeds[node.name] = bind_feed(node, self._strand, self.tensors, is_buffer)
+        self._feeds[node.name] = bind_feed(node, self._builder, self.tensors, is_buffer)
 
     def _bind_constant(self, node: Node) -> None:
         array = node.attrs["value"]
-        value = self._device.put(array, owner_of(node)) if self._is_remote else array
+        value = self._device.put(array, owner_of(node)) if self._is_asynchronous else array
         self.tensors.place(node, 0, Operand(value, None, _text(array), host_value=array))
 
     def _bind_view(self, node: Node) -> None:
@@ -221,7 +221,7 @@ class Binder:
         if node.op.effect is Effect.READ:
             variable = source.value
             if not variable.is_initialized:  # it never becomes uninitialized again
-                self._strand.emit(node, self._device.executor.kernel(node.name, variable.read, 0.0))
+                self._builder.emit(node, self._device.executor.kernel(node.name, variable.read, 0.0))
             self.tensors.place(node, 0, Operand(variable.array, None, source.text))
             return
         function, arguments = bound_kernel(self._xp, node, operands)
@@ -241,34 +241,34 @@ class Binder:
         for goes back to it, so with several streams of one thread, where another may still be reading, the
         step keeps all to its end, when they are joined.
         """
-        if self._is_remote and self._schedule.count > 1:
+        if self._is_asynchronous and self._schedule.count > 1:
             return
         for slot in self.tensors.last_read(node, position):
-            updates = self._strand.last_function
+            updates = self._builder.last_function
             if isinstance(updates, Updates):  # the next may join them
                 updates.free(slot)
             else:
-                self._strand.emit(node, self.tensors.registers.__setitem__, (slot, None))
+                self._builder.emit(node, self.tensors.registers.__setitem__, (slot, None))
 
     # --- functions
 
     def _bind_functions(self, node: Node) -> None:
         """The node's outputs, and its functions as loop or branches behind the instructions so far."""
-        self._strand.is_fixed = False
+        self._builder.is_fixed = False
         for index in range(len(node.outputs)):
             if self._outputs[node.name, index] is Storage.BUFFER:
                 self.tensors.new_buffer(node, index)
             else:
                 self.tensors.new_register(node, index)
         functions = [functools.partial(self._bind_function, node, f) for f in self._functions[node.name]]
-        has_loops = self._has_loops and not self._is_remote
+        has_loops = self._has_loops and not self._is_asynchronous
         trips = self._trips.get(node.name)
-        bind_control(node, self._strand, self.tensors, functions, self._frame, has_loops, trips)
+        bind_control(node, self._builder, self.tensors, functions, self._frame, has_loops, trips)
 
     def _bind_function(
         self,
         node: Node,
-        function: FunctionPlaces,
+        function: FunctionBuffers,
         arguments: Sequence[Operand],
         outputs: Sequence[Operand],
         frame: Frame | None,
@@ -279,17 +279,17 @@ class Binder:
         partition = Partition(subgraph, self._device, schedule, lifetimes, places, self._has_loops)
         tensors = self.tensors.of_function(node, function, arguments, outputs)
         outer = Outer(tensors, self._depth + 1, frame, lists)
-        strand = Binder(partition, self._resource, self._send, self._take, self._fail, outer).bind_function()
-        self._strand.lines += strand.lines
+        builder = Binder(partition, self._resource, self._send, self._take, self._fail, outer).bind_function()
+        self._builder.lines += builder.lines
         is_variable = [tensors.source(ref).op.effect is Effect.READ for ref in subgraph.fetches]
-        return BoundFunction(strand, [tensors[ref] for ref in subgraph.fetches], is_variable, set(in_place))
+        return BoundFunction(builder, [tensors[ref] for ref in subgraph.fetches], is_variable, set(in_place))
 
     # --- kernels
 
     def _bind_kernel(self, node: Node, position: int) -> None:
         operands = self.tensors.inputs(node)
-        if self._strand.is_fixed and (not self._is_of_device(node, operands) or is_on_host(node)):
-            self._strand.is_fixed = False
+        if self._builder.is_fixed and (not self._is_of_device(node, operands) or is_on_host(node)):
+            self._builder.is_fixed = False
         is_buffer = self._storage[node.name] is Storage.BUFFER
         if node.op.effect is Effect.READ and node.op.alias and self._lifetimes.is_overwritten(node, position):
             self._bind_copied_read(node, operands, is_buffer)
@@ -336,15 +336,15 @@ class Binder:
         if isinstance(function, FusedKernel | CudaKernel):
             (inputs,) = arguments
             if isinstance(inputs, Later):
-                self._strand.is_fixed = self._strand.is_fixed and inputs.is_plain
+                self._builder.is_fixed = self._builder.is_fixed and inputs.is_plain
                 bound = function.bind_late(inputs, self.tensors.registers, arrays)
             else:
                 bound = function.bind(inputs, arrays)
-            self._strand.emit_line(node, *bound, operands, self.tensors.text(node))
+            self._builder.emit_line(node, *bound, operands, self.tensors.text(node))
             return
-        small = small_call(node, arguments, arrays) if self._has_loops and not self._is_remote else None
+        small = small_call(node, arguments, arrays) if self._has_loops and not self._is_asynchronous else None
         if small is not None:
-            self._strand.emit_line(node, *small, operands, self.tensors.text(node))
+            self._builder.emit_line(node, *small, operands, self.tensors.text(node))
             return
         if isinstance(node.op.kernel, Ufunc):
             call, arguments = function, (*arguments, out)
@@ -378,7 +378,7 @@ class Binder:
         """Whether a compiled loop does it."""
         if node.op.effect is not Effect.WRITE or node.op.loop is None:
             return False
-        if not self._is_remote:
+        if not self._is_asynchronous:
             specs = map(self._subgraph.spec, node.inputs)
             found = update_of(node, [late_array(a, s) for a, s in zip(arguments, specs, strict=True)])
             if found is not None:
@@ -386,17 +386,17 @@ class Binder:
             return found is not None
         call = cuda_update(self._device, node, arguments)
         if call is not None:
-            self._strand.emit_line(node, call, (), operands, "")
+            self._builder.emit_line(node, call, (), operands, "")
         return call is not None
 
     def _join_update(self, update: Update, operands: list[Operand]) -> None:
         """With those just before it, if it can be."""
-        updates = self._strand.last_function
+        updates = self._builder.last_function
         if not (isinstance(updates, Updates) and updates.add(update)):
             updates = Updates(self.tensors.registers)
             updates.add(update)
-            self._strand.emit(update.node, updates)
-        self._strand.line(update.node, [operand.text for operand in operands], "")
+            self._builder.emit(update.node, updates)
+        self._builder.line(update.node, [operand.text for operand in operands], "")
 
     def _kernel(self, node: Node, operands: Sequence[Operand]) -> tuple[Any, tuple[Any, ...]]:
         """The node's kernel with attrs and array module bound, and one argument an input of its signature.
@@ -406,15 +406,15 @@ class Binder:
         if "group" in node.attrs:
             convert = self._device.to_host, self._device.to_device
             inputs = bound_kernel(self._xp, node, operands, None, *convert)[1]
-            if self._is_remote:
+            if self._is_asynchronous:
                 return CudaKernel(node, self._device), inputs
             kernel = FusedKernel(node)
             kernel.prepare()
             return kernel, inputs
         state = self._resource(node) if node.op.state is not None else None
         device = self._device
-        own = None if self._is_remote else host_kernel(self._subgraph, node, self._has_loops)
-        if node.op.takes_workspace and not self._is_remote:
+        own = None if self._is_asynchronous else host_kernel(self._subgraph, node, self._has_loops)
+        if node.op.takes_workspace and not self._is_asynchronous:
             own = functools.partial(own or node.op.kernel, workspace=device.workspace)
         return bound_kernel(self._xp, node, operands, state, device.to_host, device.to_device, own)
 
@@ -427,7 +427,7 @@ class Binder:
 
     def _sized(self, node: Node, function: Callable[..., Any]) -> Callable[..., Any]:
         """``function``, with the pool's memory for a large result: 64 MB of new pages cost 10 ms."""
-        if self._is_remote or not is_pooled(node):
+        if self._is_asynchronous or not is_pooled(node):
             return function
         self.tensors.pooled.add((node.name, 0))
         return sized_call(node, function, functools.partial(self._device.empty, owner=owner_of(node)))
@@ -445,11 +445,11 @@ class Binder:
         """
         late = [a for a in arguments if isinstance(a, Later)]
         if late:
-            self._strand.is_fixed = self._strand.is_fixed and all(a.is_plain for a in late)
+            self._builder.is_fixed = self._builder.is_fixed and all(a.is_plain for a in late)
             function, arguments = late_call(self.tensors.registers, function, arguments), ()
         if store is not None:
             function, arguments = _stored(store, function, arguments), ()
-        self._strand.emit_line(node, function, arguments, operands, self.tensors.text(node))
+        self._builder.emit_line(node, function, arguments, operands, self.tensors.text(node))
 
 
 def _stored(

@@ -28,9 +28,9 @@ from flowrt.executor.kernels.iterated_program import IteratedProgram, iterated_p
 from flowrt.executor.kernels.loop_layout import compiled
 from flowrt.executor.kernels.small_calls import run_checked
 from flowrt.executor.lists.compiled_body import (
-    Aftermath,
     Block,
     Compiled,
+    DeferredChecks,
     compiled_block,
     compiled_branches,
     iterations_of,
@@ -39,16 +39,16 @@ from flowrt.executor.lists.compiled_body import (
     row_list,
 )
 from flowrt.executor.lists.indexed_rows import indexed_lists
-from flowrt.executor.lists.list_rows import PushedRows, StackedRows, is_elsewhere
+from flowrt.executor.lists.list_rows import PushedRows, StackedRows, poison
 from flowrt.executor.lists.nested_lists import nested_lists
 from flowrt.executor.lists.nested_rows import NoElements, TakenLists, is_inner_list
 from flowrt.executor.lists.open_lists import ListBinder, OpenList, OpenListBinder, open_lists
 from flowrt.executor.lists.relocation import Relocation
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Branches, Frame, Loop, has_loop
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.executor.program.program import Segment, segment_of
-from flowrt.executor.program.time_slice import Pace
+from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.node import Node, Subgraph, TensorSpec, site_of
 
 MAX_ITERATION_COST = 1e6
@@ -71,7 +71,7 @@ class BoundFunction(NamedTuple):
     the names of those that are in their owner's outputs already.
     """
 
-    strand: Strand
+    builder: InstructionBuilder
     results: Sequence[Operand]
     is_read: Sequence[bool]
     in_place: set[Any]
@@ -86,44 +86,44 @@ BindBody = Callable[[Sequence[Operand], Mapping[str, ListBinder]], BoundFunction
 
 def bind_control(
     node: Node,
-    strand: Strand,
+    builder: InstructionBuilder,
     tensors: BoundTensors,
     functions: Sequence[Bind],
     frame: Frame | None,
     compiles: bool,
     trips: int | None,
 ) -> None:
-    """Add the loop or the branches of ``node``, which is in ``frame``, to ``strand``. The node's outputs have
-    their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code. ``trips``:
-    how often the loop runs, whatever its predicate says.
+    """Add the loop or the branches of ``node``, which is in ``frame``, to ``builder``. The node's outputs
+    have their places in ``tensors``. ``compiles``: what is arithmetic on scalars becomes machine code.
+    ``trips``: how often the loop runs, whatever its predicate says.
     """
     inputs, outputs = tensors.inputs(node), tensors.outputs(node)
-    mover = _Mover(node, strand.device, tensors.registers)
+    mover = _Mover(node, builder.device, tensors.registers)
     if compiles and all(output.slot is None for output in outputs):
         program = iterated_program(node)
         if program is not None:
-            _bind_iterated(node, program, mover, strand, inputs, outputs)
+            _bind_iterated(node, program, mover, builder, inputs, outputs)
             return
     if node.op.name == "_Loop":
-        _bind_loop(node, mover, strand, tensors, functions, frame, compiles, trips)
+        _bind_loop(node, mover, builder, tensors, functions, frame, compiles, trips)
     else:
-        _bind_branches(node, mover, strand, inputs, outputs, functions, frame, compiles)
+        _bind_branches(node, mover, builder, inputs, outputs, functions, frame, compiles)
 
 
 def _bind_iterated(
     node: Node,
     program: IteratedProgram,
     mover: _Mover,
-    strand: Strand,
+    builder: InstructionBuilder,
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
 ) -> None:
     """A loop over scalars as one function, which is called again while the predicate holds."""
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
-    strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
+    builder.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
     held = [np.empty((), dtype) for dtype in program.cells[len(outputs) :]]  # also what is inside
     copies = [Operand(array, None, "") for array in held[: len(invariant)]]
-    mover.move(strand, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
+    mover.move(builder, [*initial, *invariant], [*outputs, *copies], [False] * (len(inputs) - 1))
     arrays = [*[output.value for output in outputs], *held]
     table = Table.of([0, 0, *[array.ctypes.data for array in arrays]], ITERATION_NS, *arrays)
     function, words = compiled(program.text).call, table.words.data
@@ -133,17 +133,19 @@ def _bind_iterated(
         function(table, 0, count)
         return count - words[LEFT]
 
-    segment = segment_of([(Pace(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
+    segment = segment_of([(TimeSlice(iterate, goes_on, FIRST_ITERATIONS), ())], [node])
     inner = None
     if pred.slot is None and isinstance(pred.value, np.ndarray):
-        inner = Compiled(Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), Aftermath())
-    strand.cut(None, 0, Loop(node, mover.reader(pred), goes_on, (segment,), Frame(None, node.name), 1, inner))
+        inner = Compiled(Resumable(pred.value, (function, (table, 0, FIRST_ITERATIONS))), DeferredChecks())
+    builder.cut(
+        None, 0, Loop(node, mover.reader(pred), goes_on, (segment,), Frame(None, node.name), 1, inner)
+    )
 
 
 def _bind_branches(
     node: Node,
     mover: _Mover,
-    strand: Strand,
+    builder: InstructionBuilder,
     inputs: Sequence[Operand],
     outputs: Sequence[Operand],
     functions: Sequence[Bind],
@@ -151,27 +153,27 @@ def _bind_branches(
     compiles: bool,
 ) -> None:
     index, arguments = inputs[0], inputs[1:]
-    strand.line(node, (index.text,), ", ".join(o.text for o in outputs))
+    builder.line(node, (index.text,), ", ".join(o.text for o in outputs))
     blocks = []
     for bind in functions:
         function = bind(arguments, outputs, frame, {})
-        mover.move(function.strand, function.results, outputs, function.is_read)
-        function.strand.cut(None, 0)
-        blocks.append(tuple(function.strand.segments))
+        mover.move(function.builder, function.results, outputs, function.is_read)
+        function.builder.cut(None, 0)
+        blocks.append(tuple(function.builder.segments))
     compiled = compiled_branches(index, blocks) if compiles else None
     if compiled is None or may_pause((compiled.part,)):
-        strand.cut(None, 0, Branches(mover.reader(index), blocks, compiled))
+        builder.cut(None, 0, Branches(mover.reader(index), blocks, compiled))
         return
     call = as_call(compiled.part)
-    if any(compiled.aftermath):
-        call = run_checked, (*call, compiled.aftermath.look)
-    strand.emit(node, *call)
+    if any(compiled.deferred):
+        call = run_checked, (*call, compiled.deferred.look)
+    builder.emit(node, *call)
 
 
 def _bind_loop(
     node: Node,
     mover: _Mover,
-    strand: Strand,
+    builder: InstructionBuilder,
     tensors: BoundTensors,
     functions: Sequence[Bind],
     frame: Frame | None,
@@ -180,11 +182,11 @@ def _bind_loop(
 ) -> None:
     inputs, outputs = tensors.inputs(node), tensors.outputs(node)
     pred, initial, invariant = inputs[0], inputs[1 : 1 + len(outputs)], inputs[1 + len(outputs) :]
-    strand.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
+    builder.line(node, [o.text for o in inputs], ", ".join(o.text for o in outputs))
     pairs = list(zip(initial, outputs, strict=True))
     begun = {o.slot: i.value for i, o in pairs if o.slot is not None and is_inner_list(i.value)}
     moved = [(i, o) for i, o in pairs if o.slot not in begun]
-    mover.move(strand, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
+    mover.move(builder, [i for i, _ in moved], [o for _, o in moved], [False] * len(moved))
     slots = {k: o.slot for k, o in enumerate(outputs) if o.slot is not None}
     lists = open_lists(node, slots) if mover.device.executor.computes else {}
     own_frame = Frame(frame, site_of(node))
@@ -192,16 +194,16 @@ def _bind_loop(
     def bind(invariant: Sequence[Operand], lists: Mapping[str, ListBinder]) -> BoundFunction:
         return functions[0]([*outputs, *invariant], outputs, own_frame, lists)
 
-    body = _compiled_body(node, mover, strand, outputs, invariant, bind, lists, begun) if compiles else None
+    body = _compiled_body(node, mover, builder, outputs, invariant, bind, lists, begun) if compiles else None
     if begun and (body is None or body.block is None):
-        strand.emit(node, is_elsewhere)
+        builder.emit(node, poison)
         return
     if body is not None:
-        _place_inner(node, strand, tensors, body.inner)
+        _place_inner(node, builder, tensors, body.inner)
     else:
         body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
     for opened in body.lists:
-        strand.emit(node, opened.open(mover.registers))
+        builder.emit(node, opened.open(mover.registers))
     readers = mover.reader(pred), body.goes_on
     if trips is not None:
         counter = _Counter(trips)
@@ -209,20 +211,22 @@ def _bind_loop(
     compiled = None
     if body.block is not None and pred.slot is None:
         part = Repeat(pred.value, body.predicate.value, body.block.parts)
-        compiled = Compiled(part, body.block.aftermath)
-    strand.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
+        compiled = Compiled(part, body.block.deferred)
+    builder.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
     for opened in body.lists:
-        strand.emit(node, opened.close(mover.registers))
+        builder.emit(node, opened.close(mover.registers))
 
 
-def _place_inner(node: Node, strand: Strand, tensors: BoundTensors, inner: Mapping[int, StackedRows]) -> None:
+def _place_inner(
+    node: Node, builder: InstructionBuilder, tensors: BoundTensors, inner: Mapping[int, StackedRows]
+) -> None:
     """Say of the lists that are parts of other lists which rows they are; where they begin empty, do so."""
     for k, output in enumerate(tensors.outputs(node)):
         rows = None if output.slot is None else inner.get(output.slot)
         if rows is not None:
             tensors.place(node, k, Operand(rows, None, output.text))
         if isinstance(rows, PushedRows):
-            strand.emit(node, *clear_call(rows.length))
+            builder.emit(node, *clear_call(rows.length))
 
 
 class _Counter:
@@ -258,11 +262,11 @@ class _Body(NamedTuple):
 def _body(
     mover: _Mover, outputs: Sequence[Operand], function: BoundFunction, lists: Sequence[OpenListBinder]
 ) -> _Body:
-    strand, (again, *results) = function.strand, function.results
-    mover.move(strand, results, outputs, function.is_read[1:])
-    cost = max(strand.total_cost, 1.0)
-    strand.cut(None, 0)
-    segments = tuple(strand.segments)
+    builder, (again, *results) = function.builder, function.results
+    mover.move(builder, results, outputs, function.is_read[1:])
+    cost = max(builder.total_cost, 1.0)
+    builder.cut(None, 0)
+    segments = tuple(builder.segments)
     most = 1 if has_loop(segments) else MAX_ITERATIONS
     iterations = max(1, min(most, int(MAX_ITERATION_COST / cost)))
     return _Body(segments, again, mover.reader(again), lists, iterations)
@@ -271,7 +275,7 @@ def _body(
 def _compiled_body(
     node: Node,
     mover: _Mover,
-    strand: Strand,
+    builder: InstructionBuilder,
     outputs: Sequence[Operand],
     invariant: Sequence[Operand],
     bind: BindBody,
@@ -293,18 +297,18 @@ def _compiled_body(
         begun[slot].hand_to(one)
     around = [one for one in rows.values() if one.slot not in inner]
     empty = {name: NoElements(source) for name, source in nested.empty.items()}
-    n_lines = len(strand.lines)
+    n_lines = len(builder.lines)
     moved = Relocation(invariant, _arguments_of(node)[len(outputs) :])
     body = _body(mover, outputs, bind(moved.operands, {**rows, **empty}), around)
     block = None if body.predicate.slot is not None else compiled_block(body.segments)
     if block is None or not block.parts:
-        del strand.lines[n_lines:]  # it is bound anew
+        del builder.lines[n_lines:]  # it is bound anew
         return None
-    aftermath = block.aftermath.behind(functools.partial(moved.fill, mover.registers))
-    made = iterations_of(node, block._replace(aftermath=aftermath), body.predicate.value)
+    deferred = block.deferred.behind(functools.partial(moved.fill, mover.registers))
+    made = iterations_of(node, block._replace(deferred=deferred), body.predicate.value)
     relocate = moved.bind([made.call], mover.registers)
     if relocate is not None:
-        strand.emit(node, relocate)
+        builder.emit(node, relocate)
     is_whole = relocate is None and not around
     return body._replace(
         segments=(made.segment,),
@@ -329,18 +333,22 @@ class _Mover:
         if operand.host_value is not None:
             return operand.host_value.item  # type: ignore[no-any-return]
         registers, slot = self.registers, operand.slot
-        to_host = self.device.to_host if self.device.is_remote and not operand.is_host else np.asarray
+        to_host = self.device.to_host if self.device.is_asynchronous and not operand.is_host else np.asarray
         if operand.host_slot is not None:
             slot, to_host = operand.host_slot, np.asarray
         if slot is not None:
             return lambda: to_host(registers[slot]).item()
         value = operand.value
-        if not self.device.is_remote:
+        if not self.device.is_asynchronous:
             return value.item  # type: ignore[no-any-return]
         return lambda: to_host(value).item()
 
     def move(
-        self, strand: Strand, sources: Sequence[Operand], targets: Sequence[Operand], is_read: Sequence[bool]
+        self,
+        builder: InstructionBuilder,
+        sources: Sequence[Operand],
+        targets: Sequence[Operand],
+        is_read: Sequence[bool],
     ) -> None:
         """Move ``sources`` to ``targets``, all at once."""
         copies: list[tuple[Any, Any]] = []  # from and to arrays that are there
@@ -361,16 +369,16 @@ class _Mover:
                 kept = len(self.registers) - 1
                 stores.append((Operand(None, slot, ""), kept, False))
                 loads[position] = (kept, array)
-        self._store(strand, stores)  # first: what is copied from arrays is still there
-        self._copy(strand, copies)
+        self._store(builder, stores)  # first: what is copied from arrays is still there
+        self._copy(builder, copies)
         for slot, array in loads:
-            strand.emit(self._node, self._load(slot, array))
+            builder.emit(self._node, self._load(slot, array))
 
     def _load(self, slot: int, array: Any) -> Callable[[], None]:
         registers, copyto = self.registers, self._copyto
         return lambda: copyto(array, registers[slot])
 
-    def _store(self, strand: Strand, stores: Sequence[tuple[Operand, int, bool]]) -> None:
+    def _store(self, builder: InstructionBuilder, stores: Sequence[tuple[Operand, int, bool]]) -> None:
         """Set registers: all are read before the first is set. What lies in an array is copied."""
         if not stores:
             return
@@ -379,7 +387,7 @@ class _Mover:
         slots = [slot for _, slot, _ in stores]
         if len(stores) == 1:
             (read,), (slot,) = reads, slots
-            strand.emit(self._node, lambda: registers.__setitem__(slot, read()))
+            builder.emit(self._node, lambda: registers.__setitem__(slot, read()))
             return
 
         def store() -> None:
@@ -387,7 +395,7 @@ class _Mover:
             for slot, value in zip(slots, values, strict=True):
                 registers[slot] = value
 
-        strand.emit(self._node, store)
+        builder.emit(self._node, store)
 
     def _read(self, source: Operand, copy: Callable[[Any], Any] | None) -> Callable[[], Any]:
         registers, slot, value = self.registers, source.slot, source.value
@@ -398,7 +406,7 @@ class _Mover:
             return lambda: registers[slot]
         return lambda: copy(registers[slot])
 
-    def _copy(self, strand: Strand, copies: list[tuple[Any, Any]]) -> None:
+    def _copy(self, builder: InstructionBuilder, copies: list[tuple[Any, Any]]) -> None:
         """Copies between arrays, in an order in which nothing is overwritten that is still to be read."""
         copyto, share = self._copyto, self.device.xp.may_share_memory
         pending = list(copies)
@@ -409,11 +417,11 @@ class _Mover:
             if free is None:  # a circle: the first value waits in a copy
                 source, target = pending[0]
                 waiting = self.device.empty(source.shape, source.dtype)
-                strand.emit(self._node, copyto, (waiting, source))
+                builder.emit(self._node, copyto, (waiting, source))
                 pending[0] = (waiting, target)
                 continue
             pending = [c for c in pending if c is not free]  # not by value, as remove() would
-            strand.emit(self._node, copyto, (free[1], free[0]))
+            builder.emit(self._node, copyto, (free[1], free[0]))
 
 
 def _arguments_of(loop: Node) -> list[TensorSpec]:

@@ -44,9 +44,9 @@ def bind_fetch(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[], A
 def _taker(tensors: BoundTensors, ref: Ref, is_once: bool) -> Callable[[Any], Any]:
     """What makes a value the caller's: nothing, if it is new and ``is_once`` fetched; else a copy."""
     device, operand = tensors.device, tensors[ref]
-    if device.is_remote and tensors.subgraph.spec(ref).dtype is dtypes.resource:
+    if device.is_asynchronous and tensors.subgraph.spec(ref).dtype is dtypes.resource:
         return lambda handle: _after(device.finish, handle)  # others read its value in no order with us
-    if device.is_remote and not operand.is_host:
+    if device.is_asynchronous and not operand.is_host:
         fetch = device.fetch
         return lambda array: _own(fetch(array))
     if operand.slot is None:

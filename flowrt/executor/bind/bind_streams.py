@@ -1,7 +1,7 @@
-"""Binding streams: which strand a node's instructions go to, and who waits for whom.
+"""Binding streams: which builder a node's instructions go to, and who waits for whom.
 
-On the host a stream is a thread, and each has a strand of its own: a node that must wait for another stream
-waits for a key, as for a tensor of another device. A device that works by itself gets one strand, which fills
+On the host a stream is a thread, and each has a builder of its own: a node that must wait for another stream
+waits for a key, as for a tensor of another device. An asynchronous device gets one builder, which fills
 all of its streams in order; there the waits are events, and the program never stops for them.
 """
 
@@ -16,13 +16,13 @@ from flowrt.device.stream_executor import Stream
 from flowrt.executor.analysis.streams import StreamSchedule
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.program.edge_keys import event_key
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
 
 
 @final
 class BoundStreams:
-    """The ``strands`` of a partition, or of a function that is ``depth`` functions deep. ``send`` is the
+    """The ``builders`` of a partition, or of a function that is ``depth`` functions deep. ``send`` is the
     step's rendezvous.
     """
 
@@ -35,8 +35,8 @@ class BoundStreams:
         depth: int,
     ) -> None:
         self._device, self._schedule, self._tensors, self._send = device, schedule, tensors, send
-        count = 1 if device.is_remote else schedule.count
-        self.strands = [Strand(device, depth) for _ in range(count)]
+        count = 1 if device.is_asynchronous else schedule.count
+        self.builders = [InstructionBuilder(device, depth) for _ in range(count)]
         self._events: dict[str, Any] = {}
         """Of a device that works by itself, by the node that they come behind."""
         self._awaited = _awaited(schedule)
@@ -45,42 +45,42 @@ class BoundStreams:
         """A step begins on the device's first stream: the others wait for what is on it."""
         for stream in self._side_streams():
             arguments = stream, self._device.streams[0]
-            self.strands[0].emit(self._schedule.order[0], self._device.executor.wait_for, arguments)
+            self.builders[0].emit(self._schedule.order[0], self._device.executor.wait_for, arguments)
 
     def join(self) -> None:
         """A step ends on the device's first stream, which waits for the others."""
         for stream in self._side_streams():
             arguments = self._device.streams[0], stream
-            self.strands[0].emit(self._schedule.order[-1], self._device.executor.wait_for, arguments)
+            self.builders[0].emit(self._schedule.order[-1], self._device.executor.wait_for, arguments)
 
     def _side_streams(self) -> Sequence[Stream]:
         """The streams but the first, of a device that works by itself."""
         count = self._schedule.count
-        return self._device.streams[1:count] if self._device.is_remote and count > 1 else ()
+        return self._device.streams[1:count] if self._device.is_asynchronous and count > 1 else ()
 
-    def begin(self, node: Node) -> Strand:
-        """The strand for ``node``, behind what the node waits for."""
+    def begin(self, node: Node) -> InstructionBuilder:
+        """The builder for ``node``, behind what the node waits for."""
         stream = self._schedule.stream_of(node.name)
-        strand = self.strands[0 if self._device.is_remote else stream]
-        strand.use_stream(node, stream)
+        builder = self.builders[0 if self._device.is_asynchronous else stream]
+        builder.use_stream(node, stream)
         for other in self._schedule.waits.get(node.name, ()):
-            if self._device.is_remote:
+            if self._device.is_asynchronous:
                 arguments = self._device.streams[stream], self._events[other]
-                strand.emit(node, self._device.executor.wait_for, arguments)
+                builder.emit(node, self._device.executor.wait_for, arguments)
             else:
-                strand.cut(event_key(self._device, other, stream), self._event_slot)
-        return strand
+                builder.cut(event_key(self._device, other, stream), self._event_slot)
+        return builder
 
-    def end(self, node: Node, strand: Strand) -> None:
+    def end(self, node: Node, builder: InstructionBuilder) -> None:
         """Tell the streams that wait for ``node`` that it is done."""
         readers = self._awaited.get(node.name, ())
-        if not self._device.is_remote:
+        if not self._device.is_asynchronous:
             for reader in readers:
-                strand.emit(node, self._send, (event_key(self._device, node.name, reader), True))
+                builder.emit(node, self._send, (event_key(self._device, node.name, reader), True))
         elif readers:  # one event for all of them
             executor, stream = self._device.executor, self._schedule.stream_of(node.name)
             event = self._events[node.name] = executor.create_event()
-            strand.emit(node, executor.record, (self._device.streams[stream], event))
+            builder.emit(node, executor.record, (self._device.streams[stream], event))
 
     @functools.cached_property
     def _event_slot(self) -> int:

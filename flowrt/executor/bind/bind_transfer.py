@@ -20,7 +20,7 @@ from flowrt.executor.lists.list_transfer import list_to_device, list_to_host
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import Frame
 from flowrt.executor.program.edge_keys import is_remote, tensor_key
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
 
 Send: TypeAlias = Callable[[str, Any], None]
@@ -34,56 +34,58 @@ away.
 Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
-def bind_feed(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool) -> Feed:
+def bind_feed(node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool) -> Feed:
     """What puts a fed value where the program reads it."""
-    device, registers = strand.device, tensors.registers
+    device, registers = builder.device, tensors.registers
     if is_buffer:
         array = tensors.new_buffer(node, 0)
-        if not device.is_remote:
+        if not device.is_asynchronous:
             return Feed(functools.partial(array.__setitem__, ...), array)
         return Feed(functools.partial(device.feed, device.executor.memory_of(array)))
     slot = tensors.new_register(node, 0)
-    if not device.is_remote:
+    if not device.is_asynchronous:
         return Feed(functools.partial(registers.__setitem__, slot))
-    strand.is_fixed = False
+    builder.is_fixed = False
     put, owner = device.put, owner_of(node)
     return Feed(lambda value: registers.__setitem__(slot, put(value, owner)))
 
 
 def bind_recv(
-    node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool, frame: Frame | None
+    node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool, frame: Frame | None
 ) -> None:
     """Wait for the tensor, and copy it to a device that works by itself. ``frame``: the innermost loop."""
     key = tensor_key(node, frame)
-    if not strand.device.is_remote:
-        strand.cut(key, tensors.new_register(node, 0), receive=node)
+    if not builder.device.is_asynchronous:
+        builder.cut(key, tensors.new_register(node, 0), receive=node)
     else:
-        strand.is_fixed = False
-        stream, arrived = strand.stream, tensors.new_slot()
-        strand.cut(key, arrived, receive=node)
-        strand.use_stream(node, stream)
-        _copy_in(node, strand, tensors, is_buffer, arrived)
-    strand.line(node, (node.attrs["send_device"],), tensors.text(node))
+        builder.is_fixed = False
+        stream, arrived = builder.stream, tensors.new_slot()
+        builder.cut(key, arrived, receive=node)
+        builder.use_stream(node, stream)
+        _copy_in(node, builder, tensors, is_buffer, arrived)
+    builder.line(node, (node.attrs["send_device"],), tensors.text(node))
 
 
-def _copy_in(node: Node, strand: Strand, tensors: BoundTensors, is_buffer: bool, arrived: int) -> None:
-    device, registers = strand.device, tensors.registers
+def _copy_in(
+    node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool, arrived: int
+) -> None:
+    device, registers = builder.device, tensors.registers
     if is_buffer:
         memory = device.executor.memory_of(tensors.new_buffer(node, 0))
-        strand.emit(node, lambda: device.feed(memory, registers[arrived]))
+        builder.emit(node, lambda: device.feed(memory, registers[arrived]))
     else:
         slot, owner = tensors.new_register(node, 0), owner_of(node)
         put: Callable[..., Any] = device.put
         if node.outputs[0].dtype is dtypes.variant:
             put = functools.partial(list_to_device, device)
-        strand.emit(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
+        builder.emit(node, lambda: registers.__setitem__(slot, put(registers[arrived], owner)))
     if parse_device(node.attrs["send_device"]).device_type != device.device_type:
         tensors.place(node, 0, tensors[node.name, 0]._replace(host_slot=arrived))
 
 
 def bind_send(
     node: Node,
-    strand: Strand,
+    builder: InstructionBuilder,
     tensors: BoundTensors,
     frame: Frame | None,
     send: Send,
@@ -92,21 +94,21 @@ def bind_send(
     """Send the tensor by ``send(key, value)``. ``frame``: the innermost loop. ``fail(error)`` ends the step
     when a copy from the device fails after its instruction.
     """
-    operand, device, key = tensors[node.inputs[0]], strand.device, tensor_key(node, frame)
-    strand.is_fixed = False
+    operand, device, key = tensors[node.inputs[0]], builder.device, tensor_key(node, frame)
+    builder.is_fixed = False
     leaves_task = is_remote(node)
     is_kept = operand.slot is None and (  # the next iteration, or step, writes there
         frame is not None or (leaves_task and operand.value.nbytes <= MAX_KEPT_BYTES)
     )
-    if not device.is_remote or operand.is_host:
+    if not device.is_asynchronous or operand.is_host:
         call = _send_value(operand, tensors, _sender(key, send), is_kept)
     elif tensors.subgraph.spec(node.inputs[0]).dtype is dtypes.variant:
         call = _send_list(operand, tensors, _sender(key, send))
     elif not leaves_task and parse_device(node.attrs["recv_device"]).device_type == device.device_type:
-        call = _send_shared(operand, tensors, _sender(key, send), strand.stream, is_kept)
+        call = _send_shared(operand, tensors, _sender(key, send), builder.stream, is_kept)
     else:
-        call = _send_copy(operand, tensors, _later_sender(key, send), strand.stream, is_kept, fail)
-    strand.emit_line(node, *call, (operand,), "")
+        call = _send_copy(operand, tensors, _later_sender(key, send), builder.stream, is_kept, fail)
+    builder.emit_line(node, *call, (operand,), "")
 
 
 def _send_value(operand: Operand, tensors: BoundTensors, send: Callable[[Any], None], is_kept: bool) -> Call:

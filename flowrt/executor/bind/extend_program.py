@@ -1,11 +1,11 @@
-"""Growth: more is bound behind a program that is bound already, on the same memory.
+"""Extension: more is bound behind a program that is bound already, on the same memory.
 
 A plan often has most of an earlier one's nodes: an operation was added, or another tensor is fetched. Then
 an instance of the earlier plan is taken. What is more is laid out and bound as a function whose parameters
 are the tensors that it reads, and the new program is the old one's instructions with the new ones behind
 them. The two share memory: one at a time runs (`flowrt.executor.plan.instance`).
 
-    program + Bound, Growth --> tensors to keep --> a Layer of what is more, segments --> program + Bound
+    program + Bound, Extension --> Spills --> an Increment of what is more, segments --> program + Bound
 
 Rules of this file:
 
@@ -35,12 +35,12 @@ from flowrt.executor.analysis.streams import one_stream
 from flowrt.executor.bind.bind import Binder, Ends, Outer, Partition
 from flowrt.executor.bind.bind_fetches import bind_fetch, copied
 from flowrt.executor.buffers.bound_tensors import MAX_KEPT_REGISTER, BoundTensors
-from flowrt.executor.buffers.buffer_assignment import Storage, Surroundings, assign_places, nbytes_of
+from flowrt.executor.buffers.buffer_assignment import Enclosing, Storage, assign_buffers, nbytes_of
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE
-from flowrt.executor.program.program import MAX_STRETCH, Line, Program, Segment, segment_of
-from flowrt.graph.construction.graph_growth import Growth, addition
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Line, Program, Segment, segment_of
+from flowrt.graph.construction.graph_extension import Extension, addition
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.shapes import is_static
@@ -49,7 +49,7 @@ MAX_GROWTH = 0.5
 """Of a program, what may be bound behind it or left out: its memory plan knows nothing of either."""
 
 
-class Layer(NamedTuple):
+class Increment(NamedTuple):
     """Nodes that were bound together, and where their tensors are."""
 
     subgraph: Subgraph
@@ -66,8 +66,8 @@ class Bound(NamedTuple):
     resource: Callable[[Node], Any]
     ends: Ends
     has_loops: bool
-    layers: tuple[Layer, ...]
-    layer_of: Mapping[str, Layer]
+    layers: tuple[Increment, ...]
+    layer_of: Mapping[str, Increment]
     """Of each node behind the first layer's."""
     in_groups: Mapping[Ref, Ref]
     """The outputs of groups: from the member's tensor to the one of the group's node."""
@@ -75,7 +75,7 @@ class Bound(NamedTuple):
     """Rule 2."""
     num_dropped: int
 
-    def layer(self, name: str) -> Layer:
+    def layer(self, name: str) -> Increment:
         return self.layer_of.get(name, self.layers[0])
 
     def bound_ref(self, ref: Ref, spec: TensorSpec) -> Ref | None:
@@ -103,15 +103,15 @@ def bound_from(
     spread what has grown over several streams.
     """
     device = part.device
-    if device.is_remote or not device.executor.computes or device.num_streams > 1:
+    if device.is_asynchronous or not device.executor.computes or device.num_streams > 1:
         return None
-    layer = Layer(part.subgraph, part.lifetimes, tensors, {})
+    layer = Increment(part.subgraph, part.lifetimes, tensors, {})
     groups = [node for node in part.subgraph if "group" in node.attrs]
     in_groups = {ref: (node.name, i) for node in groups for i, ref in enumerate(node.attrs["group"].outputs)}
     return Bound(part.device, resource, ends, part.has_loops, (layer,), {}, in_groups, {}, 0)
 
 
-class Kept(NamedTuple):
+class Spill(NamedTuple):
     """Rule 2: behind its node, the tensor goes to a register of its own."""
 
     node: Node
@@ -120,7 +120,9 @@ class Kept(NamedTuple):
     instruction: tuple[Callable[..., None], tuple[Any, ...]]
 
 
-def grow(program: Program, bound: Bound, placed: Subgraph, grown: Growth) -> tuple[Program, Bound] | None:
+def extend_program(
+    program: Program, bound: Bound, placed: Subgraph, grown: Extension
+) -> tuple[Program, Bound] | None:
     """The program of ``placed``, which has become from the subgraph of ``program`` as ``grown`` says. None by
     rule 4. Raises what binding raises. ``program`` stays as it is, on the same memory: who goes on with the
     one after the other ran resets it.
@@ -132,7 +134,7 @@ def grow(program: Program, bound: Bound, placed: Subgraph, grown: Growth) -> tup
     inner = inner.replace(fetches=tuple([ref for ref in placed.fetches if ref[0] in inner.nodes]))
     outside = [*arguments.values(), *[ref for ref in placed.fetches if ref[0] not in inner.nodes]]
     bound_refs: dict[Ref, Ref] = {}
-    keeps: dict[Ref, Kept] = {}
+    keeps: dict[Ref, Spill] = {}
     for wanted in dict.fromkeys(outside):
         spec = placed.spec(wanted)
         ref = bound.bound_ref(wanted, spec)
@@ -169,7 +171,7 @@ def _names(nodes: Sequence[Node]) -> list[str]:
     return [node.name for node in nodes]
 
 
-def _may_grow(bound: Bound, grown: Growth) -> bool:
+def _may_grow(bound: Bound, grown: Extension) -> bool:
     """Rule 1; what is more is for the same device; and what is left out has instructions of its own, as in
     loops and groups it has not.
     """
@@ -222,7 +224,7 @@ def _is_variable(source: Node) -> bool:
     return source.op.effect is Effect.READ and source.op.alias
 
 
-def _keep(bound: Bound, ref: Ref) -> Kept | None:
+def _keep(bound: Bound, ref: Ref) -> Spill | None:
     """How to have the tensor at the end. Compiled loops join instructions of several nodes, and a register
     that nobody reads is cleared at once: there is no place behind the node then.
     """
@@ -244,7 +246,7 @@ def _keep(bound: Bound, ref: Ref) -> Kept | None:
     else:
         instruction = (_copy_register, (registers, slot, operand.slot, lock))
     node = layer.subgraph.nodes[ref[0]]
-    return Kept(node, Operand(None, slot, f"r{slot}"), operand, instruction)
+    return Spill(node, Operand(None, slot, f"r{slot}"), operand, instruction)
 
 
 def _copy(registers: list[Any], slot: int, value: Any, lock: Any) -> None:
@@ -260,7 +262,7 @@ def _hold(registers: list[Any], slot: int, source: int) -> None:
     registers[slot] = registers[source]
 
 
-def _line(keep: Kept) -> Line:
+def _line(keep: Spill) -> Line:
     return Line(keep.node, (f"copy of {keep.source.text}",), keep.operand.text)
 
 
@@ -269,7 +271,7 @@ def _line(keep: Kept) -> Line:
 
 def _bind_layer(
     bound: Bound, inner: Subgraph, parameters: Mapping[str, Ref]
-) -> tuple[Layer, Sequence[Segment], Sequence[Line]]:
+) -> tuple[Increment, Sequence[Segment], Sequence[Line]]:
     """``inner`` laid out in an arena of its own, and bound."""
     arguments = [operand for ref in parameters.values() if (operand := bound.operand(ref)) is not None]
     schedule = one_stream(inner)
@@ -279,13 +281,13 @@ def _bind_layer(
         for name, operand in zip(parameters, arguments, strict=True)
     }
     there = {(n, 0): o.value for n, o in zip(parameters, arguments, strict=True) if o.slot is None}
-    surroundings = Surroundings(storage, there, {})
-    places = assign_places(inner, schedule, lifetimes, bound.resource, bound.device, surroundings)
+    enclosing = Enclosing(storage, there, {})
+    places = assign_buffers(inner, schedule, lifetimes, bound.resource, bound.device, enclosing)
     tensors = bound.layers[0].tensors.of_addition(inner, lifetimes, places.memory, arguments)
     partition = Partition(inner, bound.device, schedule, lifetimes, places, False)
-    strand = Binder(partition, bound.resource, *bound.ends, Outer(tensors, 0, None, {})).bind_function()
-    strand.cut(None, 0)
-    return Layer(inner, lifetimes, tensors, parameters), strand.segments, strand.lines
+    builder = Binder(partition, bound.resource, *bound.ends, Outer(tensors, 0, None, {})).bind_function()
+    builder.cut(None, 0)
+    return Increment(inner, lifetimes, tensors, parameters), builder.segments, builder.lines
 
 
 def _bind_fetches(bound: Bound, refs: Sequence[Ref]) -> list[Callable[[], Any]] | None:
@@ -339,15 +341,17 @@ def _without_these(segment: Segment, dropped: Collection[str]) -> Segment:
     stays = [node.name not in dropped for node in segment.nodes]
     if all(stays):
         return segment
-    return _changed(segment, list(compress(segment.stretch, stays)), list(compress(segment.nodes, stays)))
+    return _changed(
+        segment, list(compress(segment.instructions, stays)), list(compress(segment.nodes, stays))
+    )
 
 
-def _changed(segment: Segment, stretch: Sequence[Any], nodes: Sequence[Node]) -> Segment:
-    return segment_of(stretch, nodes, segment.key, segment.slot, segment.control, segment.receive)
+def _changed(segment: Segment, instructions: Sequence[Any], nodes: Sequence[Node]) -> Segment:
+    return segment_of(instructions, nodes, segment.key, segment.slot, segment.control, segment.receive)
 
 
 def _with_kept(
-    segments: Sequence[Segment], keeps: Collection[Kept], layers: Sequence[Layer]
+    segments: Sequence[Segment], keeps: Collection[Spill], layers: Sequence[Increment]
 ) -> Sequence[Segment]:
     """Each of ``keeps`` behind all instructions of its node, and of those before it."""
     if not keeps:
@@ -362,20 +366,20 @@ def _with_kept(
         )
         segment = changed[index]
         behind = bisect_right(segment.nodes, place, key=lambda node: position[node.name])
-        stretch, nodes = list(segment.stretch), list(segment.nodes)
-        stretch.insert(behind, keep.instruction)
+        instructions, nodes = list(segment.instructions), list(segment.nodes)
+        instructions.insert(behind, keep.instruction)
         nodes.insert(behind, keep.node)
-        changed[index] = _changed(segment, stretch, nodes)
+        changed[index] = _changed(segment, instructions, nodes)
     return changed
 
 
 def _joined(before: Sequence[Segment], after: Sequence[Segment]) -> Sequence[Segment]:
-    """``after`` behind ``before``, whose last segment ends without a wait: as one stretch, if that is not too
-    long to pause.
+    """``after`` behind ``before``, whose last segment ends without a wait: as one basic block, if that is not
+    too long to pause.
     """
     *earlier, last = before
     first, *later = after
-    if len(last.stretch) + len(first.stretch) > MAX_STRETCH:
+    if len(last.instructions) + len(first.instructions) > MAX_BLOCK_LENGTH:
         return [*earlier, last._replace(key=PAUSE), first, *later]
-    joint = _changed(first, [*last.stretch, *first.stretch], [*last.nodes, *first.nodes])
+    joint = _changed(first, [*last.instructions, *first.instructions], [*last.nodes, *first.nodes])
     return [*earlier, joint, *later]

@@ -16,7 +16,7 @@ from flowrt.device.device import Device
 from flowrt.device.memory_pool import LiveTensor, Owner
 from flowrt.device.stream_executor import DeviceMemory
 from flowrt.errors import OpError
-from flowrt.executor.buffers.buffer_assignment import SCRATCH, FunctionPlaces, is_output_on_host, nbytes_of
+from flowrt.executor.buffers.buffer_assignment import SCRATCH, FunctionBuffers, is_output_on_host, nbytes_of
 from flowrt.executor.buffers.lifetimes import Lifetimes
 from flowrt.executor.buffers.memory_plan import MemoryPlan
 from flowrt.executor.program.arguments import Operand
@@ -66,14 +66,14 @@ class BoundTensors:
         """What a step fetches out of the pool: new memory, all of it the caller's."""
 
     def of_function(
-        self, node: Node, places: FunctionPlaces, arguments: Sequence[Operand], outputs: Sequence[Operand]
+        self, node: Node, places: FunctionBuffers, arguments: Sequence[Operand], outputs: Sequence[Operand]
     ) -> BoundTensors:
         """The tensors of a function of ``node``: its parameters are at ``arguments``, and ``outputs`` are the
         node's.
         """
         function, lifetimes = places.subgraph, places.lifetimes
         base = self._base + self._memory.offsets[node.name, SCRATCH]
-        inner = BoundTensors(self.device, function, lifetimes, places.places.memory, self, base)
+        inner = BoundTensors(self.device, function, lifetimes, places.buffers.memory, self, base)
         inner._operands.update({(name, 0): o for name, o in zip(function.feeds, arguments, strict=True)})
         inner._in_place = {ref: outputs[index] for ref, index in places.in_place.items()}
         return inner
@@ -131,7 +131,7 @@ class BoundTensors:
         slot, spec = self.new_slot(), node.outputs[index]
         if not is_static(spec.shape) or nbytes_of(spec) > MAX_KEPT_REGISTER:
             self._large_slots.setdefault(self._lifetimes.root((node.name, index)), []).append(slot)
-        is_host = self.device.is_remote and is_output_on_host(node, index)
+        is_host = self.device.is_asynchronous and is_output_on_host(node, index)
         self.place(node, index, Operand(None, slot, f"r{slot}", is_host=is_host))
         return slot
 

@@ -1,4 +1,4 @@
-"""Places: where each tensor of a partition will be, decided before anything is bound.
+"""BufferAssignment: where each tensor of a partition will be, decided before anything is bound.
 
     constant   a constant's array
     resource   the session's object behind a handle
@@ -73,7 +73,7 @@ class Storage(Enum):
     REGISTER = "register"
 
 
-class Places(NamedTuple):
+class BufferAssignment(NamedTuple):
     """``storage`` of each node's outputs by the node's name, and the arena of those in buffers. Of a node
     that owns functions, ``outputs`` has the storage of each output and ``functions`` the functions' places.
     """
@@ -81,10 +81,10 @@ class Places(NamedTuple):
     storage: dict[str, Storage]
     memory: MemoryPlan
     outputs: dict[Ref, Storage]
-    functions: dict[str, tuple[FunctionPlaces, ...]]
+    functions: dict[str, tuple[FunctionBuffers, ...]]
 
 
-class FunctionPlaces(NamedTuple):
+class FunctionBuffers(NamedTuple):
     """The places of a function that a node owns: a branch, or the body of a loop. Its buffers lie in the
     node's ``(name, SCRATCH)`` of the arena. ``in_place`` are the results that their kernels write into the
     node's outputs themselves.
@@ -93,7 +93,7 @@ class FunctionPlaces(NamedTuple):
     subgraph: Subgraph
     schedule: StreamSchedule
     lifetimes: Lifetimes
-    places: Places
+    buffers: BufferAssignment
     in_place: dict[Ref, int]
 
 
@@ -101,7 +101,7 @@ SCRATCH = -1
 """In place of an output's index: the memory of a node's functions, which is the node's while it runs."""
 
 
-class Surroundings(NamedTuple):
+class Enclosing(NamedTuple):
     """What a function's places rest on: of each parameter where its argument is, and a stand-in for it if it
     is there already; of each result in a buffer the output that it becomes, with the parameter that lies
     there meanwhile.
@@ -112,21 +112,21 @@ class Surroundings(NamedTuple):
     homes: dict[Ref, tuple[int, Ref | None]]
 
 
-def assign_places(
+def assign_buffers(
     subgraph: Subgraph,
     schedule: StreamSchedule,
     lifetimes: Lifetimes,
     resource: Callable[[Node], Any],
     device: Device,
-    surroundings: Surroundings | None = None,
-) -> Places:
+    enclosing: Enclosing | None = None,
+) -> BufferAssignment:
     """The places of ``subgraph`` in the order of ``schedule``. On a remote device feeds and received tensors
-    are copied into buffers, and what is fetched or sent is copied out. ``surroundings``, of what is no whole
+    are copied into buffers, and what is fetched or sent is copied out. ``enclosing``, of what is no whole
     partition: where its parameters are.
 
     Raises `InvalidArgumentError` for a value of unknown shape on a device that does not compute.
     """
-    return _Assigner(subgraph, schedule, lifetimes, resource, device, surroundings).run()
+    return _Assigner(subgraph, schedule, lifetimes, resource, device, enclosing).run()
 
 
 @final
@@ -138,10 +138,10 @@ class _Assigner:
         lifetimes: Lifetimes,
         resource: Callable[[Node], Any],
         device: Device,
-        surroundings: Surroundings | None,
+        enclosing: Enclosing | None,
     ) -> None:
         self._subgraph, self._schedule, self._lifetimes = subgraph, schedule, lifetimes
-        self._resource, self._device, self._is_remote = resource, device, device.is_remote
+        self._resource, self._device, self._is_asynchronous = resource, device, device.is_asynchronous
         self._storage: dict[str, Storage] = {}
         self._arena = ArenaPlanner(schedule.happens_before if schedule.count > 1 else None)
         self._live: dict[Ref, TensorSpec] = {}
@@ -151,14 +151,14 @@ class _Assigner:
         self._stand_ins: dict[Ref, Any] = {}
         self._fetched = {lifetimes.root(ref) for ref in subgraph.fetches}
         self._outputs: dict[Ref, Storage] = {}
-        self._functions: dict[str, tuple[FunctionPlaces, ...]] = {}
+        self._functions: dict[str, tuple[FunctionBuffers, ...]] = {}
         self._of_lists: set[str] = set()
         """Of a device that does not compute: who makes something of all elements of a list."""
-        self._surroundings = surroundings
+        self._surroundings = enclosing
         self.in_place: dict[Ref, int] = {}
-        """Of a function: see `FunctionPlaces`."""
+        """Of a function: see `FunctionBuffers`."""
 
-    def run(self) -> Places:
+    def run(self) -> BufferAssignment:
         if self._surroundings is not None:
             self._storage.update(self._surroundings.parameters)
             self._stand_ins.update(self._surroundings.stand_ins)
@@ -174,7 +174,7 @@ class _Assigner:
             if node.name not in self._storage:
                 self._storage[node.name] = self._assign(node, position)
             self._release(position)
-        return Places(self._storage, self._arena.plan(), self._outputs, self._functions)
+        return BufferAssignment(self._storage, self._arena.plan(), self._outputs, self._functions)
 
     # --- one node
 
@@ -211,7 +211,7 @@ class _Assigner:
         if not _is_plain(spec):
             return Storage.REGISTER
         small = nbytes_of(spec) <= MAX_COPIED_FEED and (node.name, 0) not in self._fetched
-        return Storage.BUFFER if self._is_remote or small else Storage.REGISTER
+        return Storage.BUFFER if self._is_asynchronous or small else Storage.REGISTER
 
     def _fits_buffers(self, node: Node, position: int) -> bool:
         outputs = [(node.name, i) for i in range(len(node.outputs))]
@@ -224,13 +224,13 @@ class _Assigner:
         if not self._device.executor.computes:
             return True
         if node.op.name == "_Recv":
-            return self._is_remote
+            return self._is_asynchronous
         copied = (
             node.op.alias and node.op.effect is Effect.READ and self._lifetimes.is_overwritten(node, position)
         )
         if not copied and not node.op.takes_out:
             return False
-        if self._is_remote:
+        if self._is_asynchronous:
             return not is_on_host(node)
         if self._surroundings is None and self._fetched_bytes(outputs) > _copied_bytes(node):
             return False
@@ -312,7 +312,7 @@ class _Assigner:
                 self._new_buffer(node, index)
         functions = tuple([self._assign_function(node, f) for f in owned_subgraphs(node.attrs)])
         self._functions[node.name] = functions
-        nbytes = max(function.places.memory.nbytes for function in functions)
+        nbytes = max(function.buffers.memory.nbytes for function in functions)
         scratch = (node.name, SCRATCH)
         self._arena.allocate(scratch, nbytes, node.name)
         self._arena.release(scratch, (node.name,))
@@ -321,18 +321,18 @@ class _Assigner:
     def _storage_of_output(self, ref: Ref, spec: TensorSpec) -> Storage:
         if not _is_plain(spec):
             return Storage.REGISTER
-        is_large = not self._is_remote and nbytes_of(spec) > MAX_PINNED_SEND
+        is_large = not self._is_asynchronous and nbytes_of(spec) > MAX_PINNED_SEND
         return Storage.REGISTER if is_large and self._lifetimes.is_sent([ref]) else Storage.BUFFER
 
-    def _assign_function(self, node: Node, function: Subgraph) -> FunctionPlaces:
+    def _assign_function(self, node: Node, function: Subgraph) -> FunctionBuffers:
         schedule = one_stream(function)
         lifetimes = Lifetimes(function, schedule)
-        surroundings = self._surroundings_of(node, function)
-        assigner = _Assigner(function, schedule, lifetimes, self._resource, self._device, surroundings)
+        enclosing = self._enclosing_of(node, function)
+        assigner = _Assigner(function, schedule, lifetimes, self._resource, self._device, enclosing)
         places = assigner.run()
-        return FunctionPlaces(function, schedule, lifetimes, places, assigner.in_place)
+        return FunctionBuffers(function, schedule, lifetimes, places, assigner.in_place)
 
-    def _surroundings_of(self, node: Node, function: Subgraph) -> Surroundings:
+    def _enclosing_of(self, node: Node, function: Subgraph) -> Enclosing:
         is_loop = node.op.name == "_Loop"
         results = function.fetches[1:] if is_loop else function.fetches
         carried = len(results) if is_loop else 0
@@ -351,7 +351,7 @@ class _Assigner:
         for index, ref in enumerate(results):
             if self._outputs[node.name, index] is Storage.BUFFER and ref not in homes:
                 homes[ref] = index, (function.feeds[index], 0) if is_loop else None
-        return Surroundings(parameters, stand_ins, homes)
+        return Enclosing(parameters, stand_ins, homes)
 
     def _is_written_home(self, node: Node, index: int, position: int) -> bool:
         """Whether the output, a result of this function, can be written where its owner has it: nobody may
@@ -390,7 +390,7 @@ class _Assigner:
         add in place.
         """
         lifetimes = self._lifetimes
-        if node.outputs[0].shape == () and not self._is_remote:
+        if node.outputs[0].shape == () and not self._is_asynchronous:
             return []
         rearranged = {lifetimes.root(ref) for ref in node.inputs if ref not in self._exact}
         ending = lifetimes.ending_at(position)

@@ -25,7 +25,7 @@ from flowrt.executor.kernels.loop_operands import (
     shared_operands,
     strides_of,
 )
-from flowrt.executor.kernels.small_calls import run_or_repair
+from flowrt.executor.kernels.small_calls import run_or_fall_back
 from flowrt.executor.program.arguments import Later
 from flowrt.graph.node import Node, static_shape
 from flowrt.graph.passes.fusion.group import Group, Level, plain_kernel
@@ -86,8 +86,8 @@ class FusedKernel:
         if status is None:
             return self._with_sums(call, sums, results), table
         if len(sums) == 1:
-            repair = partial(self._call_members, inputs, results)
-            return (run_or_repair, (*call, sums[status].data, repair)), None
+            fallback = partial(self._call_members, inputs, results)
+            return (run_or_fall_back, (*call, sums[status].data, fallback)), None
         return (self._call_with_sums, (*call, sums, inputs, results)), None
 
     def _with_sums(self, call: Call, sums: dict[int, Array], results: Sequence[Array]) -> Call:

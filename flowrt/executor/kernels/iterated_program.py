@@ -14,7 +14,7 @@ import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, final
 
-from flowrt.device.llvm.llvm_iteration import Choice, Nest, Repetition, Step, Stretch, llvm_iteration
+from flowrt.device.llvm.llvm_iteration import BasicBlock, Choice, Nest, Repetition, Step, llvm_iteration
 from flowrt.device.loops.loop_math import expand_functions
 from flowrt.device.loops.loop_program import DTYPES, LoopBuilder, Value
 from flowrt.errors import InternalError
@@ -73,7 +73,7 @@ def _is_scalar(node: Node) -> bool:
 
 
 class _Cell(NamedTuple):
-    """A value that was computed in an earlier stretch."""
+    """A value that was computed in an earlier basic block."""
 
     number: int
 
@@ -93,7 +93,7 @@ class _NoRule(Exception):
 @final
 class _Tracer:
     """Traces a nest: ``_steps`` has what is done so far in the block that is being traced, and ``_builder``
-    the stretch behind it.
+    the basic block behind it.
     """
 
     def __init__(self) -> None:
@@ -163,12 +163,12 @@ class _Tracer:
         self._steps.append(self._repetition(body, predicate, results, invariant))
         return results
 
-    # --- stretches
+    # --- basic blocks
 
     def _begin_stretch(self) -> None:
         self._builder = LoopBuilder()
         self._operands: dict[int, int] = {}
-        """Of this stretch, by the cell."""
+        """Of this basic block, by the cell."""
         self._is_put = False
 
     def _end_stretch(self) -> None:
@@ -176,11 +176,11 @@ class _Tracer:
             program = self._builder.build()
             if program.status is not None:
                 raise _NoRule
-            self._steps.append(Stretch(expand_functions(program), tuple(self._operands)))
+            self._steps.append(BasicBlock(expand_functions(program), tuple(self._operands)))
         self._begin_stretch()
 
     def _put_all(self, values: Sequence[Traced], cells: Sequence[_Cell]) -> None:
-        """Put ``values`` into ``cells``, all at once, at the end of the stretch."""
+        """Put ``values`` into ``cells``, all at once, at the end of the basic block."""
         for value, cell in zip(values, cells, strict=True):
             if value != cell:
                 self._builder.put(self._value(value), self._operand(cell))
@@ -188,7 +188,7 @@ class _Tracer:
         self._end_stretch()
 
     def _keep(self, values: dict[Ref, Traced], read: set[Ref], function: Subgraph) -> None:
-        """End the stretch, with those of ``values`` in cells that are ``read`` afterwards, or fetched."""
+        """End the basic block, with those of ``values`` in cells that are ``read`` afterwards, or fetched."""
         for ref, value in values.items():
             if isinstance(value, Value) and (ref in read or ref in function.fetches):
                 values[ref] = self._as_cell(value)
@@ -204,7 +204,7 @@ class _Tracer:
         return cell
 
     def _value(self, traced: Traced) -> Value:
-        """In this stretch."""
+        """In this basic block."""
         if isinstance(traced, Value):
             return traced
         if isinstance(traced, _Constant):

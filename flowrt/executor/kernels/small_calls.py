@@ -64,16 +64,16 @@ def run_checked(function: Callable[..., Any], arguments: tuple[Any, ...], check:
     check()
 
 
-def run_or_repair(
-    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, repair: Callable[[], None]
+def run_or_fall_back(
+    function: Callable[..., Any], arguments: tuple[Any, ...], status: memoryview, fallback: Callable[[], None]
 ) -> None:
-    """The call of a loop that may set ``status``, if there is something that it cannot do: ``repair()`` does
-    all of it anew then. A loop that is machine code pauses for it.
+    """The call of a loop that may set ``status``, if there is something that it cannot do: ``fallback()``
+    does all of it anew then. A loop that is machine code pauses for it.
     """
     function(*arguments)
     if status[0]:  # looked at in 40 ns, an array's element in 100
         status[0] = 0
-        repair()
+        fallback()
 
 
 def small_call(node: Node, arguments: Sequence[Any], out: Sequence[Array]) -> Call | None:

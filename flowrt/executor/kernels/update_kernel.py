@@ -85,7 +85,7 @@ def update_of(node: Node, arguments: Sequence[Any]) -> Update | None:
     if not variables[0].array.size or any(array.shape not in (domain, ()) for array in values):
         return None
     arrays = tuple([a for a in arguments if isinstance(a, np.ndarray)])
-    if _meet(arrays, [v.array for v in variables]):
+    if _any_overlap(arrays, [v.array for v in variables]):
         return None  # a gradient that is the variable, read in another order perhaps
     program = update_program(node, arguments, values)
     if program is None:
@@ -225,7 +225,7 @@ def _overlap(some: _Extents, others: _Extents) -> bool:
     return bool(((some[:, None, 0] < others[:, 1]) & (others[:, 0] < some[:, None, 1])).any())
 
 
-def _meet(some: Sequence[Array], others: Sequence[Array]) -> bool:
+def _any_overlap(some: Sequence[Array], others: Sequence[Array]) -> bool:
     return _overlap(_extents(some), _extents(others))
 
 

@@ -33,7 +33,7 @@ from flowrt.errors import OpError
 from flowrt.executor.buffers.buffer_assignment import nbytes_of
 from flowrt.executor.kernels.copy_kernels import compiled_form
 from flowrt.executor.kernels.iterated_program import is_scalar_loop
-from flowrt.executor.kernels.small_calls import may_be_small, run_checked, run_or_repair
+from flowrt.executor.kernels.small_calls import may_be_small, run_checked, run_or_fall_back
 from flowrt.executor.lists.indexed_rows import AddedRows, ReadRows, SetRows
 from flowrt.executor.lists.list_rows import PushedRows, RowList, StackedRows, TakenRows
 from flowrt.executor.lists.nested_lists import NO_LISTS, NestedLists
@@ -41,7 +41,7 @@ from flowrt.executor.lists.nested_rows import PushedLists, TakenLists
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.program import Segment, segment_of
-from flowrt.executor.program.time_slice import Pace
+from flowrt.executor.program.time_slice import TimeSlice
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
@@ -110,42 +110,42 @@ def list_of_lists(opened: OpenList, device: Device) -> StackedRows:
     return (PushedLists if opened.is_pushed else TakenLists)(opened, device)
 
 
-class Repair(NamedTuple):
+class Fallback(NamedTuple):
     """What ``node`` has to do anew in Python if ``status`` says so, where machine code pauses for it."""
 
     node: Node
     status: memoryview
-    repair: Callable[[], None]
+    fallback: Callable[[], None]
 
 
-class Aftermath(NamedTuple):
+class DeferredChecks(NamedTuple):
     """What is to be looked at when machine code has returned."""
 
-    repairs: Sequence[Repair] = ()
+    fallbacks: Sequence[Fallback] = ()
     checks: Sequence[Check] = ()
 
     @staticmethod
-    def of_all(several: Iterable[Aftermath]) -> Aftermath:
+    def of_all(several: Iterable[DeferredChecks]) -> DeferredChecks:
         items = list(several)
-        repairs = [repair for item in items for repair in item.repairs]
-        return Aftermath(repairs, [check for item in items for check in item.checks])
+        fallbacks = [fallback for item in items for fallback in item.fallbacks]
+        return DeferredChecks(fallbacks, [check for item in items for check in item.checks])
 
-    def behind(self, prepare: Callable[[], None]) -> Aftermath:
-        """The same with ``prepare()`` in front of each repair."""
+    def behind(self, prepare: Callable[[], None]) -> DeferredChecks:
+        """The same with ``prepare()`` in front of each fallback."""
 
-        def prepared(repair: Callable[[], None]) -> None:
+        def prepared(fallback: Callable[[], None]) -> None:
             prepare()
-            repair()
+            fallback()
 
-        repairs = [item._replace(repair=partial(prepared, item.repair)) for item in self.repairs]
-        return self._replace(repairs=repairs)
+        fallbacks = [item._replace(fallback=partial(prepared, item.fallback)) for item in self.fallbacks]
+        return self._replace(fallbacks=fallbacks)
 
     def look(self) -> None:
-        """Do the repairs; raise what a node has refused, in its name."""
-        for node, status, repair in self.repairs:
+        """Do the fallbacks; raise what a node has refused, in its name."""
+        for node, status, fallback in self.fallbacks:
             if status[0]:
                 status[0] = 0
-                _named(node, repair)
+                _named(node, fallback)
         for node, check in self.checks:
             _named(node, check)
 
@@ -161,50 +161,50 @@ class Compiled(NamedTuple):
     """A loop or branches as machine code."""
 
     part: Part
-    aftermath: Aftermath
+    deferred: DeferredChecks
 
 
 class Block(NamedTuple):
     """A bound function as machine code."""
 
     parts: Parts
-    aftermath: Aftermath
+    deferred: DeferredChecks
 
 
 def compiled_block(segments: Sequence[Segment]) -> Block | None:
     """``segments`` as machine code; None if something is more than that."""
     parts: list[Part] = []
-    found: list[Aftermath] = []
+    found: list[DeferredChecks] = []
     for segment in segments:
-        for node, instruction in zip(segment.nodes, segment.stretch, strict=True):
+        for node, instruction in zip(segment.nodes, segment.instructions, strict=True):
             compiled = _compiled_instruction(node, *instruction)
             if compiled is None:
                 return None
             parts.append(compiled.part)
-            found.append(compiled.aftermath)
+            found.append(compiled.deferred)
         if segment.control is not None:
             if segment.control.compiled is None:
                 return None
             parts.append(segment.control.compiled.part)
-            found.append(segment.control.compiled.aftermath)
+            found.append(segment.control.compiled.deferred)
         elif segment.key is not None:
             return None
-    return Block(tuple(parts), Aftermath.of_all(found))
+    return Block(tuple(parts), DeferredChecks.of_all(found))
 
 
 def _compiled_instruction(
     node: Node, function: Callable[..., Any], arguments: tuple[Any, ...]
 ) -> Compiled | None:
-    is_whole = function not in (run_checked, run_or_repair)
+    is_whole = function not in (run_checked, run_or_fall_back)
     call = compiled_form((function, arguments) if is_whole else arguments[:2])
     if call is None:
         return None
     if function is run_checked:
-        return Compiled(call, Aftermath(checks=[(node, arguments[2])]))
-    if function is run_or_repair:
-        _, _, status, repair = arguments
-        return Compiled(Guarded(call, status), Aftermath([Repair(node, status, repair)]))
-    return Compiled(call, Aftermath())
+        return Compiled(call, DeferredChecks(checks=[(node, arguments[2])]))
+    if function is run_or_fall_back:
+        _, _, status, fallback = arguments
+        return Compiled(Guarded(call, status), DeferredChecks([Fallback(node, status, fallback)]))
+    return Compiled(call, DeferredChecks())
 
 
 def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Compiled | None:
@@ -218,7 +218,7 @@ def compiled_branches(index: Operand, blocks: Sequence[Sequence[Segment]]) -> Co
             return None
         found.append(block)
     part = Choose(index.value, tuple([block.parts for block in found]))
-    return Compiled(part, Aftermath.of_all([block.aftermath for block in found]))
+    return Compiled(part, DeferredChecks.of_all([block.deferred for block in found]))
 
 
 class Iterations(NamedTuple):
@@ -238,21 +238,21 @@ def iterations_of(node: Node, block: Block, again: Array) -> Iterations:
     words = table.words.data  # looked at in 40 ns, an array's element in 100
     goes_on = partial(words.__getitem__, PAUSED_AT)
     iterate = _iterating(function, table, words)
-    if any(block.aftermath):
-        iterate = _looking(iterate, block.aftermath)
+    if any(block.deferred):
+        iterate = _looking(iterate, block.deferred)
     first = max(1, int(FIRST_NS / table.nanoseconds))
-    segment = segment_of([(Pace(iterate, goes_on, first), ())], [node])
+    segment = segment_of([(TimeSlice(iterate, goes_on, first), ())], [node])
     return Iterations(segment, (function, (table, 0, first)), goes_on)
 
 
-def _looking(iterate: Callable[[int], int], aftermath: Aftermath) -> Callable[[int], int]:
-    """``iterate``, then its ``aftermath``. A body has no effect but on the loop's variables, so it does not
+def _looking(iterate: Callable[[int], int], deferred: DeferredChecks) -> Callable[[int], int]:
+    """``iterate``, then its ``deferred``. A body has no effect but on the loop's variables, so it does not
     matter that it went on behind what a node has refused.
     """
 
     def iterate_and_look(count: int) -> int:
         made = iterate(count)
-        aftermath.look()
+        deferred.look()
         return made
 
     return iterate_and_look

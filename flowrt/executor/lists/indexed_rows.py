@@ -21,10 +21,10 @@ from flowrt.device.loops.loop_program import LoopBuilder
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.loop_layout import call_on, compiled, layout_of, strides_in
 from flowrt.executor.kernels.small_calls import NS_PER_BYTE, NS_PER_ROW, run_checked
-from flowrt.executor.lists.list_rows import Array, RowList, is_elsewhere, rows_of
+from flowrt.executor.lists.list_rows import Array, RowList, poison, rows_of
 from flowrt.executor.lists.open_lists import OpenList, changed_by
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph, static_shape
 from flowrt.graph.op_facets import ListUse
 from flowrt.graph.ops.lists.tensor_lists import check_unset, writes_once
@@ -80,10 +80,10 @@ class IndexedRows(RowList):
         self._words = table.words
         return call_of(compiled(make(index.dtype.name)), table, 0, 1)
 
-    def _emit(self, strand: Strand, operands: Sequence[Operand], *calls: Call) -> None:
+    def _emit(self, builder: InstructionBuilder, operands: Sequence[Operand], *calls: Call) -> None:
         """Emit ``calls``, behind which is looked at what was refused."""
         text = f"{operands[0].text}[{operands[1].text}]"
-        strand.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
+        builder.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
 
     def _check(self) -> None:
         if self._words[REFUSED]:
@@ -99,15 +99,15 @@ class IndexedRows(RowList):
 class ReadRows(IndexedRows):
     """A list whose elements are read."""
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node, spec = self._opened.node, self._opened.node.outputs[0]
         handle, index = [tensors[ref] for ref in node.inputs[:2]]
         self._like = np.empty(static_shape(spec), spec.dtype.np)
         tensors.place(node, 0, Operand(self._like, None, f"{handle.text}[{index.text}]"))
         if index.slot is not None:
-            strand.emit(node, is_elsewhere)
+            builder.emit(node, poison)
             return
-        self._emit(strand, [handle, index], self._copy(gather, index.value, self._like))
+        self._emit(builder, [handle, index], self._copy(gather, index.value, self._like))
 
     def open(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot
@@ -132,15 +132,15 @@ class ReadRows(IndexedRows):
 class WrittenRows(IndexedRows):
     """A list of which elements are written."""
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node = self._opened.node
         handle, index, item = operands = [tensors[ref] for ref in node.inputs]
         tensors.place(node, 0, handle)
         if index.slot is not None or item.slot is not None:
-            strand.emit(node, is_elsewhere)
+            builder.emit(node, poison)
             return
         self._like = item.value
-        self._emit(strand, operands, *self._writing(index.value))
+        self._emit(builder, operands, *self._writing(index.value))
 
     @abstractmethod
     def _writing(self, index: Array) -> Sequence[Call]:

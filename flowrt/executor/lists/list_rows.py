@@ -21,10 +21,10 @@ from flowrt.device.llvm.row_stacks import END, STATUS, TOP, pushing, taking
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.kernels.copy_kernels import copy_call
-from flowrt.executor.kernels.small_calls import run_or_repair
+from flowrt.executor.kernels.small_calls import run_or_fall_back
 from flowrt.executor.lists.open_lists import NO_ELEMENTS, SLAB_BYTES, OpenList
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import static_shape
 from flowrt.graph.ops.lists.tensor_lists import check_dtype
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
@@ -41,7 +41,7 @@ MAX_PIECE = 1 << 24
 """Bytes of rows that are one array. What comes in several pieces is copied to one if it is no more: 2 ms."""
 
 
-def is_elsewhere() -> None:
+def poison() -> None:
     """In the place of a copy from a register, which is no machine code: the body is bound anew without it."""
 
 
@@ -63,7 +63,7 @@ class RowList(ABC):
         return self._opened.slot
 
     @abstractmethod
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         """Emit the copy from or to a row, as the loop's body has it."""
 
     @abstractmethod
@@ -89,14 +89,19 @@ class StackedRows(RowList):
         """Elements of the list, as machine code counts them."""
 
     def _emit(
-        self, strand: Strand, call: Call, repair: Callable[[], None], operands: Sequence[Operand], text: str
+        self,
+        builder: InstructionBuilder,
+        call: Call,
+        fallback: Callable[[], None],
+        operands: Sequence[Operand],
+        text: str,
     ) -> None:
-        """Emit ``call``, with ``repair()`` for what it cannot do."""
+        """Emit ``call``, with ``fallback()`` for what it cannot do."""
         function, (table, *_) = self._call = call
         self._words = table.words
         status = table.words[STATUS : STATUS + 1].data
-        strand.emit_line(
-            self._opened.node, run_or_repair, (function, call[1], status, repair), operands, text
+        builder.emit_line(
+            self._opened.node, run_or_fall_back, (function, call[1], status, fallback), operands, text
         )
 
     def _repeat(self) -> None:
@@ -114,21 +119,21 @@ class PushedRows(StackedRows):
         """Rows of the next piece."""
         self._pieces: list[Array] = []
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         operands = [tensors[ref] for ref in self._opened.node.inputs[:2]]
         tensors.place(self._opened.node, 0, operands[0])
         if operands[1].slot is not None:
-            strand.emit(self._opened.node, is_elsewhere)
+            builder.emit(self._opened.node, poison)
         else:
-            self._bind_push(strand, operands, operands[1].value)
+            self._bind_push(builder, operands, operands[1].value)
 
-    def _bind_push(self, strand: Strand, operands: Sequence[Operand], value: Array) -> None:
+    def _bind_push(self, builder: InstructionBuilder, operands: Sequence[Operand], value: Array) -> None:
         self._like = np.empty_like(value, order="C")
         self._size = max(1, min(FIRST_ROWS, SLAB_BYTES // self._like.nbytes))
         if not value.flags.c_contiguous:
-            strand.emit(self._opened.node, *copy_call(self._like, value))
+            builder.emit(self._opened.node, *copy_call(self._like, value))
             value = self._like
-        self._emit(strand, pushing(value, self.length), self._grow_and_push, operands, operands[0].text)
+        self._emit(builder, pushing(value, self.length), self._grow_and_push, operands, operands[0].text)
 
     def begin(self) -> None:
         """Have no elements."""
@@ -202,18 +207,20 @@ class TakenRows(StackedRows):
         super().__init__(opened, device)
         self._rows: Any = ()
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node, spec = self._opened.node, self._opened.node.outputs[1]
         element = np.empty(static_shape(spec), spec.dtype.np)
         text = f"{tensors[node.inputs[0]].text}[-1]"
         tensors.place(node, 1, Operand(element, None, text))
-        self._bind_take(strand, tensors, taking(element, self.length, _NOTHING), element)
+        self._bind_take(builder, tensors, taking(element, self.length, _NOTHING), element)
 
-    def _bind_take(self, strand: Strand, tensors: BoundTensors, call: Call, element: Array) -> None:
+    def _bind_take(
+        self, builder: InstructionBuilder, tensors: BoundTensors, call: Call, element: Array
+    ) -> None:
         handle = tensors[self._opened.node.inputs[0]]
         self._like = element
         tensors.place(self._opened.node, 0, handle)
-        self._emit(strand, call, self._refuse, [handle], f"{handle.text}[-1]")
+        self._emit(builder, call, self._refuse, [handle], f"{handle.text}[-1]")
 
     def _refuse(self) -> None:
         raise InvalidArgumentError(NO_ELEMENTS)

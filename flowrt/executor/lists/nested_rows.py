@@ -27,10 +27,10 @@ from flowrt.device.device import Device
 from flowrt.device.llvm.row_stacks import taking
 from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
-from flowrt.executor.lists.list_rows import Array, PushedRows, StackedRows, TakenRows, is_elsewhere
+from flowrt.executor.lists.list_rows import Array, PushedRows, StackedRows, TakenRows, poison
 from flowrt.executor.lists.open_lists import OpenList
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node
 from flowrt.graph.ops.lists.tensor_lists import check_dtype
 from flowrt.graph.resources.tensor_list import ListSpec, TensorList
@@ -77,7 +77,7 @@ class NoElements(NamedTuple):
 
     node: Node
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         tensors.place(self.node, 0, Operand(self, None, "[]"))
 
     def hand_to(self, inner: StackedRows) -> None:
@@ -90,15 +90,15 @@ class PushedLists(PushedRows):
 
     _inner: PushedRows
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         node = self._opened.node
         handle, pushed = operands = [tensors[ref] for ref in node.inputs[:2]]
         tensors.place(node, 0, handle)
         if not isinstance(pushed.value, PushedRows):
-            strand.emit(node, is_elsewhere)
+            builder.emit(node, poison)
             return
         self._inner = pushed.value
-        self._bind_push(strand, operands, self._inner.length)
+        self._bind_push(builder, operands, self._inner.length)
 
     def begin(self) -> None:
         super().begin()
@@ -131,10 +131,10 @@ class TakenLists(TakenRows):
         """How many elements are left of the list that was taken last."""
         self._inner: TakenRows | None = None
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         text = f"{tensors[self._opened.node.inputs[0]].text}[-1]"
         tensors.place(self._opened.node, 1, Operand(self, None, text))
-        self._bind_take(strand, tensors, taking(self._taken, self.length, self._taken), self._taken)
+        self._bind_take(builder, tensors, taking(self._taken, self.length, self._taken), self._taken)
 
     def hand_to(self, inner: StackedRows) -> None:
         """Have ``inner``, which is not bound yet, be the list that was taken."""

@@ -21,7 +21,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.executor.buffers.bound_tensors import BoundTensors
 from flowrt.executor.lists.swapping import Arrivals, swapped
 from flowrt.executor.program.arguments import Operand
-from flowrt.executor.program.instruction_builder import Strand
+from flowrt.executor.program.instruction_builder import InstructionBuilder
 from flowrt.graph.node import Node, Subgraph, TensorSpec
 from flowrt.graph.op_def import Effect
 from flowrt.graph.op_facets import ListUse
@@ -36,7 +36,7 @@ NO_ELEMENTS = "expected a list with elements; got an empty one"
 class ListBinder(Protocol):
     """What binds an operation on lists in a loop's body, in place of its kernel."""
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         """Emit the operation's instruction, and say where its outputs are."""
 
 
@@ -79,16 +79,16 @@ class OpenList(NamedTuple):
     def spec(self) -> ListSpec:
         return ListSpec(self.node.attrs["element_dtype"], self.node.outputs[0].shape)
 
-    def bind(self, strand: Strand, tensors: BoundTensors) -> None:
+    def bind(self, builder: InstructionBuilder, tensors: BoundTensors) -> None:
         """The instruction of `node`, in the loop's body: push onto the list, or take its last element."""
         node, operands = self.node, [tensors[ref] for ref in self.node.inputs[:2]]
         tensors.place(node, 0, operands[0])
         if self.is_pushed:
             push = self._push(tensors, operands[1])
-            strand.emit_line(node, push, (), operands, operands[0].text)
+            builder.emit_line(node, push, (), operands, operands[0].text)
         else:
             pop = self._pop(tensors, tensors.new_register(node, 1))
-            strand.emit_line(node, pop, (), operands[:1], tensors[node.name, 1].text)
+            builder.emit_line(node, pop, (), operands[:1], tensors[node.name, 1].text)
 
     def _push(self, tensors: BoundTensors, value: Operand) -> Callable[[], None]:
         registers, slot, source, device = tensors.registers, self.slot, value.slot, tensors.device
@@ -131,7 +131,7 @@ class OpenList(NamedTuple):
 
     def _swaps(self, device: Device) -> bool:
         """Whether the elements wait in host memory."""
-        return device.is_remote and SWAPS in self.node.attrs
+        return device.is_asynchronous and SWAPS in self.node.attrs
 
     def _pop(self, tensors: BoundTensors, target: int) -> Callable[[], None]:
         registers, slot, spec = tensors.registers, self.slot, self.node.outputs[1]

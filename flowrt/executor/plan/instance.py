@@ -19,12 +19,12 @@ import numpy as np
 
 from flowrt.device.host.host import HostExecutor, HostStream
 from flowrt.errors import OpError
-from flowrt.executor.bind.extend_program import Bound, grow
+from flowrt.executor.bind.extend_program import Bound, extend_program
 from flowrt.executor.ends.feeds import direct_put
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.program.program import Program
 from flowrt.executor.program.runner import Running, StepControl, run_inline, run_seeded, run_threaded
-from flowrt.graph.construction.graph_growth import Growth
+from flowrt.graph.construction.graph_extension import Extension
 from flowrt.graph.node import Subgraph
 from flowrt.graph.resources.step_context import step_scope
 from flowrt.rendezvous import InlineRendezvous, LocalRendezvous
@@ -73,37 +73,39 @@ class Instance:
         """What takes values as they are given, if all feeds are in buffers."""
         self.fetches = [fetches[position] for position in fetch_order]
         self._with_registers = [program for program in programs if program.registers]
-        self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_remote}
+        self._streams_of = {p.device: p.device.streams for p in programs if p.device.is_asynchronous}
         self._driven = programs if whole is None else [whole]
         self.is_straight = all(p.is_straight for p in self._driven) and len(self._driven) <= 1
-        """Whether a step is one stretch, or none: nothing in it waits."""
+        """Whether a step is one basic block, or none: nothing in it waits."""
         self.run_straight = _straight_run(self._driven[0]) if self._driven else _do_nothing
         """One step, if it is straight."""
         self._bound = bound
         self._others: WeakKeyDictionary[Any, Instance] = WeakKeyDictionary()
         """Those on the same memory, by their plans: they wait until this one gives way."""
 
-    def grow(
-        self, placed: Subgraph, growth: Growth, feed_order: Sequence[int], fetch_order: Sequence[int]
+    def extend(
+        self, placed: Subgraph, extension: Extension, feed_order: Sequence[int], fetch_order: Sequence[int]
     ) -> Instance | None:
         """The instance of ``placed``, on the same memory; None if it cannot be."""
-        found = None if self._bound is None else grow(self.programs[0], self._bound, placed, growth)
+        found = (
+            None if self._bound is None else extend_program(self.programs[0], self._bound, placed, extension)
+        )
         if found is None:
             return None
         program, bound = found
         return Instance([program], self._rendezvous, feed_order, fetch_order, bound)
 
-    def take_turns(self, other: Instance, plan: Any) -> None:
+    def take_memory(self, other: Instance, plan: Any) -> None:
         """From now on this one has the memory, and ``other``, of ``plan``, waits."""
         self._others, other._others = other._others, WeakKeyDictionary()
         self._others[plan] = other
         self.reset()
 
-    def give_way(self, plan: Any, to: Any) -> Instance | None:
+    def give_memory(self, plan: Any, to: Any) -> Instance | None:
         """The instance of the plan ``to`` on the same memory, if it has one; this one, of ``plan``, waits."""
         other = self._others.pop(to, None)
         if other is not None:
-            other.take_turns(self, plan)
+            other.take_memory(self, plan)
         return other
 
     @property
@@ -111,7 +113,7 @@ class Instance:
         """Whether a device has other streams by now."""
         return any(device.streams is not streams for device, streams in self._streams_of.items())
 
-    def meet(self, shared: LocalRendezvous | None) -> None:
+    def join_step(self, shared: LocalRendezvous | None) -> None:
         """Take part in a step that other tasks have parts of: ``shared`` is its rendezvous."""
         if isinstance(self._rendezvous, StepRendezvous):
             self._rendezvous.current = shared
@@ -168,7 +170,7 @@ def _straight_run(program: Program) -> Callable[[], None]:
     functions, which may ask for the caller's context variables, is not straight: it pauses behind them.
     """
     segment = program.segments[0]
-    if not (segment.stretch or segment.key or segment.control):
+    if not (segment.instructions or segment.key or segment.control):
         return _do_nothing
     return functools.partial(contextvars.Context().run(_quiet_context).run, program.run_straight)
 

@@ -28,13 +28,13 @@ from flowrt.executor.observe.recent_steps import recent_steps
 from flowrt.executor.observe.step_stats import StepRecorder
 from flowrt.executor.plan.instance import Instance, StepRendezvous, put_directly
 from flowrt.executor.plan.tiers import NextTier
-from flowrt.executor.program.continuation import Ended, Relay
+from flowrt.executor.program.continuation import Continuation, Ended
 from flowrt.executor.program.group_steps import end_groups, ranks_in
-from flowrt.executor.program.instruction_builder import MAX_STRETCH_COST
-from flowrt.executor.program.interleave import laid_end_to_end
+from flowrt.executor.program.instruction_builder import MAX_BLOCK_COST
+from flowrt.executor.program.interleave import interleaved
 from flowrt.executor.program.program import Program, cause
 from flowrt.executor.program.runner import StepControl
-from flowrt.graph.construction.graph_growth import Growth
+from flowrt.graph.construction.graph_extension import Extension
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, owned_subgraphs
 from flowrt.graph.op_def import Effect
@@ -74,7 +74,7 @@ class Plan:
         resource: Callable[[Device, Node], Any],
         options: CompileOptions,
         mode: StepMode,
-        earlier: tuple[Plan, Growth] | None = None,
+        earlier: tuple[Plan, Extension] | None = None,
     ) -> None:
         self.placed = placed
         self._devices, self._resource = devices, resource
@@ -88,20 +88,20 @@ class Plan:
         self._fetched = [placed.nodes[name] for name, _ in placed.fetches]
         self._idle: list[Instance] = []
         self._closed = False
-        self._kin: list[ref[Plan]] = []
+        self._arena_sharers: list[ref[Plan]] = []
         """The plans whose instances may lie on the same memory as this one's."""
-        first = None if earlier is None else self._grow(*earlier, options.observer)
+        first = None if earlier is None else self._extend(*earlier, options.observer)
         if first is None:
             first = self._compile(options)
         programs = first.programs
         self.is_straight = first.is_straight and self._is_free
-        """Whether a step is one stretch of one thread, or nothing at all: nothing in it waits, so nothing can
-        end it early.
+        """Whether a step is one basic block of one thread, or nothing at all: nothing in it waits, so nothing
+        can end it early.
         """
         self.is_direct = self.is_straight and first.direct_puts is not None
         """Whether `run_direct` can run it."""
-        self.is_single = len(programs) == 1 and not programs[0].device.is_remote
-        """Whether it is one program on the host, which `relay` can run."""
+        self.is_single = len(programs) == 1 and not programs[0].device.is_asynchronous
+        """Whether it is one program on the host, which `run_async` can run."""
         self._idle.append(first)
         for program in programs:
             program.device.pool.add_cache(self)
@@ -119,11 +119,11 @@ class Plan:
         needs_threads = _needs_threads(self.partitions.values(), self._mode.inline)
         self._inline = self._mode.seed is not None or not needs_threads
         subgraphs = [part.subgraph for part in self.partitions.values()]
-        self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_STRETCH_COST
+        self._is_short = len(subgraphs) > 1 and sum(map(total_cost, subgraphs)) < MAX_BLOCK_COST
         """Whether several devices together have no more to do than one may between two pauses."""
         self._feed_order = _order(placed.feeds, [s.feeds for s in subgraphs])
         self._fetch_order = _order(placed.fetches, _fetches_by_device(placed, list(self.partitions)))
-        self._remote_devices = [p.device for p in self.partitions.values() if p.device.is_remote]
+        self._asynchronous_devices = [p.device for p in self.partitions.values() if p.device.is_asynchronous]
         try:
             with self._on_devices(), options.observer.phase("bind"):
                 return self._bind()
@@ -149,26 +149,26 @@ class Plan:
     def _resource_on(self, device: Device) -> Callable[[Node], Any]:
         return functools.partial(self._resource, device)
 
-    def _grow(self, earlier: Plan, growth: Growth, observer: Observer) -> Instance | None:
+    def _extend(self, earlier: Plan, extension: Extension, observer: Observer) -> Instance | None:
         """The first instance, grown from one of ``earlier``; None if that cannot be."""
         instance = earlier._take_idle()
         if instance is None:
             return None
-        self.has_loops, self._remote_devices = earlier.has_loops, []
+        self.has_loops, self._asynchronous_devices = earlier.has_loops, []
         self._inline, self._is_short = earlier._inline, earlier._is_short
         self._ranks = ranks_in(self.placed) if earlier._ranks else frozenset()
         self._feed_order = list(range(len(self.placed.feeds)))
         self._fetch_order = list(range(len(self.placed.fetches)))
         try:
-            with observer.phase("grow"):
-                grown = instance.grow(self.placed, growth, self._feed_order, self._fetch_order)
+            with observer.phase("extend program"):
+                grown = instance.extend(self.placed, extension, self._feed_order, self._fetch_order)
         except OpError:  # who compiles the whole meets it too, or finds another way
             grown = None
         if grown is None:
             earlier._give_back(instance)
             return None
-        grown.take_turns(instance, earlier)
-        self._join(earlier)
+        grown.take_memory(instance, earlier)
+        self._share_arena(earlier)
         return grown
 
     def run(
@@ -185,7 +185,7 @@ class Plan:
         ran out of memory is handled.
         """
         try:
-            if not self._remote_devices:
+            if not self._asynchronous_devices:
                 return self._run(feeds, control, recorder, rendezvous)
             with self._on_devices():
                 return self._run(feeds, control, recorder, rendezvous)
@@ -196,12 +196,12 @@ class Plan:
     def _on_devices(self) -> Iterator[None]:
         """A step on those that work by themselves."""
         with contextlib.ExitStack() as stack:
-            for device in self._remote_devices:
+            for device in self._asynchronous_devices:
                 stack.enter_context(device.step())
             try:
                 yield
             except BaseException:
-                for device in self._remote_devices:
+                for device in self._asynchronous_devices:
                     device.replace_failed_streams()
                 raise
 
@@ -249,7 +249,7 @@ class Plan:
             raise
         return self.finish(instance)
 
-    def relay(
+    def run_async(
         self,
         feeds: Sequence[Any],
         control: StepControl,
@@ -265,7 +265,7 @@ class Plan:
 
         instance = self.begin(feeds, rendezvous)
         running = instance.running(self._recorder(None))[0]
-        Relay(running, control, rendezvous, functools.partial(self.finish, instance), tell).start()
+        Continuation(running, control, rendezvous, functools.partial(self.finish, instance), tell).start()
 
     def _recorder(self, given: StepRecorder | None) -> StepRecorder | None:
         """Of a step that is traced, or kept."""
@@ -277,7 +277,7 @@ class Plan:
         """
         instance = self._take_instance()
         self._put(instance, feeds)
-        instance.meet(rendezvous)
+        instance.join_step(rendezvous)
         return instance
 
     def _put(self, instance: Instance, feeds: Sequence[Any]) -> bool:
@@ -303,12 +303,15 @@ class Plan:
             self.close()
         return values
 
-    def _join(self, earlier: Plan) -> None:
+    def _share_arena(self, earlier: Plan) -> None:
         """Be one of the plans that take turns with ``earlier``."""
-        if not earlier._kin:
-            earlier._kin.append(ref(earlier))
-        self._kin = earlier._kin
-        self._kin[:] = [*[kin for kin in self._kin if kin() is not None], ref(self)]
+        if not earlier._arena_sharers:
+            earlier._arena_sharers.append(ref(earlier))
+        self._arena_sharers = earlier._arena_sharers
+        self._arena_sharers[:] = [
+            *[sharer for sharer in self._arena_sharers if sharer() is not None],
+            ref(self),
+        ]
 
     def _give_back(self, instance: Instance) -> None:
         self._idle.append(instance)
@@ -328,17 +331,19 @@ class Plan:
         try:
             return self._idle.pop()
         except IndexError:
-            return self._take_from_kin()
+            return self._take_from_sharer()
 
     def _new_instance(self) -> Instance:
-        return self._take_from_kin() or self._bind()
+        return self._take_from_sharer() or self._bind()
 
-    def _take_from_kin(self) -> Instance | None:
+    def _take_from_sharer(self) -> Instance | None:
         """An instance whose memory is idle because the other plans that lie there are not running."""
-        for plan in [plan for kin in self._kin if (plan := kin()) is not None and plan is not self]:
+        for plan in [
+            plan for sharer in self._arena_sharers if (plan := sharer()) is not None and plan is not self
+        ]:
             with contextlib.suppress(IndexError):
                 instance = plan._idle.pop()
-                own = instance.give_way(plan, self)
+                own = instance.give_memory(plan, self)
                 if own is not None:
                     return own
                 plan._give_back(instance)
@@ -364,8 +369,8 @@ class Plan:
             bound = bound_from(part, resource, ends, binder.tensors)
         can_grow = len(programs) == 1 and self._mode.seed is None and not self._mode.is_shared
         bound = bound if can_grow else None
-        can_lay = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
-        whole = laid_end_to_end(programs) if can_lay else None
+        can_interleave = isinstance(rendezvous, InlineRendezvous) and self._is_free and self._is_short
+        whole = interleaved(programs) if can_interleave else None
         return Instance(programs, rendezvous, self._feed_order, self._fetch_order, bound, whole)
 
     @property
@@ -438,12 +443,12 @@ def _needs_threads(partitions: Collection[Partition], inline: bool) -> bool:
     when they do, and who waits for another step may not keep this one's programs; otherwise it takes two
     devices with enough to do, and a session that allows it.
     """
-    if any(p.schedule.count > 1 and not p.device.is_remote for p in partitions):
+    if any(p.schedule.count > 1 and not p.device.is_asynchronous for p in partitions):
         return True
     if len(partitions) < 2:
         return False
     if any(waits_outside(p.subgraph) for p in partitions):
         return True
-    if any(p.device.is_remote and p.device.executor.computes for p in partitions):
+    if any(p.device.is_asynchronous and p.device.executor.computes for p in partitions):
         return True
     return not inline and sorted(total_cost(p.subgraph) for p in partitions)[-2] >= THREADED_COST

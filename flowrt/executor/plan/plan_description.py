@@ -52,8 +52,8 @@ def describe_plan(plan: Plan) -> tuple[DevicePlan, ...]:
         DevicePlan(
             name,
             part.schedule.count,
-            part.places.memory.nbytes,
-            part.places.memory.lower_bound,
+            part.buffers.memory.nbytes,
+            part.buffers.memory.lower_bound,
             tuple(_groups([part.subgraph])),
             tuple(texts.get(name, ())),
         )

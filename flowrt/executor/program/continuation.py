@@ -1,4 +1,4 @@
-"""`Relay`: a program without a thread of its own: whoever brings what it waits for goes on with it.
+"""`Continuation`: a program without a thread of its own: whoever brings what it waits for goes on with it.
 
     start() on the caller's thread --> the program runs --> its tensor is not there: the thread leaves
     the tensor comes, on any thread --> that one runs the program to its next wait --> ... --> ended(values)
@@ -30,7 +30,7 @@ _QUIET.run(np.seterr, all="ignore")
 
 
 @final
-class Relay:
+class Continuation:
     """Drives ``program``, whose step meets in ``rendezvous``; ``finish()`` gives its values when it is over.
 
     One thread at a time has it: who finds nothing under its key leaves a waiter there and does not touch it

@@ -1,8 +1,8 @@
-"""Control flow as it runs: loops and branches between the stretches of a program.
+"""Control flow as it runs: loops and branches between the basic blocks of a program.
 
 A `Loop` or a `Branches` stands at the end of a segment in the place of a wait. What is inside are segments
-again, so a loop may wait in its body as a program does between its stretches. Values need no machinery here:
-arguments and results are moved by instructions of the stretches around and inside.
+again, so a loop may wait in its body as a program does between its basic blocks. Values need no machinery
+here: arguments and results are moved by instructions of the basic blocks around and inside.
 """
 
 from __future__ import annotations
@@ -84,15 +84,15 @@ class Loop:
         self._iterations_a_pause = iterations_a_pause
 
     def run(
-        self, run_block: RunBlock, run_stretch: Callable[[Segment], None] | None
+        self, run_block: RunBlock, run_instructions: Callable[[Segment], None] | None
     ) -> Generator[str, Any, None]:
-        """All iterations. ``run_stretch`` runs a stretch in one go, if that is how this program runs."""
+        """All iterations. ``run_instructions`` runs a basic block in one go, if this program runs so."""
         if not self._begins():
             return
         frame, goes_on, body = self._frame, self._goes_on, self.body
         frame.enter()
-        if run_stretch is not None and len(body) == 1 and body[0].control is None:
-            yield from self._run_straight(run_stretch)
+        if run_instructions is not None and len(body) == 1 and body[0].control is None:
+            yield from self._run_straight(run_instructions)
             return
         count = 0
         while True:
@@ -105,12 +105,12 @@ class Loop:
                 count = 0
                 yield from self._pause()
 
-    def _run_straight(self, run_stretch: Callable[[Segment], None]) -> Generator[str, Any, None]:
+    def _run_straight(self, run_instructions: Callable[[Segment], None]) -> Generator[str, Any, None]:
         """The iterations of a body in which nothing waits."""
         goes_on, (segment,), frame = self._goes_on, self.body, self._frame
         while True:
             for _ in range(self._iterations_a_pause):
-                run_stretch(segment)
+                run_instructions(segment)
                 if not goes_on():
                     return
                 frame.iteration += 1

@@ -33,7 +33,9 @@ def current_operation(thread: int) -> Node | None:
                 return next(
                     (
                         node
-                        for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True)
+                        for (function, arguments), node in zip(
+                            segment.instructions, segment.nodes, strict=True
+                        )
                         if function is call[0] and arguments is call[1]
                     ),
                     None,

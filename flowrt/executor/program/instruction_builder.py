@@ -1,4 +1,4 @@
-"""A strand: the instructions of one program, or of one function in it, as they are bound."""
+"""A builder: the instructions of one program, or of one function in it, as they are bound."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any, final
 from flowrt.device.device import Device
 from flowrt.executor.program.arguments import Operand
 from flowrt.executor.program.control_flow import PAUSE, Control
-from flowrt.executor.program.program import MAX_STRETCH, Instruction, Line, Segment, segment_of
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Instruction, Line, Segment, segment_of
 from flowrt.graph.node import Node
 
-MAX_STRETCH_COST = 1e7
+MAX_BLOCK_COST = 1e7
 """Estimated work between two pauses: some milliseconds, after which a step notices that it was cancelled."""
 
 
 @final
-class Strand:
+class InstructionBuilder:
     """Takes instructions one by one and cuts them into segments. ``depth``: in how many functions it is."""
 
     def __init__(self, device: Device, depth: int) -> None:
@@ -24,7 +24,7 @@ class Strand:
         self.segments: list[Segment] = []
         self.lines: list[Line] = []
         self.depth = depth
-        self.is_fixed = device.is_remote
+        self.is_fixed = device.is_asynchronous
         """Whether every step makes the same calls on the same memory, and the host has no say in it."""
         self.stream = 0
         """Where kernels go, of a device that works by itself."""
@@ -34,7 +34,7 @@ class Strand:
 
     @property
     def last_function(self) -> Any:
-        """Of the last instruction; None where a stretch begins."""
+        """Of the last instruction; None where a basic block begins."""
         return self._instructions[-1][0] if self._instructions else None
 
     def emit(self, node: Node, function: Any, arguments: tuple[Any, ...] = ()) -> None:
@@ -54,7 +54,7 @@ class Strand:
 
     def use_stream(self, node: Node, stream: int) -> None:
         """On a device that works by itself: have what follows, from ``node`` on, go to that stream."""
-        if self.device.is_remote and stream != self.stream:
+        if self.device.is_asynchronous and stream != self.stream:
             self.stream = stream
             self.emit(node, self.device.executor.use, (self.device.streams[stream],))
 
@@ -63,7 +63,7 @@ class Strand:
         self._cost += cost
         self.total_cost += cost
         if self._instructions and (
-            pause or len(self._instructions) >= MAX_STRETCH or self._cost >= MAX_STRETCH_COST
+            pause or len(self._instructions) >= MAX_BLOCK_LENGTH or self._cost >= MAX_BLOCK_COST
         ):
             self.cut(PAUSE, 0)
 
@@ -74,7 +74,7 @@ class Strand:
         control: Control | None = None,
         receive: Node | None = None,
     ) -> None:
-        """End the stretch, and wait for ``key``, which ``receive`` may need, or enter ``control``."""
+        """End the basic block, and wait for ``key``, which ``receive`` may need, or enter ``control``."""
         self.segments.append(segment_of(self._instructions, self._nodes, key, slot, control, receive))
         self._instructions, self._nodes, self._cost = [], [], 0.0
-        self.stream = 0  # every stretch begins on the first
+        self.stream = 0  # every basic block begins on the first

@@ -14,13 +14,13 @@ from typing import Any, final
 
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.edge_keys import tensor_key
-from flowrt.executor.program.program import MAX_STRETCH, Instruction, Program, Segment, segment_of
+from flowrt.executor.program.program import MAX_BLOCK_LENGTH, Instruction, Program, Segment, segment_of
 from flowrt.executor.program.runner import StepControl, run_inline
 from flowrt.graph.node import Node
 from flowrt.graph.ops.collective.transfer import send_op
 
 
-def laid_end_to_end(programs: Sequence[Program]) -> Program | None:
+def interleaved(programs: Sequence[Program]) -> Program | None:
     """What does the work of ``programs``, which are bound to one rendezvous, by itself. None for one program,
     where several are streams of one device, and where their turns may differ from step to step: with loops
     and branches, and on devices that work by themselves. Raises `InternalError` where all wait for what
@@ -39,7 +39,7 @@ def laid_end_to_end(programs: Sequence[Program]) -> Program | None:
 def _is_always_alike(program: Program) -> bool:
     """Whether it is the host's, and waits for the same keys in the same order in every step."""
     keys_are_known = all(s.control is None and not callable(s.key) for s in program.segments)
-    return keys_are_known and not program.device.is_remote
+    return keys_are_known and not program.device.is_asynchronous
 
 
 @final
@@ -55,9 +55,9 @@ class _Laid:
     def lay(self, program: Program) -> Generator[str, Any, None]:
         """As `Program.run`, with nothing computed."""
         for segment in program.segments:
-            if len(self._instructions) >= MAX_STRETCH:
+            if len(self._instructions) >= MAX_BLOCK_LENGTH:
                 self.cut(PAUSE)
-            self._instructions += segment.stretch
+            self._instructions += segment.instructions
             self._nodes += segment.nodes
             self._sent.update(tensor_key(node, None) for node in segment.nodes if node.op is send_op)
             key = segment.key

@@ -1,8 +1,8 @@
-"""What a compiled partition is: straight stretches of bound calls, with a wait between them where a tensor
+"""What a compiled partition is: basic blocks of bound calls, with a wait between them where a tensor
 must arrive.
 
 An instruction is ``(function, arguments)``: everything that can be known is bound already, so running a
-stretch is one tight loop (0.25 us an op with ``np.add`` in it, 0.24 of them the addition). A program is run
+block is one tight loop (0.25 us an op with ``np.add`` in it, 0.24 of them the addition). A program is run
 by a generator, which yields the key of a tensor that has not arrived; whoever drives it (see
 `flowrt.executor.program.runner`) decides how to wait.
 """
@@ -36,22 +36,22 @@ RUNS_BEFORE_CAPTURE = 2
 second shows that there is no more of it.
 """
 
-MAX_STRETCH = 2000
+MAX_BLOCK_LENGTH = 2000
 """Instructions between two pauses: under a millisecond of small ops."""
 
 
 class Segment(NamedTuple):
-    """A stretch, then a loop or branches, or a wait: for ``key``, whose tensor goes to register ``slot``;
+    """A basic block, then a loop or branches, or a wait: for ``key``, whose tensor goes to register ``slot``;
     `PAUSE`; or None at the end. In a loop the key is another in each iteration: a function says it.
     """
 
-    stretch: tuple[Instruction, ...]
+    instructions: tuple[Instruction, ...]
     nodes: tuple[Node, ...]
     key: str | Callable[[], str] | None
     slot: int
     control: Control | None
     calls: tuple[Instruction, ...]
-    """The stretch as it runs where nobody looks between its instructions: itself, if nothing was joined."""
+    """The instructions as they run unobserved; themselves, if no calls were joined."""
     receive: Node | None
     """What waits for ``key``, if that is a receive."""
 
@@ -65,10 +65,10 @@ def segment_of(
     receive: Node | None = None,
 ) -> Segment:
     """A segment, with its machine code joined."""
-    stretch = tuple(instructions)
-    joint = joined(stretch)
-    calls = joint if len(joint) < len(stretch) else stretch
-    return Segment(stretch, tuple(nodes), key, slot, control, calls, receive)
+    block = tuple(instructions)
+    joint = joined(block)
+    calls = joint if len(joint) < len(block) else block
+    return Segment(block, tuple(nodes), key, slot, control, calls, receive)
 
 
 def side_by_side(segments: Sequence[Segment]) -> tuple[Segment, ...]:
@@ -76,13 +76,13 @@ def side_by_side(segments: Sequence[Segment]) -> tuple[Segment, ...]:
     itself: 100,000 small ops take 25 ms so, and 32 where each lies among what was made when it was bound.
     """
     return tuple(
-        [segment if segment.calls is not segment.stretch else _copied(segment) for segment in segments]
+        [segment if segment.calls is not segment.instructions else _copied(segment) for segment in segments]
     )
 
 
 def _copied(segment: Segment) -> Segment:
-    stretch = tuple([(function, (*arguments,)) for function, arguments in segment.stretch])
-    return segment._replace(stretch=stretch, calls=stretch)
+    block = tuple([(function, (*arguments,)) for function, arguments in segment.instructions])
+    return segment._replace(instructions=block, calls=block)
 
 
 class Line(NamedTuple):
@@ -138,8 +138,10 @@ class Program:
 
     @property
     def is_straight(self) -> bool:
-        """Whether it is one stretch, without waits, that runs on the host."""
-        return len(self.segments) == 1 and self.segments[0].control is None and not self.device.is_remote
+        """Whether it is one basic block, without waits, that runs on the host."""
+        return (
+            len(self.segments) == 1 and self.segments[0].control is None and not self.device.is_asynchronous
+        )
 
     @property
     def name(self) -> str:
@@ -175,11 +177,11 @@ class Program:
         yield from ()
 
     def _run_block(self, block: Block) -> Generator[str, Any, None]:
-        registers, take, is_remote = self.registers, self.take, self.device.is_remote
+        registers, take, is_asynchronous = self.registers, self.take, self.device.is_asynchronous
         for segment in block:
             _, _, key, slot, control, calls, _ = segment
             try:
-                if is_remote:
+                if is_asynchronous:
                     with self._enter():
                         for function, arguments in calls:
                             function(*arguments)
@@ -221,7 +223,7 @@ class Program:
         def run() -> None:
             for segment in self.segments:
                 executor.use(stream)
-                for function, arguments in segment.stretch:
+                for function, arguments in segment.instructions:
                     function(*arguments)
 
         with self.device.alone() as is_alone:
@@ -241,7 +243,7 @@ class Program:
     def _step_block(self, block: Block) -> Generator[str, Any, None]:
         for segment in block:
             stream = None
-            for (function, arguments), node in zip(segment.stretch, segment.nodes, strict=True):
+            for (function, arguments), node in zip(segment.instructions, segment.nodes, strict=True):
                 try:
                     stream = self._call(function, arguments, stream)
                 except Exception as error:  # noqa: BLE001 (raised with a type)
@@ -259,14 +261,16 @@ class Program:
         """As `run`; ``recorder`` hears what was done for each node, and of each receive's wait, with the
         ``clock``'s nanoseconds.
         """
-        if self.device.is_remote:
+        if self.device.is_asynchronous:
             return self._run_watched(clock, recorder)
         record = recorder.on(self.device, self.stream, f"stream {self.stream}")
 
         def trace_block(block: Block) -> Generator[str, Any, None]:
             for segment in block:
                 nodes, start = segment.nodes, clock()
-                for (function, arguments), node, following in zip_longest(segment.stretch, nodes, nodes[1:]):
+                for (function, arguments), node, following in zip_longest(
+                    segment.instructions, nodes, nodes[1:]
+                ):
                     try:
                         function(*arguments)
                     except Exception as error:  # noqa: BLE001 (raised with a type)
@@ -295,7 +299,9 @@ class Program:
         def watch_block(block: Block) -> Generator[str, Any, None]:
             for segment in block:
                 nodes, stream, first = segment.nodes, None, watch.mark(None)
-                for (function, arguments), node, following in zip_longest(segment.stretch, nodes, nodes[1:]):
+                for (function, arguments), node, following in zip_longest(
+                    segment.instructions, nodes, nodes[1:]
+                ):
                     try:
                         stream = self._call(function, arguments, stream)
                     except Exception as error:  # noqa: BLE001 (raised with a type)
@@ -323,7 +329,7 @@ class Program:
     @property
     def _enter(self) -> Callable[..., AbstractContextManager[Any]]:
         """The context in which instructions run: not across a wait, where another program may go on."""
-        return self.device.activate if self.device.is_remote else nullcontext
+        return self.device.activate if self.device.is_asynchronous else nullcontext
 
     def _wait(self, segment: Segment) -> Generator[str, Any, None]:
         key = segment.key
@@ -355,7 +361,7 @@ def _format_line(line: Line) -> str:
 
 def blame(segment: Segment, function: Any, arguments: Any, error: Exception) -> Exception:
     """``error`` as a typed error that names the node whose instruction failed."""
-    for (candidate, its_arguments), node in zip(segment.stretch, segment.nodes, strict=True):
+    for (candidate, its_arguments), node in zip(segment.instructions, segment.nodes, strict=True):
         if candidate is function and its_arguments is arguments:
             return _refusal(node, arguments, error) or located(node, error)
     return error

@@ -22,7 +22,7 @@ MAX_ITERATIONS = 1_000_000
 
 
 @final
-class Pace:
+class TimeSlice:
     """A call of ``iterate``, each time for so many iterations as the time of the one before allows.
 
     ``iterate(count)`` makes iterations, up to ``count`` and as long as the loop's predicate holds; it returns

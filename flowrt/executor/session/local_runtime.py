@@ -32,7 +32,7 @@ from flowrt.executor.plan.tiers import Jit, NextTier, jit_mode
 from flowrt.executor.session.request import Request
 from flowrt.executor.session.session_variables import Place, assign_variables, new_resource, read_variables
 from flowrt.graph.construction.graph import Graph, Tensor
-from flowrt.graph.construction.graph_growth import Growth, growth
+from flowrt.graph.construction.graph_extension import Extension, extension
 from flowrt.graph.node import Node, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.pipeline import UNOBSERVED, CompileOptions, Observer, compile_step
@@ -133,7 +133,7 @@ class LocalRuntime:
         return plan
 
     def _new_plan(
-        self, placed: Subgraph, options: CompileOptions, earlier: tuple[Plan, Growth] | None = None
+        self, placed: Subgraph, options: CompileOptions, earlier: tuple[Plan, Extension] | None = None
     ) -> Plan:
         config = self._config
         mode = StepMode(
@@ -151,11 +151,11 @@ class LocalRuntime:
             raise closed()
         return self._new_plan(placed, self._options(fuses=True))
 
-    def _plan_before(self, placed: Subgraph) -> tuple[Plan, Growth] | None:
+    def _plan_before(self, placed: Subgraph) -> tuple[Plan, Extension] | None:
         """The plan from which one of ``placed`` may grow: of the last few, that with the least to change."""
         made = list(self._plans)  # in one piece: a compiling thread may add to it
         alive = [plan for of_plan in made if (plan := of_plan()) is not None]
-        grown = [(plan, growth(plan.placed, placed)) for plan in alive]
+        grown = [(plan, extension(plan.placed, placed)) for plan in alive]
         found = [(plan, change) for plan, change in grown if change is not None]
         return min(found, key=lambda pair: sum(map(len, pair[1])), default=None)
 

@@ -11,6 +11,6 @@ list_slices                 lists carried from step to step of a loop
 conversions                 conversions that a script registers for its own types
 constant                    constants and placeholders
 batching_rules              how an op is applied to a batch: rules that several ops share
-graph_growth, detached      what was added to a graph; a subgraph without its large constants
+graph_extension, detached      what was added to a graph; a subgraph without its large constants
 rollback                    a failed call leaves the graph as it was
 """

@@ -149,15 +149,15 @@ def answer_handshake(stream: FrameStream, terms: Terms) -> Connection:
     own = boot_id()
     is_near = own is not None and own == hello.get("boot_id")
     with ExitStack() as opened:
-        doors = {
-            kind: opened.enter_context(closing(door))
+        offers_by_kind = {
+            kind: opened.enter_context(closing(offered))
             for kind in kinds
-            if (door := open_door(kind, terms, is_near, hello.get("mpi"))) is not None
+            if (offered := open_door(kind, terms, is_near, hello.get("mpi"))) is not None
         }
-        _say(stream, offers=[door.offer for door in doors.values()])
+        _say(stream, offers=[offered.offer for offered in offers_by_kind.values()])
         while True:
-            door = doors.get(_hear(stream, "use", str))
-            connection = None if door is None else door.accept(stream, terms)
+            offered = offers_by_kind.get(_hear(stream, "use", str))
+            connection = None if offered is None else offered.accept(stream, terms)
             _say(stream, opened=connection is not None)
             if connection is not None:
                 return connection

@@ -9,7 +9,7 @@ import pytest
 
 import flowrt as tf
 from flowrt.device.spec import parse_device
-from flowrt.graph.construction.graph_growth import growth
+from flowrt.graph.construction.graph_extension import extension
 from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes import pipeline
@@ -144,7 +144,7 @@ def test_random_requests_of_one_graph_extract_the_same_as_by_themselves():
                 assert (found.feeds, found.fetches, found.targets) == (
                     expected.feeds, expected.fetches, expected.targets
                 )  # fmt: skip
-                num_shared += any(growth(e, found) is not None for e in list(recent._extracted)[:-1])
+                num_shared += any(extension(e, found) is not None for e in list(recent._extracted)[:-1])
     assert num_shared > GRAPHS // 4
 
 

@@ -338,7 +338,7 @@ def _meet_servers(cluster: ClusterSpec, place: _Place) -> None:
     """Have the servers notice from now on when this worker dies, if it has a `Server` already."""
     own = server_as(cluster, place.workers[place.worker])
     if own is not None:
-        own.meet(place.server_tasks)
+        own.greet(place.server_tasks)
 
 
 def _indices(spec: ClusterSpec, job: str) -> list[int]:

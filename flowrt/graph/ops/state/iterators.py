@@ -80,7 +80,7 @@ class IteratorResource:
 
     def settle(self, device: Any) -> None:
         """On its device."""
-        if device.is_remote:
+        if device.is_asynchronous:
             self.put = device.put_ahead
 
     def elements(self) -> Elements:

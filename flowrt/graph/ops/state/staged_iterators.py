@@ -115,7 +115,7 @@ class Stage:
 
     def settle(self, device: Any) -> None:
         """On its device."""
-        if device.is_remote:
+        if device.is_asynchronous:
             self._put = device.put_ahead
 
     def next(self, serial: int, number: int) -> list[Any]:

@@ -23,7 +23,7 @@ from typing import NamedTuple, TypeAlias, final
 
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.constant import feed_op
-from flowrt.graph.construction.graph_growth import addition, growth
+from flowrt.graph.construction.graph_extension import addition, extension
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
 from flowrt.graph.passes.prepare.prune import StepRequest, extract_more, prune_behind, redirect
@@ -71,7 +71,7 @@ class Recent:
 
     def optimise(self, subgraph: Subgraph, passes: Callable[[Subgraph], Subgraph]) -> Subgraph:
         """``passes(subgraph)``, or what computes the same and took them less."""
-        grown = [(growth(earlier.before, subgraph), earlier) for earlier in self._last]
+        grown = [(extension(earlier.before, subgraph), earlier) for earlier in self._last]
         sizes = [(len(more.dropped) + len(more.added), earlier) for more, earlier in grown if more]
         if not sizes:
             sizes = [(-_count_common(earlier.before, subgraph), earlier) for earlier in self._last]
@@ -96,7 +96,7 @@ def place_more(earlier: Optimised, subgraph: Subgraph, settle: Settle) -> Subgra
     """``subgraph`` placed as ``earlier`` was, which it begins with. None unless all of that is on one device,
     and what is more, which is pure, goes there too.
     """
-    found = growth(earlier.before, subgraph)
+    found = extension(earlier.before, subgraph)
     if found is None or any(node.op.effect is not Effect.PURE for node in found.added):
         return None
     known = earlier.after.nodes
@@ -139,7 +139,7 @@ def extend(earlier: Optimised, subgraph: Subgraph, passes: Callable[[Subgraph], 
 
 def _is_whole(earlier: Subgraph, later: Subgraph) -> bool | None:
     """Whether ``later`` has all of ``earlier``; None if it has not half of it, or if rule 1 is broken."""
-    grown = growth(earlier, later)
+    grown = extension(earlier, later)
     if grown is None and not _agree(earlier, later):
         return None
     common = _count_common(earlier, later) if grown is None else len(earlier) - len(grown.dropped)

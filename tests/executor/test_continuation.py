@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from flowrt.errors import AbortedError, CancelledError, DeadlineExceededError, InvalidArgumentError
-from flowrt.executor.program.continuation import Relay
+from flowrt.executor.program.continuation import Continuation
 from flowrt.executor.program.control_flow import PAUSE
 from flowrt.executor.program.runner import StepControl
 from flowrt.rendezvous import LocalRendezvous
@@ -35,7 +35,9 @@ class Step:
         """Which thread took each value."""
         self.is_over = threading.Event()
         self._keys, self._work, self._sum = keys, work, 0
-        self.relay = Relay(self._run(), self.control, self.rendezvous, lambda: [self._sum], self._ended)
+        self.continuation = Continuation(
+            self._run(), self.control, self.rendezvous, lambda: [self._sum], self._ended
+        )
 
     def _run(self) -> Generator[Any, Any, None]:
         for key in self._keys:
@@ -60,7 +62,7 @@ def test_what_numpy_would_warn_of_is_no_error_in_it_and_stays_one_outside() -> N
     step = Step(keys_of(2), work=lambda value: np.log(np.zeros(1)))
     with np.errstate(all="raise"):
         step.rendezvous.send("k0", 1)
-        step.relay.start()
+        step.continuation.start()
         step.rendezvous.send("k1", 2)
         assert step.ends == [([3], None)]
         with pytest.raises(FloatingPointError):
@@ -73,7 +75,7 @@ def test_values_may_come_in_any_order_before_the_start_and_after_it(order: list[
     step = Step(keys_of(6))
     for i in order[:before]:
         step.rendezvous.send(f"k{i}", 10**i)
-    step.relay.start()
+    step.continuation.start()
     for i in order[before:]:
         assert not step.ends
         step.rendezvous.send(f"k{i}", 10**i)
@@ -85,13 +87,13 @@ def test_a_thousand_values_that_are_there_do_not_deepen_the_stack() -> None:
     step = Step(keys_of(5000))
     for key in keys_of(5000):
         step.rendezvous.send(key, 1)
-    step.relay.start()
+    step.continuation.start()
     assert step.ends == [([5000], None)]
 
 
 def test_who_brings_a_value_goes_on_and_nobody_waits() -> None:
     step = Step(keys_of(3))
-    step.relay.start()
+    step.continuation.start()
     idents = []
     for key in keys_of(3):
         thread = threading.Thread(target=step.rendezvous.send, args=(key, 1))
@@ -113,7 +115,7 @@ def test_many_threads_bring_values_at_once(threads: int) -> None:
     bringing = [threading.Thread(target=bring, args=(first,)) for first in range(threads)]
     for thread in bringing:
         thread.start()
-    step.relay.start()
+    step.continuation.start()
     assert step.is_over.wait(SOON_S)
     for thread in bringing:
         thread.join(SOON_S)
@@ -125,8 +127,8 @@ def test_two_relays_hand_a_value_back_and_forth() -> None:
     there, back = Step(keys_of(3000)), Step(keys_of(3000))
     there._work = lambda _: back.rendezvous.send(f"k{len(there.threads) - 1}", 1)
     back._work = lambda _: len(back.threads) < 3000 and there.rendezvous.send(f"k{len(back.threads)}", 1)
-    there.relay.start()
-    back.relay.start()
+    there.continuation.start()
+    back.continuation.start()
     there.rendezvous.send("k0", 1)
     assert there.ends == back.ends == [([3000], None)]
 
@@ -136,7 +138,7 @@ def test_a_program_that_fails_ends_the_step_with_its_error() -> None:
         raise InvalidArgumentError("no such value")
 
     step = Step(keys_of(2), fail)
-    step.relay.start()
+    step.continuation.start()
     step.rendezvous.send("k0", 1)
     ((values, error),) = step.ends
     assert values == ()
@@ -147,22 +149,22 @@ def test_a_program_that_fails_ends_the_step_with_its_error() -> None:
 def test_an_abort_ends_it(when: str) -> None:
     step = Step(keys_of(2))
     if when == "waiting":
-        step.relay.start()
+        step.continuation.start()
     step.rendezvous.abort(AbortedError("a peer is gone"))
     if when == "before":
-        step.relay.start()
+        step.continuation.start()
     ((_, error),) = step.ends
     assert isinstance(error, AbortedError)
 
 
 def test_a_cancelled_step_ends_where_it_waits_and_where_it_runs() -> None:
     waits = Step(keys_of(1))
-    waits.relay.start()
+    waits.continuation.start()
     waits.control.cancel(CancelledError("enough"))
     runs = Step(keys_of(2), lambda value: runs.control.cancel(CancelledError("enough")))
     for key in keys_of(2):
         runs.rendezvous.send(key, 1)
-    runs.relay.start()
+    runs.continuation.start()
     assert len(runs.threads) == 1
     for step in (waits, runs):
         ((_, error),) = step.ends
@@ -173,7 +175,7 @@ def test_a_deadline_that_has_passed_ends_it_at_its_next_pause() -> None:
     step = Step(keys_of(2), timeout_s=0.0)
     for key in keys_of(2):
         step.rendezvous.send(key, 1)
-    step.relay.start()
+    step.continuation.start()
     ((_, error),) = step.ends
     assert isinstance(error, DeadlineExceededError)
     assert len(step.threads) == 1
@@ -186,7 +188,7 @@ def test_an_interrupt_ends_the_step_and_reaches_its_thread() -> None:
     step = Step(keys_of(1), interrupt)
     step.rendezvous.send("k0", 1)
     with pytest.raises(KeyboardInterrupt):
-        step.relay.start()
+        step.continuation.start()
     ((_, error),) = step.ends
     assert isinstance(error, KeyboardInterrupt)
 
@@ -197,6 +199,6 @@ def test_what_finish_raises_is_the_step_s_error() -> None:
     def refuse() -> list[Any]:
         raise InvalidArgumentError("the fetches are too large")
 
-    Relay(step._run(), step.control, step.rendezvous, refuse, step._ended).start()
+    Continuation(step._run(), step.control, step.rendezvous, refuse, step._ended).start()
     ((_, error),) = step.ends
     assert isinstance(error, InvalidArgumentError)

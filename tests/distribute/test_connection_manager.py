@@ -1,4 +1,4 @@
-"""`Links`: who is whose peer, when tasks dial, end and are lost at once.
+"""`ConnectionManager`: who is whose peer, when tasks dial, end and are lost at once.
 
 Over the simulated network; the work of other threads is done when the test says so.
 """
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from flowrt.distribute.cluster.cluster_spec import ClusterSpec
-from flowrt.distribute.connection_manager import Links
+from flowrt.distribute.connection_manager import ConnectionManager
 from flowrt.distribute.wire.messages import Message
 from flowrt.errors import OpError, UnavailableError
 from flowrt.protos import cluster_pb2 as pb
@@ -25,7 +25,7 @@ WAIT_S = 30.0
 
 
 class Node:
-    """A task that has nothing but links. It is their handler, their threads and their transport as well."""
+    """A task that has nothing but connections: their handler, their threads and their transport as well."""
 
     def __init__(self, network: Network, task: str) -> None:
         self.transport = network.transport(ADDRESSES[task])
@@ -34,10 +34,10 @@ class Node:
         self.dials = 0
         self.on_dial: Callable[[], object] = lambda: None
         self.on_connected: Callable[[End], object] = lambda end: None
-        self.links = Links(task, 1, CLUSTER, ADDRESSES, self, self, self)  # type: ignore[arg-type]
+        self.connections = ConnectionManager(task, 1, CLUSTER, ADDRESSES, self, self, self)  # type: ignore[arg-type]
 
     def listen(self, address: str) -> None:
-        self.transport.listen(address, self.links.accept)
+        self.transport.listen(address, self.connections.accept)
 
     def do(self) -> None:
         while self.work:
@@ -45,9 +45,9 @@ class Node:
 
     @property
     def peers(self) -> list[str]:
-        return [peer.name for peer in self.links._peers.values()]
+        return [peer.name for peer in self.connections._peers.values()]
 
-    # --- what the links have
+    # --- what the connections have
 
     def submit(self, work: Callable[[], object]) -> None:
         self.work.append(work)
@@ -61,7 +61,7 @@ class Node:
         return end
 
     def came(self, name: str) -> None:
-        assert self.links._lock.locked(), "its loss could be told first"
+        assert self.connections._lock.locked(), "its loss could be told first"
         self.told.append(("came", name))
 
     def asked(self, token: str, request_id: int, message: Message) -> None:
@@ -88,15 +88,15 @@ def there(network: Network) -> Node:
     return node
 
 
-def meet(node: Node, task: str = THERE) -> list[Any]:
-    node.links.meet(task, WAIT_S)
+def greet(node: Node, task: str = THERE) -> list[Any]:
+    node.connections.greet(task, WAIT_S)
     return []
 
 
 def ask(node: Node, wait_s: float = WAIT_S) -> list[Any]:
     """What the request ends with, when it does."""
     ends: list[Any] = []
-    node.links.ask(THERE, Message(pb.Heartbeat()), [lambda message, error: ends.append(error)], wait_s)
+    node.connections.ask(THERE, Message(pb.Heartbeat()), [lambda message, error: ends.append(error)], wait_s)
     return ends
 
 
@@ -107,14 +107,14 @@ def asked_once(node: Node) -> list[Any]:
     return ends
 
 
-@pytest.mark.parametrize("dials", [meet, ask])
+@pytest.mark.parametrize("dials", [greet, ask])
 def test_a_task_that_ends_while_it_dials_leaves_no_connection(
     network: Network, here: Node, there: Node, dials: Callable[[Node], list[Any]]
 ) -> None:
-    here.on_connected = lambda end: here.links.close("it was stopped")
+    here.on_connected = lambda end: here.connections.close("it was stopped")
     ends = dials(here)
     here.do()
-    assert (here.dials, here.peers, here.links._links, here.told) == (1, [], {}, [])
+    assert (here.dials, here.peers, here.connections._connections, here.told) == (1, [], {}, [])
     assert [type(error) for error in ends] == [UnavailableError] * (dials is ask)
     (end,) = network.ends
     end.take(end.inbox.popleft())
@@ -122,7 +122,7 @@ def test_a_task_that_ends_while_it_dials_leaves_no_connection(
 
 
 def test_a_task_that_has_ended_greets_nobody(here: Node, there: Node) -> None:
-    here.on_connected = lambda end: there.links.close("it was stopped")
+    here.on_connected = lambda end: there.connections.close("it was stopped")
     (error,) = asked_once(here)
     assert type(error) is UnavailableError
     assert (here.peers, there.peers, there.told) == ([], [], [])
@@ -142,7 +142,7 @@ def test_who_is_lost_while_it_is_greeted_is_no_peer(here: Node, there: Node) -> 
     here.on_connected = cut_after_greeting
     (error,) = asked_once(here)
     assert type(error) is UnavailableError
-    assert (here.peers, here.links._links, here.told) == ([], {}, [])
+    assert (here.peers, here.connections._connections, here.told) == ([], {}, [])
     here.on_connected = lambda end: None
     assert asked_once(here) == []
     assert (here.dials, here.peers) == (2, [THERE])
@@ -157,7 +157,7 @@ def test_a_hello_that_comes_twice_is_of_one_peer(network: Network, here: Node, t
         end.send = send  # type: ignore[method-assign]
 
     here.on_connected = send_twice
-    meet(here)
+    greet(here)
     here.do()
     end = next(end for end in network.ends if end.owner == ADDRESSES[THERE])
     end.take(end.inbox.popleft())
@@ -165,15 +165,15 @@ def test_a_hello_that_comes_twice_is_of_one_peer(network: Network, here: Node, t
     assert there.told == [("came", HERE)]
 
 
-@pytest.mark.parametrize("first", [meet, ask])
+@pytest.mark.parametrize("first", [greet, ask])
 def test_who_meets_a_task_and_who_asks_it_do_not_both_dial(
     here: Node, there: Node, first: Callable[[Node], list[Any]]
 ) -> None:
     """Whoever is first holds the other up, and leaves it a link."""
     held = []
-    here.on_dial = lambda: held.append(here.links._dialing[THERE].locked())
+    here.on_dial = lambda: held.append(here.connections._dialing[THERE].locked())
     first(here)
-    (ask if first is meet else meet)(here)
+    (ask if first is greet else greet)(here)
     here.do()
     assert held == [True]
     assert there.peers == [HERE]
@@ -182,7 +182,7 @@ def test_who_meets_a_task_and_who_asks_it_do_not_both_dial(
 def test_a_task_that_is_not_up_yet_is_met_when_it_is(network: Network, here: Node) -> None:
     late = Node(network, THERE)
     here.on_dial = lambda: here.dials == 2 and late.listen(ADDRESSES[THERE])
-    meet(here)
+    greet(here)
     here.do()
     assert (here.dials, here.peers, late.peers) == (2, [THERE], [HERE])
 
@@ -191,8 +191,8 @@ def test_another_task_at_the_address_is_dialled_once(network: Network, here: Nod
     """Time does not mend it. Whoever asks is told."""
     other = Node(network, OTHER)
     other.listen(ADDRESSES[THERE])
-    here.on_dial = lambda: here.dials > 1 and here.links.close("it dials again")
-    meet(here)
+    here.on_dial = lambda: here.dials > 1 and here.connections.close("it dials again")
+    greet(here)
     here.do()
     assert (here.dials, here.peers) == (1, [])
     here.on_dial = lambda: None
@@ -206,13 +206,13 @@ def test_a_link_that_came_while_this_task_dialled_stays(network: Network, here: 
 
     def dial_back() -> None:
         here.on_dial = lambda: None
-        meet(there, HERE)
+        greet(there, HERE)
         there.do()
 
     here.on_dial = dial_back
     ask(here)
     here.do()
     assert here.peers == [THERE, THERE]
-    first, second = here.links._peers.values()
-    assert here.links._links == {THERE: first}
+    first, second = here.connections._peers.values()
+    assert here.connections._connections == {THERE: first}
     assert (len(first._waiting), len(second._waiting)) == (1, 0)

@@ -15,7 +15,7 @@ MAX_CHILDREN = 120
 """Of one box: two screens."""
 
 
-def split_crowds(view: GraphView) -> GraphView:
+def split_clusters(view: GraphView) -> GraphView:
     """``view`` with no more than `MAX_CHILDREN` children in a group, nor outside of all groups."""
     groups = dict(view.groups)
     nodes = dict(view.nodes)

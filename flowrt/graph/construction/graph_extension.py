@@ -16,7 +16,7 @@ from flowrt.graph.construction.constant import feed_op
 from flowrt.graph.node import Node, Ref, Subgraph
 
 
-class Growth(NamedTuple):
+class Extension(NamedTuple):
     """From an earlier subgraph to a later one."""
 
     dropped: frozenset[str]
@@ -25,19 +25,19 @@ class Growth(NamedTuple):
     """Those behind the earlier one's, in order."""
 
 
-def growth(earlier: Subgraph, later: Subgraph) -> Growth | None:
+def extension(earlier: Subgraph, later: Subgraph) -> Extension | None:
     """How ``earlier`` became ``later``; None if that does not begin with its nodes under the same feeds."""
     if earlier.feeds != later.feeds:
         return None
     following = iter(later)
     if len(later) >= len(earlier) and all(map(is_, earlier, following)):
-        return Growth(frozenset(), tuple(following))
+        return Extension(frozenset(), tuple(following))
     dropped = frozenset(filterfalse(later.nodes.__contains__, earlier.nodes))
     left_out = {earlier.nodes[name] for name in dropped}
     following = iter(later)
     if not all(map(is_, filterfalse(left_out.__contains__, earlier), following)):
         return None
-    return Growth(dropped, tuple(following))
+    return Extension(dropped, tuple(following))
 
 
 class Addition(NamedTuple):

@@ -31,7 +31,7 @@ MAX_NAMED = 6
 """Fetches, and fed tensors, that a title names."""
 
 
-class Question(NamedTuple):
+class CompileRequest(NamedTuple):
     """What is computed (``tensors``, ``targets``) of ``graph``, with the ``feeds``' shapes, compiled for
     ``options``.
     """
@@ -48,9 +48,9 @@ class Question(NamedTuple):
         return StepRequest(self.graph, self.tensors, self.targets, self.feeds)
 
 
-def question(
+def compile_request(
     source: BaseSession | Graph, fetches: Any = None, feed_dict: Mapping[Any, Any] | None = None
-) -> Question:
+) -> CompileRequest:
     """``fetches`` None: all operations that nothing reads. ``feed_dict`` None: all placeholders that are
     needed, with the shapes that they were made with.
 
@@ -67,10 +67,10 @@ def question(
     else:
         flat = [pair for item in feed_dict.items() for pair in flat_feeds(*item)]
         feeds = {resolve_feed(graph, key): np.shape(value) for key, value in flat}
-    return Question(graph, tensors, targets, feeds, options)
+    return CompileRequest(graph, tensors, targets, feeds, options)
 
 
-def title_of(asked: Question) -> str:
+def title_of(asked: CompileRequest) -> str:
     """``step: loss:0, train``; of more than `MAX_NAMED` fetches how many more."""
     return f"step: {some([t.name for t in asked.tensors] + [op.name for op in asked.targets])}"
 

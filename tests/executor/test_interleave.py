@@ -29,7 +29,7 @@ def straight(session):
 @pytest.fixture
 def by_turns(monkeypatch):
     """Nothing is laid end to end."""
-    monkeypatch.setattr("flowrt.executor.plan.plan.laid_end_to_end", lambda programs: None)
+    monkeypatch.setattr("flowrt.executor.plan.plan.interleaved", lambda programs: None)
 
 
 @pytest.fixture
@@ -119,8 +119,8 @@ def test_a_trace_tells_the_devices_apart():
     assert {"device:CPU:0", "device:CPU:1"} <= names
 
 
-def test_a_long_step_can_be_ended_between_its_stretches(drives):
-    """More instructions than `MAX_STRETCH` are no one stretch: the step is driven, and looks at its end."""
+def test_a_long_step_can_be_ended_between_its_blocks(drives):
+    """More instructions than `MAX_BLOCK_LENGTH` are several blocks: the step is driven, and looks at its end."""
     x = tf.placeholder(tf.float32, [8])
     y = zigzag(x, 4500)
     config = cpus(2, graph_options=tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=-1)))
