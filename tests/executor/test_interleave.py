@@ -120,7 +120,7 @@ def test_a_trace_tells_the_devices_apart():
 
 
 def test_a_long_step_can_be_ended_between_its_blocks(drives):
-    """More instructions than `MAX_BLOCK_LENGTH` are several blocks: the step is driven, and checks its end."""
+    """More instructions than `MAX_BLOCK_LENGTH` are several blocks: the step is driven and checks its end."""
     x = tf.placeholder(tf.float32, [8])
     y = zigzag(x, 4500)
     config = cpus(2, graph_options=tf.GraphOptions(optimizer_options=tf.OptimizerOptions(opt_level=-1)))
