@@ -9,7 +9,8 @@ import importlib as _importlib
 import os as _os
 from typing import Any as _Any
 
-from flowrt import bitwise, debugging, errors, linalg, math, nn, random, strings
+from flowrt import bitwise, debugging, dtypes, errors, linalg, math, nn, random, strings
+from flowrt.base.missing_names import missing_from as _missing_from
 from flowrt.base.missing_names import missing_name as _missing_name
 from flowrt.control_flow import case, cond, switch_case, while_loop
 from flowrt.control_flow.signatures import TensorSpec
@@ -422,6 +423,9 @@ def _cluster(target: str, config: _Any) -> _Any:
 
 
 _CLUSTERS["grpc"] = _cluster
+
+for _name, _module in {"dtypes": dtypes, "errors": errors}.items():
+    vars(_module)["__getattr__"] = _missing_from(_name)  # which is built on them
 
 
 def __dir__() -> list[str]:

@@ -26,6 +26,7 @@ from flowrt.graph.ops.nn.conv import (
 )
 from flowrt.graph.ops.nn.depthwise_conv import depthwise_conv2d_op
 from flowrt.graph.ops.nn.windows import channels_first, every_axis, join_layout, padding_attrs
+from flowrt.graph.source import user_line
 
 _ONES = (1, 1, 1, 1)
 
@@ -249,7 +250,9 @@ def convolution(
             return _convolve(
                 conv3d_op, (x, filter), 3, strides, padding, data_format or "NDHWC", rates, scope
             )
-    raise InvalidArgumentError(f"convolution: expected an input of rank 3, 4 or 5; got {x!r}")
+    raise InvalidArgumentError(
+        f"convolution: expected an input of rank 3, 4 or 5; got {x!r}", source=user_line()
+    )
 
 
 def _convolve(
