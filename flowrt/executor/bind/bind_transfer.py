@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 from flowrt import dtypes
+from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.spec import parse_device
 from flowrt.errors import InvalidArgumentError, OpError
 from flowrt.executor.buffers.bound_tensors import BoundTensors, owner_of
@@ -30,8 +31,6 @@ MAX_KEPT_BYTES = 65536
 tensors are memory of their own, or a variable's, which a step does not change before what it has sent is
 away.
 """
-
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 def bind_feed(node: Node, builder: InstructionBuilder, tensors: BoundTensors, is_buffer: bool) -> Feed:

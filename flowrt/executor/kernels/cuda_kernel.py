@@ -7,14 +7,15 @@ stream, with the addresses of its arrays: a step with loops can be captured as a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeAlias, final
+from collections.abc import Sequence
+from typing import Any, final
 
 import numpy as np
 
 from flowrt.device.cuda.cuda import CudaExecutor
 from flowrt.device.cuda.cuda_loops import LOOP, SUMS, THREADS, CudaLoop, cuda_loop
 from flowrt.device.device import Device
+from flowrt.device.llvm.call_sequence import Call
 from flowrt.device.loops.loop_program import LoopProgram
 from flowrt.device.memory_pool import Owner
 from flowrt.executor.buffers.bound_tensors import owner_of
@@ -30,8 +31,6 @@ from flowrt.executor.kernels.loop_operands import (
 from flowrt.executor.program.arguments import Later
 from flowrt.graph.node import Node, static_shape
 from flowrt.graph.passes.fusion.group import Group, plain_kernel
-
-Call: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
 
 
 @final

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple, TypeAlias, final
 import numpy as np
 
 from flowrt.device.device import Device
-from flowrt.device.llvm.call_sequence import joined
+from flowrt.device.llvm.call_sequence import Call, joined
 from flowrt.device.stream_executor import Stream
 from flowrt.dtypes import as_dtype
 from flowrt.errors import OpError
@@ -29,7 +29,7 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.inference import infer_outputs
 from flowrt.graph.node import Node, TensorSpec
 
-Instruction: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
+Instruction: TypeAlias = Call
 
 RUNS_BEFORE_CAPTURE = 2
 """The first run of a program on a GPU compiles kernels and makes handles, which cannot be captured; the
