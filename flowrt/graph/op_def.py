@@ -1,22 +1,21 @@
-"""Operation definitions: everything there is to know about an op, in one place.
+"""Operation definitions: all properties of an op in one place.
 
-`define_op` takes every fact as a required argument, so an op cannot be half defined:
+`define_op` requires every property, so an op cannot be defined in part:
 
 * the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
-  variable (its allowed dtypes stand in ``types``), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a
-  list of tensors of any dtypes, ``host`` marks a small integer tensor that says *how* (axes, shapes):
-  it stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. An
-  output is named as TensorFlow names it, by which GraphDef reads it inside functions; without a name it is
-  "output";
-* ``shape``: a rule from `ShapeContext` to one shape an output;
+  variable (``types`` lists its allowed dtypes), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list
+  of tensors of any dtypes, ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it
+  stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs
+  have TensorFlow's names, which GraphDef functions refer to; the default is "output";
+* ``shape``: a rule from `ShapeContext` to one shape per output;
 * ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
   (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
-  ``workspace`` works in arrays that ``workspace.begin()(shape, dtype)`` gives, or without one in new ones.
-  Kernels get only the attrs they name;
+  ``workspace`` allocates scratch arrays with ``workspace.begin()(shape, dtype)``, or new arrays if it is
+  None. Kernels receive only the attrs they name;
 * ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
 * ``samples(rng)``: inputs and attrs for the generic test of all ops;
-* ``effects`` and ``traits``: what passes need to know instead of the op's name;
-* ``loop``: how a compiled loop over the elements computes it, if one does: see `Loop`.
+* ``effects`` and ``traits``: the properties that passes query instead of the op's name;
+* ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`.
 """
 
 from __future__ import annotations
@@ -43,7 +42,7 @@ REQUIRED: Any = inspect.Parameter.empty
 
 
 class Effect(Enum):
-    """What running an op does besides computing its outputs."""
+    """Effect of running an op, apart from computing its outputs."""
 
     PURE = "pure"
     """Nothing: may be merged with an equal op, folded, moved, dropped."""
@@ -52,43 +51,43 @@ class Effect(Enum):
     WRITE = "write"
     """Changes the resources among its inputs."""
     RANDOM = "random"
-    """Draws from a random stream of its own: never merged or folded, dropped when unused."""
+    """Draws from its own random stream: never merged or folded, dropped when unused."""
     STATEFUL = "stateful"
-    """Touches the world outside (prints, calls Python, advances an iterator): never merged or folded."""
+    """Affects the outside world (prints, calls Python, advances an iterator): never merged or folded."""
     HANDLE = "handle"
     """Names a resource of the session (a variable, an iterator)."""
     NESTED = "nested"
-    """What the functions among its attributes do (see `flowrt.graph.effects`): never merged or folded."""
+    """Has the effects of functions among its attrs (see `flowrt.graph.effects`): never merged or folded.
+
+    """
     SOURCE = "source"
-    """Its value comes from outside the graph (placeholder, feed, receive)."""
+    """Gets its value from outside the graph (placeholder, feed, receive)."""
 
 
 class Privilege(Enum):
-    """What a process does not do for others unasked."""
+    """Capability that a process grants to remote clients only if configured to."""
 
     PYTHON = "calls Python"
     FILES = "writes a file"
 
 
 class Effects(NamedTuple):
-    """What running an op does, and what it needs for it."""
+    """Effects of running an op, and its run-time requirements."""
 
     effect: Effect = Effect.PURE
     state: Callable[[Node], Any] | None = None
-    """Makes the session's object for a node of this op (a variable's storage, a random stream) from the
-    node.
-    """
+    """Creates the session's object for a node of this op (a variable's storage, a random stream)."""
     waits: bool = False
-    """Whether its kernel may wait for what another step does, so that its step needs a thread of its own."""
+    """Whether its kernel may block on another step, so that its own step needs a separate thread."""
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None
-    """From attrs, what a node does that a process does not do for others unasked."""
+    """Returns the privilege that a node with these attrs requires, or None."""
 
 
 PURE = Effects()
 
 
 class Rule(Enum):
-    """Choices that are said aloud in place of a rule."""
+    """Explicit markers used in place of a rule."""
 
     NONDIFFERENTIABLE = "no gradient flows through"
     LINEAR = "the jvp is the op itself applied to the tangents"
@@ -99,12 +98,12 @@ NONDIFFERENTIABLE, LINEAR, BY_VJP = Rule
 
 
 def BY_EXECUTOR(xp: Any, /, *inputs: Any, **options: Any) -> NoReturn:
-    """The kernel of an op that has none: the executor does it."""
+    """Placeholder kernel of an op that the executor implements itself."""
     raise InternalError("expected an op with a kernel; got one that the executor does")
 
 
 PartialValue: TypeAlias = Any
-"""A host value as far as it is known: int, bool or float, a nested tuple of them, None where unknown."""
+"""A partially known host value: int, bool or float, a nested tuple of them, None where unknown."""
 
 
 ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
@@ -170,7 +169,7 @@ class Argument(NamedTuple):
     is_list: bool  # either of the two
 
     def length(self, attrs: Mapping[str, Any]) -> int:
-        """How many tensors it stands for in a call with ``attrs``."""
+        """Number of tensors it accepts in a call with ``attrs``."""
         if self.number_attr:
             return int(attrs[self.number_attr])
         return len(attrs[self.type_attr]) if self.is_type_list and self.type_attr else 1
@@ -193,9 +192,9 @@ Samples: TypeAlias = Callable[[np.random.Generator], Iterable[Sample]]
 
 
 class ShapeContext:
-    """What a shape rule sees: shapes, dtypes, attrs, and host values as far as they are known.
+    """Input of a shape rule: shapes, dtypes, attrs, and the known part of host values.
 
-    ``shapes[i]`` and ``dtypes[i]`` run over the flattened inputs.
+    ``shapes[i]`` and ``dtypes[i]`` index the flattened inputs.
     """
 
     __slots__ = ("attrs", "dtypes", "op", "shapes", "value")
@@ -210,10 +209,10 @@ class ShapeContext:
     ) -> None:
         self.op, self.attrs, self.shapes, self.dtypes = op, attrs, shapes, dtypes
         self.value = value
-        """``value(i)``: what is known of input i's value, or None."""
+        """``value(i)``: the known part of input i's value, or None."""
 
     def describe(self, specs: Sequence[TensorSpec]) -> list[str]:
-        """Each input's dtype and shape, and the value of those that say *how*, cut to 60 characters."""
+        """Dtype and shape of each input, and the value of each host input, truncated to 60 characters."""
         arguments = [a for a in self.op.inputs for _ in range(a.length(self.attrs))]
         described = [f"{a.name}: {spec}" for a, spec in zip(arguments, specs, strict=True)]
         for i, argument in enumerate(arguments):
@@ -223,11 +222,11 @@ class ShapeContext:
 
 
 class SimplifyContext:
-    """What a ``simplify`` rule sees of a node.
+    """View of a node for a ``simplify`` rule.
 
-    The rule returns one `Ref` an output: earlier tensors that the outputs always equal, bit for bit; or a
-    simpler node of the same name and outputs; or None. Inputs that are not needed for the result must be
-    `constant`: anything else may have an effect behind it.
+    The rule returns one `Ref` per output: earlier tensors that always equal the outputs bit for bit; or a
+    simpler node with the same name and outputs; or None. Inputs that the result no longer needs must be
+    `constant`: anything else may have side effects.
     """
 
     __slots__ = ("_lookup", "node")
@@ -239,7 +238,7 @@ class SimplifyContext:
         return self._lookup(ref[0]).outputs[ref[1]]
 
     def producer(self, ref: Ref) -> Node | None:
-        """The node that makes ``ref``, if it may be bypassed: it is pure and waits for its inputs only."""
+        """The node that produces ``ref``, if it may be bypassed: it is pure and has no control inputs."""
         node = self._lookup(ref[0])
         return node if node.op.effect is Effect.PURE and not node.controls else None
 
@@ -258,7 +257,7 @@ def returns_inputs(c: SimplifyContext) -> Sequence[Ref]:
 
 
 def undoes_itself(c: SimplifyContext) -> Sequence[Ref] | None:
-    """The ``simplify`` rule of ops like Neg: twice is not at all."""
+    """The ``simplify`` rule of involutions such as Neg: two applications cancel."""
     inner = c.producer(c.node.inputs[0])
     return inner.inputs if inner is not None and inner.op is c.node.op else None
 
@@ -283,7 +282,7 @@ class OpDef:
     """An op's definition. Calling it adds an operation to the default graph (see
     `flowrt.graph.construction.build`).
 
-    The facts in its `Effects` and its `Traits` are attributes of its own: what they mean stands there.
+    The fields of its `Effects` and its `Traits`, documented there, are also attributes of the definition.
     """
 
     name: str
@@ -297,27 +296,25 @@ class OpDef:
     jvp: Jvp | Rule
     samples: Samples
     alias: bool
-    """Whether the outputs are views of the memory of the first input that is not the host's, so that a plan
-    can make them once.
-    """
+    """Whether the outputs are views of the first device input, so that a plan can create them once."""
     value: Callable[[ShapeContext], PartialValue] | None
-    """Evaluates the op on partly known host values (shape arithmetic)."""
+    """Evaluates the op on partially known host values (shape arithmetic)."""
     simplify: SimplifyRule | None
-    """Finds what makes a node of this op needless or simpler, bit for bit: see `SimplifyContext`."""
+    """Finds a simpler or redundant form of a node of this op, bit for bit equal: see `SimplifyContext`."""
     cost: Callable[[Any, Any], float] | None
-    """Floating-point operations of one call from (input specs, output specs); None: one an output element."""
-    loop: Loop | None
-    """How compiled loops compute it; None: only the kernel does."""
-    batch: BatchRule | None
-    """How `vectorized_map` does it to a batch at once; None: by a loop, or as `Batching` does what is
-    elementwise.
+    """Floating-point operations of a call from (input specs, output specs); None: one per output element.
+
     """
+    loop: Loop | None
+    """The op's code in compiled loops; None: only the kernel computes it."""
+    batch: BatchRule | None
+    """How `vectorized_map` applies it to a batch; None: by a loop, or, if elementwise, as `Batching` does."""
     lists: ListAccess | None
-    """What it does with a list of tensors, as far as loops are compiled by it."""
+    """Access of the op to a list of tensors, as far as compiled loops support it."""
     doc: str
     kernel_attrs: tuple[str, ...]
     loop_attrs: tuple[str, ...]
-    """The attrs that ``loop.build`` takes."""
+    """The attrs that ``loop.build`` reads."""
     takes_out: bool
     takes_workspace: bool
     effect: Effect
@@ -332,11 +329,11 @@ class OpDef:
 
     @property
     def aliased(self) -> int:
-        """The number of the input whose memory an alias shares."""
+        """Index of the input that an alias op returns a view of."""
         return next(i for i, argument in enumerate(self.inputs) if not argument.on_host)
 
     def uses_list(self, *uses: ListUse) -> bool:
-        """Whether it does one of ``uses`` with a list."""
+        """Whether its list access is one of ``uses``."""
         return self.lists is not None and self.lists.use in uses
 
     @property
@@ -352,14 +349,12 @@ class OpDef:
     def _take_extra(
         self, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]
     ) -> tuple[tuple[Any, ...], str | None]:
-        """Positional arguments behind the inputs are the attributes in order, then the name, as in
-        TensorFlow.
-        """
+        """Positional arguments after the inputs: the attrs in order, then the name, as in TensorFlow."""
         count = len(self.inputs)
         inferred = {a.type_attr for a in (*self.inputs, *self.outputs)}
         order = [*(key for key in self.attrs if key not in inferred and not key.startswith("_")), "name"]
         if len(args) > count + len(order):
-            return args, name  # the builder says what is wrong
+            return args, name  # the builder reports the error
         for key, value in zip(order, args[count:], strict=False):
             if key == "name":
                 name = value
@@ -376,7 +371,7 @@ _registry: dict[str, OpDef] = {}
 
 
 def set_builder(build: Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]) -> None:
-    """Tell op definitions how a call adds an operation; called once, by `flowrt.graph.construction.build`."""
+    """Set the function that adds operations to a graph; called by `flowrt.graph.construction.build`."""
     _builders[:] = [build]
 
 
@@ -405,7 +400,7 @@ def define_op(
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
     Raises `AlreadyExistsError` for a second definition, and `InvalidArgumentError` for a signature that does
-    not parse and for a ``loop`` that does not take the inputs or asks for an attr that is not there.
+    not parse and for a ``loop`` that does not match the inputs or reads an undefined attr.
     """
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
@@ -427,7 +422,9 @@ def define_op(
 
 
 def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> tuple[str, ...]:
-    """The keyword-only parameters of ``loop.build``, all of them attrs, after the builder and the inputs."""
+    """The keyword-only parameters of ``loop.build``, all of them attrs; they follow the builder and the
+    inputs.
+    """
     signature = inspect.signature(loop.build)
     named = [p.name for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY]
     unknown = [parameter for parameter in named if parameter not in known]
@@ -489,6 +486,6 @@ def registered_ops() -> Mapping[str, OpDef]:
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """`` Nearest: a, b``, which follows a full stop, or the empty string."""
+    """`` Nearest: a, b`` to append to a sentence, or the empty string."""
     found = difflib.get_close_matches(name, list(names), n=3, cutoff=0.6)
     return f" Nearest: {', '.join(found)}" if found else ""

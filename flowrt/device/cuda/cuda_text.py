@@ -14,7 +14,7 @@ from flowrt.device.loops.loop_program import COMPARISONS, FUNCTIONS, Instruction
 TYPES = {"bool": "bool", "int32": "int", "int64": "long long", "float32": "float", "float64": "double"}
 STORED = {**TYPES, "bool": "unsigned char"}
 WIDE = {**TYPES, "float32": "double"}
-"""What shares of a sum are added up in."""
+"""Accumulation dtype of shares of a sum."""
 
 _INFIX = {
     "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
@@ -110,16 +110,16 @@ OPERATIONS = (
     frozenset(_INFIX) | frozenset(_FUNCTORS) | frozenset(_MATH) | COMPARISONS
     | {"const", "spread", "select", "cast", "bits", "from_bits", "sigmoid", "not", "neg", "abs"}
 )  # fmt: skip
-"""What `expression` knows; reductions are the functors of two values."""
+"""Operations supported by `expression`; reductions are functors of two values."""
 
 
 def functor(op: str) -> str:
-    """What combines two values, of an instruction or a reduction along the row."""
+    """Functor that combines two values, for an instruction or a reduction along the row."""
     return f"{_FUNCTORS[op]}()"
 
 
 def neutral(op: str, dtype: str) -> str:
-    """What a reduction of nothing gives."""
+    """Identity element of a reduction."""
     if op in ("row_sum", "row_prod"):
         return literal(int(op == "row_prod"), dtype)
     if is_float(dtype):

@@ -57,8 +57,8 @@ class CudaKernel:
         return results
 
     def bind(self, inputs: Sequence[Any], results: Sequence[Any]) -> Call:
-        """What to call, in `Device.activate`, to compute ``results`` from ``inputs``, whenever their elements
-        have changed. Raises what the compiler raises.
+        """The call that computes ``results`` from ``inputs``, in `Device.activate`, reusable when their
+        elements change. Raises errors of the compiler.
         """
         arrays = arrays_of(self._operands, inputs, results)
         addresses = [0 if array is None else array.data.ptr for array in arrays]
@@ -106,7 +106,7 @@ class BoundLoop:
         self._parts = {s.operand: device.empty((s.parts, s.columns), s.dtype, owner) for s in loop.sums}
 
     def bind(self, arrays: Sequence[Any]) -> Call:
-        """What to call to launch the loop on ``arrays``, one an operand of its program."""
+        """The call that launches the loop on ``arrays``, one per operand of its program."""
         loop = self._loop
         operands = tuple([self._parts.get(operand, arrays[operand]) for operand in loop.operands])
         call = self._kernels[0], ((loop.blocks,), (loop.threads,), operands)
@@ -124,8 +124,8 @@ def bound_loop(
     strides: Sequence[tuple[int, ...]],
     arrays: Sequence[Any],
 ) -> BoundLoop | None:
-    """The loop of ``program`` for ``arrays`` with these strides, one a dimension of ``domain``; None where
-    CUDA C has no word for it.
+    """The loop of ``program`` for ``arrays`` with these strides, one per dimension of ``domain``; None if
+    CUDA C does not support it.
     """
     if not domain:
         domain, strides = (1,), [(0,)] * len(strides)

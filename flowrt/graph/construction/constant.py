@@ -1,4 +1,4 @@
-"""Constants and placeholders: where values come from."""
+"""Constants and placeholders."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def constant(
 ) -> Tensor:
     """A constant tensor.
 
-    With ``shape`` the values are laid out in it row by row, the last one repeated as often as needed. Raises
+    With ``shape`` the values fill it in row-major order, and the last one is repeated as needed. Raises
     `DTypeError` when the value does not fit ``dtype``, `InvalidArgumentError` when there are more values than
     ``shape`` holds, or with ``verify_shape`` when the shapes differ.
     """
@@ -100,7 +100,7 @@ placeholder_op = define_op(
 
 
 def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tensor:
-    """A tensor that must be fed: a run that needs it and does not feed it raises `InvalidArgumentError`.
+    """A tensor that must be fed: a run that needs it without a feed raises `InvalidArgumentError`.
 
     ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
     """
@@ -130,13 +130,13 @@ placeholder_with_default_op = define_op(
 
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
-    """A tensor that takes ``input``'s value unless it is fed with another, of the (partial) ``shape``."""
+    """A tensor with ``input``'s value unless fed; ``shape`` may be partial."""
     tensor: Tensor = placeholder_with_default_op(input, shape=as_shape(shape), name=name)
     return tensor
 
 
 KNOWN = "_known"
-"""The private attr of a function's parameter: what is known of every argument."""
+"""Private attr of a function's parameter: the part of its value that is equal in all calls."""
 
 feed_op = define_op(
     "_Feed",

@@ -1,8 +1,7 @@
-"""`Tensor` and `Operation`: the user's handles on a graph's nodes.
+"""`Tensor` and `Operation`: the user's handles to a graph's nodes.
 
 Both are made by `Graph.add` only. An operation's node may be replaced (``set_shape``, a device set by hand,
-an added control input); what replaces it counts in ``Graph.mutations``, so that plans made before are not
-used again.
+an added control input); each replacement increments ``Graph.mutations``, which invalidates earlier plans.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Tensor:
     """
 
     __slots__ = ("__weakref__", "dtype", "index", "op", "ref")
-    __array_priority__ = 100  # so that ``array * tensor`` asks the tensor first
+    __array_priority__ = 100  # so that ``array * tensor`` calls the tensor's method first
 
     def __init__(self, op: Operation, index: int, dtype: DType) -> None:
         self.op = op
@@ -64,14 +63,14 @@ class Tensor:
 
     @property
     def shape(self) -> TensorShape:
-        """What is known of the shape."""
+        """The static shape."""
         return TensorShape(self.spec.shape)
 
     def get_shape(self) -> TensorShape:
         return self.shape
 
     def set_shape(self, shape: Any) -> None:
-        """Add facts about the shape. Raises `InvalidArgumentError` when they contradict what is known."""
+        """Merge static information into the shape. Raises `InvalidArgumentError` if they are incompatible."""
         try:
             refined = merge(self.spec.shape, as_shape(shape))
         except InvalidArgumentError as error:
@@ -86,7 +85,7 @@ class Tensor:
         return [op for op in self.graph.get_operations() if self in op.inputs]
 
     def eval(self, feed_dict: Mapping[Any, Any] | None = None, session: Any = None) -> Any:
-        """Its value in ``session`` or the default session.
+        """The tensor's value in ``session`` or the default session.
 
         Raises `FailedPreconditionError` when there is no session.
         """
@@ -148,9 +147,7 @@ class Tensor:
 
 @final
 class Operation:
-    """A handle on one node of a graph: ``inputs`` and ``outputs`` are tensors, everything else
-    is the node's.
-    """
+    """A handle to one node of a graph: ``inputs`` and ``outputs`` are tensors; all else is the node's."""
 
     __slots__ = ("__weakref__", "_outputs", "graph", "name", "node")
 
@@ -208,11 +205,11 @@ class Operation:
         return self.node.attrs[name]
 
     def colocation_groups(self) -> list[str]:
-        """The ``loc:@name`` entries, or its own when it has none."""
+        """The ``loc:@name`` entries, or that of its own name if it has none."""
         return list(self.node.attrs.get(COLOCATION, (f"loc:@{self.name}",)))
 
     def mutate(self, **changes: Any) -> None:
-        """Replace fields of the node; plans that were made before are not used again."""
+        """Replace fields of the node; earlier plans become invalid."""
         self.graph.check_building()
         self.node = self.node.replace(**changes)
         self.graph.mutations += 1
@@ -220,8 +217,8 @@ class Operation:
     def extend(
         self, inputs: Sequence[Tensor], attrs: Mapping[str, Any], outputs: Sequence[TensorSpec]
     ) -> list[Tensor]:
-        """Give an operation that owns functions more ``inputs`` and ``outputs`` behind its own, with
-        ``attrs`` that have functions for them. The new outputs. What its outputs were, they are.
+        """Append ``inputs`` and ``outputs`` to an operation that owns functions, with ``attrs`` that hold the
+        functions for them. Returns the new outputs; existing outputs keep their meaning.
         """
         first = len(self.outputs)
         added = [Tensor(self, first + i, spec.dtype) for i, spec in enumerate(outputs)]
@@ -234,7 +231,7 @@ class Operation:
         return added
 
     def retract(self, node: Node) -> None:
-        """Take back what `extend` has added since the operation had ``node``."""
+        """Undo `extend` since the operation had ``node``."""
         self._outputs = self.outputs[: len(node.outputs)]
         self.mutate(inputs=node.inputs, attrs=node.attrs, outputs=node.outputs)
 
@@ -262,7 +259,7 @@ class Operation:
         _session_for(session, "run()").run(self, feed_dict)
 
     def error(self, cls: Any, message: str) -> Any:
-        """An error of class ``cls`` that says where: this operation, its type and the user's line."""
+        """An error of class ``cls`` that names this operation, its type and the user's line."""
         return cls(message, op=self.name, op_type=self.type, source=self.source)
 
     def __repr__(self) -> str:
@@ -270,7 +267,7 @@ class Operation:
 
 
 def depends_on(op: Operation, other: Operation) -> bool:
-    """Whether ``op`` is ``other`` or reads or waits for it, directly or not."""
+    """Whether ``op`` is ``other`` or depends on it, directly or not."""
     seen, stack = {op}, [op]
     while stack:
         current = stack.pop()

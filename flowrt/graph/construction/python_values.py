@@ -1,4 +1,4 @@
-"""What Python asks of a tensor that has no value (``if``, ``for``, an index): errors that say what to use."""
+"""Python protocols that need a tensor's value (``if``, ``for``, an index): errors that name alternatives."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Symbolic(Protocol):
 
 
 def truth_error(tensor: Symbolic) -> DTypeError:
-    """For ``bool(tensor)``."""
+    """The error for ``bool(tensor)``."""
     what = "has no truth value"
     if not _may_be_one_element(tensor):
         return value_error(
@@ -45,7 +45,7 @@ def truth_error(tensor: Symbolic) -> DTypeError:
 
 
 def index_error(tensor: Symbolic) -> DTypeError:
-    """For ``items[tensor]`` and ``range(tensor)``."""
+    """The error for ``items[tensor]`` and ``range(tensor)``."""
     what = "is no Python integer"
     if not _may_be_one_element(tensor):
         return value_error(tensor, f"{what}: {_expected_one(tensor)}")
@@ -57,7 +57,7 @@ def index_error(tensor: Symbolic) -> DTypeError:
 
 
 def iteration_error(tensor: Symbolic) -> DTypeError:
-    """For ``for row in tensor``."""
+    """The error for ``for row in tensor``."""
     return value_error(
         tensor,
         "cannot be iterated: the graph has no values yet. Use flowrt.map_fn() or scan() for a loop over its"
@@ -66,12 +66,12 @@ def iteration_error(tensor: Symbolic) -> DTypeError:
 
 
 def length_error(tensor: Symbolic) -> DTypeError:
-    """For ``len(tensor)``."""
+    """The error for ``len(tensor)``."""
     return value_error(tensor, "has no len(): use .shape, or flowrt.shape() for the run-time value")
 
 
 def array_error(tensor: Symbolic) -> DTypeError:
-    """For ``np.asarray(tensor)``."""
+    """The error for ``np.asarray(tensor)``."""
     return value_error(tensor, "has no value yet: expected an array. Run it in a session first")
 
 
@@ -88,7 +88,7 @@ def _expected_one(tensor: Symbolic) -> str:
 
 
 def _or_conversion() -> str:
-    """The advice to have the code converted, unless that was said already."""
+    """Advice to have the code converted, unless already given."""
     graphs = default_graphs()
     if graphs and getattr(graphs[-1], "is_converted", False):
         return ", as autograph has not converted this line"

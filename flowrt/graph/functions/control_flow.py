@@ -1,12 +1,11 @@
 """Structured control flow: operations that own functions.
 
-If, Case, While and PartitionedCall have TensorFlow's names and form, and are what a graph holds. `_Case` and
-`_Loop` are what the compiler makes of them (`flowrt.graph.passes.prepare.lower`): a call is gone by then,
-and the
-condition of a loop stands in front of it and at the end of its body, so that there is one function a loop.
+If, Case, While and PartitionedCall have TensorFlow's names and form, and are the ops of a graph. The compiler
+lowers them to `_Case` and `_Loop` (`flowrt.graph.passes.prepare.lower`): calls are inlined, and the condition
+of a loop is duplicated before it and at the end of its body, so that a loop has one function.
 
 A function is a `Subgraph`: its feeds are the parameters, its fetches the results. All functions of an
-operation take the same arguments: the inputs behind the predicate or the index.
+operation take the same arguments: the inputs after the predicate or the index.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ _SHAPES = {"output_shapes": Attr("list(shape)", ())}
 
 
 def _common_shapes(branches: tuple[Subgraph, ...]) -> list[Shape]:
-    """What holds for the results of all branches."""
+    """The shapes that match the results of all branches."""
     shapes = [branches[0].spec(ref).shape for ref in branches[0].fetches]
     for branch in branches[1:]:
         shapes = [relax(a, branch.spec(ref).shape) for a, ref in zip(shapes, branch.fetches, strict=True)]

@@ -1,8 +1,8 @@
-"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays by
+"""Ops of TensorFlow 1 that only nodes being imported have: control flow by dead tensors, and arrays with
 handles.
 
-They are in no registry and have neither rules nor kernels: `flowrt.graph.imports.import_tensor_arrays` and
-`flowrt.graph.imports.import_control_flow` leave none of them.
+They are not registered and have neither rules nor kernels: `flowrt.graph.imports.import_tensor_arrays` and
+`flowrt.graph.imports.import_control_flow` replace all of them.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ EXIT = _define("Exit", "data: T -> output: T")
 NEXT_ITERATION = _define("NextIteration", "data: T -> output: T")
 LOOP_COND = _define("LoopCond", "input: bool -> output: bool")
 
-# --- arrays: a handle says which, a flow (a number nobody reads) in which order
+# --- arrays: a handle identifies one, a flow (a number that is never read) orders accesses
 
 TENSOR_ARRAY = _define(
     "TensorArrayV3",

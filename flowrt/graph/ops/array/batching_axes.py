@@ -1,4 +1,4 @@
-"""What rules of batching are made of: the axis of the batch in front of the axes of one element."""
+"""Building blocks of batching rules: handling of the batch axis before the axes of one element."""
 
 from __future__ import annotations
 
@@ -49,14 +49,14 @@ def dims_of(tensor: Tensor) -> Any:
 
 
 def joined(*parts: Any) -> Any:
-    """Dimensions one behind the other: a tuple where all are known, else a tensor."""
+    """Dimensions, concatenated: a tuple if all are known, else a tensor."""
     if all(isinstance(part, tuple) for part in parts):
         return tuple(d for part in parts for d in part)
     return concat([np.array(p, np.int32) if isinstance(p, tuple) else p for p in parts if p != ()], 0)
 
 
 def with_inner_axes(batch: Tensor, count: int) -> Tensor:
-    """A batch whose elements have ``count`` more axes, of 1, in front of theirs."""
+    """A batch with ``count`` axes of size 1 inserted after the batch axis."""
     if not count:
         return batch
     dims = dims_of(batch)
@@ -65,7 +65,7 @@ def with_inner_axes(batch: Tensor, count: int) -> Tensor:
 
 
 def with_last_axes(tensor: Tensor, count: int) -> Tensor:
-    """The tensor with ``count`` more axes, of 1, behind its own."""
+    """The tensor with ``count`` axes of size 1 appended."""
     wider: Tensor = reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
     return wider
 

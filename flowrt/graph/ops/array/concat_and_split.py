@@ -1,6 +1,6 @@
-"""Joining tensors and taking them apart again: concat and split, stack and unstack.
+"""Joining and splitting tensors: concat and split, stack and unstack.
 
-Joins and splits are each other's gradients. Their kernels copy: only ops that say ``alias`` may return views.
+Joins and splits are each other's gradients. Their kernels copy: only ``alias`` ops may return views.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def _nothing_known(dims: Any) -> Any:
 
 
 def _copied(parts: Iterable[Any], out: Any) -> list[Any]:
-    """Views as arrays of their own, in ``out`` where it is given."""
+    """Copies of views, in ``out`` if it is given."""
     if out is None:
         return [part.copy() for part in parts]
     for target, part in zip(out, parts, strict=True):
@@ -131,7 +131,7 @@ concat_op: OpDef = define_op(
     ),
     value=_concat_value,
     batch=on_axes(),
-    doc="The values one behind the other along ``axis``.",
+    doc="The values concatenated along ``axis``.",
 )
 
 
@@ -186,7 +186,7 @@ def _parts(value: Any, sizes: Sequence[Any], axis: int) -> list[Any]:
 
 
 def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
-    """The incoming gradients, zeros where none came."""
+    """The incoming gradients as dense tensors, zeros if missing."""
     return [zeros_like(y) if dy is None else dy for y, dy in zip(op.outputs, dys, strict=True)]
 
 
@@ -224,7 +224,7 @@ def _split_v_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _sizes(dim: int | None, sizes: Sequence[int]) -> list[int | None]:
-    """``sizes`` with a -1 replaced by what is left of ``dim``."""
+    """``sizes`` with -1 replaced by the rest of ``dim``."""
     total = sum(size for size in sizes if size != -1)
     free = sizes.count(-1)
     fits = (
@@ -259,16 +259,16 @@ split_v: OpDef = define_op(
     ),
     alias=True,
     batch=on_axes(),
-    doc="The value cut into parts of ``size_splits`` along ``split_dim``; one size may be -1: what is left.",
+    doc="The value split into parts of ``size_splits`` along ``split_dim``; one size may be -1: the rest.",
 )
 
 
 def split(
     value: Any, num_or_size_splits: Any, axis: Any = 0, num: int | None = None, name: str = "split"
 ) -> list[Tensor]:
-    """``value`` cut along ``axis``: into equal parts (an int) or into parts of the given sizes.
+    """``value`` split along ``axis``: into equal parts (an int) or into parts of the given sizes.
 
-    One size may be -1: what is left. ``num`` says how many sizes there are when that is not known. Raises
+    One size may be -1: the rest. ``num`` is the number of sizes, if it cannot be inferred. Raises
     `InvalidArgumentError`.
     """
     if isinstance(num_or_size_splits, (int, np.integer, Dimension)):

@@ -75,7 +75,8 @@ bincount_op: OpDef = define_op(
         sample(np.array([1, 1, 3], np.int32), np.int32(2), np.zeros(0, np.int32)),
         sample(np.zeros(0, np.int32), np.int32(0), np.zeros(0, np.float32)),
     ),
-    doc="How often each number below size occurs in arr, or the sum of its weights; others are left out.",
+    doc="The number of occurrences in arr of each integer below size, or the sum of its weights; others are"
+    " ignored.",
 )
 
 
@@ -97,11 +98,12 @@ def bincount(
     dtype: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """How often each number from 0 to the largest occurs in ``arr``, or the sum of its ``weights``.
+    """The number of occurrences in ``arr`` of each integer from 0 to the largest, or the sum of its
+    ``weights``.
 
     ``dtype`` is that of counts. The result has at least ``minlength`` and at most ``maxlength`` entries;
-    larger numbers are left out. A negative number is an `InvalidArgumentError` when it runs; on a GPU it is
-    left out too.
+    larger integers are ignored. A negative integer raises `InvalidArgumentError` at run time; on a GPU it is
+    ignored.
     """
     with get_default_graph().name_scope(name or "bincount"):
         numbers = convert_to_tensor(arr, dtypes.int32, name="arr") if not isinstance(arr, Tensor) else arr
@@ -149,17 +151,18 @@ histogram_op: OpDef = define_op(
         sample(np.array([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0]), np.array([0.0, 5.0]), np.int32(5)),
         sample(np.zeros((0, 2), np.int32), np.array([0, 5], np.int32), np.int32(2), dtype=dtypes.int64),
     ),
-    doc="How many values fall into each of nbins equal parts of value_range, or are nearest to it.",
+    doc="The number of values in each of nbins equal parts of value_range; values outside count in the "
+    "nearest part.",
 )
 
 
 def histogram_fixed_width(
     values: Any, value_range: Any, nbins: Any = 100, dtype: Any = dtypes.int32, name: str | None = None
 ) -> Tensor:
-    """How many ``values`` fall into each of ``nbins`` equal parts of ``value_range`` = [low, high].
+    """The number of ``values`` in each of ``nbins`` equal parts of ``value_range`` = [low, high].
 
-    Values outside count in the first or last part. Raises `InvalidArgumentError` when it runs for an empty
-    range; on a GPU the counts of one mean nothing.
+    Values outside count in the first or last part. Raises `InvalidArgumentError` at run time for an empty
+    range; on a GPU the counts are then undefined.
     """
     numbers = convert_to_tensor(values)
     bounds = convert_to_tensor(value_range, numbers.dtype)

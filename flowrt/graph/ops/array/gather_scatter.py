@@ -120,7 +120,7 @@ def _gather_vjp(op: Operation, dy: Tensor) -> list[Any]:
     if axis == 0 and op.get_attr("batch_dims") == 0:
         if ids is not None and len(ids) == 1:
             return [IndexedSlices(dy, indices, shape(params)), None, None]
-        flat = reshape(indices, [-1])  # rows without elements do not say how many they are
+        flat = reshape(indices, [-1])  # the number of rows without elements cannot be inferred
         rows = reshape(dy, concat([shape(flat), getitem(shape(params), slice(1, None))], 0))
         return [IndexedSlices(rows, flat, shape(params)), None, None]
     if axis is None or dims is None or ids is None:
@@ -130,7 +130,7 @@ def _gather_vjp(op: Operation, dy: Tensor) -> list[Any]:
 
 
 def _gathered_sum(params: Tensor, indices: Tensor, dy: Tensor, axis: int, batch: int) -> Tensor:
-    """``dy`` added up where a gather read it; each batch entry has a range of ids of its own."""
+    """``dy`` summed over the positions that a gather read; each batch entry has its own range of ids."""
     rank = len(params.spec.shape or ())
     entries, between = _count(params, 0, batch), _count(params, batch, axis)
     rows, width, taken = (
@@ -183,7 +183,7 @@ gather_op: OpDef = define_op(
     value=_gather_value,
     loop=Loop(_gather_loop, LoopPattern.GATHER),
     batch=batching_indices.gather,
-    doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions go in step.",
+    doc="The slices of params along ``axis`` at ``indices``; the first ``batch_dims`` dimensions are paired.",
 )
 
 
@@ -195,10 +195,10 @@ def gather(
     axis: Any = None,
     batch_dims: int = 0,
 ) -> Tensor:
-    """The slices of ``params`` along ``axis`` (by default the first behind the batch) at ``indices``.
+    """The slices of ``params`` along ``axis`` (by default the first after the batch) at ``indices``.
 
     The shape is ``params.shape[:axis] + indices.shape[batch_dims:] + params.shape[axis + 1:]``. Indices are
-    always validated: one out of range is an `InvalidArgumentError` when it runs; on a GPU it gives zeros.
+    always validated: one out of range raises `InvalidArgumentError` at run time; on a GPU it gives zeros.
     """
     if axis is None:
         axis = batch_dims if batch_dims >= 0 else batch_dims + len(convert_to_tensor(indices).shape)
@@ -210,7 +210,7 @@ def gather(
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
-    """`gather` along the last axis of ``indices``, whose other dimensions are batch dimensions."""
+    """`gather` along the last axis of ``indices``; its other dimensions are batch dimensions."""
     ids = convert_to_tensor(indices)
     if ids.spec.shape is None:
         raise InvalidArgumentError(f"batch_gather: expected indices of known rank; got {ids!r}")
@@ -278,8 +278,8 @@ gather_nd_op: OpDef = define_op(
 def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: int = 0) -> Tensor:
     """The slices of ``params`` at coordinates: indices of shape ``[*s, k]`` give ``[*s, *params.shape[k:]]``.
 
-    The first ``batch_dims`` dimensions of both go in step. Raises `InvalidArgumentError`, also for
-    coordinates out of range when it runs; on a GPU these give zeros.
+    The first ``batch_dims`` dimensions of both are paired. Raises `InvalidArgumentError`, also at run time
+    for coordinates out of range; on a GPU these give zeros.
     """
     if batch_dims == 0:
         found: Tensor = gather_nd_op(params, indices, name=name)

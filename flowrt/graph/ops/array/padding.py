@@ -1,4 +1,4 @@
-"""Padding: a tensor with a margin of constants or of its own mirrored elements around it."""
+"""Padding with constants or with mirrored elements of the tensor."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from flowrt.graph.shapes import Shape, format_shape
 
 
 def _paddings(s: ShapeContext) -> tuple[tuple[int | None, int | None], ...] | None:
-    """What is known of the paddings, one pair a dimension; None when not even their number is."""
+    """The known part of the paddings, one pair per dimension; None if even their number is unknown."""
     given, dims, rows = s.value(1), s.shapes[0], s.shapes[1]
     if rows is not None and (len(rows) != 2 or rows[1] not in (None, 2)):
         raise InvalidArgumentError(f"paddings: expected shape [rank, 2]; got {format_shape(rows)}")
@@ -131,7 +131,7 @@ pad_v2: OpDef = define_op(
 # --- mirrored margins
 
 _EDGE = {"REFLECT": 1, "SYMMETRIC": 0}
-"""How many elements at the edge are not repeated."""
+"""Number of edge elements that are not repeated."""
 
 
 def _check_mirror(dims: Sequence[int | None], paddings: Any, mode: Any) -> None:
@@ -164,7 +164,7 @@ def _mirror_pad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = None) 
     core = _core(out.shape, paddings)
     out[core] = input
     for axis, (before, after) in enumerate(paddings):
-        rows = xp.moveaxis(out[(..., *core[axis + 1 :])], axis, 0)  # the later axes' margins come later
+        rows = xp.moveaxis(out[(..., *core[axis + 1 :])], axis, 0)  # later axes are padded later
         end = len(rows) - after
         rows[:before] = rows[before + edge : 2 * before + edge][::-1]
         rows[end:] = rows[end - edge - after : end - edge][::-1]
@@ -202,7 +202,7 @@ mirror_pad: OpDef = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
     batch=in_front({1: (0, 0)}),
-    doc="The input with itself mirrored around it: at the edge element (REFLECT) or beside it (SYMMETRIC).",
+    doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 
 mirror_pad_grad: OpDef = define_op(
@@ -220,17 +220,17 @@ mirror_pad_grad: OpDef = define_op(
         sample(rng.standard_normal(()), np.zeros((0, 2), np.int32), mode="SYMMETRIC"),
     ),
     batch=in_front({1: (0, 0)}),
-    doc="The transpose of MirrorPad: what lies in the margin is added where it was copied from.",
+    doc="The transpose of MirrorPad: each padding element is added to the element that it was copied from.",
 )
 
 
 def pad(
     tensor: Any, paddings: Any, mode: str = "CONSTANT", name: str | None = None, constant_values: Any = 0
 ) -> Tensor:
-    """``tensor`` with a margin: ``paddings[i]`` = (before, after) elements around dimension i.
+    """``tensor`` padded: ``paddings[i]`` = (before, after) elements along dimension i.
 
-    ``mode``: CONSTANT puts ``constant_values`` there, REFLECT mirrors at the edge element (at most dim - 1
-    elements), SYMMETRIC beside it (at most dim). Raises `InvalidArgumentError`.
+    ``mode``: CONSTANT pads with ``constant_values``, REFLECT mirrors at the edge element (at most dim - 1
+    elements), SYMMETRIC next to it (at most dim). Raises `InvalidArgumentError`.
     """
     kind = mode.upper()
     if kind == "CONSTANT":

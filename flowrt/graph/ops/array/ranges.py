@@ -97,10 +97,10 @@ _RANGE_DTYPES = (dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64)
 
 
 def range(start: Any, limit: Any = None, delta: Any = 1, dtype: Any = None, name: str = "range") -> Tensor:
-    """The vector start, start + delta, ... up to ``limit`` without it; with one argument from 0 up to that.
+    """The vector start, start + delta, ... up to ``limit``, exclusive; with one argument from 0 up to it.
 
     The dtype is the widest of the arguments' (int32, int64, float32, float64 in this order) unless ``dtype``
-    says otherwise. Raises `InvalidArgumentError` for a delta of 0 or of the wrong sign.
+    is given. Raises `InvalidArgumentError` for a delta of 0 or of the wrong sign.
     """
     if limit is None:
         start, limit = 0, start
@@ -155,7 +155,7 @@ def _lin_space(xp: Any, start: Any, stop: Any, num: int, out: Any = None) -> Any
 
 
 def _fractions(op: Operation) -> Tensor:
-    """How far along the way from start to stop each element is."""
+    """Relative position of each element between start and stop, from 0 to 1."""
     fractions: Tensor = lin_space_op(
         np.array(0, op.inputs[0].dtype.np), np.array(1, op.inputs[0].dtype.np), op.inputs[2]
     )
@@ -271,7 +271,7 @@ one_hot_op: OpDef = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=_one_hot_samples,
     batch=_batch_one_hot,
-    doc="For each index a vector along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
+    doc="One vector per index along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
 )
 
 
@@ -284,10 +284,10 @@ def one_hot(
     dtype: Any = None,
     name: str | None = None,
 ) -> Tensor:
-    """For each index a vector of ``depth`` values along a new dimension ``axis`` (the last by default).
+    """One vector of ``depth`` values per index, along a new dimension ``axis`` (the last by default).
 
     It holds ``on_value`` (1) at the index and ``off_value`` (0) elsewhere; an index out of range gives only
-    ``off_value``. The dtype is the values', float32 without any. Raises `DTypeError` when these differ.
+    ``off_value``. The dtype is the values', float32 if none is given. Raises `DTypeError` when these differ.
     """
     given = {"on_value": on_value, "off_value": off_value}
     found = {key: convert_to_tensor(v, dtype_hint=dtype).dtype for key, v in given.items() if v is not None}
@@ -320,7 +320,7 @@ def static_array(tensor: Tensor) -> Any:
 def sequence_mask(
     lengths: Any, maxlen: Any = None, dtype: Any = dtypes.bool_, name: str | None = None
 ) -> Tensor:
-    """For each length a row of ``maxlen`` values (the largest length by default), true up to that length.
+    """One row of ``maxlen`` values (by default the largest length) per length, true up to that length.
 
     ``lengths`` of shape ``[*s]`` give ``[*s, maxlen]``.
     """

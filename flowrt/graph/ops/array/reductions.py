@@ -1,8 +1,8 @@
 """Ops that combine elements along axes: sum, mean, product, extremes, all and any.
 
 Rules of this file: axes are a host input (None in the public functions means all); float16 and bfloat16 are
-summed in float32; an empty axis gives the operation's neutral element (0, 1, -inf; NaN for a mean, 0 for an
-integer one); along no axes at all each element stays as it is, -0 too.
+summed in float32; an empty axis gives the operation's identity element (0, 1, -inf; NaN for a mean, 0 for an
+integer one); reducing along no axes returns each element unchanged, even -0.
 """
 
 from __future__ import annotations
@@ -254,7 +254,7 @@ def _product(values: Sequence[int]) -> int:
 
 
 def _count(op: Operation) -> Any:
-    """How many elements went into each element of the output, as a scalar of the output's dtype."""
+    """Number of elements reduced into each output element, as a scalar of the output's dtype."""
     x, dtype = op.inputs[0], op.outputs[0].dtype
     axes, dims = _axes(op), x.spec.shape
     count = None if axes is None or dims is None else num_elements(tuple(dims[axis] for axis in axes))
@@ -272,7 +272,7 @@ def _extreme_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 
 
 def _prod_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
-    """Each element's factor is the product of those before and behind it: right where elements are 0 too."""
+    """The factor of each element is the product of those before and after it, correct even for zeros."""
     x, axes = op.inputs[0], _axes(op)
     dims = x.spec.shape
     if axes is None or dims is None:
@@ -491,7 +491,7 @@ def reduce_all(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """Whether all elements along ``axis`` hold."""
+    """True if all elements along ``axis`` are true."""
     return reduce(all_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)
 
 
@@ -503,5 +503,5 @@ def reduce_any(
     reduction_indices: Any = None,
     keep_dims: bool | None = None,
 ) -> Tensor:
-    """Whether an element along ``axis`` holds."""
+    """True if any element along ``axis`` is true."""
     return reduce(any_op, input_tensor, axis, keepdims, name, reduction_indices, keep_dims)

@@ -1,7 +1,7 @@
 """Segment reductions: rows that share an id, reduced to one row each.
 
-Rules of this file: 16-bit floats are folded in float32; an id beyond the last segment is an error, and on a
-GPU its row is left out.
+Rules of this file: 16-bit floats are reduced in float32; an id beyond the last segment is an error, and on a
+GPU its row is ignored.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, format_shape, merge
 
 Limit = Callable[[Any], Any]
-"""What a segment without rows gets, by NumPy dtype."""
+"""Value of a segment without rows, by NumPy dtype."""
 
 
 def _folded(xp: Any, ufunc: str, data: Any, ids: Any, count: int, empty: Limit, out: Any = None) -> Any:
@@ -62,7 +62,7 @@ def _sorted_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _check_sorted(ids: Any, rows: int) -> int:
-    """How many segments there are."""
+    """Check the ids; returns the number of segments."""
     if ids.shape != (rows,):
         raise InvalidArgumentError(f"segment_ids: expected {rows}, one a row; got {ids.size}")
     if ids.size and (ids[0] < 0 or (ids[1:] < ids[:-1]).any()):
@@ -72,7 +72,7 @@ def _check_sorted(ids: Any, rows: int) -> int:
 
 
 def _sorted_kernel(ufunc: str, start: Limit) -> Kernel:
-    """``start`` is where folding begins, and what segments without rows get: 0 for a largest or smallest."""
+    """``start`` is the initial value and that of segments without rows: 0 for a maximum or minimum."""
 
     def kernel(xp: Any, data: Any, segment_ids: Any) -> Any:
         count = _check_sorted(segment_ids, len(data))
@@ -166,7 +166,7 @@ def _spread(op: Operation, rows: Tensor) -> Tensor:
 
 
 def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
-    """``ids`` with dimensions of 1 behind, up to data's rank."""
+    """``ids`` with dimensions of 1 appended, up to data's rank."""
     dims, own = data.spec.shape, ids.spec.shape
     if dims is not None and own is not None and len(dims) == len(own):
         return ids
@@ -327,7 +327,7 @@ unsorted_segment_min = _unsorted_op(
 
 
 def unsorted_segment_mean(data: Any, segment_ids: Any, num_segments: Any, name: str | None = None) -> Tensor:
-    """The mean of each segment's rows, 0 of none; integers give float64. Negative ids are left out."""
+    """The mean of each segment's rows, 0 without rows; integers give float64. Negative ids are ignored."""
     with get_default_graph().name_scope(name or "UnsortedSegmentMean"):
         data, ids = convert_to_tensor(data), convert_to_tensor(segment_ids)
         total = unsorted_segment_sum(data, ids, num_segments)
@@ -345,7 +345,7 @@ def unsorted_segment_sqrt_n(
 
 
 def _segment_sizes(data: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
-    """How many rows each segment has, at least 1, of a shape that broadcasts with the segments' rows."""
+    """Number of rows of each segment, at least 1, in a shape that broadcasts with the segments' rows."""
     counts = unsorted_segment_sum(ones(shape(ids), data.dtype), ids, num_segments)
     sizes = maximum(counts, np.array(1, data.dtype.np))
     dims, own = data.spec.shape, ids.spec.shape

@@ -64,10 +64,11 @@ where_op: OpDef = define_op(
 
 
 def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any = None) -> Tensor:
-    """The slices of ``tensor`` for which ``mask`` holds; its shape stands in tensor's from ``axis`` on.
+    """The slices of ``tensor`` at which ``mask`` is true; it covers the dimensions of tensor from ``axis``
+    on.
 
-    Its dimensions become one of unknown length. Raises `InvalidArgumentError` for a mask of unknown rank, a
-    scalar mask, and shapes that do not fit.
+    Those dimensions become one of unknown length. Raises `InvalidArgumentError` for a mask of unknown rank, a
+    scalar mask, and incompatible shapes.
     """
     with get_default_graph().name_scope(name):
         values, chosen = (
@@ -98,7 +99,7 @@ def boolean_mask(tensor: Any, mask: Any, name: str = "boolean_mask", axis: Any =
 
 
 def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None = None) -> Tensor:
-    """Each slice of ``input`` along ``axis`` (each element without one) ``repeats`` times, in a row.
+    """Each slice of ``input`` along ``axis`` (each element without one) ``repeats`` times in succession.
 
     ``repeats`` is one number, or one for each slice.
     """
@@ -126,7 +127,7 @@ def repeat(input: Any, repeats: Any, axis: int | None = None, name: str | None =
 
 
 def _rest(dims: Shape, prefix: Shape) -> Shape:
-    """``dims`` behind ``prefix``, which it must begin with."""
+    """``dims`` after ``prefix``, which it must begin with."""
     if dims is None or prefix is None:
         return None
     if len(prefix) > len(dims) or not compatible(dims[: len(prefix)], prefix):
@@ -171,14 +172,14 @@ dynamic_partition_op: OpDef = define_op(
         sample(rng.standard_normal(3), np.array(1, np.int32), num_partitions=2, differentiable=False),
         sample(np.array([b"a", b"b"], object), np.array([0, 0], np.int32), num_partitions=3),
     ),
-    doc="The rows of data by the partition that ``partitions`` gives them.",
+    doc="The rows of data split into partitions by their numbers in ``partitions``.",
 )
 
 
 def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
-    """``num_partitions`` tensors: the slices of ``data`` whose number in ``partitions`` is 0, 1, ..."""
+    """``num_partitions`` tensors: the slices of ``data`` with number 0, 1, ... in ``partitions``."""
     parts: list[Tensor] = dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
     return parts
 
@@ -230,7 +231,8 @@ dynamic_stitch: OpDef = define_op(
         ),
         sample((np.array(1, np.int32), np.zeros(0, np.int32)), (np.float64(2.0), np.zeros(0))),
     ),
-    doc="Rows laid out by their indices: ``result[indices[i][j]] = data[i][j]``, the last of equal ones.",
+    doc="Rows arranged by their indices: ``result[indices[i][j]] = data[i][j]``; the last of equal ones "
+    "wins.",
 )
 
 # --- sparse_to_dense
@@ -369,7 +371,7 @@ def _lookup_in_parts(parts: Sequence[Any], keys: Tensor, strategy: str) -> Tenso
 
 
 def _consecutive(parts: Sequence[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
-    """For each id its part and its row there, when parts hold consecutive rows."""
+    """The part of each id and its row there, if parts hold consecutive rows."""
     rows = cast(add_n_op([getitem(shape(part), 0) for part in parts]), flat.dtype)
     count, one = np.array(len(parts), flat.dtype.np), np.array(1, flat.dtype.np)
     small, larger_parts = floordiv(rows, count), floormod(rows, count)
@@ -380,7 +382,7 @@ def _consecutive(parts: Sequence[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _within_norm(rows: Tensor, keys: Tensor, max_norm: float) -> Tensor:
-    """``rows`` scaled down to norm ``max_norm``; no root is taken of 0, whose gradient would be infinite."""
+    """``rows`` scaled down to norm ``max_norm``; avoids the root of 0, with its infinite gradient."""
     dims, own = rows.spec.shape, keys.spec.shape
     if dims is None or own is None:
         raise InvalidArgumentError(f"max_norm: expected ids of known rank; got {keys!r}")

@@ -1,6 +1,6 @@
-"""Order: top_k, sort, argsort, searchsorted, and the distinct elements of a vector.
+"""Sorting: top_k, sort, argsort, searchsorted, and the distinct elements of a vector.
 
-Rule of this file: among equal elements the one with the lower index comes first, ascending and descending.
+Rule of this file: among equal elements the one with the lower index precedes, ascending and descending.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ def _top_k_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _descending(x: Any) -> Any:
-    """What sorts ascending as x does descending: the complement of integers, which cannot overflow."""
+    """Keys that sort ascending as x does descending: the complement of integers, which cannot overflow."""
     if x.dtype.kind in "iu":
         return ~x
     return -x if x.dtype.itemsize > 2 else -x.astype(np.float32)  # NumPy's 16-bit sorts are slow
@@ -77,7 +77,7 @@ def _top_k(xp: Any, input: Any, k: int, index_type: Any, out: Any = (None, None)
 
 
 def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]:
-    """The gradient goes back to where each value was: rows laid end to end, as segments of one element."""
+    """The gradient flows to the position of each value: rows concatenated, as segments of one element."""
     x, indices = op.inputs[0], op.outputs[1]
     if dy is None:
         return [None, None]
@@ -121,7 +121,7 @@ def top_k(input: Any, k: Any = 1, sorted: bool = True, name: str | None = None) 
 
 
 def sort(values: Any, axis: int = -1, direction: str = "ASCENDING", name: str | None = None) -> Tensor:
-    """``values`` sorted along ``axis``; NaN comes last.
+    """``values`` sorted along ``axis``, NaN last.
 
     Raises `InvalidArgumentError` for an unknown direction.
     """
@@ -220,10 +220,10 @@ def searchsorted(
     out_type: Any = dtypes.int32,
     name: str | None = None,
 ) -> Tensor:
-    """For each of ``values`` ``[*s, m]`` the place in its row of ``sorted_sequence`` that keeps order.
+    """The insertion index of each of ``values`` ``[*s, m]`` in its row of ``sorted_sequence``.
 
-    The rows have shape ``[*s, n]``. ``side`` is the first ("left") or the last ("right") such place. Raises
-    `InvalidArgumentError`.
+    The rows have shape ``[*s, n]``. ``side`` selects the first ("left") or the last ("right") valid index.
+    Raises `InvalidArgumentError`.
     """
     if side not in ("left", "right"):
         raise InvalidArgumentError(f"side: expected 'left' or 'right'; got {side!r}")
@@ -325,7 +325,7 @@ unique_with_counts_op: OpDef = define_op(
     shape=lambda s: [(None,), _vector(s.shapes[0]), (None,)],
     kernel=_unique_with_counts,
     samples=lambda rng: _REPEATING,
-    doc="As Unique, with the number of times that each distinct element occurs.",
+    doc="Like Unique, with the number of occurrences of each distinct element.",
     **_DISTINCT,
 )
 

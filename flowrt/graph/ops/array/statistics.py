@@ -1,4 +1,4 @@
-"""What is composed of reductions (variance, logsumexp, norms, counts), and the positions of extremes."""
+"""Compositions of reductions (variance, logsumexp, norms, counts), and the positions of extremes."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ def count_nonzero(
     keep_dims: bool | None = None,
     input: Any = None,
 ) -> Tensor:
-    """How many elements along ``axis`` are not zero (not the empty string), as ``dtype``."""
+    """The number of nonzero elements (or nonempty strings) along ``axis``, as ``dtype``."""
     with get_default_graph().name_scope(name or "count_nonzero"):
         x = convert_to_tensor(renamed_argument("input_tensor", input_tensor, "input", input))
         zero = np.array(b"" if x.dtype is dtypes.string else 0, x.dtype.np)

@@ -1,4 +1,4 @@
-"""Arranging a tensor's elements anew: tile, reverse, roll, blocks of space against depth, and `meshgrid`."""
+"""Rearranging a tensor's elements: tile, reverse, roll, space to depth and back, and `meshgrid`."""
 
 from __future__ import annotations
 
@@ -227,7 +227,7 @@ def _roll(xp: Any, input: Any, shift: Any, axis: Any, out: Any = None) -> Any:
 
 
 def _halves(shift: int, dim: int) -> list[tuple[slice, slice]]:
-    """From where to where the two parts of a dimension go."""
+    """The source and target ranges of the two parts of a dimension."""
     shift = shift % dim if dim else 0
     return [(slice(dim - shift), slice(shift, None)), (slice(dim - shift, None), slice(shift))]
 
@@ -246,7 +246,7 @@ roll: OpDef = define_op(
         sample(np.zeros((0, 2), np.complex64), np.int32(3), np.int32(0)),
     ),
     batch=on_axes(),
-    doc="The input moved by ``shift`` along ``axis``; what leaves at one end enters at the other.",
+    doc="The input rotated by ``shift`` along ``axis``; elements that leave at one end enter at the other.",
 )
 
 
@@ -296,7 +296,7 @@ def _depth_to_space(xp: Any, input: Any, block_size: int, data_format: Any, out:
 
 
 def _from_blocks(xp: Any, blocks: Any, shape: Sequence[int], axes: tuple[int, ...], out: Any) -> Any:
-    """``blocks`` as an image of ``shape``, NHWC, whose height, width and depth then go to ``axes``."""
+    """``blocks`` as an image of ``shape``, NHWC, with height, width and depth moved to ``axes``."""
     if out is None:
         return xp.moveaxis(xp.array(blocks, order="C").reshape(shape), (1, 2, 3), axes)
     xp.moveaxis(out, axes, (1, 2, 3)).reshape(blocks.shape)[...] = blocks  # dimensions are cut: a view
@@ -340,7 +340,7 @@ depth_to_space_op: OpDef = define_op(
         sample(rng.integers(0, 9, (1, 9, 1, 2)), block_size=3, data_format="NCHW"),
     ),
     batch=merged(0),
-    doc="The reverse of SpaceToDepth: the depth, laid out as blocks of ``block_size`` squared pixels.",
+    doc="The inverse of SpaceToDepth: the depth, rearranged into blocks of ``block_size`` squared pixels.",
 )
 
 

@@ -74,8 +74,8 @@ def _fill_shape(s: ShapeContext) -> Sequence[Shape]:
 
 
 MAX_KNOWN = 1024
-"""Elements of a filled vector whose value is known while the graph is built: those that may become a shape. A
-pass takes 1 us for each.
+"""Maximum number of elements of a filled vector with a statically known value: it may become a shape. A pass
+takes 1 us for each.
 """
 
 
@@ -111,7 +111,7 @@ fill = define_op(
     ),
     value=_fill_value,
     batch=_batch_fill,
-    doc="A tensor of shape ``dims`` whose elements are all ``value``.",
+    doc="A tensor of shape ``dims`` filled with ``value``.",
 )
 
 
@@ -260,8 +260,8 @@ broadcast_to = define_op(
 def unbroadcast(gradient: Tensor, like: Tensor, other: Tensor | None = None) -> Tensor:
     """``gradient``, of the shape that ``like`` was broadcast to, summed over those axes to ``like``'s shape.
 
-    ``other`` is the tensor that ``like`` was combined with, when there is just one: it can tell that an
-    unknown dimension was not broadcast. No op is added when nothing was, one when shapes say what was.
+    ``other`` is the tensor that ``like`` was combined with, if there is only one: it may show that an unknown
+    dimension was not broadcast. No op is added if nothing was broadcast, one op if the shapes are known.
     """
     axes = _broadcast_axes(gradient.spec.shape, like.spec.shape, None if other is None else other.spec.shape)
     if axes == ():
@@ -308,7 +308,7 @@ def _broadcast_args_value(s: ShapeContext) -> PartialValue:
 
 
 def _repeated_axes(s0: Sequence[int], s1: Sequence[int]) -> tuple[list[int], list[int]]:
-    """For each of two shapes the axes of their broadcast along which it is 1, repeated or not."""
+    """The axes of the broadcast along which each of two shapes is 1, repeated or not."""
     broadcast(tuple(s0), tuple(s1))
     rank = max(len(s0), len(s1))
     padded = [(1,) * (rank - len(s)) + tuple(s) for s in (s0, s1)]
@@ -348,7 +348,7 @@ broadcast_gradient_args = define_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=_shape_pairs,
-    doc="For shapes s0 and s1 the axes along which their broadcast has to be summed to get each back.",
+    doc="The axes along which the broadcast of shapes s0 and s1 must be summed to get each of them back.",
 )
 
 

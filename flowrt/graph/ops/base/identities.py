@@ -1,6 +1,6 @@
-"""Ops that return their input as it is, or cast: identity, stop_gradient, ensure_shape, cast.
+"""Ops that return their input unchanged, or cast: identity, stop_gradient, ensure_shape, cast.
 
-Rule of this file: what returns its input says ``alias``, so that a plan does not copy.
+Rule of this file: ops that return their input are ``alias`` ops, so that a plan does not copy.
 """
 
 from __future__ import annotations
@@ -44,17 +44,17 @@ from flowrt.graph.shapes import (
 
 
 def unchanged(s: ShapeContext) -> Sequence[Shape]:
-    """The shape rule of ops whose output has the shape of input 0."""
+    """Shape rule of ops with an output of the shape of input 0."""
     return [s.shapes[0]]
 
 
 def static_value(tensor: Tensor) -> PartialValue:
-    """What is known of ``tensor``'s value while the graph is built: see `flowrt.graph.partial_value`."""
+    """The statically known part of ``tensor``'s value: see `flowrt.graph.partial_value`."""
     return partial_value(tensor.graph.node, tensor.ref)
 
 
 def arrays(*more: Sample) -> Samples:
-    """Samples of a few dtypes and shapes for an op of one input that takes anything."""
+    """Samples of a few dtypes and shapes for a unary op that accepts any dtype."""
     return lambda rng: (
         sample(rng.standard_normal((2, 3))),
         sample(rng.standard_normal(()).astype(np.float32)),
@@ -105,7 +105,7 @@ identity_n = define_op(
     samples=lambda rng: [sample((rng.standard_normal(3), rng.integers(0, 9, (2, 2), np.int64)))],
     simplify=returns_inputs,
     batch=_batch_identity_n,
-    doc="The inputs as they are, all at once: one place to hang a gradient on several tensors.",
+    doc="The inputs unchanged, as one operation, to which a gradient for several tensors can be attached.",
 )
 
 
@@ -240,7 +240,7 @@ def _cast_loop(b: Any, x: Any, *, DstT: DType) -> Any:
 
 @functools.cache
 def _out_of_range(source: str, target: str) -> list[int]:
-    """What NumPy makes of floats below, above and beside the integers of ``target``: C leaves that to the
+    """NumPy's results for floats below, above and outside (NaN) the range of ``target``: C leaves them to the
     machine.
     """
     with np.errstate(invalid="ignore"):
@@ -330,7 +330,7 @@ def to_complex128(x: Any, name: str = "ToComplex128") -> Tensor:
 
 
 def target_shape(s: ShapeContext, position: int) -> Shape:
-    """The shape that host input ``position`` asks for, as far as it is known; -1 stands as it is."""
+    """The shape requested by host input ``position``, as far as it is known; -1 is kept."""
     vector = s.shapes[position]
     if vector is not None and len(vector) != 1:
         raise InvalidArgumentError(

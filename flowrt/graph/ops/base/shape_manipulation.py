@@ -1,8 +1,9 @@
-"""Ops that keep elements and change the view: shape, size, rank, reshape, expand_dims, squeeze, transpose.
+"""Ops that keep the elements and change the shape: shape, size, rank, reshape, expand_dims, squeeze,
+transpose.
 
 Rules of this file: a static shape becomes a constant when the graph is built (`shape`, `size`, `rank`), so
-that gradients written with these functions cost nothing at run time when shapes are known; views say
-``alias``; what takes part in shape arithmetic has a ``value`` rule.
+that gradients written with these functions cost nothing at run time when shapes are known; views are
+``alias`` ops; ops used in shape arithmetic have a ``value`` rule.
 """
 
 from __future__ import annotations
@@ -203,11 +204,13 @@ def _leaves(value: PartialValue) -> Iterator[Any]:
 
 
 def _simplify_reshape(c: SimplifyContext) -> Node | Sequence[Ref] | None:
-    """Of ops that keep the elements' order: read what those before them read; go if the shape is the same."""
+    """Simplification of ops that keep the order of elements: skip such producers; remove the op if the shape
+    is equal.
+    """
     source = c.node.inputs[0]
     while (inner := c.producer(source)) is not None and inner.op in (reshape, expand_dims_op, squeeze_op):
         if not is_static(c.spec(inner.inputs[0]).shape) or not _has_constant_shape(c, inner):
-            break  # it may have an error to raise, or an effect behind its shape
+            break  # it may raise an error, or depend on an effect
         source = inner.inputs[0]
     dims = c.spec(source).shape
     if is_static(dims) and dims == c.node.outputs[0].shape and _has_constant_shape(c, c.node):
@@ -247,7 +250,7 @@ reshape: OpDef = define_op(
     simplify=_simplify_reshape,
     loop=Loop(lambda b, tensor, shape: tensor, LoopPattern.RESHAPE),
     batch=in_front({1: "size"}),
-    doc="The same elements, row by row, in another shape; one dimension may be -1: what is left.",
+    doc="The same elements in row-major order in another shape; one dimension may be -1: the rest.",
 )
 
 
@@ -292,7 +295,7 @@ expand_dims_op = define_op(
 
 
 def expand_dims(input: Any, axis: Any = None, name: str | None = None, dim: Any = None) -> Tensor:
-    """``input`` with a dimension of 1 put in at ``axis``; negative axes count from behind the last one."""
+    """``input`` with a dimension of 1 inserted at ``axis``; negative axes count from after the last one."""
     result: Tensor = expand_dims_op(input, renamed_argument("axis", axis, "dim", dim), name=name)
     return result
 
@@ -441,7 +444,7 @@ conjugate_transpose: OpDef = define_op(
 
 
 def transpose(a: Any, perm: Any = None, name: str = "transpose", conjugate: bool = False) -> Tensor:
-    """``a`` with its dimensions in the order ``perm`` (reversed by default), conjugated if asked."""
+    """``a`` with its dimensions in the order ``perm`` (reversed by default), optionally conjugated."""
     tensor = convert_to_tensor(a)
     if perm is None:
         perm = _reversed_axes(tensor)
@@ -458,7 +461,7 @@ def _reversed_axes(tensor: Tensor) -> Any:
 
 
 def matrix_transpose(a: Any, name: str = "matrix_transpose", conjugate: bool = False) -> Tensor:
-    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, conjugated if asked.
+    """``a`` of shape ``[..., m, n]`` as ``[..., n, m]``, optionally conjugated.
 
     Raises `InvalidArgumentError` below rank 2.
     """
@@ -501,5 +504,5 @@ invert_permutation = define_op(
     vjp=NONDIFFERENTIABLE,
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([2, 0, 1], np.int32)), sample(np.zeros(0, np.int64))),
-    doc="The vector y with ``y[x[i]] == i``. On a GPU an x that is no permutation gives -1 for its gaps.",
+    doc="The vector y with ``y[x[i]] == i``. On a GPU, gaps of an x that is not a permutation become -1.",
 )

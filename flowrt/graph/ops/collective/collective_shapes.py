@@ -79,7 +79,7 @@ def _root_shape(s: ShapeContext) -> Shape:
 
 
 def _rest_shape(s: ShapeContext, axis: int) -> Shape:
-    """What all values have in common, which may differ along ``axis``. Raises `InvalidArgumentError`."""
+    """The common shape of all values, which may differ along ``axis``. Raises `InvalidArgumentError`."""
     rest: Shape = None
     for rank, dims in zip(s.attrs["ranks"], s.shapes, strict=True):
         try:
@@ -94,7 +94,7 @@ def _rest_shape(s: ShapeContext, axis: int) -> Shape:
 
 
 def _joined_shape(s: ShapeContext) -> Shape:
-    """Of all ranks' values one behind the other."""
+    """Shape of all ranks' values concatenated."""
     axis = _axis_of(s, next((dims for dims in s.shapes if dims is not None), None))
     known = [size for size in _sizes(s, axis) if size is not None]
     total = sum(known) if len(known) == s.attrs["group_size"] else None
@@ -102,7 +102,7 @@ def _joined_shape(s: ShapeContext) -> Shape:
 
 
 def _sizes(s: ShapeContext, axis: int) -> list[int | None]:
-    """Along the axis, of all ranks' values; other graphs give what this one gives."""
+    """Sizes along the axis of all ranks' values; those of other graphs equal this graph's."""
     sizes = [None if dims is None else dims[axis] for dims in s.shapes]
     if len(sizes) == s.attrs["group_size"]:
         return sizes

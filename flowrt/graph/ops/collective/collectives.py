@@ -1,26 +1,25 @@
 """Collectives: one operation for the ranks of a group that this graph has.
 
-    values: N * T  ->  N * T        value i is given by, and result i is made for, the graph's i-th rank
+    values: N * T  ->  N * T        value i is the input and result i the output of the graph's i-th rank
 
-A group is *whole* in a graph that has all of its ranks; then a collective is a function like any other, which
-the kernels here compute (a reference: see `flowrt.graph.passes.collective.lower_collectives` for what runs).
-Otherwise other
-graphs, run by other sessions, have the rest, and an operation of theirs with the same group and instance is
-the other half of this one. Taking all ranks of a graph in one operation makes a collective all or nothing: no
-pass and no fetch can have one rank without the others.
+A group is *whole* in a graph that has all of its ranks; then a collective is an ordinary function, computed
+by the kernels here (a reference implementation: `flowrt.graph.passes.collective.lower_collectives` determines
+what runs). Otherwise other graphs, run by other sessions, have the other ranks, and their operation with the
+same group and instance is the counterpart of this one. One operation for all ranks of a graph makes a
+collective all or nothing: no pass and no fetch can separate ranks.
 
-Attributes that all have:
+Common attributes:
 
-    group_key, group_size, ranks   the group, how many ranks it has, and which of them this graph has
-    instance_key                   names the collective among those of the group, alike in all graphs
+    group_key, group_size, ranks   the group, its number of ranks, and the ranks in this graph
+    instance_key                   identifies the collective within the group, equal in all graphs
     lowering                       "auto", the name of an algorithm, or "native"
-    tasks                          of a group that is not whole, a number a rank, alike for those in one task
+    tasks                          for a group that is not whole, one number per rank, equal within a task
 
-Of a collective with a root, graphs without that rank have no value and no result. What stands there for them
-is only for gradients, which need all graphs: a result without elements, and a value that nothing looks at.
+In a collective with a root, graphs without that rank have no value and no result. Placeholders for them exist
+only for gradients, which involve all graphs: an empty result, and a value that is ignored.
 
-Payloads are cut along an axis as by ``numpy.array_split``: the first parts are one longer where the axis
-cannot be divided. The gradient of a collective is a collective: all-reduce of all-reduce, all-gather of
+Payloads are split along an axis as by ``numpy.array_split``: the first parts are one longer if the axis is
+not divisible. The gradient of a collective is a collective: all-reduce of all-reduce, all-gather of
 reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of itself.
 """
 
@@ -170,7 +169,7 @@ def _values(*shapes: tuple[int, ...], **attrs: Any) -> Callable[[np.random.Gener
 
 
 def _from_one(dims: tuple[int, ...]) -> Callable[[np.random.Generator], list[Sample]]:
-    """Samples of what three ranks get from one value."""
+    """Samples for ops that give three ranks results of one value."""
     places = (np.zeros(0, np.int32),) * 3
     return lambda rng: [
         sample((rng.standard_normal(dims),), places, **_whole(3)),
@@ -222,7 +221,7 @@ broadcast_op = _define(
     kernel=_broadcast,
     vjp=broadcast_vjp,
     samples=_from_one((2, 2)),
-    doc="Every rank gets the value of ``root``; other graphs say its ``shape``.",
+    doc="Every rank gets the value of ``root``; other graphs set its ``shape``.",
 )
 
 all_gather_op = _define(
@@ -233,7 +232,7 @@ all_gather_op = _define(
     kernel=_all_gather,
     vjp=all_gather_vjp,
     samples=_values((2, 1), (2, 3), axis=1),
-    doc="Every rank gets all ranks' values one behind the other along ``axis``.",
+    doc="Every rank gets all ranks' values, concatenated along ``axis``.",
 )
 
 gather_op = _define(
@@ -244,7 +243,7 @@ gather_op = _define(
     kernel=_gather,
     vjp=gather_vjp,
     samples=_values((1, 2), (3, 2)),
-    doc="The rank ``root`` gets all ranks' values one behind the other along ``axis``.",
+    doc="The rank ``root`` gets all ranks' values, concatenated along ``axis``.",
 )
 
 scatter_op = _define(
@@ -277,7 +276,7 @@ all_to_all_op = _define(
     kernel=_all_to_all,
     vjp=all_to_all_vjp,
     samples=_values((5, 2), (5, 2), (5, 2)),
-    doc="Rank i gets part i of every rank's value, one behind the other along ``axis``.",
+    doc="Rank i gets part i of every rank's value, concatenated along ``axis``.",
 )
 
 barrier_op = define_op(

@@ -1,13 +1,12 @@
-"""What one rank does when others of its group are in other graphs. Made by the lowering of collectives only.
+"""Operations of one rank when others of its group are in other graphs. Created only by lowering collectives.
 
     _GroupSend, _GroupRecv      one message of an expanded collective
     _GroupStart, _GroupWait     a native collective: begun, and its result
 
-The graphs are run by different sessions, so a step's rendezvous does not reach from one to the other: tensors
-go through the group (`flowrt.graph.resources.groups`), which is looked up when an operation first runs.
-Receives and
-waits block the program of their device, and nobody else. The lowering puts what a rank sends in front of what
-it receives, and a wait behind what else there is to do.
+The graphs are run by different sessions, which do not share a step's rendezvous: tensors are exchanged
+through the group (`flowrt.graph.resources.groups`), which is looked up when an operation first runs. Receives
+and waits block only the program of their device. The lowering orders a rank's sends before its receives, and
+its waits after other work.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from flowrt.graph.shapes import format_shape
 _MEMBER = {
     "group_key": attr_string(),
     "rank": attr_int(),
-    "edge": attr_string(),  # names the message or the collective, alike for all that take part
+    "edge": attr_string(),  # names the message or the collective, equal for all participants
 }
 _RESULT = {"dtype": attr_type(), "shape": attr_shape()}
 
@@ -111,7 +110,7 @@ group_recv_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Takes what a rank of the group in another graph gives.",
+    doc="Receives the tensor that a rank of the group in another graph sends.",
 )
 
 group_start_op = define_op(
@@ -133,7 +132,7 @@ group_start_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
-    doc="Begins a rank's part of a native collective; M is 0 for a rank that gives no value.",
+    doc="Begins a rank's part of a native collective; M is 0 for a rank without a value.",
 )
 
 group_wait_op = define_op(
@@ -147,7 +146,7 @@ group_wait_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL, waits=True),
-    doc="Waits for what was begun, and keeps its value until then; N is 0 for a rank that gets no result.",
+    doc="Waits for a started collective and keeps its input until then; N is 0 for a rank without a result.",
 )
 
 GROUP_OPS = frozenset((group_send_op, group_recv_op, group_start_op, group_wait_op))

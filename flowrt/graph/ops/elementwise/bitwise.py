@@ -14,8 +14,8 @@ from flowrt.graph.ops.elementwise.comparison import broadcast_shape
 
 
 def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
-    """``x`` shifted by ``y``, and ``beyond`` where that is no number below the number of bits: there the
-    processor takes some of y's bits only.
+    """``x`` shifted by ``y``, and ``beyond`` unless y is at least 0 and below the number of bits: the
+    processor then uses only some of y's bits.
     """
     bits = np.dtype(x.dtype).itemsize * 8
     return b.select((y >= 0) & (y < bits), b.emit(op, x, y & (bits - 1)), beyond)

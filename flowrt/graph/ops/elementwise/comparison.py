@@ -1,4 +1,4 @@
-"""Comparison, logic and choice; and what all elementwise ops of several inputs share.
+"""Comparison, logic and selection, and common parts of elementwise ops with several inputs.
 
 Rule of this file: inputs have one dtype and broadcast as in NumPy.
 """
@@ -50,7 +50,7 @@ from flowrt.graph.shapes import (
     merge,
 )
 
-# --- what binary ops share
+# --- common parts of binary ops
 
 
 def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -161,7 +161,7 @@ approximate_equal_op = define_op(
 
 
 def approximate_equal(x: Any, y: Any, tolerance: float = 1e-5, name: str | None = None) -> Tensor:
-    """Whether ``abs(x - y) < tolerance``, elementwise, for tensors of one shape."""
+    """True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape."""
     result: Tensor = approximate_equal_op(x, y, tolerance=tolerance, name=name)
     return result
 
@@ -221,7 +221,7 @@ def logical_xor(x: Any, y: Any, name: str = "LogicalXor") -> Tensor:
 # --- choice
 
 WORDS = {1: np.int8, 2: np.int16, 4: np.int32, 8: np.int64}
-"""Integers of as many bytes as an element has."""
+"""Integer types by element size in bytes."""
 
 MIN_WORDS = 4096
 """Elements from which `_choose` works on whole words: 100,000 floats chosen by chance take 45 us so, 374 by
@@ -299,7 +299,7 @@ def _choices(rng: np.random.Generator) -> Iterable[Sample]:
 
 
 def _batch_select(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """A condition of less rank says it for whole rows: its axes are the first ones."""
+    """A condition of lower rank selects whole rows: its axes are the first ones."""
     condition, t, e = values
     ranks = [rank_of(x) for x in op.inputs]
     if ranks[0] is None or ranks[1] is None:

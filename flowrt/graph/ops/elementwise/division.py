@@ -1,7 +1,7 @@
-"""Quotients and remainders in all the ways to round them, and those that are 0 where a factor is.
+"""Quotients and remainders with all kinds of rounding, and variants that are 0 where an operand is 0.
 
-Rule of this file: an integer divided by zero is an `InvalidArgumentError`, and on a GPU, where no step waits
-to look for zeros, some integer; a float divided by zero is infinite or not a number.
+Rule of this file: an integer divided by zero is an `InvalidArgumentError`, and on a GPU, where zeros are not
+checked, an arbitrary integer; a float divided by zero is infinite or not a number.
 """
 
 from __future__ import annotations
@@ -116,7 +116,7 @@ def _floored_remainder(b: Any, x: Any, y: Any) -> Any:
 
 
 def _floored_remainder_of_floats(b: Any, x: Any, y: Any) -> Any:
-    """It has y's sign even where it is 0."""
+    """The remainder with y's sign, even if it is 0."""
     rest = b.emit("rem", x, y)
     return b.select(rest.equals(0), b.copysign(0.0, y), b.select((rest < 0).differs(y < 0), rest + y, rest))
 
@@ -275,8 +275,8 @@ def floordiv(x: Any, y: Any, name: str | None = None) -> Tensor:
 
 
 def _guarded(function: Callable[[Any, Any, Any, Any], Any], zero: int) -> Kernel:
-    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``, which takes ``out``
-    last.
+    """The kernel that is 0 where input number ``zero`` is 0, and otherwise ``function``; its last argument is
+    ``out``.
     """
 
     def kernel(xp: Any, x: Any, y: Any, out: Any = None) -> Any:

@@ -1,9 +1,9 @@
 """Elementwise functions of one number: exponentials, roots, angles, rounding, complex parts.
 
 Rules of this file: a derivative is written once, as ``slope(d, x, y)`` = d times the derivative at x, where y
-is the value; the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions whose
-derivative is an expression in y have an op of their own for it (`TanhGrad` and its kin, as in TensorFlow), so
-that a training step runs one op, not four.
+is the value; the jvp applies it to a tangent, the vjp to a gradient with x and y conjugated. Functions with a
+derivative that is an expression in y have a separate op for it (`TanhGrad` etc., as in TensorFlow), so that a
+training step runs one op, not four.
 """
 
 from __future__ import annotations
@@ -199,9 +199,9 @@ _COMPLEX = np.array([0.5 + 0.25j, -0.75j], np.complex64)
 
 
 def _sigmoid(xp: Any, x: Any, out: Any = None) -> Any:
-    """1 / (1 + exp(-x)): where exp overflows, 0 is right but for float32's denormal numbers.
+    """1 / (1 + exp(-x)): where exp overflows, the result 0 is correct except for float32's denormal numbers.
 
-    16-bit floats go through float32: float16's exp overflows at 11, where its sigmoid is not nearly 0.
+    16-bit floats are computed in float32: float16's exp overflows at 11, where its sigmoid is not nearly 0.
     """
     if x.dtype.itemsize == 2:
         wide = 1 / (1 + xp.exp(-x.astype(np.float32)))
@@ -334,7 +334,7 @@ def _angle_op(
 
 
 def _angle(op: str) -> Loop:
-    """The loop of a function of an angle, which knows pi to 2**48; the kernel does larger ones."""
+    """Loop of a function of an angle, with range reduction up to 2**48; the kernel handles larger ones."""
 
     def build(b: Any, x: Any) -> Any:
         b.check(~(abs(x) > 2.0**48) | abs(x).equals(math.inf))
@@ -479,7 +479,7 @@ is_finite = _test_op("IsFinite", "isfinite", lambda b, x: abs(x) < math.inf, "Wh
 def polyval(coeffs: Any, x: Any, name: str | None = None) -> Tensor:
     """The polynomial with ``coeffs`` (a list of tensors, the highest power first) at ``x``, by Horner's rule.
 
-    Raises `InvalidArgumentError` when ``coeffs`` is no list.
+    Raises `InvalidArgumentError` when ``coeffs`` is not a list.
     """
     if not isinstance(coeffs, list):
         raise InvalidArgumentError(f"polyval: expected a list of coefficients; got {coeffs!r}")

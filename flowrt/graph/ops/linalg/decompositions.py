@@ -1,7 +1,7 @@
 """Inverses, solves, determinants and decompositions of matrices.
 
-Rules of this file: a matrix is the last two dimensions, the others are a batch; LAPACK does the work, by way
-of ``xp.linalg``, which knows no ``out``: that gets a copy; a matrix that has no such decomposition is an
+Rules of this file: a matrix is the last two dimensions, the others are a batch; LAPACK is used, through
+``xp.linalg``, which has no ``out``: the result is copied there; a matrix without the decomposition raises
 `InvalidArgumentError`. Gradients: M. Giles, *Collected matrix derivative results for forward and reverse mode
 algorithmic differentiation* (2008); J. Townsend, *Differentiating the singular value decomposition* (2016);
 S. Walter and L. Lehmann (2010) for QR.
@@ -57,7 +57,7 @@ def _swapped(dims: Shape) -> Shape:
 
 
 def _lapack(function: Any, expected: str) -> Any:
-    """``function``, with an error that says what it expected in place of LAPACK's."""
+    """``function`` with an error that names the ``expected`` input in place of LAPACK's."""
 
     def run(*arguments: Any, **options: Any) -> Any:
         try:
@@ -132,7 +132,7 @@ def _cubic(inputs: Any, factor: float) -> float:
 
 
 def _scaled_inverse(op: Operation, factor: Tensor) -> Tensor:
-    """``factor * input**-H`` for a factor of each matrix: what the gradients of determinants are made of."""
+    """``factor * input**-H`` with a factor per matrix, as in the gradients of determinants."""
     spread = expand_dims(expand_dims(factor, -1), -1)
     scaled: Tensor = multiply(spread, matrix_inverse(op.inputs[0], adjoint=True))
     return scaled
@@ -310,7 +310,7 @@ def _triangle(xp: Any, matrix: Any, lower: bool) -> Any:
 
 
 def _triangular_solve(xp: Any, matrix: Any, rhs: Any, lower: bool, adjoint: bool, out: Any = None) -> Any:
-    """By LU decomposition, as neither NumPy nor CuPy has a batched triangular solve."""
+    """Solution by LU decomposition, as neither NumPy nor CuPy has a batched triangular solve."""
     return _solve(xp, _triangle(xp, matrix, lower), rhs, adjoint, out)
 
 

@@ -124,8 +124,8 @@ _PRODUCT_TYPES = dtypes.NUMERIC
 
 
 def _product_of_batches(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """With one right factor for all, the rows of all left factors are one matrix: one large product is faster
-    than many small ones.
+    """A right factor shared by all: the rows of all left factors become one matrix, since one large product
+    is faster than many small ones.
     """
     x, y = values
     turned = [op.get_attr("transpose_a"), op.get_attr("transpose_b")]
@@ -152,7 +152,7 @@ matmul_op = define_op(
         joined=lambda attrs: (0 if attrs["transpose_a"] else 1, 1 if attrs["transpose_b"] else 0), total=True
     ),
     batch=_product_of_batches,
-    doc="The product of two matrices, each transposed first if asked.",
+    doc="The product of two matrices, each optionally transposed first.",
 )
 
 
@@ -205,7 +205,7 @@ batch_matmul = define_op(
     samples=_batch_samples,
     cost=_cost,
     batch=broadcasting,
-    doc="Products of matrices in the last two dimensions, each adjoint first if asked; the others broadcast.",
+    doc="Products of matrices in the last two dimensions, each optionally adjoint; the others broadcast.",
 )
 
 

@@ -1,6 +1,6 @@
 """Parts of matrices: diagonals, bands, identity matrices, traces.
 
-Rules of this file: a matrix is the last two dimensions of a tensor, the others are a batch; everything is
+Rules of this file: a matrix is the last two dimensions of a tensor, the others are a batch; all ops are
 linear.
 """
 
@@ -293,7 +293,7 @@ diag_part_op: OpDef = define_op(
     jvp=LINEAR,
     samples=_samples((2, 3, 2, 3), (3, 3), (0, 0)),
     batch=_batch_diag_part,
-    doc="The elements [*s] of a tensor [*s, *s] at which both indices are equal.",
+    doc="The elements [*s] of a tensor [*s, *s] with equal indices.",
 )
 
 

@@ -117,7 +117,7 @@ def _outside(u: Tensor, du: Tensor, s: Tensor) -> Tensor:
 
 
 def _batch_decomposition(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value]:
-    """Vectors that were not asked for are empty, of one dimension."""
+    """Vectors that were not requested are empty, of one dimension."""
     found = leading(b, op, values)
     is_asked = op.node.attrs.get("compute_uv", op.node.attrs.get("compute_v"))
     return found if is_asked else [found[0], *[v._replace(is_batched=False) for v in found[1:]]]
@@ -173,7 +173,7 @@ def _eigh(xp: Any, input: Any, compute_v: bool, out: Any = None) -> Any:
 
 
 def _eigh_vjp(op: Operation, de: Tensor | None, dv: Tensor | None) -> list[Tensor]:
-    """Of the lower triangle, the only part that is read: twice the symmetric gradient below the diagonal."""
+    """Gradient of the lower triangle, the only part read: twice the symmetric one below the diagonal."""
     with_vectors = op.get_attr("compute_v")
     e, v = op.outputs if with_vectors else self_adjoint_eig_op(op.inputs[0])
     inner = zeros_like(v) if de is None else matrix_diag(de)

@@ -52,13 +52,13 @@ def _first(shape: Shape) -> int | None:
 
 
 def _copied_rows(xp: Any, tensor: Any) -> list[Any]:
-    """Views of a copy of ``tensor``, one a row."""
+    """Views of a copy of ``tensor``, one per row."""
     copy = xp.array(tensor)
     return [copy[i, ...] for i in range(len(copy))]
 
 
 def _is_one_array(handle: TensorList) -> bool:
-    """Whether its elements came as the rows of an array. Lists in a list come together, too: as no array."""
+    """Whether the list was made from the rows of one array. Lists of lists never are."""
     return handle.rows is not None and handle.spec.dtype is not dtypes.variant
 
 
@@ -118,7 +118,7 @@ tensor_list_stack = define_op(
     vjp=of_elements(_stack_vjp),
     jvp=linear,
     samples=lambda rng: (),
-    alias=True,  # where they are rows of one array, which nobody changes
+    alias=True,  # if they are rows of one array, which is not modified
     doc="All elements, along a new first axis; zeros of element_shape for those that are not set.",
 )
 
@@ -229,7 +229,7 @@ tensor_list_scatter = define_op(
     vjp=of_elements(lambda op, dy: [_gather_of(op, dy, *op.inputs[:2]), None, None, None]),
     jvp=linear,
     samples=lambda rng: (),
-    doc="A list of num_elements (-1: as many as it takes) with the tensor's rows at indices, which differ.",
+    doc="A list of num_elements (-1: as needed) with the tensor's rows at indices, which must be distinct.",
 )
 
 
@@ -257,11 +257,12 @@ tensor_list_scatter_into = define_op(
     jvp=linear,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.MERGED, written=lambda shapes: rows_of(shapes[1])),
-    doc="The list with the tensor's rows at indices, which differ; longer if an index is behind its end.",
+    doc="The list with the tensor's rows at indices, which must be distinct; extended if an index exceeds "
+    "its end.",
 )
 
 
-# --- elements of different lengths, one behind the other
+# --- elements of different lengths, concatenated
 
 
 def _concat(
@@ -310,8 +311,8 @@ tensor_list_concat = define_op(
     jvp=linear,
     samples=lambda rng: (),
     alias=True,  # as `tensor_list_stack`
-    doc="All elements one behind the other along their first axis, and their lengths. An element that is not"
-    " set counts as leading_dims[i] zero rows.",
+    doc="All elements concatenated along their first axis, and their lengths. An element that is not set "
+    "counts as leading_dims[i] zero rows.",
 )
 
 

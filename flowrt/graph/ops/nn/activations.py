@@ -1,8 +1,8 @@
-"""Activation functions: the relu family, softplus, softsign, and what is made of them.
+"""Activation functions: the relu family, softplus, softsign, and functions composed of them.
 
-Rules of this file: a gradient is one op of its own, as in TensorFlow (`ReluGrad` and its kin: linear in its
-first input, the gradient), so that a training step runs one kernel for it; every kernel works in its
-input's dtype, with scalars of it.
+Rules of this file: a gradient is a separate op, as in TensorFlow (`ReluGrad` etc.: linear in its first input,
+the gradient), so that a training step runs one kernel for it; every kernel works in its input's dtype, with
+scalars of it.
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ def _activation(
     is_same_at_output: bool = False,
     **attrs: Attr,
 ) -> OpDef:
-    """``features: T -> T`` whose derivative is ``gradient`` at the input, or at the output if it says so or
-    is the same there: then the input is not kept for it, and may be written over.
+    """``features: T -> T`` with the derivative ``gradient`` at the input, or at the output if it is defined
+    there or equal: then the input is not kept for it and may be overwritten.
     """
     by_output = is_same_at_output or gradient.inputs[1].name == "outputs"
 
@@ -348,9 +348,7 @@ def gelu(features: Any, approximate: bool = False, name: str | None = None) -> T
 
 
 def crelu(features: Any, name: str | None = None, axis: int = -1) -> Tensor:
-    """`relu` of ``features`` and of their negative, one behind the other along ``axis`` (Shang et al.,
-    2016).
-    """
+    """`relu` of ``features`` and of their negative, concatenated along ``axis`` (Shang et al., 2016)."""
     with get_default_graph().name_scope(name or "CRelu") as scope:
         x = convert_to_tensor(features)
         result: Tensor = relu(concat([x, neg(x)], axis), name=scope)

@@ -1,9 +1,8 @@
 """Batch normalization as one op, and its gradient.
 
-Rules of this file: 16-bit inputs are worked on in float32; a gradient op is an exact function of *its*
-inputs, so the statistics it gets count as variables of their own, and what flows back into the statistics
-that the forward op gives out is added in its vjp. The second order of such a gradient op is the first order
-of its formula in graph ops.
+Rules of this file: 16-bit inputs are computed in float32; a gradient op is an exact function of *its* inputs,
+so its statistics inputs are independent variables, and gradients of the forward op's statistics outputs are
+added in its vjp. The second order of such a gradient op is the first order of its formula in graph ops.
 """
 
 from __future__ import annotations
@@ -42,9 +41,9 @@ from flowrt.graph.shapes import Shape, merge
 def second_order(
     op: Operation, formula: Callable[..., Sequence[Tensor]], ddys: Sequence[Tensor | None]
 ) -> list[Any]:
-    """The gradients of op's inputs, op computing what ``formula`` of them says, from those of its outputs.
+    """The gradients of op's inputs from those of its outputs; ``formula`` computes the same as op.
 
-    The formula is applied to copies: its inputs may depend on each other, which is not its business.
+    The formula is applied to copies: its inputs may depend on each other, which must not affect the result.
     """
     inputs = [identity(x) for x in op.inputs]
     pairs = [(y, d) for y, d in zip(formula(*inputs), ddys, strict=False) if d is not None]
@@ -108,7 +107,7 @@ def _mean(x: Any, axes: tuple[int, ...]) -> Any:
 
 def deliver(out: Any, dtype: Any, results: tuple[Any, ...]) -> tuple[Any, ...]:
     """``results``, the first in ``dtype``; in the arrays of ``out`` if there are some."""
-    if out is None:  # a kernel's results are memory of their own: some are inputs, or stand twice
+    if out is None:  # results must be distinct arrays: some are inputs, or the same
         return (results[0].astype(dtype, copy=False), *[r.copy() for r in results[1:]])
     for target, result in zip(out, results, strict=True):
         target[...] = result
@@ -148,7 +147,7 @@ def _channels(vector: Tensor, like: Tensor, data_format: str) -> Tensor:
 
 
 def _batch_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
-    """What the gradient op computes, in graph ops."""
+    """The gradient op's computation in graph ops."""
     layout, training = op.get_attr("data_format"), op.get_attr("is_training")
     rank = op.inputs[1].shape.rank or 4
     axes = [0, *range(2, rank)] if layout.startswith("NC") else list(range(rank - 1))
@@ -195,9 +194,7 @@ def _batch_norm_vjp(
 
 
 def _through_statistics(op: Operation, dmean: Any, dvariance: Any, dr1: Any, dr2: Any, layout: str) -> Tensor:
-    """The gradient of x through the statistics that the op gives out: mean, and variance over n and over n
-    - 1.
-    """
+    """The gradient of x through the op's statistics outputs: mean, and variance over n and over n - 1."""
     x, mean = cast(op.inputs[0], op.outputs[3].dtype), op.outputs[3]
     factor, count, one = number(op.get_attr("exponential_avg_factor"), mean), _count(x, mean), number(1, mean)
     means = [d for d in (dr1, dmean if dmean is None else multiply(dmean, factor)) if d is not None]
@@ -260,8 +257,8 @@ batch_norm_op: OpDef = define_op(
     vjp=_batch_norm_vjp,
     jvp=BY_VJP,
     samples=_batch_norm_samples,
-    doc="x less its mean, over its deviation, times scale, plus offset, by channel; what it used"
-    " are the reserve spaces, batch_mean and batch_variance (over n - 1) are for running averages.",
+    doc="x less its mean, over its deviation, times scale, plus offset, by channel; the reserve spaces are "
+    "the statistics used, batch_mean and batch_variance (over n - 1) are for running averages.",
 )
 
 batch_norm_grad_op: OpDef = define_op(
@@ -295,9 +292,9 @@ def fused_batch_norm(
     average.
 
     In training the statistics are the batch's (variance over n - 1), mixed into ``mean`` and ``variance``
-    with weight ``exponential_avg_factor``; otherwise they are the given ones, which are what x is
-    normalized with. ``epsilon`` is at least 1.001e-5, as in TensorFlow. Raises `InvalidArgumentError` when
-    mean and variance are needed and not given.
+    with weight ``exponential_avg_factor``; otherwise they are the given ones, with which x is normalized.
+    ``epsilon`` is at least 1.001e-5, as in TensorFlow. Raises `InvalidArgumentError` if mean and variance are
+    needed but not given.
     """
     if (mean is None or variance is None) and (not is_training or exponential_avg_factor != 1.0):
         raise InvalidArgumentError(

@@ -32,7 +32,7 @@ from flowrt.graph.shapes import Shape, format_shape
 
 
 def _channel_axis(value: Sequence[Any], data_format: str) -> int:
-    """Where the channels are. Raises `InvalidArgumentError` below rank 2."""
+    """The channel axis. Raises `InvalidArgumentError` below rank 2."""
     if len(value) < 2:
         raise InvalidArgumentError(
             f"expected a value of rank 2 or more; got shape {format_shape(tuple(value))}"
@@ -66,7 +66,7 @@ def _bias_add(xp: Any, value: Any, bias: Any, data_format: str, out: Any = None)
 
 
 def _bias_add_loop(b: Any, value: Any, bias: Any, *, data_format: str) -> Any:
-    """Only with the channels last, where the bias broadcasts as it is."""
+    """Loop with the channels last, where the bias broadcasts directly."""
     return value + bias if data_format == "NHWC" else None
 
 
@@ -95,7 +95,7 @@ def _bias_add_grad(xp: Any, out_backprop: Any, data_format: str, out: Any = None
 
 
 def _rows_together(value: Any) -> int:
-    """How many rows are added up as one: a power of two, which divides their number."""
+    """Number of rows summed as one: a power of two that divides the number of rows."""
     if value.size < MIN_FOLDED or not value.flags.c_contiguous:
         return 1
     width = value.shape[-1]
@@ -209,12 +209,12 @@ def dropout(
     name: str | None = None,
     rate: Any = None,
 ) -> Tensor:
-    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others over ``1
-    - rate``.
+    """``x`` with each element zeroed with probability ``rate`` (or ``1 - keep_prob``), the others divided by
+    ``1 - rate``.
 
-    ``noise_shape`` broadcasts to x's shape (None stands for x's own dimension): elements along its ones
-    share one fate. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate outside [0,
-    1) or none at all.
+    ``noise_shape`` broadcasts to x's shape (None means x's own dimension): elements along dimensions of 1 are
+    kept or dropped together. Raises `DTypeError` unless x is floating, `InvalidArgumentError` for a rate
+    outside [0, 1) or a missing rate.
     """
     rate = _drop_rate(keep_prob, rate)
     with get_default_graph().name_scope(name or "dropout") as scope:

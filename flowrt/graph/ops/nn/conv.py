@@ -1,9 +1,9 @@
-"""The convolution ops: Conv2D and Conv3D, each with the gradients of its input and of its filter as ops.
+"""The convolution ops: Conv2D and Conv3D, each with ops for the gradients of its input and its filter.
 
 Rules of this file: kernels work on channels-last views and on any number of spatial dimensions; a grouped
-convolution is one convolution a group on slices of the channels; float16 and bfloat16 are multiplied in
-float32. Convolution is bilinear in input and filter, so the gradients of each of the three ops are the
-other two, at any order.
+convolution is one convolution per group on slices of the channels; float16 and bfloat16 are multiplied in
+float32. Convolution is bilinear in input and filter, so the gradients of each of the three ops are the other
+two, at any order.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ from flowrt.graph.shapes import Shape, merge, num_elements
 
 
 def spatial_steps(attrs: Mapping[str, Any]) -> tuple[Step, ...]:
-    """How the windows go along each spatial axis.
+    """Strides and dilations of the windows along each spatial axis.
 
-    Raises `InvalidArgumentError` for attributes that `steps_of` refuses and for steps along batch or
+    Raises `InvalidArgumentError` for attributes that `steps_of` rejects and for strides along batch or
     channels.
     """
     batch, spatial, channels = split_layout(steps_of(attrs), attrs["data_format"])
@@ -108,7 +108,7 @@ def sizes_shape(s: ShapeContext, position: int) -> Shape:
 
 
 def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
-    """Of BackpropInput: what `input_sizes` says, if convolving that gives the third input's shape."""
+    """Shape rule of BackpropInput: `input_sizes`, if its convolution has the third input's shape."""
     sizes = sizes_shape(s, 0)
     merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
     return [sizes]
@@ -162,8 +162,8 @@ def _convolve(xp: Any, x: Any, filter: Any, axes: Sequence[Axis], y: Any, worksp
 
 
 def turned_axes(axes: Sequence[Axis]) -> list[Axis] | None:
-    """The windows of the transposed convolution, where that is itself a convolution: without strides, of what
-    came out, with the filter turned around. What of a window lies beyond the padding is padding then.
+    """The windows of the transposed convolution if it is itself a convolution: without strides, on the
+    output, with the filter reversed. The part of a window beyond the padding then becomes padding.
     """
     if any(a.stride != 1 or (a.taps - 1) * a.dilation < a.before for a in axes):
         return None

@@ -1,8 +1,8 @@
 """TensorFlow's convolution functions over the ops of `flowrt.graph.ops.nn.conv` and
 `flowrt.graph.ops.nn.depthwise_conv`.
 
-Everywhere: images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is SAME,
-VALID, or a list of (before, after) pairs, one an axis; shapes and attributes that do not fit raise
+In all functions, images are ``[n, h, w, c]`` (or NCHW), filters ``[kh, kw, c / groups, f]``; ``padding`` is
+SAME, VALID, or a list of (before, after) pairs, one per axis; incompatible shapes and attributes raise
 `InvalidArgumentError`.
 """
 
@@ -42,10 +42,9 @@ def conv2d(
     name: str | None = None,
     filters: Any = None,
 ) -> Tensor:
-    """The cross-correlation of images with a filter; with fewer channels in the filter, one a group of
-    channels.
+    """The cross-correlation of images with a filter; grouped if the filter has fewer input channels.
 
-    ``strides`` and ``dilations`` are one number, one a spatial axis, or one an axis.
+    ``strides`` and ``dilations`` are an int, one per spatial axis, or one per dimension.
     """
     filter = renamed_argument("filters", filters, "filter", filter)
     return _convolve(conv2d_op, (input, filter), 2, strides, padding, data_format, dilations, name)
@@ -97,9 +96,7 @@ def conv2d_transpose(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv2d`: from what it would return to an image of ``output_shape``; filter [kh, kw,
-    out, in].
-    """
+    """Transpose of `conv2d`: from its output to an image of ``output_shape``; filter [kh, kw, out, in]."""
     inputs = (
         output_shape,
         renamed_argument("filters", filters, "filter", filter),
@@ -110,7 +107,7 @@ def conv2d_transpose(
 
 
 def atrous_conv2d(value: Any, filters: Any, rate: int, padding: Any, name: str | None = None) -> Tensor:
-    """`conv2d` with a filter whose elements are ``rate`` apart."""
+    """`conv2d` with filter elements ``rate`` apart."""
     return _convolve(conv2d_op, (value, filters), 2, 1, padding, "NHWC", rate, name)
 
 
@@ -141,7 +138,7 @@ def conv3d_transpose(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The transpose of `conv3d`: from what it would return to a volume of ``output_shape``."""
+    """The transpose of `conv3d`: from its output to a volume of ``output_shape``."""
     inputs = (
         output_shape,
         renamed_argument("filters", filters, "filter", filter),
@@ -191,7 +188,7 @@ def depthwise_conv2d(
 ) -> Tensor:
     """Each channel's cross-correlation with its own m filters, ``filter`` [kh, kw, c, m]: c * m channels.
 
-    ``rate`` (or ``dilations``) is how far apart the filter's elements are.
+    ``rate`` (or ``dilations``) is the spacing of the filter's elements.
     """
     rate = renamed_argument("dilations", dilations, "rate", rate)
     name = name or "depthwise"
@@ -233,9 +230,7 @@ def convolution(
     filters: Any = None,
     dilations: Any = None,
 ) -> Tensor:
-    """The cross-correlation over 1, 2 or 3 spatial dimensions, as many as ``input`` has besides batch and
-    channels.
-    """
+    """The cross-correlation over 1, 2 or 3 spatial dimensions, depending on the rank of ``input``."""
     filter = convert_to_tensor(renamed_argument("filters", filters, "filter", filter))
     rates = renamed_argument("dilations", dilations, "dilation_rate", dilation_rate)
     x = convert_to_tensor(input, filter.dtype)

@@ -1,8 +1,8 @@
-"""Losses: the cross-entropies, the squared norm, Poisson; and whether the right class is among the top k.
+"""Losses: the cross-entropies, the squared norm, Poisson; and top-k accuracy.
 
-The two softmax cross-entropies are ops that give the loss and its gradient at once, as in TensorFlow: the
-forward pass has computed most of it. Both outputs are differentiable, so second order is right. float16 and
-bfloat16 logits are worked on in float32.
+The two softmax cross-entropies are ops that output the loss and its gradient together, as in TensorFlow: the
+forward pass computes most of it. Both outputs are differentiable, so second order is right. float16 and
+bfloat16 logits are computed in float32.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _sparse_loop(b: Any, features: Any, labels: Any) -> Any:
     chosen = b.column().equals(wanted)
     exponents = features - b.row_max(features)
     powers = b.exp(exponents)
-    total = b.select(is_class, b.row_sum(powers), math.nan)  # which nobody sees where checks are
+    total = b.select(is_class, b.row_sum(powers), math.nan)  # unused if labels are checked
     loss = b.log(total) - b.row_sum(b.select(chosen, exponents, 0))
     return loss, powers / total - b.cast(chosen, features.dtype)
 
@@ -145,8 +145,8 @@ def _scaled_rows(dloss: Tensor, rows: Tensor) -> Tensor:
 
 
 def _feature_gradient(op: Operation, dloss: Tensor | None, dbackprop: Tensor | None) -> Tensor | None:
-    """Through the loss, whose gradient is the second output, and through that output: softmax less the
-    labels.
+    """Gradient through the loss, with the second output as its derivative, and through that output: softmax
+    less the labels.
     """
     first = None if dloss is None else _scaled_rows(dloss, op.outputs[1])
     if dbackprop is None:
@@ -204,8 +204,8 @@ dense_cross_entropy_op: OpDef = define_op(
     samples=_distributions,
     loop=Loop(_dense_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
-    doc="Per row -sum(labels * log_softmax(features)), and its gradient for labels of sum 1:"
-    " softmax(features) - labels.",
+    doc="-sum(labels * log_softmax(features)) per row, and its gradient for labels of sum 1: "
+    "softmax(features) - labels.",
 )
 
 sparse_cross_entropy_op: OpDef = define_op(
@@ -219,7 +219,7 @@ sparse_cross_entropy_op: OpDef = define_op(
     samples=_class_numbers,
     loop=Loop(_sparse_loop, LoopPattern.ALONG_ROWS),
     batch=merged(0, 1),
-    doc="Per row -log_softmax(features)[label], and its gradient; on a GPU NaN for a label that is no class.",
+    doc="-log_softmax(features)[label] per row, and its gradient; on a GPU NaN for an invalid label.",
 )
 
 
@@ -312,10 +312,10 @@ def softmax_cross_entropy_with_logits(
 def sparse_softmax_cross_entropy_with_logits(
     _sentinel: Any = None, labels: Any = None, logits: Any = None, name: str | None = None
 ) -> Tensor:
-    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the classes numbered
-    ``labels`` ``[...]``.
+    """The cross-entropy of ``softmax(logits)``, logits ``[..., classes]``, and the class indices ``labels``
+    ``[...]``.
 
-    Raises `InvalidArgumentError` for shapes that do not fit, and at run time for a label outside ``[0,
+    Raises `InvalidArgumentError` for incompatible shapes, and at run time for a label outside ``[0,
     classes)``. On a GPU such a label gives NaN, as loss and as gradient of its row.
     """
     where = "sparse_softmax_cross_entropy_with_logits"
@@ -350,8 +350,8 @@ def sigmoid_cross_entropy_with_logits(
         x = convert_to_tensor(logits)
         z = convert_to_tensor(labels, x.dtype)
         _check_same_shape("sigmoid_cross_entropy_with_logits", z, x)
-        # max(x, 0) - x * z + log(1 + exp(-|x|)), with choices in place of max and abs, whose gradients at 0
-        # would give -z, not 0.5 - z
+        # max(x, 0) - x * z + log(1 + exp(-|x|)), with selects in place of max and abs, since their gradients
+        # at 0 would give -z, not 0.5 - z
         zero = number(0, x)
         positive = greater_equal(x, zero)
         linear = subtract(where_v2(positive, x, zero), multiply(x, z))
@@ -482,15 +482,15 @@ in_top_k_op: OpDef = define_op(
         sample(np.zeros((0, 3), np.float32), np.zeros(0, np.int64), np.array(1, np.int64)),
     ],
     batch=merged(0, 1),
-    doc="Per row whether fewer than k predictions are above the target's; False where one is not finite.",
+    doc="True for rows with fewer than k predictions above the target's; False if one is not finite.",
 )
 
 
 def in_top_k(predictions: Any, targets: Any, k: Any, name: str | None = None) -> Tensor:
-    """Whether each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n,
+    """True if each of ``targets`` ``[n]`` is among the ``k`` largest of its row of ``predictions`` ``[n,
     classes]``.
 
-    Ties count as in; a target out of range and a row with a value that is not finite are not.
+    Ties count as in; a target out of range and a row with a value that is not finite do not.
     """
     with get_default_graph().name_scope(name or "in_top_k") as scope:
         result: Tensor = in_top_k_op(predictions, targets, k, name=scope)

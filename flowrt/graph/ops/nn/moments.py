@@ -89,7 +89,7 @@ def sufficient_statistics(
 
 
 def _count_along(x: Tensor, axes: Sequence[int]) -> Tensor:
-    """How many elements fall together along ``axes``, as a scalar of x's dtype."""
+    """Number of elements combined along ``axes``, as a scalar of x's dtype."""
     static = x.spec.shape
     dims = [None] if static is None else [static[axis] for axis in axes]
     if None not in dims:
@@ -101,7 +101,7 @@ def _count_along(x: Tensor, axes: Sequence[int]) -> Tensor:
 def normalize_moments(
     counts: Any, mean_ss: Any, variance_ss: Any, shift: Any, name: str | None = None
 ) -> tuple[Tensor, Tensor]:
-    """(mean, variance) from what `sufficient_statistics` returns."""
+    """(mean, variance) from the results of `sufficient_statistics`."""
     with get_default_graph().name_scope(name or "normalize"):
         divisor = reciprocal(counts, name="divisor")
         shifted_mean = multiply(mean_ss, divisor, name="mean" if shift is None else "shifted_mean")

@@ -80,7 +80,7 @@ def _layer_norm_grad(xp: Any, y_backprop: Any, x: Any, scale: Any, epsilon: floa
 
 
 def _layer_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
-    """What the gradient op computes, in graph ops."""
+    """The gradient op's computation in graph ops."""
 
     def formula(dy: Tensor, x: Tensor, scale: Tensor) -> list[Tensor]:
         centered = subtract(x, reduce_mean(x, -1, keepdims=True))
@@ -153,7 +153,7 @@ def layer_norm(x: Any, scale: Any, offset: Any, epsilon: float = 1e-5, name: str
 
 
 def _window_sums(xp: Any, x: Any, radius: int) -> Any:
-    """For each channel the sum over it and ``radius`` channels to either side."""
+    """Sum for each channel over it and ``radius`` channels to either side."""
     channels = x.shape[-1]
     total = x.copy()
     for distance in range(1, min(radius + 1, channels)):
@@ -184,7 +184,7 @@ def _lrn_grad(
 
 
 def _lrn_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
-    """What the gradient op computes, in graph ops."""
+    """The gradient op's computation in graph ops."""
     radius, bias, alpha, beta = (op.get_attr(key) for key in ("depth_radius", "bias", "alpha", "beta"))
 
     def window_sums(x: Tensor) -> Tensor:

@@ -160,8 +160,8 @@ def clip_by_global_norm(
     """The tensors of the list, all scaled down by ``clip_norm / max(global_norm, clip_norm)``; and the global
     norm.
 
-    ``use_norm`` is the global norm if it is known already. None entries stay None, `IndexedSlices` stay
-    sparse. An infinite or NaN norm makes every element NaN. Raises what `global_norm` raises.
+    ``use_norm`` is the global norm, if already computed. None entries stay None, `IndexedSlices` stay sparse.
+    An infinite or NaN norm makes every element NaN. Raises what `global_norm` raises.
     """
     _check_list("clip_by_global_norm", t_list)
     norm = global_norm(t_list) if use_norm is None else convert_to_tensor(use_norm)

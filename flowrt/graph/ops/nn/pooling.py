@@ -1,12 +1,12 @@
 """Pooling: the maximum or the mean of every window.
 
-Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is
-1), so kernels know no data format and no number of dimensions. Maxima and sums go one axis at a time: 3x3
-takes 4 passes, not 8. The gradient of a maximum goes to the first element of the window that has it, in
+Rules of this file: a window has a size along every axis of the input, batch and channels too (where it is 1),
+so kernels are independent of data format and number of dimensions. Maxima and sums are computed one axis at a
+time: 3x3 takes 4 passes, not 8. The gradient of a maximum flows to its first occurrence in the window, in
 row-major order; an element's gradients are added up in the order of their windows, as in TensorFlow.
 
-The maximum with a NaN is NaN, as in NumPy, and has no gradient. TensorFlow's kernels of the CPU pass over
-NaNs, and yet give a gradient to one that comes first.
+The maximum with a NaN is NaN, as in NumPy, and has no gradient. TensorFlow's CPU kernels ignore NaNs, but
+give a gradient to one that is first in its window.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ def _fold(function: Any, x: Any, axes: Sequence[Axis], out: Any, new: New) -> No
 
 
 def lowest(dtype: Any) -> Any:
-    """What a maximum never takes: padding."""
+    """The identity element of the maximum, used as padding."""
     return np.iinfo(dtype).min if dtype.kind in "iu" else -np.inf
 
 
@@ -131,8 +131,8 @@ def _max_pool(
 
 
 def _ranks(xp: Any, x: Any, y: Any, taps: Sequence[Tap], new: New) -> Any:
-    """For each window which of the ``taps`` is the first that has its maximum ``y``: the last one is 1, the
-    one before 2. 0 if none is equal to it, as none is to a NaN.
+    """The rank of the first of ``taps`` with the maximum ``y`` of each window: the last tap is 1, the one
+    before 2; 0 if none is equal to it, as with NaN.
     """
     ranks, room = (new(y.shape, np.min_scalar_type(len(taps))) for _ in range(2))
     ranks[...] = 0
@@ -180,7 +180,7 @@ def _max_pool_grad_grad(
 
 
 def _counts(xp: Any, axes: Sequence[Axis], dtype: Any) -> Any:
-    """How many elements of each window lie within the input: an array that broadcasts to the output."""
+    """Number of elements of each window inside the input: an array that broadcasts to the output."""
     counts = xp.ones((1,) * len(axes), dtype)
     for d, a in enumerate(axes):
         taken = xp.arange(a.outputs)[:, None] * a.stride + xp.arange(a.taps) * a.dilation - a.before
@@ -272,7 +272,7 @@ def _attributes(op: Operation) -> dict[str, Any]:
 def _third_tangent(
     op: Operation, dx: Tensor | None, dy: Tensor | None, dgrad: Tensor | None
 ) -> list[Tensor | None]:
-    """Where the maxima are does not change with the input, almost everywhere."""
+    """The tangent of grad alone: almost everywhere, the positions of the maxima are constant."""
     return [None if dgrad is None else op.op_def(*op.inputs[:2], dgrad, **_attributes(op))]
 
 
@@ -339,7 +339,7 @@ def _define_average(dims: str, spatial: int, input_name: str, attrs: dict[str, A
         jvp=LINEAR,
         samples=_samples(spatial, lambda x, y, dy: (x,)),
         batch=merged(0),
-        doc="The mean of every window, over those of its elements that lie within the input.",
+        doc="The mean of every window, over its elements inside the input.",
     )
     to_input: OpDef = define_op(
         f"AvgPool{dims}Grad",
@@ -377,8 +377,8 @@ def max_pool(
 ) -> Tensor:
     """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
 
-    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME,
-    VALID, or a list of (before, after) pairs, one an axis. Padding is never the maximum.
+    ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
+    VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
     """
     value = renamed_argument("input", input, "value", value)
     return _pool_nd(max_pool_op, 2, value, ksize, strides, padding, data_format, name)
@@ -402,7 +402,7 @@ def avg_pool(
 ) -> Tensor:
     """The mean of each window of images ``[n, h, w, c]`` (or NCHW); elements of the padding do not count.
 
-    ``ksize`` and ``strides`` are one number, one a spatial axis, or one an axis; ``padding`` is SAME or
+    ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME or
     VALID.
     """
     value = renamed_argument("input", input, "value", value)

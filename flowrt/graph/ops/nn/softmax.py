@@ -151,10 +151,9 @@ def _along(op: OpDef, logits: Any, axis: int | None, name: str | None) -> Tensor
 
 
 def _swapped_with_last(x: Tensor, axis: int) -> list[int] | None:
-    """The permutation that swaps ``axis`` and the last, or None where they are the same.
+    """The permutation that swaps ``axis`` and the last, or None if they are the same.
 
-    Raises `InvalidArgumentError` for an axis out of range, and when it takes the rank, which is unknown, to
-    tell.
+    Raises `InvalidArgumentError` for an axis out of range, or if this depends on an unknown rank.
     """
     if x.spec.shape is None:
         if axis == -1:

@@ -2,7 +2,7 @@
 
 Rules of this file: every op has the effect RANDOM and draws from its own `RandomStream`, keyed by its
 attributes ``seed`` and ``seed2``; draws are made in host memory, so that every device gets the same ones;
-low-precision uniforms are drawn as multiples of their own epsilon, because rounding a finer one could give
+low-precision uniforms are drawn as multiples of their own epsilon, because rounding a finer one could produce
 the excluded upper bound.
 """
 
@@ -48,8 +48,8 @@ _MAX_SEED = 2**31 - 1
 
 
 def set_random_seed(seed: int | None) -> None:
-    """Seed the default graph: random ops made from here on repeat their draws in every session. None: no
-    seed. Raises `DTypeError` for what is no whole number.
+    """Seed the default graph: random ops added from here on repeat their draws in every session. None: no
+    seed. Raises `DTypeError` for anything but a whole number.
     """
     is_whole = isinstance(seed, numbers.Integral)
     if not is_whole and seed is not None:
@@ -60,8 +60,8 @@ def set_random_seed(seed: int | None) -> None:
 def get_seed(op_seed: int | None) -> tuple[int | None, int | None]:
     """The two seeds of a new random op: the graph's and its own, or (None, None) when neither is given.
 
-    A graph with a seed gives an op without one its position in the graph, so that equal scripts draw the
-    same.
+    In a graph with a seed, an op without one uses its position in the graph, so that equal scripts draw the
+    same numbers.
     """
     graph = get_default_graph()
     if graph.seed is None and op_seed is None:
@@ -79,7 +79,7 @@ def seed_attrs(seed: int | None) -> dict[str, Any]:
 
 
 def drawn_shape(s: ShapeContext, position: int = 0) -> Shape:
-    """The shape that host input ``position`` asks for, as far as it is known."""
+    """The shape requested by host input ``position``, as far as it is known."""
     vector, dims = s.shapes[position], s.value(position)
     if vector is not None and len(vector) != 1:
         raise InvalidArgumentError(f"shape: expected a vector; got shape {format_shape(vector)}")
@@ -131,7 +131,7 @@ random_position = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(seed=1)],
     effects=Effects(Effect.RANDOM, state=RandomStream),
-    doc="Where the next draw is in the stream of these seeds: key and number. The draw is left out.",
+    doc="The position of the next draw in the stream of these seeds: key and number. The draw is skipped.",
 )
 
 
@@ -144,8 +144,8 @@ def define_draw(
     batch: BatchRule | None = None,
     **parts: Any,
 ) -> OpDef:
-    """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
-    pure op ``{name}At``, whose last input says which draw it is: what gradients compute again.
+    """Define an op that draws from its own stream, passed to its kernel as ``state``. Also defines the pure
+    op ``{name}At``, with the position of the draw as an extra last input, for recomputation in gradients.
     """
 
     @functools.wraps(kernel)
@@ -196,7 +196,7 @@ def _truncated_normal(xp: Any, shape: Any, dtype: DType, state: RandomStream, ou
     drawn = np.asarray(rng.standard_normal(shape, precision, out if is_direct else None))
     flat = drawn.reshape(-1)
     outside = np.flatnonzero(np.abs(flat) > 2)
-    while outside.size:  # 4.6 % of what is drawn
+    while outside.size:  # 4.6 % of the draws
         flat[outside] = rng.standard_normal(outside.size, precision)
         outside = outside[np.abs(flat[outside]) > 2]
     return out if is_direct else deliver(xp, drawn, dtype, out)

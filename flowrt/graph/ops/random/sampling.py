@@ -43,7 +43,7 @@ from flowrt.graph.shapes import Shape, concat, format_shape
 
 
 def _repeated_shape(s: ShapeContext) -> Sequence[Shape]:
-    """Of ops that draw ``shape`` values for each element of input 1."""
+    """Shape rule of ops that draw ``shape`` values for each element of input 1."""
     return [concat([drawn_shape(s), s.shapes[1]])]
 
 
@@ -124,7 +124,7 @@ multinomial_op = define_draw(
         sample(np.zeros((0, 4), np.float16), np.array(2, np.int32)),
     ),
     batch=merged(0),
-    doc="For each row of unnormalised log-probabilities the numbers of randomly drawn classes.",
+    doc="Indices of randomly drawn classes for each row of unnormalised log-probabilities.",
 )
 
 
@@ -170,7 +170,7 @@ def _gamma(xp: Any, shape: Any, alpha: Any, T: DType, state: RandomStream, out: 
 
 
 def _batch_draw(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list[Value] | None:
-    """``shape`` draws for each number in a tensor: those of the batch come behind the drawn axes."""
+    """``shape`` draws for each number in a tensor: the batch axis follows the drawn axes."""
     if not values[1].is_batched:
         return draw(b, op, values)
     length, own = op.inputs[0].spec.shape, rank_of(op.inputs[1])
@@ -191,7 +191,7 @@ random_gamma_op = define_draw(
         sample(np.zeros(0, np.int32), np.array(2.0, np.float16)),
     ),
     batch=_batch_draw,
-    doc="For each alpha ``shape`` values of the gamma distribution with that shape parameter and rate 1.",
+    doc="``shape`` values of the gamma distribution with shape parameter alpha and rate 1, for each alpha.",
 )
 
 
@@ -239,7 +239,7 @@ random_poisson_op = define_draw(
         sample(np.array([0], np.int32), np.array(2.0, np.float32), dtype=dtypes.float32),
     ),
     batch=_batch_draw,
-    doc="For each rate ``shape`` values of the Poisson distribution with that mean.",
+    doc="``shape`` values of the Poisson distribution with mean rate, for each rate.",
 )
 
 

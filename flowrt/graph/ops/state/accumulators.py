@@ -103,7 +103,7 @@ accumulator_take_gradient_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="Waits for a number of gradients and takes their mean or sum; the accumulator's step grows by one.",
+    doc="Waits for a number of gradients and takes their mean or sum; increments the accumulator's step.",
 )
 
 
@@ -157,7 +157,7 @@ sparse_accumulator_take_gradient_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="Waits for a number of sparse gradients and takes them: indices in order, values, shape.",
+    doc="Waits for a number of sparse gradients and takes them: sorted indices, values, shape.",
 )
 
 
@@ -184,5 +184,5 @@ accumulator_num_accumulated_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.READ),
-    doc="How many gradients an accumulator has since the last take.",
+    doc="The number of gradients added to an accumulator since the last take.",
 )

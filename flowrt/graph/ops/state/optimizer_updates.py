@@ -1,13 +1,11 @@
-"""Optimizer updates: one op a rule and kind of gradient, in place on the variable and its slots.
+"""Optimizer updates: one op per rule and kind of gradient, in place on the variable and its slots.
 
 Each rule is one function over arrays, ``update(xp, grad, scratch, var, *slots, **numbers)``. Dense gradients
-run it in chunks that stay in the cache, or, compiled, its twin over elements of
-`flowrt.graph.ops.state.update_loops`; sparse ones run it on the rows that the gradient names, after adding
-up equal
-indices. The rules are TensorFlow's, equation by equation; their sources stand with the optimizers in
-`flowrt.train.optimizers.standard_optimizers`. Everything is checked before anything is written; of indices
-on a GPU see
-`flowrt.graph.ops.base.indexing`.
+apply it in cache-sized chunks, or, compiled, the elementwise version in
+`flowrt.graph.ops.state.update_loops`; sparse ones apply it to the rows in the gradient, after adding up equal
+indices. The rules are TensorFlow's, equation by equation; their sources are cited with the optimizers in
+`flowrt.train.optimizers.standard_optimizers`. Everything is checked before anything is written; for indices
+on a GPU see `flowrt.graph.ops.base.indexing`.
 """
 
 from __future__ import annotations
@@ -41,13 +39,11 @@ from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape, compatible, concat, format_shape
 
 CHUNK = 16384
-"""Elements: 64 KiB of float32, so that a variable's, two slots', the gradient's and the scratch's chunks fit
-a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
+"""Number of elements: 64 KiB of float32, so that the chunks of a variable, two slots, the gradient and the
+scratch fit a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
 """
 
-_USE_LOCKING = {
-    "use_locking": attr_bool(False)
-}  # of TensorFlow's ops; an update is whole here, whatever it says
+_USE_LOCKING = {"use_locking": attr_bool(False)}  # attr of TensorFlow's ops; updates are always atomic here
 
 
 @final
@@ -77,7 +73,7 @@ class UpdateRule:
         return self._define(name, self._arguments(), self._dense_shape, self._kernel(_dense), loop)
 
     def sparse(self) -> OpDef:
-        """``ResourceSparse<name>``, which takes the rows' ``indices`` after the gradient."""
+        """``ResourceSparse<name>``, with the rows' ``indices`` after the gradient."""
         inputs = self._arguments()
         inputs.insert(self.names.index("grad") + 1, "indices: Tindices")
         name = f"Resource{self.name.replace('Apply', 'SparseApply')}"
@@ -353,7 +349,7 @@ def _ftrl(
     xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, linear: Any, *,
     lr: Any, l1: Any, l2: Any, lr_power: Any, multiply_linear_by_lr: bool,
 ) -> None:  # fmt: skip
-    """With ``multiply_linear_by_lr`` the slot ``linear`` holds lr times what it holds otherwise."""
+    """With ``multiply_linear_by_lr`` the slot ``linear`` holds lr times its usual value."""
     scale = lr if multiply_linear_by_lr else var.dtype.type(1)
     new = accum + grad * grad
     root, old_root = new**-lr_power, accum**-lr_power

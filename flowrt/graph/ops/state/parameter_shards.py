@@ -1,21 +1,19 @@
-"""Operations of parameter servers: a worker's step with the parameters that one server keeps.
+"""Operations of parameter servers: a worker's step with the parameters on one server.
 
-    version = begin(shard, clock)                        waits until the worker may begin ... reads the
-    variables, computes gradients ... version = push(shard, clock, tag, gradients)         waits until they
-    are part of an update, or too late for one gradients = keep(keeper, clock, gradients)           with a
-    replica: the same ones if the step is made again state = fetch(shard, version)                        with
-    a replica: the state, for one step at a time replicated(shard, install(replica's shard, state))   that
-    brings it there
+    version = begin(shard, clock)                           waits until the worker may begin
+    ...                                                     reads the variables, computes gradients
+    version = push(shard, clock, tag, gradients)            waits until they are applied, or too late
+    gradients = keep(keeper, clock, gradients)              with a replica: the same if a step is repeated
+    state = fetch(shard, version)                           with a replica: the state, for one step at a time
+    replicated(shard, install(replica's shard, state))      that transfers it to the replica
 
-A shard is a resource beside its variables on the server's task; `flowrt.graph.resources.parameter_shard`
-decides, and
-`flowrt.graph.resources.shard_service` waits. An update is a function of the graph, from the gradients' mean
-(and what
-else it needs: a learning rate) to writes of variables and slots; the server runs it kernel by kernel under
-the shard's lock.
+A shard is a resource on the server's task, with its variables; `flowrt.graph.resources.parameter_shard` has
+the logic, `flowrt.graph.resources.shard_service` the waiting. An update is a function of the graph, from the
+gradients' mean (and other inputs, such as a learning rate) to writes of variables and slots; the server runs
+it kernel by kernel, holding the shard's lock.
 
 A state is an int64 header, ``[is there one, generation, version, *clocks]``, and the variables' values; empty
-ones when another step carries it. Versions and clocks are int64 scalars.
+if another step transfers it. Versions and clocks are int64 scalars.
 """
 
 from __future__ import annotations
@@ -51,7 +49,7 @@ from flowrt.graph.resources.variables import VariableResource
 from flowrt.graph.shapes import Shape
 
 UNBOUNDED = -1
-"""As the attribute ``staleness``: any number."""
+"""Value of the attr ``staleness``: no limit."""
 
 
 def _new_shard(node: Node) -> ShardService:
@@ -80,14 +78,15 @@ parameter_shard_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.HANDLE, state=_new_shard),
-    doc="The handle of what a parameter server keeps of the versions of its parameters and of its workers,"
-    " whose tasks are tasks.",
+    doc="The handle of a parameter server's state: the versions of its parameters, and its workers on tasks.",
 )
 
 
 @final
 class Attendance:
-    """That a session makes steps with a shard, or is about to: it hears of it when the session is lost."""
+    """Presence of a session at a shard, during or before its steps; the shard is notified if the session is
+    lost.
+    """
 
     _serial = itertools.count(1)
 
@@ -104,7 +103,7 @@ class Attendance:
         return shard.begin(worker, clock, self._session)
 
     def lose(self, error: OpError) -> None:
-        """Called with the reason when nobody has closed the session, but who had it is gone."""
+        """Report the loss of the session, with the reason: its client is gone and did not close it."""
         if self._at is not None:
             shard, worker = self._at
             shard.lose(worker, self._session, error.message)
@@ -120,7 +119,7 @@ attend_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance()),
-    doc="Says that a worker has a session: if that is lost before the first step, nobody waits for it long.",
+    doc="Registers a worker's session: if it is lost before its first step, others do not wait long.",
 )
 
 begin_step_op = define_op(
@@ -141,7 +140,7 @@ begin_step_op = define_op(
 
 
 class Gradients(NamedTuple):
-    """What ``worker`` gives to an update of the variables ``names``."""
+    """Contribution of ``worker`` to an update of the variables ``names``."""
 
     worker: int
     names: Sequence[str]
@@ -176,7 +175,7 @@ def _push(
 ) -> Any:
     count = sum(parts)
     gradients, others = arguments[:count], arguments[count:]
-    if shard.policy.quorum > 1:  # they are kept until others come; these are the step's own
+    if shard.policy.quorum > 1:  # kept until others arrive, unlike the step's own arrays
         gradients = tuple([xp.array(part) for part in gradients])
 
     def apply(given: Sequence[Gradients]) -> None:
@@ -224,7 +223,7 @@ def mean_of(xp: Any, contributions: Sequence[Sequence[Any]], parts: Sequence[int
 
 
 def run_update(xp: Any, update: Subgraph, arguments: Sequence[Any]) -> None:
-    """Run ``update`` node by node, in its order. Raises what its kernels raise."""
+    """Run ``update`` node by node, in order. Raises the errors of its kernels."""
     values: dict[Ref, Any] = {(name, 0): value for name, value in zip(update.feeds, arguments, strict=True)}
     for node in update:
         if (node.name, 0) in values:
@@ -239,14 +238,14 @@ def run_update(xp: Any, update: Subgraph, arguments: Sequence[Any]) -> None:
 
 @final
 class GradientKeeper:
-    """What a worker sent in its last step, in case that it has to send it again."""
+    """A worker's last gradients, in case they must be sent again."""
 
     def __init__(self) -> None:
         self._clock = -1
         self._values: tuple[Any, ...] = ()
 
     def keep(self, clock: int, copied: Callable[[], tuple[Any, ...]]) -> tuple[Any, ...]:
-        """What was kept of step ``clock``; ``copied()`` if that is new."""
+        """The gradients kept for step ``clock``; ``copied()`` if it is new."""
         if clock != self._clock:
             self._values, self._clock = copied(), clock
         return self._values
@@ -262,7 +261,7 @@ gradient_keeper_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.HANDLE, state=lambda node: GradientKeeper()),
-    doc="The handle of what a worker sent in its last step.",
+    doc="The handle of a worker's last gradients.",
 )
 
 keep_gradients_op = define_op(
@@ -315,8 +314,8 @@ fetch_state_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
-    doc="Waits until the shard's replica has a version, or until this step is to bring it there: then"
-    " its state.",
+    doc="Waits until the shard's replica has a version, or until this step must transfer it; then returns "
+    "its state.",
 )
 
 
@@ -373,7 +372,7 @@ promote_op = define_op(
 )
 
 
-# --- membership and what is to be seen
+# --- membership and status
 
 leave_op = define_op(
     "ParameterShardLeave",
@@ -417,5 +416,5 @@ staleness_histogram_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.READ),
-    doc="How many gradients were 0, 1, 2, ... versions old when they made an update.",
+    doc="The number of gradients that were 0, 1, 2, ... versions old when they were applied.",
 )

@@ -1,6 +1,6 @@
-"""Queues' operations: handles for an `ElementQueue` of the session, enqueue, dequeue, close.
+"""Queue operations: handles for an `ElementQueue` of the session, enqueue, dequeue, close.
 
-Those of one step run in the order of creation; who waits for the other end waits for another step.
+Those of one step run in the order of creation; a wait for the other end is a wait for another step.
 """
 
 from __future__ import annotations
@@ -97,11 +97,11 @@ priority_queue_op = _define_queue(
 )
 
 
-# --- what goes in
+# --- enqueueing
 
 
 def _check_components(s: ShapeContext, is_batch: bool) -> list[Shape]:
-    """The components are what the queue is for, as far as its handle tells."""
+    """The components match the queue, as far as its handle determines them."""
     known = s.value(0)
     if known is None:
         return []
@@ -117,9 +117,7 @@ def _check_components(s: ShapeContext, is_batch: bool) -> list[Shape]:
 
 
 def _check_shapes(shapes: Sequence[Shape], given: Sequence[Shape], is_batch: bool) -> None:
-    """``given`` are those of an element's components, or of a batch's; ``shapes`` the queue's, if it has
-    any.
-    """
+    """``given`` are shapes of an element's components, or of a batch's; ``shapes`` the queue's, if any."""
     for i, (shape, got) in enumerate(zip(shapes, given, strict=False)):
         expected = (None, *shape) if is_batch and shape is not None else shape
         if not compatible(got, expected):
@@ -164,11 +162,11 @@ queue_enqueue_many_op = _define_enqueue(
 )
 
 
-# --- what comes out
+# --- dequeueing
 
 
 def _shapes(s: ShapeContext, count: int | None = None) -> list[Shape]:
-    """Of the components of an element, or of ``count`` stacked ones (-1: a number not known)."""
+    """Shapes of the components of an element, or of ``count`` stacked ones (-1: unknown number)."""
     known = s.value(0)
     types = s.attrs["component_types"]
     shapes = known[1] if known is not None and known[1] else [None] * len(types)
@@ -235,8 +233,8 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
 
 
 def _stacked(xp: Any, values: Sequence[Any]) -> Any:
-    """``values``, of one rank, along a new first dimension; with zeros, or empty strings, behind shorter
-    ones.
+    """``values``, of one rank, along a new first dimension; shorter ones are padded with zeros or empty
+    strings.
     """
     if all(value.shape == values[0].shape for value in values):
         return xp.stack(values)
@@ -268,7 +266,7 @@ queue_close_op = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
-    doc="Closes a queue: it takes no more elements.",
+    doc="Closes a queue to further elements.",
 )
 
 

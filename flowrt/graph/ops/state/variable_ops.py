@@ -1,9 +1,8 @@
-"""Variables' ops: handles, reads, assignments, sparse reads and updates.
+"""Variable ops: handles, reads, assignments, sparse reads and updates.
 
-There are resource variables only: a handle names the session's `VariableResource`, and what happens to it is
-ordered by the order of creation (see `flowrt.graph.passes.prepare.order_effects`). Updates check everything
-before
-they write; of indices on a GPU see `flowrt.graph.ops.base.indexing`.
+All variables are resource variables: a handle names the session's `VariableResource`, and accesses to it are
+ordered by creation (see `flowrt.graph.passes.prepare.order_effects`). Updates check everything before they
+write; for indices on a GPU see `flowrt.graph.ops.base.indexing`.
 """
 
 from __future__ import annotations
@@ -67,13 +66,13 @@ var_handle_op = define_op(
     value=lambda s: (
         s.attrs["dtype"],
         s.attrs["shape"],
-    ),  # what is known of a handle: the variable's dtype and shape
+    ),  # the known part of a handle's value: the variable's dtype and shape
     doc="The handle of a variable of the session.",
 )
 
 
 def variable_shape(s: ShapeContext) -> Shape:
-    """The shape of the variable behind input 0, as far as the handle tells."""
+    """The shape of the variable of handle input 0, as far as it is known."""
     known = s.value(0)
     return None if known is None else known[1]
 
@@ -191,7 +190,7 @@ resource_count_up_to = define_op(
     jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
-    doc="Adds one to a scalar variable and returns what it was, until it reaches the limit.",
+    doc="Increments a scalar variable and returns its previous value, until it reaches the limit.",
 )
 
 

@@ -1,7 +1,7 @@
-"""Checks of values while a graph runs, and of shapes and dtypes while it is built.
+"""Run-time assertions on values, and build-time assertions on shapes and dtypes.
 
-Rules of this file: a check whose outcome is known when the graph is built fails there; every other one
-becomes an Assert operation, which the caller makes others wait for with ``control_dependencies``.
+Rules of this file: a check with an outcome known at build time fails there; every other one becomes an Assert
+operation, which the caller makes other operations wait for with ``control_dependencies``.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def Assert(
     """An operation that raises `InvalidArgumentError` with the values of ``data`` unless ``condition`` (a
     scalar bool).
 
-    ``summarize`` elements of each tensor are shown: 3 if None, all if -1. Nothing waits for it by itself: put
-    it in ``control_dependencies``, or run it.
+    ``summarize`` elements of each tensor are shown: 3 if None, all if -1. It only runs if placed in
+    ``control_dependencies`` or run directly.
     """
     limit = 3 if summarize is None else summarize
     with get_default_graph().name_scope(name or "Assert"):
@@ -91,7 +91,7 @@ def Assert(
 
 
 def _nothing_left() -> Operation:
-    """What a check becomes that was made when the graph was built."""
+    """No-op in place of a check made at build time."""
     checked: Operation = no_op(name="static_checks_determined_all_ok")
     return checked
 
@@ -200,7 +200,7 @@ def assert_near(
 
 
 class _Report(NamedTuple):
-    """What a check shows when it fails, and its name."""
+    """Values to show when a check fails, and the name of the check."""
 
     data: Sequence[Any] | None
     summarize: int | None
@@ -238,7 +238,7 @@ def assert_rank(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that checks that ``x`` has this rank; raises at once where it is known."""
+    """An operation that checks that ``x`` has this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
     report = _Report(data, summarize, message, name or "assert_rank")
     return _check_rank(
@@ -254,7 +254,7 @@ def assert_rank_at_least(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that checks that ``x`` has this rank or a higher one; raises at once where it is known."""
+    """An operation that checks that ``x`` has at least this rank; raises at build time if it is known."""
     (wanted,) = _static_ranks(rank)
     report = _Report(data, summarize, message, name or "assert_rank_at_least")
     text = f"expected rank {wanted} or higher"
@@ -269,7 +269,7 @@ def assert_rank_in(
     message: str | None = None,
     name: str | None = None,
 ) -> Operation:
-    """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at once where it is
+    """An operation that checks that the rank of ``x`` is one of ``ranks``; raises at build time if it is
     known.
     """
     wanted = _static_ranks(*ranks)
@@ -370,8 +370,8 @@ def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor
 
 
 def add_check_numerics_ops() -> Operation:
-    """An operation that checks every floating tensor of the default graph for NaN and infinity: run it beside
-    a step.
+    """An operation that checks every floating tensor of the default graph for NaN and infinity; run it
+    together with a step.
     """
     checks = [
         check_numerics(tensor, message=tensor.name)

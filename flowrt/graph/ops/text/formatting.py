@@ -1,7 +1,7 @@
 """Numbers and whole tensors as text.
 
-Rules of this file: `AsString` formats as C's printf does; what people read (`format_number`) has as few
-digits as read back to the same number.
+Rules of this file: `AsString` formats like C's printf; output for humans (`format_number`) uses the fewest
+digits that round-trip.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Ops that act on the order of a step or on the world outside: group, tuple, py_func, print, time.
+"""Ops that affect the order of a step or the outside world: group, tuple, py_func, print, time.
 
-Rules of this file: what touches the outside has the effect STATEFUL, so it is never merged, folded or left
-out of a step that asks for it. A graph holds its Python functions by token; a graph read from a file has
-tokens only and cannot run them.
+Rules of this file: ops with outside effects have the effect STATEFUL, so they are never merged, folded or
+pruned from a step that requests them. A graph refers to Python functions by token; a graph read from a file
+has only tokens and cannot run them.
 """
 
 from __future__ import annotations
@@ -171,7 +171,7 @@ def _function_of(node: Node) -> _PythonFunction:
     return function
 
 
-# what a function raises, as TensorFlow translates it; anything else is an UnknownError
+# errors raised by a function, translated as in TensorFlow; any other is an UnknownError
 _ERRORS: tuple[tuple[type[Exception], type[OpError]], ...] = (
     (StopIteration, OutOfRangeError),
     (NotImplementedError, UnimplementedError),
@@ -184,7 +184,7 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
     arguments = [_read_only(x) for x in input]
     try:
         result = state.call(*arguments)
-    except Exception as error:  # whatever the user's code raises becomes the step's error, with its traceback
+    except Exception as error:  # any error in the user's code becomes the step's error, with its traceback
         kind = next((ours for theirs, ours in _ERRORS if isinstance(error, theirs)), UnknownError)
         raise kind(f"{state.name} raised {type(error).__name__}: {error}") from error
     several = isinstance(result, (list, tuple))
@@ -196,20 +196,18 @@ def _call_python(xp: Any, input: Any, Tout: Sequence[DType], state: _PythonFunct
 
 
 def _read_only(x: Any) -> Any:
-    """An input as an array of its own, which the function may keep: a plan writes over its buffers. A scalar,
-    as in TensorFlow, as one of NumPy's or as bytes: there are scripts that open a file by it.
+    """An input as a new array that the function may keep: a plan reuses its buffers. A scalar becomes a NumPy
+    scalar or bytes, as in TensorFlow: some scripts use it as a file name.
     """
     if isinstance(x, bytes):
         return x
     copy = np.array(x.get() if hasattr(x, "get") else x)
-    copy.flags.writeable = False  # writing would look like a way to change the tensor
+    copy.flags.writeable = False  # writing would seem to change the tensor
     return copy[()]
 
 
 def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) -> np.ndarray[Any, Any]:
-    """A copy of ``value``, which the function may go on changing. Numbers and lists of them take
-    ``dtype``.
-    """
+    """A copy of ``value``, which the function may modify later. Numbers and lists of them get ``dtype``."""
     try:
         array = as_array(value, None if isinstance(value, (np.ndarray, np.generic)) else dtype)
     except InvalidArgumentError as error:
@@ -245,14 +243,14 @@ py_func_stateless = _define_call(
 def py_func(
     func: Callable[..., Any], inp: Sequence[Any], Tout: Any, stateful: bool = True, name: str | None = None
 ) -> Any:
-    """What ``func`` returns for the values of ``inp``, when the graph runs.
+    """The result of ``func`` on the values of ``inp``, computed when the graph runs.
 
-    ``func`` gets one read-only array an input, of a scalar a NumPy scalar or bytes, and returns one array (or
-    number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a list
-    of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with an
-    equal one, folded or left out. No gradient flows. When run, raises `DTypeError` or `InvalidArgumentError`
-    if ``func`` returns something else, and the error that stands for what ``func`` raises, with that as its
-    cause.
+    ``func`` gets one read-only array per input (for a scalar, a NumPy scalar or bytes), and returns one array
+    (or number or string) for each dtype of ``Tout``, a dtype or a list of them: the result is a tensor, or a
+    list of tensors, or for an empty list the operation. With ``stateful=False`` the call may be merged with
+    an equal one, folded or pruned. It has no gradient. At run time, raises `DTypeError` or
+    `InvalidArgumentError` if ``func`` returns something else, and the translated error of an exception in
+    ``func``, with that as its cause.
     """
     single = not isinstance(Tout, (list, tuple))
     wanted = [as_dtype(dtype) for dtype in ([Tout] if single else Tout)]
@@ -268,7 +266,7 @@ def py_func(
 
 
 def py_function(func: Callable[..., Any], inp: Sequence[Any], Tout: Any, name: str | None = None) -> Any:
-    """`py_func` under its newer name; ``func`` gets what NumPy has."""
+    """`py_func` under its newer name; ``func`` gets NumPy values."""
     return py_func(func, inp, Tout, name=name or "EagerPyFunc")
 
 

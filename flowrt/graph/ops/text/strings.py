@@ -1,4 +1,4 @@
-"""Ops on strings: taking apart, joining, parsing. They run on the host; a string is ``bytes`` in an object
+"""Ops on strings: splitting, joining, parsing. They run on the host; a string is ``bytes`` in an object
 array.
 
 Rules of this file: results are filled in element by element, because NumPy's own conversion of ``bytes``
@@ -192,7 +192,7 @@ regex_replace_op = define_string_op(
     shape=unchanged,
     samples=lambda rng: (sample(words([b"hello", b"w"]), pattern="l+", rewrite=r"<\0>"),),
     batch=leading,
-    doc="Strings with what matches ``pattern`` replaced by ``rewrite``, in which \\\\1 is the first group.",
+    doc="Strings with matches of ``pattern`` replaced by ``rewrite``, in which \\1 is the first group.",
 )
 
 
@@ -324,8 +324,8 @@ string_to_number_op = define_string_op(
 def string_to_number(
     string_tensor: Any = None, out_type: Any = dtypes.float32, name: str | None = None, input: Any = None
 ) -> Tensor:
-    """Strings as numbers of ``out_type``. Raises `InvalidArgumentError`, when run, for one that is no such
-    number.
+    """Strings as numbers of ``out_type``. Raises `InvalidArgumentError` at run time for one that does not
+    parse.
     """
     texts = input if string_tensor is None else string_tensor
     numbers: Tensor = string_to_number_op(texts, out_type=as_dtype(out_type), name=name)

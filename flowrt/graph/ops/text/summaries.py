@@ -1,8 +1,8 @@
-"""Summaries: what a step reports for TensorBoard, as strings that hold encoded Summary messages.
+"""Summaries: values reported to TensorBoard, as strings that hold encoded Summary messages.
 
-They are host ops without effect: nothing is written before somebody fetches one and gives it to a
-`FileWriter`. A summary's tag is its operation's name, so tags nest as name scopes do. The messages' classes
-are imported at the first run, because importing protobuf takes 30 ms.
+They are host ops without side effects: nothing is written until one is fetched and passed to a `FileWriter`.
+A summary's tag is its operation's name, so tags nest as name scopes do. The messages' classes are imported at
+the first run, because importing protobuf takes 30 ms.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ histogram_summary = define_op(
         sample(_name(b"h"), rng.standard_normal((3, 4)), differentiable=False),
         sample(_name(b"h"), np.array([], np.int32)),
     ],
-    doc="How values are distributed.",
+    doc="The distribution of values.",
 )
 
 
@@ -288,9 +288,9 @@ def image(
 ) -> Tensor:
     """A summary of the first ``max_outputs`` of ``tensor``, [batch, height, width, 1, 3 or 4], as images.
 
-    uint8 values are taken as they are. Floats are scaled, each image by itself: its largest value becomes
-    255, and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments
-    as for `scalar`.
+    uint8 values are used unchanged. Floats are scaled, each image separately: its largest value becomes 255,
+    and if some are negative, 0 becomes 128 first. Pixels with NaN or infinity are red. Other arguments as for
+    `scalar`.
     """
     with _tagged(name, family) as (scope, tag):
         return _collected(image_summary(tag, tensor, max_images=max_outputs, name=scope), collections)
@@ -332,8 +332,8 @@ def merge(inputs: Sequence[Any], collections: Sequence[str] | None = None, name:
 
 
 def merge_all(key: str = SUMMARIES, scope: str | None = None, name: str | None = None) -> Tensor | None:
-    """All summaries of the collection ``key`` (whose names begin with ``scope``) in one; None if there are
-    none.
+    """All summaries of the collection ``key`` (with names that begin with ``scope``) merged; None if there
+    are none.
     """
     summaries = get_default_graph().get_collection(key, scope)
     return merge(summaries, name=name) if summaries else None
