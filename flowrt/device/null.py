@@ -71,8 +71,9 @@ class NullEvent(Event):
 @final
 class NullExecutor(StreamExecutor):
     """Records calls and counts memory and time. ``memory_bytes`` is the amount that can be allocated,
-    ``bandwidth`` the bytes per second of copies and fills. Each device has its own clocks. One thread issues
-    at a time, as on other asynchronous devices.
+    ``bandwidth`` the bytes per second of copies and fills.
+
+    Each device has its own clocks. One thread issues at a time, as on other asynchronous devices.
     """
 
     platform = "null"

@@ -153,9 +153,9 @@ class StreamExecutor(ABC):
 
     @final
     def allocate(self, nbytes: int) -> DeviceMemory:
-        """``nbytes`` bytes of uninitialised memory, aligned to 256 bytes, for the regions of a pool. Raises
-        `ResourceExhaustedError` if the device has less, `InvalidArgumentError` for a size that is not
-        positive.
+        """``nbytes`` bytes of uninitialised memory, aligned to 256 bytes, for the regions of a pool.
+
+        Raises `ResourceExhaustedError` if the device has less, `InvalidArgumentError` unless ``nbytes`` > 0.
         """
         self._check_open()
         if nbytes <= 0:
