@@ -13,6 +13,11 @@ import numpy as np
 
 from flowrt.errors import DTypeError
 
+__all__ = [
+    "as_dtype", "bfloat16", "complex128", "complex64", "DType", "float16", "float32", "float64", "int16",
+    "int32", "int64", "int8", "resource", "string", "uint16", "uint32", "uint64", "uint8", "variant",
+]  # fmt: skip
+
 
 @final
 class DType:

@@ -285,8 +285,7 @@ class Orthogonal(Initializer):
         q, r = qr(drawn, full_matrices=False)
         q = multiply(q, sign(diag_part(r)))
         matrix = matrix_transpose(q) if rows < columns else q
-        made: Tensor = multiply(reshape(matrix, shape), self.gain)
-        return made
+        return multiply(reshape(matrix, shape), self.gain)
 
 
 class Identity(Initializer):
@@ -299,8 +298,7 @@ class Identity(Initializer):
     def _make(self, shape: list[int], dtype: DType) -> Tensor:
         if len(shape) != 2:
             raise InvalidArgumentError(f"Identity: expected a shape of two dimensions; got {shape}")
-        made: Tensor = multiply(eye(shape[0], shape[1], dtype=dtype), self.gain)
-        return made
+        return multiply(eye(shape[0], shape[1], dtype=dtype), self.gain)
 
 
 # --- TensorFlow 1's names: of ``tf.initializers``, then of ``tf`` itself
@@ -334,55 +332,17 @@ def xavier_initializer(
 xavier_initializer_conv2d = xavier_initializer
 
 __all__ = [
-    "Constant",
-    "GlorotNormal",
-    "GlorotUniform",
-    "Identity",
-    "Initializer",
-    "Ones",
-    "Orthogonal",
-    "RandomNormal",
-    "RandomUniform",
-    "TRUNCATED_STDDEV",
-    "TruncatedNormal",
-    "UniformUnitScaling",
-    "VarianceScaling",
-    "Zeros",
-    "constant",
-    "constant_initializer",
-    "fans",
-    "global_variables",
-    "glorot_normal",
-    "glorot_normal_initializer",
-    "glorot_uniform",
-    "glorot_uniform_initializer",
-    "he_normal",
-    "he_uniform",
-    "identity",
-    "identity_initializer",
-    "lecun_normal",
-    "lecun_uniform",
-    "local_variables",
-    "ones",
-    "ones_initializer",
-    "orthogonal",
-    "orthogonal_initializer",
-    "random_normal",
-    "random_normal_initializer",
-    "random_uniform",
-    "random_uniform_initializer",
-    "truncated_normal",
-    "truncated_normal_initializer",
-    "uniform_unit_scaling",
-    "uniform_unit_scaling_initializer",
-    "variables",
-    "variance_scaling",
-    "variance_scaling_initializer",
-    "xavier_initializer",
-    "xavier_initializer_conv2d",
-    "zeros",
-    "zeros_initializer",
-]
+    "Constant", "GlorotNormal", "GlorotUniform", "Identity", "Initializer", "Ones", "Orthogonal",
+    "RandomNormal", "RandomUniform", "TRUNCATED_STDDEV", "TruncatedNormal", "UniformUnitScaling",
+    "VarianceScaling", "Zeros", "constant", "constant_initializer", "fans", "global_variables",
+    "glorot_normal", "glorot_normal_initializer", "glorot_uniform", "glorot_uniform_initializer", "he_normal",
+    "he_uniform", "identity", "identity_initializer", "lecun_normal", "lecun_uniform", "local_variables",
+    "ones", "ones_initializer", "orthogonal", "orthogonal_initializer", "random_normal",
+    "random_normal_initializer", "random_uniform", "random_uniform_initializer", "truncated_normal",
+    "truncated_normal_initializer", "uniform_unit_scaling", "uniform_unit_scaling_initializer", "variables",
+    "variance_scaling", "variance_scaling_initializer", "xavier_initializer", "xavier_initializer_conv2d",
+    "zeros", "zeros_initializer",
+]  # fmt: skip
 
 
 __getattr__ = missing_from("initializers")

@@ -57,6 +57,7 @@ DOORS: dict[str, tuple[str, ...]] = {
     "opt_einsum": ("flowrt.graph.ops.linalg.einsum", "flowrt.graph.ops.linalg.matmul"),
     "ray": ("flowrt.distribute.launch.ray_cluster",),
     "safetensors": ("flowrt.train.checkpoints.checkpoint",),
+    "typing_extensions": ("flowrt.graph.op_def",),  # for mypy only
 }
 LATE = {"cupy", "grpc", "igraph", "llvmlite", "malt", "mpi4py", "opt_einsum", "ray", "safetensors"}
 """Not loaded by `import flowrt`."""

@@ -11,20 +11,10 @@ from flowrt.compat import v1
 from flowrt.tf1.aliases import dimension_at_index, dimension_value
 
 __all__ = [
-    "as_bytes",
-    "as_str",
-    "as_str_any",
-    "as_text",
-    "bytes_or_text_types",
-    "complex_types",
-    "dimension_at_index",
-    "dimension_value",
-    "forward_compatible",
-    "integral_types",
-    "path_to_str",
-    "real_types",
-    "v1",
-]
+    "as_bytes", "as_str", "as_str_any", "as_text", "bytes_or_text_types", "complex_types",
+    "dimension_at_index", "dimension_value", "forward_compatible", "integral_types", "path_to_str",
+    "real_types", "v1",
+]  # fmt: skip
 
 bytes_or_text_types = (bytes, str)
 integral_types = (numbers.Integral, np.integer)

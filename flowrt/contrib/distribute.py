@@ -89,21 +89,11 @@ class DistributeConfig(NamedTuple):
 get_distribution_strategy, has_distribution_strategy = get_strategy, has_strategy
 
 __all__ = [
-    "AllReduceCrossDeviceOps",
-    "CollectiveAllReduceStrategy",
-    "CrossDeviceOps",
-    "DistributeConfig",
-    "DistributionStrategy",
-    "MirroredStrategy",
-    "OneDeviceStrategy",
-    "ParameterServerStrategy",
-    "ReductionToOneDeviceCrossDeviceOps",
-    "get_distribution_strategy",
-    "get_loss_reduction",
-    "get_replica_context",
-    "has_distribution_strategy",
-    "in_cross_replica_context",
-]
+    "AllReduceCrossDeviceOps", "CollectiveAllReduceStrategy", "CrossDeviceOps", "DistributeConfig",
+    "DistributionStrategy", "MirroredStrategy", "OneDeviceStrategy", "ParameterServerStrategy",
+    "ReductionToOneDeviceCrossDeviceOps", "get_distribution_strategy", "get_loss_reduction",
+    "get_replica_context", "has_distribution_strategy", "in_cross_replica_context",
+]  # fmt: skip
 
 __getattr__ = missing_from("contrib.distribute")
 

@@ -23,22 +23,10 @@ from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable import trainable_variables as get_trainable_variables
 
 __all__ = [
-    "add_arg_scope",
-    "arg_scope",
-    "assert_global_step",
-    "create_global_step",
-    "get_global_step",
-    "get_local_variables",
-    "get_model_variables",
-    "get_or_create_global_step",
-    "get_trainable_variables",
-    "get_variable",
-    "get_variables",
-    "get_variables_to_restore",
-    "has_arg_scope",
-    "model_variable",
-    "nest",
-]
+    "add_arg_scope", "arg_scope", "assert_global_step", "create_global_step", "get_global_step",
+    "get_local_variables", "get_model_variables", "get_or_create_global_step", "get_trainable_variables",
+    "get_variable", "get_variables", "get_variables_to_restore", "has_arg_scope", "model_variable", "nest",
+]  # fmt: skip
 
 Defaults = dict[Any, dict[str, Any]]
 

@@ -44,38 +44,13 @@ from flowrt.variables.variable import GraphKeys, Variable
 from flowrt.variables.variable_scope import variable_scope
 
 __all__ = [
-    "OPTIMIZER_CLS_NAMES",
-    "OPTIMIZER_SUMMARIES",
-    "adaptive_clipping_fn",
-    "apply_regularization",
-    "avg_pool2d",
-    "batch_norm",
-    "bias_add",
-    "conv2d",
-    "conv2d_transpose",
-    "convolution2d",
-    "convolution2d_transpose",
-    "dropout",
-    "embed_sequence",
-    "flatten",
-    "fully_connected",
-    "l1_l2_regularizer",
-    "l1_regularizer",
-    "l2_regularizer",
-    "layer_norm",
-    "linear",
-    "max_pool2d",
-    "one_hot_encoding",
-    "optimize_loss",
-    "relu",
-    "repeat",
-    "softmax",
-    "stack",
-    "sum_regularizer",
-    "variance_scaling_initializer",
-    "xavier_initializer",
-    "xavier_initializer_conv2d",
-]
+    "OPTIMIZER_CLS_NAMES", "OPTIMIZER_SUMMARIES", "adaptive_clipping_fn", "apply_regularization",
+    "avg_pool2d", "batch_norm", "bias_add", "conv2d", "conv2d_transpose", "convolution2d",
+    "convolution2d_transpose", "dropout", "embed_sequence", "flatten", "fully_connected", "l1_l2_regularizer",
+    "l1_regularizer", "l2_regularizer", "layer_norm", "linear", "max_pool2d", "one_hot_encoding",
+    "optimize_loss", "relu", "repeat", "softmax", "stack", "sum_regularizer", "variance_scaling_initializer",
+    "xavier_initializer", "xavier_initializer_conv2d",
+]  # fmt: skip
 
 XAVIER = xavier_initializer()
 
@@ -242,60 +217,23 @@ def _grown(inputs: Tensor, kernel: list[int], strides: list[int], padding: str) 
     return [batch, height * strides[0] + beyond[0], width * strides[1] + beyond[1]]
 
 
-@add_arg_scope
-def max_pool2d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
-    outputs_collections: Any = None, scope: str | None = None,
-) -> Tensor:  # fmt: skip
-    """See `nn.max_pool`."""
-    return _pooled(
-        pooling.max_pool,
-        "MaxPool2D",
-        inputs,
-        kernel_size,
-        stride,
-        padding,
-        data_format,
-        outputs_collections,
-        scope,
-    )
+def _pooling(name: str, pool: Callable[..., Tensor], default_scope: str) -> Callable[..., Tensor]:
+    def pooled(
+        inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
+        outputs_collections: Any = None, scope: str | None = None,
+    ) -> Tensor:  # fmt: skip
+        first = data_format == "NCHW"
+        window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel_size, stride))
+        outputs = pool(inputs, window, steps, padding, data_format=data_format, name=scope or default_scope)
+        return _collected(outputs, outputs_collections)
+
+    pooled.__name__ = pooled.__qualname__ = name
+    pooled.__doc__ = f"See `nn.{pool.__name__}`."
+    return add_arg_scope(pooled)
 
 
-@add_arg_scope
-def avg_pool2d(
-    inputs: Any, kernel_size: Any, stride: Any = 2, padding: str = "VALID", data_format: str = "NHWC",
-    outputs_collections: Any = None, scope: str | None = None,
-) -> Tensor:  # fmt: skip
-    """See `nn.avg_pool`."""
-    return _pooled(
-        pooling.avg_pool,
-        "AvgPool2D",
-        inputs,
-        kernel_size,
-        stride,
-        padding,
-        data_format,
-        outputs_collections,
-        scope,
-    )
-
-
-def _pooled(
-    pool: Any,
-    default: str,
-    inputs: Any,
-    kernel: Any,
-    stride: Any,
-    padding: str,
-    layout: str,
-    collections: Any,
-    scope: Any,
-) -> Tensor:
-    first = layout == "NCHW"
-    window, steps = ([1, 1, *_pair(v)] if first else [1, *_pair(v), 1] for v in (kernel, stride))
-    return _collected(
-        pool(inputs, window, steps, padding, data_format=layout, name=scope or default), collections
-    )
+max_pool2d = _pooling("max_pool2d", pooling.max_pool, "MaxPool2D")
+avg_pool2d = _pooling("avg_pool2d", pooling.avg_pool, "AvgPool2D")
 
 
 @add_arg_scope

@@ -31,28 +31,12 @@ from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable_scope import get_variable_scope, variable_scope
 
 __all__ = [
-    "BasicLSTMCell",
-    "BasicRNNCell",
-    "DeviceWrapper",
-    "DropoutWrapper",
-    "EmbeddingWrapper",
-    "GRUCell",
-    "InputProjectionWrapper",
-    "LSTMBlockCell",
-    "LSTMCell",
-    "LSTMStateTuple",
-    "LayerNormBasicLSTMCell",
-    "LayerRNNCell",
-    "MultiRNNCell",
-    "OutputProjectionWrapper",
-    "RNNCell",
-    "ResidualWrapper",
-    "stack_bidirectional_dynamic_rnn",
-    "stack_bidirectional_rnn",
-    "static_bidirectional_rnn",
-    "static_rnn",
+    "BasicLSTMCell", "BasicRNNCell", "DeviceWrapper", "DropoutWrapper", "EmbeddingWrapper", "GRUCell",
+    "InputProjectionWrapper", "LSTMBlockCell", "LSTMCell", "LSTMStateTuple", "LayerNormBasicLSTMCell",
+    "LayerRNNCell", "MultiRNNCell", "OutputProjectionWrapper", "RNNCell", "ResidualWrapper",
+    "stack_bidirectional_dynamic_rnn", "stack_bidirectional_rnn", "static_bidirectional_rnn", "static_rnn",
     "transpose_batch_time",
-]
+]  # fmt: skip
 
 # --- cells
 

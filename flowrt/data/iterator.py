@@ -216,8 +216,7 @@ def _maker(name: str, dataset: Any) -> Any:
 
 def _new_handle(spec: Structure, device: str, shared_name: str | None) -> Tensor:
     with get_default_graph().device(device):
-        handle: Tensor = iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
-        return handle
+        return iterator_op(shared_name=shared_name or "", **_element_attrs(spec))
 
 
 def _element_attrs(spec: Structure) -> dict[str, Any]:

@@ -74,18 +74,16 @@ class QueueBase:
         `InvalidArgumentError` or `DTypeError` for what is no element of this queue.
         """
         with get_default_graph().colocate_with(self._queue_ref):
-            added: Operation = ops.queue_enqueue_op(
+            return ops.queue_enqueue_op(
                 self._queue_ref, self._components(vals), name=name or f"{self._short_name}_enqueue"
             )
-            return added
 
     def enqueue_many(self, vals: Any, name: str | None = None) -> Operation:
         """The operation that adds an element a row of ``vals``."""
         with get_default_graph().colocate_with(self._queue_ref):
-            added: Operation = ops.queue_enqueue_many_op(
+            return ops.queue_enqueue_many_op(
                 self._queue_ref, self._components(vals), name=name or f"{self._short_name}_EnqueueMany"
             )
-            return added
 
     def dequeue(self, name: str | None = None) -> Any:
         """The first element: a tensor, a list of them, or a dict by name."""
@@ -111,25 +109,20 @@ class QueueBase:
         ``cancel_pending_enqueues``.
         """
         with get_default_graph().colocate_with(self._queue_ref):
-            closed: Operation = ops.queue_close_op(
+            return ops.queue_close_op(
                 self._queue_ref,
                 cancel_pending_enqueues=cancel_pending_enqueues,
                 name=name or f"{self._short_name}_Close",
             )
-            return closed
 
     def is_closed(self, name: str | None = None) -> Tensor:
         with get_default_graph().colocate_with(self._queue_ref):
-            answer: Tensor = ops.queue_is_closed_op(
-                self._queue_ref, name=name or f"{self._short_name}_is_closed"
-            )
-            return answer
+            return ops.queue_is_closed_op(self._queue_ref, name=name or f"{self._short_name}_is_closed")
 
     def size(self, name: str | None = None) -> Tensor:
         """How many elements there are: int32."""
         with get_default_graph().colocate_with(self._queue_ref):
-            count: Tensor = ops.queue_size_op(self._queue_ref, name=name or f"{self._short_name}_Size")
-            return count
+            return ops.queue_size_op(self._queue_ref, name=name or f"{self._short_name}_Size")
 
     # --- elements
 

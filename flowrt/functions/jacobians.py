@@ -153,8 +153,7 @@ def _block(y: Tensor, x: Tensor, values: Tensor | None, dtype: DType, by_columns
     if by_columns:
         counts = [num_elements(value_spec(x).shape), reduce_prod(_shape(y))]
         values = transpose(reshape(values, counts))
-    block: Tensor = reshape(values, dims)
-    return block
+    return reshape(values, dims)
 
 
 def _shape(x: Tensor) -> Tensor:

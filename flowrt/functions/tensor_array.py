@@ -156,21 +156,19 @@ class TensorArray:
         """The number of elements, an int32 scalar."""
         if self._size is not None:
             return constant(self._size, dtypes.int32, name=name or "TensorArraySize")
-        length: Tensor = tensor_list_length(self._flow, name=name or "TensorArraySize")
-        return length
+        return tensor_list_length(self._flow, name=name or "TensorArraySize")
 
     # --- one element
 
     def read(self, index: Any, name: str | None = None) -> Tensor:
         """The element at ``index``, an int32 scalar."""
-        value: Tensor = tensor_list_get_item(
+        return tensor_list_get_item(
             self._flow,
             index,
             self._elements.as_input,
             element_dtype=self.dtype,
             name=name or "TensorArrayRead",
         )
-        return value
 
     def write(self, index: Any, value: Any, name: str | None = None) -> TensorArray:
         """The array with ``value`` at ``index``, an int32 scalar."""
@@ -190,36 +188,33 @@ class TensorArray:
 
     def stack(self, name: str | None = None) -> Tensor:
         """All elements along a new first axis: ``[size, *element]``."""
-        value: Tensor = tensor_list_stack(
+        return tensor_list_stack(
             self._flow,
             self._elements.as_input,
             element_dtype=self.dtype,
             num_elements=-1 if self._size is None else self._size,
             name=name or "TensorArrayStack",
         )
-        return value
 
     def gather(self, indices: Any, name: str | None = None) -> Tensor:
         """The elements at ``indices`` (int32 ``[n]``) along a new first axis: ``[n, *element]``."""
-        value: Tensor = tensor_list_gather(
+        return tensor_list_gather(
             self._flow,
             indices,
             self._elements.as_input,
             element_dtype=self.dtype,
             name=name or "TensorArrayGather",
         )
-        return value
 
     def concat(self, name: str | None = None) -> Tensor:
         """All elements one behind the other along their first axis, in which they may differ."""
-        value: Tensor = tensor_list_concat(
+        return tensor_list_concat(
             self._flow,
             self._elements.as_input,
             np.zeros(0, np.int64),
             element_dtype=self.dtype,
             name=name or "TensorArrayConcat",
         )[0]
-        return value
 
     def unstack(self, value: Any, name: str | None = None) -> TensorArray:
         """The array of the rows of ``value`` ``[size, *element]``."""
@@ -269,8 +264,7 @@ class TensorArray:
 
     def close(self, name: str | None = None) -> Operation:
         """An operation that does nothing: elements go with their last reader."""
-        done: Operation = no_op(name=name)
-        return done
+        return no_op(name=name)
 
     def grad(self, source: str, flow: Tensor | None = None, name: str | None = None) -> Any:
         raise UnimplementedError(

@@ -6,6 +6,7 @@ The core, in this folder:
     shapes                   the shape lattice
     node, topology           `Node`, `Subgraph`: the immutable form; edges are names
     source                   the user's line behind an operation
+    tf1_signatures           functions with renamed arguments, and with arguments that a family shares
     effects, partial_value   effects of a node; small values that shapes are made of
     inference, evaluate      shape rules over a graph; the reference interpreter
 

@@ -1,19 +1,21 @@
 """Operation definitions: all properties of an op in one place.
 
-`define_op` requires every property, so an op cannot be defined in part:
+`define_op` requires every property that it cannot derive, so an op cannot be defined in part:
 
 * the signature, ``"x: T, axis: host Tidx -> T"``: inputs and outputs with their dtypes. ``T`` is a type
   variable (``types`` lists its allowed dtypes), ``N * T`` a list of N tensors of one dtype, ``*Tin`` a list
   of tensors of any dtypes, ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it
   stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs
   have TensorFlow's names, which GraphDef functions refer to; the default is "output";
-* ``shape``: a rule from `ShapeContext` to one shape per output;
+* ``shape``: a rule from `ShapeContext` to one shape per output; not needed without outputs;
 * ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
   (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
   ``workspace`` allocates scratch arrays with ``workspace.begin()(shape, dtype)``, or new arrays if it is
   None. Kernels receive only the attrs they name;
-* ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free;
-* ``samples(rng)``: inputs and attrs for the generic test of all ops;
+* ``vjp(op, *output_gradients)`` and ``jvp(op, *input_tangents)``: build graph, so higher orders are free.
+  The jvp defaults to the transpose of the vjp; an op that is not differentiable has neither, as one that
+  changes or names resources;
+* ``samples(rng)``: inputs and attrs for the generic test of all ops; only a pure op needs them;
 * ``effects`` and ``traits``: the properties that passes query instead of the op's name;
 * ``loop``: the op's code in a compiled loop over the elements, if it has one: see `Loop`.
 """
@@ -25,7 +27,7 @@ import inspect
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn, TypeAlias, final
+from typing import TYPE_CHECKING, Any, Generic, NamedTuple, NoReturn, TypeAlias, final
 
 import numpy as np
 
@@ -35,7 +37,17 @@ from flowrt.graph.op_facets import NO_TRAITS, BatchRule, Jvp, Kernel, ListAccess
 from flowrt.graph.shapes import Shape
 
 if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    from flowrt.graph.construction.operation import Tensor
     from flowrt.graph.node import Node, Ref, TensorSpec
+
+    Result_co = TypeVar("Result_co", default=Any, covariant=True)
+    Defined = TypeVar("Defined", default=Tensor)
+else:
+    from typing import TypeVar
+
+    Result_co, Defined = TypeVar("Result_co"), TypeVar("Defined")
 
 
 REQUIRED: Any = inspect.Parameter.empty
@@ -278,11 +290,13 @@ class Ufunc:
 
 @final
 @dataclass(frozen=True, eq=False, slots=True)
-class OpDef:
+class OpDef(Generic[Result_co]):
     """An op's definition. Calling it adds an operation to the default graph (see
     `flowrt.graph.construction.build`).
 
     The fields of its `Effects` and its `Traits`, documented there, are also attributes of the definition.
+    ``OpDef[Result]`` is the type of a call's result: a tensor, a list of tensors, or an operation without
+    outputs.
     """
 
     name: str
@@ -340,11 +354,11 @@ class OpDef:
     def is_pure(self) -> bool:
         return self.effect is Effect.PURE
 
-    def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, name: str | None = None, **kwargs: Any) -> Result_co:
         """Add one operation. Returns its output, a list of outputs, or the operation when it has none."""
         if len(args) > len(self.inputs):
             args, name = self._take_extra(args, name, kwargs)
-        return _builders[0](self, args, name, kwargs)
+        return _builders[0](self, args, name, kwargs)  # type: ignore[no-any-return]
 
     def _take_extra(
         self, args: tuple[Any, ...], name: str | None, kwargs: dict[str, Any]
@@ -366,11 +380,12 @@ class OpDef:
         return f"<OpDef {self.name}>"
 
 
-_builders: list[Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]] = []
+_Builder: TypeAlias = Callable[["OpDef", tuple[Any, ...], str | None, dict[str, Any]], Any]
+_builders: list[_Builder] = []
 _registry: dict[str, OpDef] = {}
 
 
-def set_builder(build: Callable[[OpDef, tuple[Any, ...], str | None, dict[str, Any]], Any]) -> None:
+def set_builder(build: _Builder) -> None:
     """Set the function that adds operations to a graph; called by `flowrt.graph.construction.build`."""
     _builders[:] = [build]
 
@@ -379,12 +394,12 @@ def define_op(
     name: str,
     signature: str,
     *,
-    shape: ShapeRule,
     kernel: Kernel,
-    vjp: Vjp | Rule,
-    jvp: Jvp | Rule,
-    samples: Samples,
     doc: str,
+    shape: ShapeRule | None = None,
+    vjp: Vjp | Rule | None = None,
+    jvp: Jvp | Rule | None = None,
+    samples: Samples | None = None,
     types: Mapping[str, Iterable[DType]] = {},
     attrs: Mapping[str, Attr] = {},
     effects: Effects = PURE,
@@ -396,18 +411,28 @@ def define_op(
     loop: Loop | None = None,
     batch: BatchRule | None = None,
     lists: ListAccess | None = None,
-) -> OpDef:
+) -> OpDef[Defined]:
     """Define an op, register it by its (TensorFlow) name and return the `OpDef`, which is also its builder.
 
-    Raises `AlreadyExistsError` for a second definition, and `InvalidArgumentError` for a signature that does
-    not parse and for a ``loop`` that does not match the inputs or reads an undefined attr.
+    Raises `AlreadyExistsError` for a second definition, and `InvalidArgumentError` for a missing rule, a
+    signature that does not parse, and a ``loop`` that does not match the inputs or reads an undefined attr.
     """
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
     inputs, outputs = parse_signature(signature, types)
     parameters = {} if isinstance(kernel, Ufunc) else inspect.signature(kernel).parameters
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
-    op = OpDef(
+    if shape is None and not outputs:
+        shape = _no_outputs
+    if vjp is None and effects.effect in (Effect.WRITE, Effect.HANDLE):
+        vjp = NONDIFFERENTIABLE
+    if samples is None and effects.effect is not Effect.PURE:
+        samples = _no_samples
+    if shape is None or vjp is None or samples is None:
+        raise InvalidArgumentError(f"define_op: expected shape, vjp and samples of {name!r}; one is missing")
+    if jvp is None:
+        jvp = NONDIFFERENTIABLE if vjp is NONDIFFERENTIABLE else BY_VJP
+    op: OpDef[Defined] = OpDef(
         name, inputs, outputs, {k: frozenset(v) for k, v in types.items()}, dict(attrs),
         shape, kernel, vjp, jvp, samples, alias, value, simplify, cost, loop, batch, lists, doc,
         kernel_attrs=tuple(p for p in parameters if p in known),
@@ -419,6 +444,37 @@ def define_op(
     )  # fmt: skip
     _registry[name] = op
     return op
+
+
+def _no_outputs(s: ShapeContext) -> Sequence[Shape]:
+    return []
+
+
+def _no_samples(rng: np.random.Generator) -> Iterable[Sample]:
+    return ()
+
+
+def define_handle(
+    name: str,
+    state: Callable[[Node], Any],
+    doc: str,
+    *,
+    output: str = "resource",
+    attrs: Mapping[str, Attr] = {},
+    value: Callable[[ShapeContext], PartialValue] | None = None,
+    privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
+) -> OpDef[Tensor]:
+    """Define an op whose output is the handle of what ``state`` makes in a session: see `Effects`."""
+    return define_op(
+        name,
+        f"-> {output}",
+        attrs=attrs,
+        shape=lambda s: [()],
+        kernel=lambda xp, state: state,
+        effects=Effects(Effect.HANDLE, state=state, privilege=privilege),
+        value=value,
+        doc=doc,
+    )
 
 
 def _loop_attrs(name: str, loop: Loop, inputs: int, known: Collection[str]) -> tuple[str, ...]:
@@ -473,7 +529,7 @@ def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[A
     return tuple(arguments)
 
 
-def op_def(name: str) -> OpDef:
+def op_def(name: str) -> OpDef[Defined]:
     """The definition of the op ``name``. Raises `NotFoundError`, which names the nearest ones."""
     if name not in _registry:
         raise NotFoundError(f"op {name!r}: flowrt has no such op.{nearest(name, _registry)}")

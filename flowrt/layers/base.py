@@ -26,6 +26,7 @@ from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.elementwise.division import realdiv
 from flowrt.graph.shapes import TensorShape
 from flowrt.graph.source import user_line
+from flowrt.graph.tf1_signatures import optional, parameters_of, required
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation, VariableSynchronization
 from flowrt.variables.variable_scope import VariableScope, variable_scope
@@ -103,6 +104,12 @@ class Layer:
         return weight
 
     add_variable = add_weight
+
+    def _add_parameter(self, name: str, shape: Sequence[int], kind: str, dtype: Any = None) -> Variable:
+        """The variable ``name``, with the layer's initializer, regularizer and constraint for this kind."""
+        options = ("initializer", "regularizer", "constraint")
+        given = {option: getattr(self, f"{kind}_{option}") for option in options}
+        return self.add_weight(name, shape, dtype, **given)
 
     def add_update(self, updates: Any, inputs: Any = None) -> None:
         """Note operations that training has to run besides the training operation (collection UPDATE_OPS).
@@ -254,12 +261,21 @@ def activation_function(activation: Any) -> Callable[..., Any] | None:
     return found
 
 
-def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., Tensor]:
-    """The function that makes a ``layer`` and applies it: ``inputs``, the layer's arguments, ``reuse``."""
-    own = [p for p in inspect.signature(layer).parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
-    ends = [inspect.Parameter("reuse", kind, default=None)] if has_reuse else []
-    signature = inspect.Signature([inspect.Parameter("inputs", kind), *own, *ends])
+def layer_function(
+    layer: type[Layer], has_reuse: bool = True, has_training: bool = False, before: str | None = None
+) -> Callable[..., Tensor]:
+    """The function that makes a ``layer`` and applies it: ``inputs``, then the layer's arguments.
+
+    ``training``, which a call takes, and ``reuse`` stand beside the layer's ``trainable`` and ``name``: last,
+    or ahead of its argument ``before``.
+    """
+    own = {p.name: p for p in parameters_of(layer) if p.kind is p.POSITIONAL_OR_KEYWORD}
+    last = [own.pop(name) for name in ("trainable", "name") if name in own]
+    last = [*([optional("training", False)] if has_training else []), *last]
+    last += [optional("reuse")] if has_reuse else []
+    place = len(own) if before is None else list(own).index(before)
+    ordered = list(own.values())
+    signature = inspect.Signature([required("inputs"), *ordered[:place], *last, *ordered[place:]])
 
     def function(*args: Any, **kwargs: Any) -> Tensor:
         try:
@@ -270,8 +286,8 @@ def layer_function(layer: type[Layer], has_reuse: bool = True) -> Callable[..., 
             message = f"layers.{function.__name__}: expected arguments that fit; {error}.{hint}"
             raise DTypeError(message, source=user_line()) from None
         inputs, reuse = given.pop("inputs"), given.pop("reuse", None)
-        outputs: Tensor = layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs)
-        return outputs
+        training = {"training": given.pop("training", False)} if has_training else {}
+        return layer(**given, _scope=given.get("name"), _reuse=reuse)(inputs, **training)  # type: ignore[no-any-return]
 
     function.__name__ = function.__qualname__ = _snake_case(layer.__name__)
     function.__doc__ = f"Makes a `{layer.__name__}` and applies it to ``inputs``. {inspect.getdoc(layer)}"

@@ -28,8 +28,7 @@ def compute_average_loss(
     if sample_weight is not None:
         losses = multiply(losses, cast(convert_to_tensor(sample_weight), losses.dtype))
     size: Any = shape(losses)[0] * _replicas() if global_batch_size is None else global_batch_size
-    average: Tensor = realdiv(reduce_sum(losses), cast(size, losses.dtype))
-    return average
+    return realdiv(reduce_sum(losses), cast(size, losses.dtype))
 
 
 def scale_regularization_loss(regularization_loss: Any) -> Tensor:
@@ -38,8 +37,7 @@ def scale_regularization_loss(regularization_loss: Any) -> Tensor:
     Not for what the collection REGULARIZATION_LOSSES gives: that is the first replica's alone.
     """
     total: Any = reduce_sum(convert_to_tensor(regularization_loss))
-    scaled: Tensor = realdiv(total, cast(_replicas(), total.dtype))
-    return scaled
+    return realdiv(total, cast(_replicas(), total.dtype))
 
 
 def _replicas() -> int:

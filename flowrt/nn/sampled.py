@@ -35,6 +35,11 @@ from flowrt.graph.ops.random.random_ops import random_uniform
 from flowrt.graph.ops.random.sampling import multinomial
 from flowrt.graph.source import user_line
 
+__all__ = [
+    "compute_accidental_hits", "log_uniform_candidate_sampler", "nce_loss", "sampled_softmax_loss",
+    "uniform_candidate_sampler",
+]  # fmt: skip
+
 ACCIDENT = -1e30
 """Added to the logit of a sampled class that is a true one: its exponential is 0 in float32."""
 

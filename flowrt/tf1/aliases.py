@@ -7,6 +7,7 @@ always in.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from logging import Logger, getLogger
 from typing import Any
@@ -41,12 +42,6 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.shape_manipulation import matrix_transpose, reshape, shape
 from flowrt.graph.ops.elementwise.comparison import less, less_equal
 from flowrt.graph.ops.elementwise.division import floor_div
-from flowrt.graph.ops.state.variable_ops import (
-    resource_scatter_div,
-    resource_scatter_max,
-    resource_scatter_min,
-    resource_scatter_mul,
-)
 from flowrt.graph.ops.text.assertions import check_numerics
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.partial_value import partial_value
@@ -91,55 +86,25 @@ def assign_sub(ref: Variable, value: Any, use_locking: bool | None = None, name:
     return ref.assign_sub(value, name=name)  # type: ignore[no-any-return]
 
 
-def scatter_update(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = True, name: str | None = None
-) -> Tensor:
-    """Set rows of ``ref``; returns the new value.
+def _scatter(method: str, locks: bool = False) -> Callable[..., Tensor]:
+    def scatter(
+        ref: Variable, indices: Any, updates: Any, use_locking: bool = locks, name: str | None = None
+    ) -> Tensor:
+        rows = IndexedSlices(convert_to_tensor(updates, ref.dtype), convert_to_tensor(indices))
+        return getattr(ref, method)(rows, name=name)  # type: ignore[no-any-return]
 
-    Here and in the other scatters an index out of range is an `InvalidArgumentError` when it runs; on a GPU
-    it is left out.
-    """
-    return ref.scatter_update(_slices(ref, indices, updates), name=name)
-
-
-def scatter_add(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref.scatter_add(_slices(ref, indices, updates), name=name)
+    scatter.__name__ = scatter.__qualname__ = method
+    return scatter
 
 
-def scatter_sub(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref.scatter_sub(_slices(ref, indices, updates), name=name)
+scatter_update = _scatter("scatter_update", locks=True)
+scatter_update.__doc__ = """Set rows of ``ref``; returns the new value.
 
-
-def scatter_mul(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_mul, _slices(ref, indices, updates), name)
-
-
-def scatter_div(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_div, _slices(ref, indices, updates), name)
-
-
-def scatter_min(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_min, _slices(ref, indices, updates), name)
-
-
-def scatter_max(
-    ref: Variable, indices: Any, updates: Any, use_locking: bool = False, name: str | None = None
-) -> Tensor:
-    return ref._scatter(resource_scatter_max, _slices(ref, indices, updates), name)
-
-
-def _slices(ref: Variable, indices: Any, updates: Any) -> IndexedSlices:
-    return IndexedSlices(convert_to_tensor(updates, ref.dtype), convert_to_tensor(indices))
+Here and in the other scatters an index out of range is an `InvalidArgumentError` when it runs; on a GPU
+it is left out.
+"""
+scatter_add, scatter_sub, scatter_mul = map(_scatter, ("scatter_add", "scatter_sub", "scatter_mul"))
+scatter_div, scatter_min, scatter_max = map(_scatter, ("scatter_div", "scatter_min", "scatter_max"))
 
 
 def scatter_nd_update(
@@ -304,65 +269,17 @@ def no_gradient(op_type: str) -> None:
 NotDifferentiable = NoGradient = no_gradient
 
 __all__ = [
-    "AggregationMethod",
-    "NoGradient",
-    "NotDifferentiable",
-    "all_variables",
-    "arg_max",
-    "arg_min",
-    "assign",
-    "assign_add",
-    "assign_sub",
-    "batch_to_space",
-    "batch_to_space_nd",
-    "control_flow_v2_enabled",
-    "count_up_to",
-    "dimension_at_index",
-    "dimension_value",
-    "disable_control_flow_v2",
-    "disable_eager_execution",
-    "disable_resource_variables",
-    "disable_tensor_equality",
-    "disable_v2_behavior",
-    "disable_v2_tensorshape",
-    "double",
-    "enable_control_flow_v2",
-    "enable_eager_execution",
-    "enable_resource_variables",
-    "enable_v2_behavior",
-    "executing_eagerly",
-    "extract_image_patches",
-    "floor_div",
-    "get_logger",
-    "get_static_value",
-    "half",
-    "init_scope",
-    "initialize_all_tables",
-    "initialize_all_variables",
-    "initialize_local_variables",
-    "initialize_variables",
-    "is_non_decreasing",
-    "is_strictly_increasing",
-    "log_sigmoid",
-    "make_ndarray",
-    "make_tensor_proto",
-    "matrix_transpose",
-    "no_gradient",
-    "resource_variables_enabled",
-    "scatter_add",
-    "scatter_div",
-    "scatter_max",
-    "scatter_min",
-    "scatter_mul",
-    "scatter_nd_add",
-    "scatter_nd_sub",
-    "scatter_nd_update",
-    "scatter_sub",
-    "scatter_update",
-    "shape_n",
-    "space_to_batch",
-    "space_to_batch_nd",
-    "tables_initializer",
-    "unravel_index",
+    "AggregationMethod", "NoGradient", "NotDifferentiable", "all_variables", "arg_max", "arg_min", "assign",
+    "assign_add", "assign_sub", "batch_to_space", "batch_to_space_nd", "control_flow_v2_enabled",
+    "count_up_to", "dimension_at_index", "dimension_value", "disable_control_flow_v2",
+    "disable_eager_execution", "disable_resource_variables", "disable_tensor_equality", "disable_v2_behavior",
+    "disable_v2_tensorshape", "double", "enable_control_flow_v2", "enable_eager_execution",
+    "enable_resource_variables", "enable_v2_behavior", "executing_eagerly", "extract_image_patches",
+    "floor_div", "get_logger", "get_static_value", "half", "init_scope", "initialize_all_tables",
+    "initialize_all_variables", "initialize_local_variables", "initialize_variables", "is_non_decreasing",
+    "is_strictly_increasing", "log_sigmoid", "make_ndarray", "make_tensor_proto", "matrix_transpose",
+    "no_gradient", "resource_variables_enabled", "scatter_add", "scatter_div", "scatter_max", "scatter_min",
+    "scatter_mul", "scatter_nd_add", "scatter_nd_sub", "scatter_nd_update", "scatter_sub", "scatter_update",
+    "shape_n", "space_to_batch", "space_to_batch_nd", "tables_initializer", "unravel_index",
     "verify_tensor_all_finite",
-]
+]  # fmt: skip

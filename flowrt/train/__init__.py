@@ -108,35 +108,22 @@ from flowrt.train.sessions.session_manager import SessionManager
 piecewise_constant_decay = piecewise_constant
 
 _OLDER = {
-    "input_batches": (
-        "batch",
-        "batch_join",
-        "maybe_batch",
-        "maybe_batch_join",
-        "maybe_shuffle_batch",
-        "maybe_shuffle_batch_join",
-        "shuffle_batch",
-        "shuffle_batch_join",
-    ),
-    "input_producers": (
-        "input_producer",
-        "limit_epochs",
-        "range_input_producer",
-        "slice_input_producer",
-        "string_input_producer",
-    ),
-    "supervisor": ("Supervisor",),
-    "sync_replicas_optimizer": ("SyncReplicasOptimizer",),
+    "input_batches": "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch "
+    "maybe_shuffle_batch_join shuffle_batch shuffle_batch_join",
+    "input_producers": "input_producer limit_epochs range_input_producer slice_input_producer "
+    "string_input_producer",
+    "supervisor": "Supervisor",
+    "sync_replicas_optimizer": "SyncReplicasOptimizer",
 }
 """What only older programs use, by its module in `flowrt.tf1.training`, which stands on this package."""
 
 
 def __getattr__(name: str) -> Any:
     for module, names in _OLDER.items():
-        if name in names:
+        if name in names.split():
             return getattr(importlib.import_module(f"flowrt.tf1.training.{module}"), name)
     raise missing_name("train", name)
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *(name for names in _OLDER.values() for name in names)})
+    return sorted({*globals(), *" ".join(_OLDER.values()).split()})

@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
@@ -18,14 +18,9 @@ from flowrt.dtypes import DType
 from flowrt.errors import FailedPreconditionError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, default_sessions, get_default_graph
-from flowrt.graph.construction.python_values import (
-    array_error,
-    index_error,
-    iteration_error,
-    length_error,
-    truth_error,
-)
+from flowrt.graph.construction.python_values import Symbolic
 from flowrt.graph.effects import AT_END
+from flowrt.graph.op_def import OpDef
 from flowrt.graph.ops.array.concat_and_split import pack
 from flowrt.graph.ops.array.gather_scatter import gather_op
 from flowrt.graph.ops.array.selection import where_op
@@ -37,6 +32,13 @@ from flowrt.graph.ops.surface.operators import overload_operators
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import TensorShape, as_shape, merge
 from flowrt.variables.variable_creators import CreatedInScopes
+
+__all__ = [
+    "global_variables", "global_variables_initializer", "GraphKeys", "is_variable_initialized",
+    "local_variables", "local_variables_initializer", "model_variables", "moving_average_variables",
+    "report_uninitialized_variables", "trainable_variables", "Variable", "VariableAggregation",
+    "variables_initializer", "VariableSynchronization",
+]  # fmt: skip
 
 
 class GraphKeys:
@@ -102,7 +104,18 @@ class Reference:
         return id(self._variable)
 
 
-class Variable(metaclass=CreatedInScopes):
+def _scattering(op: OpDef[Operation]) -> Callable[..., Tensor]:
+    """The method that writes the rows of `IndexedSlices` by ``op``, and returns the new value."""
+
+    def scatter(
+        self: Variable, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
+    ) -> Tensor:
+        return self._scatter(op, sparse_delta, name)
+
+    return scatter
+
+
+class Variable(Symbolic, metaclass=CreatedInScopes):
     """A value of the session that operations read and assign.
 
     ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it.
@@ -255,8 +268,7 @@ class Variable(metaclass=CreatedInScopes):
         with self._beside():
             name = f"{self.op.name}/ReadVariableOp"
             full_name = f"{self.graph.unique_absolute(name)}/"
-            read: Tensor = variable_ops.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
-            return read
+            return variable_ops.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
 
     def initialized_value(self) -> Tensor:
         """The initial value: for the initial values of other variables, in whatever order they are
@@ -267,7 +279,7 @@ class Variable(metaclass=CreatedInScopes):
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
         """Rows of the value: ``[*indices.shape, *shape[1:]]``; on a GPU 0 for an index out of range."""
         with self._beside():
-            return variable_ops.resource_gather(self.handle, indices, dtype=self._dtype, name=name)  # type: ignore[no-any-return]
+            return variable_ops.resource_gather(self.handle, indices, dtype=self._dtype, name=name)
 
     def eval(self, session: Any = None) -> Any:
         return self._as_graph_element().eval(session=session)
@@ -328,10 +340,7 @@ class Variable(metaclass=CreatedInScopes):
         When run, raises `OutOfRangeError` once the variable has reached ``limit``.
         """
         with self._beside():
-            counted: Tensor = variable_ops.resource_count_up_to(
-                self.handle, limit=limit, T=self._dtype, name=name
-            )
-            return counted
+            return variable_ops.resource_count_up_to(self.handle, limit=limit, T=self._dtype, name=name)
 
     def _write(self, op: Any, values: tuple[Any, ...], name: str, read_value: bool) -> Any:
         converted = [convert_to_tensor(v, self._dtype) for v in values[-1:]]
@@ -346,40 +355,13 @@ class Variable(metaclass=CreatedInScopes):
         result: Tensor = self._write(op, (slices.indices, slices.values), name or op.name, True)
         return result
 
-    def scatter_update(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_update, sparse_delta, name)
-
-    def scatter_add(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_add, sparse_delta, name)
-
-    def scatter_sub(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_sub, sparse_delta, name)
-
-    def scatter_mul(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_mul, sparse_delta, name)
-
-    def scatter_div(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_div, sparse_delta, name)
-
-    def scatter_min(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_min, sparse_delta, name)
-
-    def scatter_max(
-        self, sparse_delta: IndexedSlices, use_locking: bool = False, name: str | None = None
-    ) -> Tensor:
-        return self._scatter(variable_ops.resource_scatter_max, sparse_delta, name)
+    scatter_update = _scattering(variable_ops.resource_scatter_update)
+    scatter_add = _scattering(variable_ops.resource_scatter_add)
+    scatter_sub = _scattering(variable_ops.resource_scatter_sub)
+    scatter_mul = _scattering(variable_ops.resource_scatter_mul)
+    scatter_div = _scattering(variable_ops.resource_scatter_div)
+    scatter_min = _scattering(variable_ops.resource_scatter_min)
+    scatter_max = _scattering(variable_ops.resource_scatter_max)
 
     def set_shape(self, shape: Any) -> None:
         """Add facts about the shape, for reads made from here on. Raises `InvalidArgumentError` for a
@@ -395,21 +377,6 @@ class Variable(metaclass=CreatedInScopes):
         return Reference(self)
 
     experimental_ref = ref
-
-    def __iter__(self) -> NoReturn:
-        raise iteration_error(self)
-
-    def __len__(self) -> NoReturn:
-        raise length_error(self)
-
-    def __bool__(self) -> NoReturn:
-        raise truth_error(self)
-
-    def __index__(self) -> NoReturn:
-        raise index_error(self)
-
-    def __array__(self, *_: Any, **__: Any) -> NoReturn:
-        raise array_error(self)
 
     def __repr__(self) -> str:
         return f"<flowrt.Variable {self.name!r} shape={self.shape} dtype={self.dtype.name}>"
@@ -461,8 +428,7 @@ def model_variables(scope: str | None = None) -> list[Variable]:
 def variables_initializer(var_list: Sequence[Variable], name: str = "init") -> Operation:
     """An operation that initializes ``var_list``."""
     initializers = [v.initializer for v in var_list]
-    result: Operation = group(*initializers, name=name) if initializers else no_op(name=name)
-    return result
+    return group(*initializers, name=name) if initializers else no_op(name=name)
 
 
 def global_variables_initializer() -> Operation:
@@ -488,4 +454,4 @@ def report_uninitialized_variables(
         missing = logical_not(pack([v.is_initialized() for v in variables]))
         names = convert_to_tensor([v.op.name for v in variables])
         rows = squeeze_op(where_op(missing), squeeze_dims=[1])
-        return gather_op(names, rows, 0)  # type: ignore[no-any-return]
+        return gather_op(names, rows, 0)

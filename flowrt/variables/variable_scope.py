@@ -25,6 +25,11 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Graph, Tensor, get_default_graph
 from flowrt.variables.variable import GraphKeys, Variable
 
+__all__ = [
+    "AUTO_REUSE", "get_variable_scope", "no_regularizer", "variable_op_scope", "variable_scope",
+    "VariableScope",
+]  # fmt: skip
+
 
 class _Reuse(Enum):
     """Share a variable if it exists, make it if it does not."""

@@ -412,8 +412,7 @@ def _pack(values: Sequence[Any], dtype: DType | None, name: str | None) -> Tenso
     if dtype is None:
         dtype = next(_dtypes_in(values), None)
     tensors = [_to_tensor(v, dtype, None) for v in values]
-    packed: Tensor = op_def("Pack")(tensors, name=name or "packed")
-    return packed
+    return op_def("Pack")(tensors, name=name or "packed")
 
 
 def _dtypes_in(values: Sequence[Any]) -> Iterator[DType]:

@@ -45,7 +45,6 @@ const = define_op(
     shape=lambda s: [s.attrs["value"].shape],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     value=_const_value,
     doc="A value that is part of the graph: the array in attribute ``value``.",
@@ -92,8 +91,6 @@ placeholder_op = define_op(
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     doc="A value that the caller feeds at each run.",
 )
@@ -104,8 +101,7 @@ def placeholder(dtype: Any, shape: Any = None, name: str | None = None) -> Tenso
 
     ``shape`` may have unknown dimensions (None) or be None (unknown rank); feeds are checked against it.
     """
-    tensor: Tensor = placeholder_op(dtype=dtype, shape=as_shape(shape), name=name or "Placeholder")
-    return tensor
+    return placeholder_op(dtype=dtype, shape=as_shape(shape), name=name or "Placeholder")
 
 
 def _default_shape(s: ShapeContext) -> list[Shape]:
@@ -122,7 +118,6 @@ placeholder_with_default_op = define_op(
     kernel=lambda xp, x: x,
     vjp=lambda op, dy: [dy],
     jvp=lambda op, dx: [dx],
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     alias=True,
     doc="A value that the caller may feed; otherwise its input.",
@@ -131,8 +126,7 @@ placeholder_with_default_op = define_op(
 
 def placeholder_with_default(input: Any, shape: Any, name: str | None = None) -> Tensor:
     """A tensor with ``input``'s value unless fed; ``shape`` may be partial."""
-    tensor: Tensor = placeholder_with_default_op(input, shape=as_shape(shape), name=name)
-    return tensor
+    return placeholder_with_default_op(input, shape=as_shape(shape), name=name)
 
 
 KNOWN = "_known"
@@ -146,8 +140,6 @@ feed_op = define_op(
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     value=lambda s: s.attrs.get(KNOWN),
     doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",

@@ -30,8 +30,7 @@ class ListSlices:
 
     def added_to(self, total: Tensor) -> Tensor:
         """The list ``total`` plus this one."""
-        added: Tensor = op_def("TensorListAddAt")(total, self.index, self.value)
-        return added
+        return op_def("TensorListAddAt")(total, self.index, self.value)
 
     def __flowrt_tensor__(self) -> Tensor:
         return self.added_to(op_def("TensorListZerosLike")(self.like))

@@ -181,5 +181,4 @@ def _check_tangent(op: Operation, y: Tensor, dy: Tensor) -> None:
 
 
 def _sum(tangents: list[Tensor]) -> Tensor:
-    total: Tensor = add_n_op(tangents) if len(tangents) > 1 else tangents[0]
-    return total
+    return add_n_op(tangents) if len(tangents) > 1 else tangents[0]

@@ -102,11 +102,10 @@ def as_tensors(values: Any) -> list[Tensor]:
 
 def zeros_of(x: Tensor) -> Tensor:
     if x.dtype is dtypes.variant:
-        return zeros_like_list(x)  # type: ignore[no-any-return]
+        return zeros_like_list(x)
     if x.dtype.name == "resource":
         x = read_variable_op(x, dtype=x.op.get_attr("dtype"))
-    zeros: Tensor = zeros_like_op(x)
-    return zeros
+    return zeros_like_op(x)
 
 
 def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
@@ -118,8 +117,7 @@ def _seed(y: Tensor, grad: Any, position: int) -> GradientTensor:
             raise DTypeError(f"gradients: expected grad_ys for the complex y {y!r}; got None")
         if y.spec.shape == ():  # a loss: then what only depends on its seed folds
             return constant_tensor(np.ones((), y.dtype.np), f"grad_ys_{position}")
-        ones: Tensor = ones_like_op(y, name=f"grad_ys_{position}")
-        return ones
+        return ones_like_op(y, name=f"grad_ys_{position}")
     if isinstance(grad, (IndexedSlices, ListSlices)):
         return grad
     tensor = convert_to_tensor(grad, y.dtype)

@@ -286,8 +286,7 @@ class Batching(_Rewriting):
         if value.is_batched:
             return value.tensor
         size = (self.size,) if isinstance(self.size, int) else reshape(self.size, [1])
-        repeated: Tensor = broadcast_to(value.tensor, axes.joined(size, axes.dims_of(value.tensor)))
-        return repeated
+        return broadcast_to(value.tensor, axes.joined(size, axes.dims_of(value.tensor)))
 
     def call(self, function: Subgraph, values: Sequence[Value]) -> list[Value]:
         """The results of ``function`` for arguments ``values``: its operations, rewritten."""

@@ -171,7 +171,7 @@ def _nothing(spec: TensorSpec) -> Tensor:
     tensor, so that an enclosing loop can be compiled.
     """
     if spec.dtype is dtypes.variant:
-        return empty_tensor_list(-1, -1, element_dtype=dtypes.float32)  # type: ignore[no-any-return]
+        return empty_tensor_list(-1, -1, element_dtype=dtypes.float32)
     if spec.dtype is dtypes.string:
         return constant_tensor(as_array(b""))
     shape = static_shape(spec) if _is_small(spec) else ()

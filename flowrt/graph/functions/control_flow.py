@@ -14,6 +14,7 @@ from collections.abc import Sequence
 
 from flowrt import dtypes
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.construction.operation import Operation
 from flowrt.graph.functions.branch_gradients import branches_jvp, branches_vjp
 from flowrt.graph.functions.loop_gradients import while_jvp, while_vjp
@@ -24,6 +25,7 @@ from flowrt.graph.op_def import (
     Attr,
     Effect,
     Effects,
+    OpDef,
     ShapeContext,
     attr_func,
     attr_funcs,
@@ -47,7 +49,7 @@ def _if_shapes(s: ShapeContext) -> list[Shape]:
     return _common_shapes((s.attrs["then_branch"], s.attrs["else_branch"]))
 
 
-if_op = define_op(
+if_op: OpDef[list[Tensor]] = define_op(
     "If",
     "cond: Tcond, input: *Tin -> *Tout",
     types={"Tcond": (dtypes.bool_,), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
@@ -56,12 +58,11 @@ if_op = define_op(
     kernel=BY_EXECUTOR,
     vjp=branches_vjp,
     jvp=branches_jvp,
-    samples=lambda rng: (),
     effects=Effects(Effect.NESTED),
     doc="The results of then_branch(input) or else_branch(input): only that one runs.",
 )
 
-case_op = define_op(
+case_op: OpDef[list[Tensor]] = define_op(
     "Case",
     "branch_index: int32, input: *Tin -> *Tout",
     types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
@@ -70,7 +71,6 @@ case_op = define_op(
     kernel=BY_EXECUTOR,
     vjp=branches_vjp,
     jvp=branches_jvp,
-    samples=lambda rng: (),
     effects=Effects(Effect.NESTED),
     doc="The results of branches[branch_index](input), which alone runs; of the last for an index beyond.",
 )
@@ -80,7 +80,7 @@ def _batch_call(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> list
     return b.call(op.get_attr("f"), values)
 
 
-call_op = define_op(
+call_op: OpDef[list[Tensor]] = define_op(
     "PartitionedCall",
     "args: *Tin -> *Tout",
     types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
@@ -89,13 +89,12 @@ call_op = define_op(
     kernel=BY_EXECUTOR,
     vjp=branches_vjp,
     jvp=branches_jvp,
-    samples=lambda rng: (),
     effects=Effects(Effect.NESTED),
     batch=_batch_call,
     doc="The results of f(args). The compiler puts the function's operations in its place.",
 )
 
-while_op = define_op(
+while_op: OpDef[list[Tensor]] = define_op(
     "While",
     "input: *T -> *T",
     types={"T": dtypes.ANY},
@@ -104,12 +103,11 @@ while_op = define_op(
     kernel=BY_EXECUTOR,
     vjp=while_vjp,
     jvp=while_jvp,
-    samples=lambda rng: (),
     effects=Effects(Effect.NESTED),
     doc="The inputs, replaced by body(inputs) as long as cond(inputs).",
 )
 
-case_form = define_op(
+case_form: OpDef[list[Tensor]] = define_op(
     "_Case",
     "index: Tindex, input: *Tin -> *Tout",
     types={"Tindex": (dtypes.bool_, dtypes.int32), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
@@ -117,13 +115,11 @@ case_form = define_op(
     shape=lambda s: _common_shapes(s.attrs["branches"]),
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.NESTED),
     doc="Case as it is compiled; a bool counts as 0 or 1. Made by the compiler only.",
 )
 
-loop_form = define_op(
+loop_form: OpDef[list[Tensor]] = define_op(
     "_Loop",
     "pred: bool, carried: *T, invariant: *C -> *T",
     types={"T": dtypes.ANY, "C": dtypes.ANY},
@@ -133,8 +129,6 @@ loop_form = define_op(
     ],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.NESTED),
     doc="While pred: (pred, carried) = body(carried, invariant). Made by the compiler only.",
 )

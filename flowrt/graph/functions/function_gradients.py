@@ -103,11 +103,11 @@ def is_differentiable(dtype: DType) -> bool:
 def zeros_like(tensor: Tensor) -> Tensor:
     """A zero gradient for ``tensor``."""
     if tensor.dtype is dtypes.variant:
-        return zeros_like_list(tensor)  # type: ignore[no-any-return]
+        return zeros_like_list(tensor)
     if tensor.dtype is dtypes.resource:
         kind, shape = partial_value(tensor.graph.node, tensor.ref)
-        return fill(list(shape), convert_to_tensor(0, kind))  # type: ignore[no-any-return]
-    return zeros_like_op(tensor)  # type: ignore[no-any-return]
+        return fill(list(shape), convert_to_tensor(0, kind))
+    return zeros_like_op(tensor)
 
 
 def spec_of_gradient(tensor: Tensor) -> TensorSpec:

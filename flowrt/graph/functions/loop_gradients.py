@@ -172,7 +172,7 @@ class _Loop:
                 parameter, _element_shape(tensor), element_dtype=tensor.dtype, **self._swapping
             )
         self._popped[tensor] = _Popped(parameter, rest)
-        return value  # type: ignore[no-any-return]
+        return value
 
     def _new_stack(self, tensor: Tensor) -> _Stack:
         outside = self._op.graph
@@ -379,8 +379,7 @@ def _is_joint(graph: Gradient, share: Any) -> bool:
 def _joined(handle: Tensor, part: Tensor) -> Tensor:
     """The elements of a list, concatenated."""
     tail = [-1 if d is None else d for d in (part.spec.shape or ())[1:]]
-    joined: Tensor = tensor_list_concat(handle, [-1, *tail], [], element_dtype=part.dtype)[0]
-    return joined
+    return tensor_list_concat(handle, [-1, *tail], [], element_dtype=part.dtype)[0]
 
 
 def _element_shape(tensor: Tensor) -> Any:

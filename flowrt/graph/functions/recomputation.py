@@ -81,8 +81,7 @@ def _later(tensor: Tensor) -> Tensor:
     """``tensor``, delayed until the gradient is available; handles and lists are not delayed."""
     if tensor.dtype in (dtypes.resource, dtypes.variant):
         return tensor
-    later: Tensor = identity(tensor)
-    return later
+    return identity(tensor)
 
 
 def _lasting(wanted: Sequence[Tensor]) -> list[Tensor]:

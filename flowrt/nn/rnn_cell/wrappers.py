@@ -197,8 +197,7 @@ class DropoutWrapper(CellWrapper):
         if part not in self._draws:
             return dropout(value, keep, seed=self._seed_of(part, index))
         kept = greater_equal(self._draws[part][index] + keep, 1.0)
-        masked: Tensor = where_v2(kept, realdiv(value, keep), zeros_like(value))
-        return masked
+        return where_v2(kept, realdiv(value, keep), zeros_like(value))
 
 
 def _probability(where: str, value: Any) -> Any:

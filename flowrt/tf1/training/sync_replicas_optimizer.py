@@ -155,8 +155,7 @@ class SyncReplicasOptimizer(Optimizer):
                 f" updates of {self._replicas_to_aggregate} gradients; got {num_tokens}"
             )
         if count == 0:
-            nothing: Operation = no_op(name="no_init_tokens")
-            return nothing
+            return no_op(name="no_init_tokens")
         with on_device_of(applied.global_step), get_default_graph().name_scope(None):
             return applied.tokens.enqueue_many(fill([count], applied.global_step.read_value()))
 
@@ -173,10 +172,7 @@ class SyncReplicasOptimizer(Optimizer):
     def chief_init_op(self) -> Operation:
         """`local_step_init_op`, and the accumulators begin there too."""
         applied = self._after_apply()
-        done: Operation = group(
-            self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step)
-        )
-        return done
+        return group(self.local_step_init_op(), *applied.accumulators.set_step(applied.global_step))
 
     def _after_apply(self) -> _Applied:
         if self._applied is None:

@@ -108,8 +108,7 @@ class Scaffold:
     @staticmethod
     def default_local_init_op() -> Operation:
         """Initializes local variables, and what the collection TABLE_INITIALIZERS has."""
-        initializer: Operation = group(local_variables_initializer(), tables_initializer())
-        return initializer
+        return group(local_variables_initializer(), tables_initializer())
 
 
 def _uninitialized_global_variables() -> Any:

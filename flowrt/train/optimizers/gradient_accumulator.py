@@ -34,8 +34,7 @@ class GradientAccumulator:
         """
         pairs = self._optimizer.compute_gradients(loss, var_list=var_list)
         added = [self._add(gradient, variable) for gradient, variable in pairs if gradient is not None]
-        operation: Operation = group(*added, name=f"{self._name}/accumulate")
-        return operation
+        return group(*added, name=f"{self._name}/accumulate")
 
     def _add(self, gradient: Any, variable: Variable) -> Operation:
         if isinstance(gradient, IndexedSlices):
@@ -71,12 +70,10 @@ class GradientAccumulator:
                 total.assign(zeros_like(gradient), read_value=False)
                 for (gradient, _), total in zip(pairs, self._sums.values(), strict=True)
             ]
-        operation: Operation = group(*emptied, name=f"{self._name}/apply")
-        return operation
+        return group(*emptied, name=f"{self._name}/apply")
 
 
 def _zeros_like(variable: Variable) -> Tensor:
     shape = variable.shape
     is_known = shape.is_fully_defined()
-    start: Tensor = zeros(shape, variable.dtype) if is_known else zeros_like(variable.initialized_value())
-    return start
+    return zeros(shape, variable.dtype) if is_known else zeros_like(variable.initialized_value())

@@ -129,8 +129,7 @@ def piecewise_constant(
             raise DTypeError(f"piecewise_constant: expected values of one dtype; got {names}")
         passed = [cast(greater(tensor, edge), "int32") for edge in edges]
         position = reduce_sum(stack(passed)) if passed else convert_to_tensor(0)
-        chosen: Tensor = gather(stack(choices), position)
-        return chosen
+        return gather(stack(choices), position)
 
 
 piecewise_constant_decay = piecewise_constant

@@ -28,8 +28,8 @@ class _RuleOptimizer(Optimizer):
     gradient.
     """
 
-    _dense_op: OpDef
-    _sparse_op: OpDef | None = None
+    _dense_op: OpDef[Operation]
+    _sparse_op: OpDef[Operation] | None = None
     """None: a sparse gradient counts as zero in the rows that it does not name."""
     _slot_of: ClassVar[Mapping[str, str]] = {}
     """The slots' public names by the op's names of them, where they differ."""
@@ -65,15 +65,13 @@ class _RuleOptimizer(Optimizer):
 
     def _apply_dense(self, grad: Tensor, var: Variable) -> Operation:
         op = self._dense_op
-        updated: Operation = op(*self._inputs(op, var, grad), **self._attrs)
-        return updated
+        return op(*self._inputs(op, var, grad), **self._attrs)
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
         op = self._sparse_op
         if op is None:
             return self._apply_dense(densified(grad, var), var)
-        updated: Operation = op(*self._inputs(op, var, grad.values, grad.indices), **self._attrs)
-        return updated
+        return op(*self._inputs(op, var, grad.values, grad.indices), **self._attrs)
 
 
 class GradientDescentOptimizer(_RuleOptimizer):
@@ -86,8 +84,7 @@ class GradientDescentOptimizer(_RuleOptimizer):
 
     def _apply_sparse(self, grad: IndexedSlices, var: Variable) -> Operation:
         steps = multiply(grad.values, self._hyper("alpha", var))
-        updated: Operation = resource_scatter_sub(var.handle, grad.indices, steps)
-        return updated
+        return resource_scatter_sub(var.handle, grad.indices, steps)
 
 
 class MomentumOptimizer(_RuleOptimizer):
@@ -135,10 +132,8 @@ class AdagradOptimizer(_RuleOptimizer):
 def _constant_like(var: Variable, value: float) -> Callable[[], Tensor]:
     def initial() -> Tensor:
         if not var.shape.is_fully_defined():
-            scaled: Tensor = multiply(ones_like(var.initialized_value()), value)
-            return scaled
-        filled: Tensor = fill(var.shape.as_list(), convert_to_tensor(value, var.dtype))
-        return filled
+            return multiply(ones_like(var.initialized_value()), value)
+        return fill(var.shape.as_list(), convert_to_tensor(value, var.dtype))
 
     return initial
 
@@ -351,8 +346,7 @@ class LARSOptimizer(_RuleOptimizer):
 def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
     """``ratio`` where both norms are positive, else one."""
     one = ones_like(ratio)
-    chosen: Tensor = where(greater(first, 0), where(greater(second, 0), ratio, one), one)
-    return chosen
+    return where(greater(first, 0), where(greater(second, 0), ratio, one), one)
 
 
 class LAMBOptimizer(Optimizer):

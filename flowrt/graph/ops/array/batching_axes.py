@@ -21,7 +21,7 @@ def moved_axes(axes: Tensor) -> Tensor:
     known = _known(axes)
     if known is not None:
         return constant_tensor(known + (known >= 0).astype(known.dtype))
-    return add_v2(axes, cast(greater_equal(axes, 0), axes.dtype))  # type: ignore[no-any-return]
+    return add_v2(axes, cast(greater_equal(axes, 0), axes.dtype))
 
 
 def behind(head: Any, dims: Tensor) -> Tensor:
@@ -60,25 +60,21 @@ def with_inner_axes(batch: Tensor, count: int) -> Tensor:
     if not count:
         return batch
     dims = dims_of(batch)
-    wider: Tensor = reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
-    return wider
+    return reshape(batch, joined(dims[:1], (1,) * count, dims[1:]))
 
 
 def with_last_axes(tensor: Tensor, count: int) -> Tensor:
     """The tensor with ``count`` axes of size 1 appended."""
-    wider: Tensor = reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
-    return wider
+    return reshape(tensor, joined(dims_of(tensor), (1,) * count)) if count else tensor
 
 
 def merged_axes(batch: Tensor) -> Tensor:
     """The batch with its own axis and the first one of its elements as one."""
     dims = dims_of(batch)
     both = (dims[0] * dims[1],) if isinstance(dims, tuple) else reshape(dims[0] * dims[1], [1])
-    merged: Tensor = reshape(batch, joined(both, dims[2:]))
-    return merged
+    return reshape(batch, joined(both, dims[2:]))
 
 
 def split_axis(merged: Tensor, like: Tensor) -> Tensor:
     """What `merged_axes` made one, as two axes again: those of the batch ``like``."""
-    split: Tensor = reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))
-    return split
+    return reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))

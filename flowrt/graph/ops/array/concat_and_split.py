@@ -112,7 +112,7 @@ def _size_along(x: Tensor, axis: Tensor) -> Any:
     return getitem(shape(x), axis) if size is None else size
 
 
-concat_op: OpDef = define_op(
+concat_op: OpDef[Tensor] = define_op(
     "ConcatV2",
     "values: N * T, axis: host Tidx -> T",
     types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
@@ -148,8 +148,7 @@ def concat(values: Any, axis: Any, name: str = "concat") -> Tensor:
         raise InvalidArgumentError(
             f"concat: expected the axis as a scalar integer; got {axis!r}. The order is concat(values, axis)"
         )
-    result: Tensor = identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
-    return result
+    return identity(items[0], name=name) if len(items) == 1 else concat_op(items, axis, name=name)
 
 
 # --- split
@@ -190,7 +189,7 @@ def _dense(op: Operation, dys: Sequence[Tensor | None]) -> list[Tensor]:
     return [zeros_like(y) if dy is None else dy for y, dy in zip(op.outputs, dys, strict=True)]
 
 
-split_op: OpDef = define_op(
+split_op: OpDef[list[Tensor]] = define_op(
     "Split",
     "split_dim: host int32, value: T -> num_split * T",
     types={"T": dtypes.ANY},
@@ -243,7 +242,7 @@ def _split_v(xp: Any, value: Any, size_splits: Any, split_dim: int) -> list[Any]
     return _parts(value, _sizes(value.shape[split_dim], size_splits), split_dim)
 
 
-split_v: OpDef = define_op(
+split_v: OpDef[list[Tensor]] = define_op(
     "SplitV",
     "value: T, size_splits: host Tlen, split_dim: host int32 -> num_split * T",
     types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
@@ -272,8 +271,7 @@ def split(
     `InvalidArgumentError`.
     """
     if isinstance(num_or_size_splits, (int, np.integer, Dimension)):
-        equal: list[Tensor] = split_op(axis, value, num_split=int(num_or_size_splits), name=name)
-        return equal
+        return split_op(axis, value, num_split=int(num_or_size_splits), name=name)
     sizes = convert_to_tensor(num_or_size_splits)
     known = sizes.spec.shape
     if known == ():
@@ -281,8 +279,7 @@ def split(
     count = num if num is not None else known[0] if known is not None else None
     if count is None:
         raise InvalidArgumentError(f"split: expected num, as the number of sizes is not known; got {sizes!r}")
-    parts: list[Tensor] = split_v(value, sizes, axis, num_split=count, name=name)
-    return parts
+    return split_v(value, sizes, axis, num_split=count, name=name)
 
 
 # --- stack and unstack
@@ -305,7 +302,7 @@ def _pack(xp: Any, values: Any, axis: int, out: Any = None) -> Any:
     return xp.stack(values, axis=axis, out=out)
 
 
-pack: OpDef = define_op(
+pack: OpDef[Tensor] = define_op(
     "Pack",
     "values: N * T -> T",
     types={"T": dtypes.ANY},
@@ -338,8 +335,7 @@ def stack(values: Any, axis: int = 0, name: str = "stack") -> Tensor:
         return convert_to_tensor(values, name=name)
     if not values:
         raise InvalidArgumentError("stack: expected at least one value; got none")
-    result: Tensor = pack(list(values), axis=axis, name=name)
-    return result
+    return pack(list(values), axis=axis, name=name)
 
 
 def _holds_tensor(value: Any) -> bool:
@@ -365,14 +361,14 @@ def _unpack(xp: Any, value: Any, num: int, axis: int, out: Any = None) -> Any:
     return _copied((rows[i, ...] for i in range(num)), out)
 
 
-unpack: OpDef = define_op(
+unpack: OpDef[list[Tensor]] = define_op(
     "Unpack",
     "value: T -> num * T",
     types={"T": dtypes.ANY},
     attrs={"num": attr_int(), "axis": attr_int(0)},
     shape=_unpack_shape,
     kernel=_unpack,
-    vjp=lambda op, *dys: pack(_dense(op, dys), axis=op.get_attr("axis")),
+    vjp=lambda op, *dys: [pack(_dense(op, dys), axis=op.get_attr("axis"))],
     jvp=LINEAR,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 3)), num=3, axis=-1),
@@ -398,5 +394,4 @@ def unstack(value: Any, num: int | None = None, axis: int = 0, name: str = "unst
         raise InvalidArgumentError(
             f"unstack: expected num, as dimension {axis} of {tensor!r} is not known; got None"
         )
-    slices: list[Tensor] = unpack(tensor, num=num, axis=axis, name=name)
-    return slices
+    return unpack(tensor, num=num, axis=axis, name=name)

@@ -62,7 +62,7 @@ def _bincount_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [None, None, select_v2(less(arr, count), picked, np.array(0, dy.dtype.np))]
 
 
-bincount_op: OpDef = define_op(
+bincount_op: OpDef[Tensor] = define_op(
     "Bincount",
     "arr: int32, size: host int32, weights: T -> bins: T",
     types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}},
@@ -86,8 +86,7 @@ def _largest_plus_one(numbers: Tensor) -> Tensor:
     if known is not None:
         return convert_to_tensor(known.max(initial=-1) + 1, numbers.dtype)
     zero, one = (np.array(v, numbers.dtype.np) for v in (0, 1))
-    length: Tensor = select_v2(equal(size(numbers), 0), zero, add(reduce_max(reshape(numbers, [-1]), 0), one))
-    return length
+    return select_v2(equal(size(numbers), 0), zero, add(reduce_max(reshape(numbers, [-1]), 0), one))
 
 
 def bincount(
@@ -114,8 +113,7 @@ def bincount(
         if maxlength is not None:
             length = minimum(cast(convert_to_tensor(maxlength), dtypes.int32), length)
         amounts = np.zeros(0, as_dtype(dtype).np) if weights is None else weights
-        result: Tensor = bincount_op(numbers, length, amounts)
-        return result
+        return bincount_op(numbers, length, amounts)
 
 
 def _histogram(xp: Any, values: Any, value_range: Any, nbins: int, dtype: Any, out: Any = None) -> Any:
@@ -138,7 +136,7 @@ def _histogram_shape(s: ShapeContext) -> Sequence[Shape]:
     return [(s.value(2),)]
 
 
-histogram_op: OpDef = define_op(
+histogram_op: OpDef[Tensor] = define_op(
     "HistogramFixedWidth",
     "values: T, value_range: T, nbins: host int32 -> out: dtype",
     types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}, "dtype": dtypes.INDEX},
@@ -146,7 +144,6 @@ histogram_op: OpDef = define_op(
     shape=_histogram_shape,
     kernel=_histogram,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([-1.0, 0.0, 1.5, 2.0, 5.0, 15.0]), np.array([0.0, 5.0]), np.int32(5)),
         sample(np.zeros((0, 2), np.int32), np.array([0, 5], np.int32), np.int32(2), dtype=dtypes.int64),
@@ -166,8 +163,7 @@ def histogram_fixed_width(
     """
     numbers = convert_to_tensor(values)
     bounds = convert_to_tensor(value_range, numbers.dtype)
-    result: Tensor = histogram_op(numbers, bounds, nbins, dtype=dtype, name=name or "histogram_fixed_width")
-    return result
+    return histogram_op(numbers, bounds, nbins, dtype=dtype, name=name or "histogram_fixed_width")
 
 
 def confusion_matrix(
@@ -193,5 +189,4 @@ def confusion_matrix(
         amounts = ones_like(truth, dtype=kind)
         if weights is not None:
             amounts = multiply(amounts, cast(convert_to_tensor(weights), kind))
-        result: Tensor = scatter_nd(stack([truth, guess], axis=1), amounts, stack([classes, classes]))
-        return result
+        return scatter_nd(stack([truth, guess], axis=1), amounts, stack([classes, classes]))

@@ -48,6 +48,11 @@ from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.partial_value import as_host_value
 from flowrt.graph.shapes import Shape, format_shape, merge, normalize_axis, num_elements
 
+__all__ = [
+    "batch_gather", "gather", "gather_nd", "scatter_nd", "tensor_scatter_add", "tensor_scatter_nd_add",
+    "tensor_scatter_nd_sub", "tensor_scatter_nd_update", "tensor_scatter_sub", "tensor_scatter_update",
+]  # fmt: skip
+
 # --- gather
 
 
@@ -145,8 +150,7 @@ def _gathered_sum(params: Tensor, indices: Tensor, dy: Tensor, axis: int, batch:
         ids = add(ids, cast(expand_dims(range_op(0, total, rows), 1), ids.dtype))
     summed = unsorted_segment_sum(picked, ids, total)
     rows_last = transpose(reshape(summed, [entries, rows, between, width]), [0, 2, 1, 3])
-    added: Tensor = reshape(rows_last, shape(params))
-    return added
+    return reshape(rows_last, shape(params))
 
 
 def _count(x: Tensor, first: int, last: int | None) -> Any:
@@ -154,8 +158,7 @@ def _count(x: Tensor, first: int, last: int | None) -> Any:
     known = num_elements((x.spec.shape or ())[first:last])
     if known is not None:
         return known
-    count: Tensor = prod_op(getitem(shape(x), slice(first, last)), [0])
-    return count
+    return prod_op(getitem(shape(x), slice(first, last)), [0])
 
 
 def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -170,7 +173,7 @@ def _gather_samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.ones((2, 2), np.complex64), np.zeros((0,), np.int32), zero)
 
 
-gather_op: OpDef = define_op(
+gather_op: OpDef[Tensor] = define_op(
     "GatherV2",
     "params: Tparams, indices: Tindices, axis: host Taxis -> Tparams",
     types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}, "Taxis": dtypes.INDEX},
@@ -205,8 +208,7 @@ def gather(
     if isinstance(axis, int) and axis == 0 and hasattr(params, "sparse_read"):
         read: Tensor = params.sparse_read(indices, name=name)  # of a variable: only the rows are read
         return read
-    result: Tensor = gather_op(params, indices, axis, batch_dims=batch_dims, name=name)
-    return result
+    return gather_op(params, indices, axis, batch_dims=batch_dims, name=name)
 
 
 def batch_gather(params: Any, indices: Any, name: str | None = None) -> Tensor:
@@ -256,7 +258,7 @@ def _gather_nd(xp: Any, params: Any, indices: Any, out: Any = None) -> Any:
     return delivered(xp, rows, params.dtype, out)
 
 
-gather_nd_op: OpDef = define_op(
+gather_nd_op: OpDef[Tensor] = define_op(
     "GatherNd",
     "params: Tparams, indices: Tindices -> Tparams",
     types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}},
@@ -282,12 +284,10 @@ def gather_nd(params: Any, indices: Any, name: str | None = None, batch_dims: in
     for coordinates out of range; on a GPU these give zeros.
     """
     if batch_dims == 0:
-        found: Tensor = gather_nd_op(params, indices, name=name)
-        return found
+        return gather_nd_op(params, indices, name=name)
     with get_default_graph().name_scope(name or "GatherNd"):
         coordinates = _with_batch_coordinates(convert_to_tensor(indices), batch_dims)
-        batched: Tensor = gather_nd_op(params, coordinates)
-        return batched
+        return gather_nd_op(params, coordinates)
 
 
 def _with_batch_coordinates(indices: Tensor, batch_dims: int) -> Tensor:
@@ -345,7 +345,7 @@ def _scatter_nd(xp: Any, indices: Any, updates: Any, shape: Any, out: Any = None
     return delivered(xp, _scatter(xp, "add", target, indices, updates), updates.dtype, out)
 
 
-scatter_nd: OpDef = define_op(
+scatter_nd: OpDef[Tensor] = define_op(
     "ScatterNd",
     "indices: Tindices, updates: T, shape: host Tindices -> T",
     types={"T": dtypes.NUMERIC | {dtypes.bool_}, "Tindices": dtypes.INDEX},
@@ -381,7 +381,7 @@ def _tensor_scatter(ufunc: str | None) -> Kernel:
     return kernel
 
 
-def _tensor_scatter_op(name: str, ufunc: str | None, types: Any, vjp: Vjp | Rule, doc: str) -> OpDef:
+def _tensor_scatter_op(name: str, ufunc: str | None, types: Any, vjp: Vjp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "tensor: T, indices: Tindices, updates: T -> T",

@@ -93,7 +93,7 @@ def _pad_v2_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
 _TYPES = {"T": dtypes.ANY, "Tpaddings": dtypes.INDEX}
 _PAIRS = np.array([[1, 0], [2, 1]], np.int32)
 
-pad_op: OpDef = define_op(
+pad_op: OpDef[Tensor] = define_op(
     "Pad",
     "input: T, paddings: host Tpaddings -> T",
     types=_TYPES,
@@ -112,7 +112,7 @@ pad_op: OpDef = define_op(
     doc="The input with ``paddings[i] = (before, after)`` zeros around dimension i.",
 )
 
-pad_v2: OpDef = define_op(
+pad_v2: OpDef[Tensor] = define_op(
     "PadV2",
     "input: T, paddings: host Tpaddings, constant_values: T -> T",
     types=_TYPES,
@@ -186,7 +186,7 @@ def _mirror_pad_grad(xp: Any, input: Any, paddings: Any, mode: Any, out: Any = N
     return out
 
 
-mirror_pad: OpDef = define_op(
+mirror_pad: OpDef[Tensor] = define_op(
     "MirrorPad",
     "input: T, paddings: host Tpaddings -> T",
     types=_TYPES,
@@ -205,7 +205,7 @@ mirror_pad: OpDef = define_op(
     doc="The input padded with its mirror image, at the edge element (REFLECT) or next to it (SYMMETRIC).",
 )
 
-mirror_pad_grad: OpDef = define_op(
+mirror_pad_grad: OpDef[Tensor] = define_op(
     "MirrorPadGrad",
     "input: T, paddings: host Tpaddings -> T",
     types={"T": dtypes.NUMERIC, "Tpaddings": dtypes.INDEX},
@@ -235,13 +235,11 @@ def pad(
     kind = mode.upper()
     if kind == "CONSTANT":
         zero = not isinstance(constant_values, (Tensor, np.ndarray)) and constant_values == 0
-        result: Tensor = (
+        return (
             pad_op(tensor, paddings, name=name)
             if zero
             else pad_v2(tensor, paddings, constant_values, name=name)
         )
-        return result
     if kind not in _EDGE:
         raise InvalidArgumentError(f"pad: expected mode CONSTANT, REFLECT or SYMMETRIC; got {mode!r}")
-    mirrored: Tensor = mirror_pad(tensor, paddings, mode=kind, name=name)
-    return mirrored
+    return mirror_pad(tensor, paddings, mode=kind, name=name)

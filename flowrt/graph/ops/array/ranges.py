@@ -75,14 +75,13 @@ def _range_value(s: ShapeContext) -> PartialValue:
     return tuple(builtins.range(*numbers))
 
 
-range_op: OpDef = define_op(
+range_op: OpDef[Tensor] = define_op(
     "Range",
     "start: host Tidx, limit: host Tidx, delta: host Tidx -> Tidx",
     types={"Tidx": dtypes.REAL},
     shape=_range_shape,
     kernel=_range,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.int32(0), np.int32(5), np.int32(2)),
         sample(np.int64(3), np.int64(-3), np.int64(-2)),
@@ -156,10 +155,7 @@ def _lin_space(xp: Any, start: Any, stop: Any, num: int, out: Any = None) -> Any
 
 def _fractions(op: Operation) -> Tensor:
     """Relative position of each element between start and stop, from 0 to 1."""
-    fractions: Tensor = lin_space_op(
-        np.array(0, op.inputs[0].dtype.np), np.array(1, op.inputs[0].dtype.np), op.inputs[2]
-    )
-    return fractions
+    return lin_space_op(np.array(0, op.inputs[0].dtype.np), np.array(1, op.inputs[0].dtype.np), op.inputs[2])
 
 
 def _lin_space_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -177,7 +173,7 @@ def _lin_space_jvp(op: Operation, d_start: Tensor | None, d_stop: Tensor | None,
     return [add_n_op(parts)]
 
 
-lin_space_op: OpDef = define_op(
+lin_space_op: OpDef[Tensor] = define_op(
     "LinSpace",
     "start: T, stop: T, num: host Tidx -> T",
     types={"T": dtypes.FLOATING, "Tidx": dtypes.INDEX},
@@ -206,8 +202,7 @@ def linspace(start: Any, stop: Any, num: Any, name: str | None = None, axis: int
         last = cast(convert_to_tensor(stop, name="stop"), first.dtype)
         dims = first.spec.shape
         if dims == () and last.spec.shape == ():
-            line: Tensor = lin_space_op(first, last, num)
-            return line
+            return lin_space_op(first, last, num)
         if dims is None:
             raise InvalidArgumentError(f"linspace: expected a start of known rank; got {first!r}")
         position = normalize_axis(axis, len(dims) + 1)
@@ -260,7 +255,7 @@ def _batch_one_hot(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> l
     return b.apply(op, [v.tensor for v in values], axis=moved_axis(op.get_attr("axis")))
 
 
-one_hot_op: OpDef = define_op(
+one_hot_op: OpDef[Tensor] = define_op(
     "OneHot",
     "indices: TI, depth: host int32, on_value: T, off_value: T -> T",
     types={"TI": {dtypes.uint8, dtypes.int8, dtypes.int32, dtypes.int64}, "T": dtypes.ANY},
@@ -268,7 +263,6 @@ one_hot_op: OpDef = define_op(
     shape=_one_hot_shape,
     kernel=_one_hot,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=_one_hot_samples,
     batch=_batch_one_hot,
     doc="One vector per index along ``axis``: ``on_value`` at the index, ``off_value`` elsewhere.",
@@ -299,10 +293,7 @@ def one_hot(
         np.array(default, kind.np) if v is None else v for v, default in ((on_value, 1), (off_value, 0))
     ]
     name = name or "one_hot"
-    result: Tensor = one_hot_op(
-        indices, depth, *numbers, axis=-1 if axis is None else axis, T=kind, name=name
-    )
-    return result
+    return one_hot_op(indices, depth, *numbers, axis=-1 if axis is None else axis, T=kind, name=name)
 
 
 # --- sequence_mask

@@ -12,7 +12,7 @@ from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import BY_VJP, LINEAR, OpDef, Sample, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, attr_bool, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.elementwise.arithmetic import add_n, add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2, zero_of
@@ -182,8 +182,7 @@ def _signed_scan(op: Operation, signed: Tensor, weight: Tensor, factor: Tensor, 
             add_v2(logarithm, weight), op.inputs[1], op.get_attr("exclusive"), reverse
         )
         parts.append(exp(add_v2(total, factor)))
-    result: Tensor = subtract(*parts)
-    return result
+    return subtract(*parts)
 
 
 def _cumulative_logsumexp_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
@@ -222,7 +221,7 @@ def _scan_samples(low: float, dtype: Any) -> Callable[[np.random.Generator], Ite
     return samples
 
 
-def _scan_op(name: str, kernel: Kernel, types: Iterable[DType], **rules: Any) -> OpDef:
+def _scan_op(name: str, kernel: Kernel, types: Iterable[DType], **rules: Any) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T, axis: host Tidx -> out: T",
@@ -250,7 +249,6 @@ cumprod_op = _scan_op(
     _scan_kernel(_cumprod, 1),
     dtypes.NUMERIC,
     vjp=_cumprod_vjp,
-    jvp=BY_VJP,
     samples=_scan_samples(0.5, np.complex64),
     doc="Products of the elements up to each.",
 )
@@ -304,29 +302,25 @@ def recurrence(a: Any, b: Any, axis: Any = 0, reverse: bool = False, name: str |
     Returns:
         A tensor of that shape: 0, b[0], a[1] b[0] + b[1], ... Its derivatives are recurrences again.
     """
-    states: Tensor = recurrence_op(a, b, axis, reverse=reverse, name=name)
-    return states
+    return recurrence_op(a, b, axis, reverse=reverse, name=name)
 
 
 def cumsum(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
     """Sums along ``axis`` of the elements to each, without it if ``exclusive``, backwards if ``reverse``."""
-    total: Tensor = cumsum_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
-    return total
+    return cumsum_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
 
 
 def cumprod(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
     """Products along ``axis`` of the elements up to each, otherwise as `cumsum`."""
-    total: Tensor = cumprod_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
-    return total
+    return cumprod_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
 
 
 def cumulative_logsumexp(
     x: Any, axis: Any = 0, exclusive: bool = False, reverse: bool = False, name: str | None = None
 ) -> Tensor:
     """log(sum(exp(x))) along ``axis`` of the elements up to each; the empty sum's is -inf."""
-    total: Tensor = cumulative_logsumexp_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)
-    return total
+    return cumulative_logsumexp_op(x, axis, exclusive=exclusive, reverse=reverse, name=name)

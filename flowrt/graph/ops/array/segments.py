@@ -34,6 +34,12 @@ from flowrt.graph.ops.elementwise.division import divide, truediv, truncate_divi
 from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, format_shape, merge
 
+__all__ = [
+    "segment_max", "segment_mean", "segment_min", "segment_prod", "segment_sum", "unsorted_segment_max",
+    "unsorted_segment_mean", "unsorted_segment_min", "unsorted_segment_prod", "unsorted_segment_sqrt_n",
+    "unsorted_segment_sum",
+]  # fmt: skip
+
 Limit = Callable[[Any], Any]
 """Value of a segment without rows, by NumPy dtype."""
 
@@ -149,16 +155,14 @@ def _highest(dtype: Any) -> Any:
 def _like(op: Operation, name: str, data: Tensor) -> Tensor:
     """Another reduction of ``data`` along the same ids."""
     family = "UnsortedSegment" if op.type.startswith("Unsorted") else "Segment"
-    result: Tensor = op_def(family + name)(data, *op.inputs[1:])
-    return result
+    return op_def(family + name)(data, *op.inputs[1:])
 
 
 def _spread(op: Operation, rows: Tensor) -> Tensor:
     """Each segment's row for each of its data rows, zeros for rows that belong to none."""
     gather, ids = op_def("GatherV2"), op.inputs[1]
     if not op.type.startswith("Unsorted"):
-        found: Tensor = gather(rows, ids, 0)
-        return found
+        return gather(rows, ids, 0)
     taken = gather(rows, maximum(ids, np.array(0, ids.dtype.np)), 0)
     kept = greater_equal(ids, np.array(0, ids.dtype.np))
     found = select_v2(_with_rank_of(op.inputs[0], kept), taken, np.array(0, rows.dtype.np))
@@ -171,8 +175,7 @@ def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
     if dims is not None and own is not None and len(dims) == len(own):
         return ids
     if dims is not None and own is not None and own.count(None) <= 1:
-        widened: Tensor = reshape(ids, [-1 if d is None else d for d in own] + [1] * (len(dims) - len(own)))
-        return widened
+        return reshape(ids, [-1 if d is None else d for d in own] + [1] * (len(dims) - len(own)))
     more = fill(expand(subtract(rank(data), rank(ids))), 1)
     widened = reshape(ids, concat_op([shape(ids), more], 0))
     return widened
@@ -180,8 +183,7 @@ def _with_rank_of(data: Tensor, ids: Tensor) -> Tensor:
 
 def expand(scalar: Tensor) -> Tensor:
     """A scalar as a vector of one."""
-    vector: Tensor = reshape(scalar, [1])
-    return vector
+    return reshape(scalar, [1])
 
 
 def _others(op: Operation) -> list[None]:
@@ -246,7 +248,7 @@ def _unsorted_samples(low: float) -> Callable[[np.random.Generator], Iterable[Sa
 
 def _sorted_op(
     name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
-) -> OpDef:
+) -> OpDef[Tensor]:
     vjp, jvp = rules
     return define_op(
         name,
@@ -264,7 +266,7 @@ def _sorted_op(
 
 def _unsorted_op(
     name: str, kernel: Kernel, types: Iterable[DType], rules: tuple[Any, Any], low: float, doc: str
-) -> OpDef:
+) -> OpDef[Tensor]:
     vjp, jvp = rules
     return define_op(
         name,
@@ -351,5 +353,4 @@ def _segment_sizes(data: Tensor, ids: Tensor, num_segments: Any) -> Tensor:
     dims, own = data.spec.shape, ids.spec.shape
     if dims is None or own is None:
         raise InvalidArgumentError(f"expected data and segment_ids of known rank; got {data!r} and {ids!r}")
-    result: Tensor = reshape(sizes, [-1] + [1] * (len(dims) - len(own)))
-    return result
+    return reshape(sizes, [-1] + [1] * (len(dims) - len(own)))

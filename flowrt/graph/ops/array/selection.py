@@ -43,16 +43,17 @@ from flowrt.graph.ops.elementwise.math import sqrt
 from flowrt.graph.shapes import Shape, compatible, format_shape, merge, normalize_axis
 from flowrt.graph.source import user_line
 
+__all__ = ["boolean_mask", "dynamic_partition", "dynamic_stitch", "repeat", "sparse_to_dense"]
+
 # --- by a mask
 
-where_op: OpDef = define_op(
+where_op: OpDef[Tensor] = define_op(
     "Where",
     "input: T -> index: int64",
     types={"T": dtypes.NUMERIC | {dtypes.bool_}},
     shape=lambda s: [(None, None if s.shapes[0] is None else len(s.shapes[0]))],
     kernel=lambda xp, input: xp.ascontiguousarray(xp.argwhere(input)).astype(np.int64, copy=False),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([[True, False], [True, True]])),
         sample(np.array([0.0, 1.5])),
@@ -157,7 +158,7 @@ def _dynamic_partition_vjp(op: Operation, *dys: Tensor | None) -> list[Tensor | 
     return [reshape(dynamic_stitch(places, rows), shape(data)), None]
 
 
-dynamic_partition_op: OpDef = define_op(
+dynamic_partition_op: OpDef[list[Tensor]] = define_op(
     "DynamicPartition",
     "data: T, partitions: int32 -> outputs: num_partitions * T",
     types={"T": dtypes.ANY},
@@ -180,8 +181,7 @@ def dynamic_partition(
     data: Any, partitions: Any, num_partitions: int, name: str | None = None
 ) -> list[Tensor]:
     """``num_partitions`` tensors: the slices of ``data`` with number 0, 1, ... in ``partitions``."""
-    parts: list[Tensor] = dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
-    return parts
+    return dynamic_partition_op(data, partitions, num_partitions=num_partitions, name=name)
 
 
 def _dynamic_stitch_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -216,7 +216,7 @@ def _dynamic_stitch_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [None] * len(indices) + [gather(dy, places) for places in indices]
 
 
-dynamic_stitch: OpDef = define_op(
+dynamic_stitch: OpDef[Tensor] = define_op(
     "DynamicStitch",
     "indices: N * int32, data: N * T -> merged: T",
     types={"T": dtypes.ANY},
@@ -285,7 +285,7 @@ def _sparse_to_dense_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [None, None, own, subtract(everywhere, sum_op(picked, [0]))]
 
 
-sparse_to_dense_op: OpDef = define_op(
+sparse_to_dense_op: OpDef[Tensor] = define_op(
     "SparseToDense",
     "sparse_indices: Tindices, output_shape: host Tindices, sparse_values: T, default_value: T -> dense: T",
     types={"T": dtypes.ANY, "Tindices": dtypes.INDEX},
@@ -321,8 +321,7 @@ def sparse_to_dense(
     if values.dtype is dtypes.string and not isinstance(default_value, Tensor) and default_value == 0:
         default_value = b""
     inputs = (sparse_indices, output_shape, values, default_value)
-    result: Tensor = sparse_to_dense_op(*inputs, validate_indices=validate_indices, name=name)
-    return result
+    return sparse_to_dense_op(*inputs, validate_indices=validate_indices, name=name)
 
 
 # --- embedding_lookup
@@ -366,8 +365,7 @@ def _lookup_in_parts(parts: Sequence[Any], keys: Tensor, strategy: str) -> Tenso
     wanted = dynamic_partition(local, home, len(parts))
     places = dynamic_partition(range_(size(flat)), home, len(parts))
     rows = dynamic_stitch(places, [gather(part, each) for part, each in zip(parts, wanted, strict=True)])
-    found: Tensor = reshape(rows, concat([shape(keys), getitem(shape(parts[0]), slice(1, None))], 0))
-    return found
+    return reshape(rows, concat([shape(keys), getitem(shape(parts[0]), slice(1, None))], 0))
 
 
 def _consecutive(parts: Sequence[Any], flat: Tensor) -> tuple[Tensor, Tensor]:
@@ -391,5 +389,4 @@ def _within_norm(rows: Tensor, keys: Tensor, max_norm: float) -> Tensor:
     limit = np.array(max_norm, rows.dtype.np)
     too_long = greater(squares, multiply(limit, limit))
     norm = sqrt(select_v2(too_long, squares, multiply(limit, limit)))
-    scaled: Tensor = multiply(rows, truediv(limit, norm))
-    return scaled
+    return multiply(rows, truediv(limit, norm))

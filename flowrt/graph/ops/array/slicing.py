@@ -98,7 +98,7 @@ def _slice_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [strided_slice_grad(dims, begin, end, ones_like(begin), dy), None, None]
 
 
-slice_op: OpDef = define_op(
+slice_op: OpDef[Tensor] = define_op(
     "Slice",
     "input: T, begin: host Index, size: host Index -> T",
     types={"T": dtypes.ANY, "Index": dtypes.INDEX},
@@ -124,8 +124,7 @@ def slice(input_: Any, begin: Any, size: Any, name: str | None = None) -> Tensor
 
     A size of -1 extends to the end of its dimension. Raises `InvalidArgumentError` for a block out of bounds.
     """
-    result: Tensor = slice_op(input_, begin, size, name=name)
-    return result
+    return slice_op(input_, begin, size, name=name)
 
 
 # --- strided slice
@@ -305,7 +304,7 @@ def _strided_samples(rng: np.random.Generator) -> Iterable[Sample]:
 _BATCH_MASKS = {"begin_mask": 1, "end_mask": 1, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
 
 
-strided_slice_op: OpDef = define_op(
+strided_slice_op: OpDef[Tensor] = define_op(
     "StridedSlice",
     "input: T, begin: host Index, end: host Index, strides: host Index -> T",
     types={"T": dtypes.ANY, "Index": dtypes.INDEX},
@@ -363,7 +362,7 @@ def _strided_slice_grad_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
     return [None] * 4 + [strided_slice_op(dx, begin, end, strides, **_masks(op.node.attrs)._asdict())]
 
 
-strided_slice_grad: OpDef = define_op(
+strided_slice_grad: OpDef[Tensor] = define_op(
     "StridedSliceGrad",
     "shape: host Index, begin: host Index, end: host Index, strides: host Index, dy: T -> T",
     types={"T": dtypes.NUMERIC | {dtypes.bool_}, "Index": dtypes.INDEX},
@@ -410,8 +409,7 @@ def strided_slice(
     if strides is None:
         strides = ones_like(begin)
     masks = _Masks(begin_mask, end_mask, ellipsis_mask, new_axis_mask, shrink_axis_mask)
-    result: Tensor = strided_slice_op(input_, begin, end, strides, name=name, **masks._asdict())
-    return result
+    return strided_slice_op(input_, begin, end, strides, name=name, **masks._asdict())
 
 
 # --- tensor[key]

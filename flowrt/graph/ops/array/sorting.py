@@ -17,7 +17,6 @@ from flowrt.graph.construction.batching_rules import leading, merged
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.op_def import (
-    BY_VJP,
     NONDIFFERENTIABLE,
     OpDef,
     ShapeContext,
@@ -88,7 +87,7 @@ def _top_k_vjp(op: Operation, dy: Tensor | None, _: None) -> list[Tensor | None]
     return [reshape(flat, shape(x)), None]
 
 
-top_k_op: OpDef = define_op(
+top_k_op: OpDef[list[Tensor]] = define_op(
     "TopKV2",
     "input: T, k: host Tk -> values: T, indices: index_type",
     types={"T": dtypes.REAL, "Tk": {dtypes.int32, dtypes.int64, dtypes.int16}, "index_type": dtypes.INDEX},
@@ -96,7 +95,6 @@ top_k_op: OpDef = define_op(
     shape=_top_k_shape,
     kernel=_top_k,
     vjp=_top_k_vjp,
-    jvp=BY_VJP,
     samples=lambda rng: (
         sample(rng.permutation(np.arange(12.0)).reshape(2, 2, 3), np.int32(2)),
         sample(rng.permutation(np.arange(4.0)), np.int32(4)),
@@ -186,7 +184,7 @@ def _bound(side: str) -> Kernel:
     return kernel
 
 
-def _bound_op(name: str, side: str, doc: str) -> OpDef:
+def _bound_op(name: str, side: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "sorted_inputs: T, values: T -> out_type",
@@ -195,7 +193,6 @@ def _bound_op(name: str, side: str, doc: str) -> OpDef:
         shape=_bound_shape,
         kernel=_bound(side),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[1.0, 2, 2], [0, 5, 6]]), np.array([[2.0, 0], [9, 5]])),
             sample(np.array([[1, 3]], np.int32), np.zeros((1, 0), np.int32), out_type=dtypes.int64),
@@ -233,8 +230,7 @@ def searchsorted(
         width, count = getitem(shape(rows), -1), getitem(shape(wanted), -1)
         bound = lower_bound if side == "left" else upper_bound
         found = bound(reshape(rows, [-1, width]), reshape(wanted, [-1, count]), out_type=as_dtype(out_type))
-        places: Tensor = reshape(found, shape(wanted))
-        return places
+        return reshape(found, shape(wanted))
 
 
 # --- distinct elements
@@ -309,7 +305,7 @@ _REPEATING = (
     sample(np.zeros(0, np.float32)),
 )
 
-unique_op: OpDef = define_op(
+unique_op: OpDef[list[Tensor]] = define_op(
     "Unique",
     "x: T -> y: T, idx: out_idx",
     shape=lambda s: [(None,), _vector(s.shapes[0])],
@@ -319,7 +315,7 @@ unique_op: OpDef = define_op(
     **_DISTINCT,
 )
 
-unique_with_counts_op: OpDef = define_op(
+unique_with_counts_op: OpDef[list[Tensor]] = define_op(
     "UniqueWithCounts",
     "x: T -> y: T, idx: out_idx, count: out_idx",
     shape=lambda s: [(None,), _vector(s.shapes[0]), (None,)],
@@ -329,7 +325,7 @@ unique_with_counts_op: OpDef = define_op(
     **_DISTINCT,
 )
 
-list_diff_op: OpDef = define_op(
+list_diff_op: OpDef[list[Tensor]] = define_op(
     "ListDiff",
     "x: T, y: T -> out: T, idx: out_idx",
     shape=lambda s: [(None,) for _ in (_vector(s.shapes[0]), _vector(s.shapes[1]))],

@@ -25,6 +25,11 @@ from flowrt.graph.ops.base.shape_manipulation import reshape, shape
 from flowrt.graph.ops.elementwise.math import negative
 from flowrt.graph.shapes import Shape, merge, normalize_axis
 
+__all__ = [
+    "depth_to_space", "meshgrid", "reverse", "reverse_sequence", "reverse_v2", "roll", "space_to_depth",
+    "tile",
+]  # fmt: skip
+
 # --- tile
 
 
@@ -75,7 +80,7 @@ def _tile_vjp(op: Operation, dy: Tensor) -> list[Tensor | None]:
     return [reshape(sum_op(reshape(dy, pairs), steps), shape(x)), None]
 
 
-tile: OpDef = define_op(
+tile: OpDef[Tensor] = define_op(
     "Tile",
     "input: T, multiples: host Tmultiples -> T",
     types={"T": dtypes.ANY, "Tmultiples": dtypes.INDEX},
@@ -106,7 +111,7 @@ def _reverse_shape(s: ShapeContext) -> Sequence[Shape]:
     return [dims]
 
 
-reverse: OpDef = define_op(
+reverse: OpDef[Tensor] = define_op(
     "ReverseV2",
     "tensor: T, axis: host Tidx -> T",
     types={"T": dtypes.ANY, "Tidx": dtypes.INDEX},
@@ -174,7 +179,7 @@ def _batch_reverse_sequence(
     return merged(0, 1)(b, op, values) if op.get_attr("batch_dim") == 0 else None
 
 
-reverse_sequence_op: OpDef = define_op(
+reverse_sequence_op: OpDef[Tensor] = define_op(
     "ReverseSequence",
     "input: T, seq_lengths: Tlen -> T",
     types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
@@ -210,8 +215,7 @@ def reverse_sequence(
     if sequence is None:
         raise InvalidArgumentError("reverse_sequence: expected seq_axis; got None")
     batch = batch_axis if batch_axis is not None else batch_dim or 0
-    result: Tensor = reverse_sequence_op(input, seq_lengths, seq_dim=sequence, batch_dim=batch, name=name)
-    return result
+    return reverse_sequence_op(input, seq_lengths, seq_dim=sequence, batch_dim=batch, name=name)
 
 
 def _roll(xp: Any, input: Any, shift: Any, axis: Any, out: Any = None) -> Any:
@@ -232,7 +236,7 @@ def _halves(shift: int, dim: int) -> list[tuple[slice, slice]]:
     return [(slice(dim - shift), slice(shift, None)), (slice(dim - shift, None), slice(shift))]
 
 
-roll: OpDef = define_op(
+roll: OpDef[Tensor] = define_op(
     "Roll",
     "input: T, shift: host Tshift, axis: host Taxis -> T",
     types={"T": dtypes.ANY, "Tshift": dtypes.INDEX, "Taxis": dtypes.INDEX},
@@ -309,7 +313,7 @@ def _block_attrs(op: Operation) -> dict[str, Any]:
 
 _BLOCK_ATTRS = {"block_size": attr_int(), "data_format": attr_string("NHWC")}
 
-space_to_depth_op: OpDef = define_op(
+space_to_depth_op: OpDef[Tensor] = define_op(
     "SpaceToDepth",
     "input: T -> T",
     types={"T": dtypes.ANY},
@@ -326,7 +330,7 @@ space_to_depth_op: OpDef = define_op(
     doc="Blocks of ``block_size`` squared pixels, moved into the depth.",
 )
 
-depth_to_space_op: OpDef = define_op(
+depth_to_space_op: OpDef[Tensor] = define_op(
     "DepthToSpace",
     "input: T -> T",
     types={"T": dtypes.ANY},
@@ -346,14 +350,12 @@ depth_to_space_op: OpDef = define_op(
 
 def space_to_depth(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
     """Images ``[n, h, w, c]`` as ``[n, h / block_size, w / block_size, c * block_size ** 2]``."""
-    result: Tensor = space_to_depth_op(input, block_size=block_size, data_format=data_format, name=name)
-    return result
+    return space_to_depth_op(input, block_size=block_size, data_format=data_format, name=name)
 
 
 def depth_to_space(input: Any, block_size: int, name: str | None = None, data_format: str = "NHWC") -> Tensor:
     """Images ``[n, h, w, c]`` as ``[n, h * block_size, w * block_size, c / block_size ** 2]``."""
-    result: Tensor = depth_to_space_op(input, block_size=block_size, data_format=data_format, name=name)
-    return result
+    return depth_to_space_op(input, block_size=block_size, data_format=data_format, name=name)
 
 
 # --- meshgrid

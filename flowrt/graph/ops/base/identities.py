@@ -20,6 +20,7 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import (
     LINEAR,
     NONDIFFERENTIABLE,
+    OpDef,
     PartialValue,
     Sample,
     Samples,
@@ -41,6 +42,11 @@ from flowrt.graph.shapes import (
     is_static,
     merge,
 )
+
+__all__ = [
+    "cast", "ensure_shape", "identity", "identity_n", "stop_gradient", "to_bfloat16", "to_complex128",
+    "to_complex64", "to_double", "to_float", "to_int32", "to_int64",
+]  # fmt: skip
 
 
 def unchanged(s: ShapeContext) -> Sequence[Shape]:
@@ -94,7 +100,7 @@ def _batch_identity_n(b: BatchBuilder, op: Operation, values: Sequence[Value]) -
     return [Value(identity(v.tensor), v.is_batched) for v in values]
 
 
-identity_n = define_op(
+identity_n: OpDef[list[Tensor]] = define_op(
     "IdentityN",
     "input: *T -> *T",
     types={"T": dtypes.ANY},
@@ -116,7 +122,6 @@ stop_gradient = define_op(
     shape=unchanged,
     kernel=lambda xp, x: x,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=arrays(),
     alias=True,
     value=lambda s: s.value(0),
@@ -182,8 +187,7 @@ ensure_shape_op = define_op(
 
 def ensure_shape(x: Any, shape: Any, name: str | None = None) -> Tensor:
     """``x`` with the facts of ``shape`` added; a run where they do not hold raises `InvalidArgumentError`."""
-    ensured: Tensor = ensure_shape_op(x, shape=as_shape(shape), name=name)
-    return ensured
+    return ensure_shape_op(x, shape=as_shape(shape), name=name)
 
 
 # --- cast
@@ -287,8 +291,7 @@ def cast(x: Any, dtype: Any, name: str | None = None) -> Tensor:
     tensor = convert_to_tensor(x)
     if tensor.dtype is target:
         return tensor
-    result: Tensor = cast_op(tensor, DstT=target, name=name)
-    return result
+    return cast_op(tensor, DstT=target, name=name)
 
 
 def to_float(x: Any, name: str = "ToFloat") -> Tensor:
@@ -341,15 +344,3 @@ def target_shape(s: ShapeContext, position: int) -> Shape:
         return None if vector is None or vector[0] is None else (None,) * vector[0]
     wanted: Shape = value
     return wanted
-
-
-def renamed_argument(name: str, value: Any, old_name: str, old_value: Any) -> Any:
-    """The value of an argument that has a deprecated spelling too.
-
-    Raises `InvalidArgumentError` when both are given.
-    """
-    if old_value is None:
-        return value
-    if value is not None:
-        raise InvalidArgumentError(f"expected one of {name!r} and its old spelling {old_name!r}; got both")
-    return old_value

@@ -117,8 +117,7 @@ def _given(like: Sequence[Tensor], op: Operation, dys: Sequence[Tensor | None]) 
     """
 
     def given(y: Tensor, dy: Tensor | None) -> Tensor:
-        found: Tensor = zeros_like(y) if dy is None else identity(dy)
-        return found
+        return zeros_like(y) if dy is None else identity(dy)
 
     return at_each(like, given, op.outputs, dys)
 
@@ -277,8 +276,7 @@ def _among_zeros(op: Operation, parts: Sequence[Tensor], whole: Shape) -> list[T
 
 def _padded(tensor: Tensor, axis: int, before: int, behind: int) -> Tensor:
     room = [(before, behind) if i == axis else (0, 0) for i in range(len(tensor.spec.shape or ()))]
-    found: Tensor = pad(tensor, room)
-    return found
+    return pad(tensor, room)
 
 
 def _exchanged_back(op: Operation, parts: Sequence[Tensor], length: int) -> list[Tensor]:

@@ -74,8 +74,7 @@ def from_root(s: ShapeContext) -> Sequence[Shape]:
 
 
 def _root_shape(s: ShapeContext) -> Shape:
-    dims: Shape = s.shapes[0] if s.attrs["root"] in s.attrs["ranks"] else s.attrs["shape"]
-    return dims
+    return s.shapes[0] if s.attrs["root"] in s.attrs["ranks"] else s.attrs["shape"]
 
 
 def _rest_shape(s: ShapeContext, axis: int) -> Shape:

@@ -33,8 +33,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import FailedPreconditionError
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import (
-    BY_VJP,
     NONDIFFERENTIABLE,
     Effect,
     Effects,
@@ -177,13 +177,12 @@ def _from_one(dims: tuple[int, ...]) -> Callable[[np.random.Generator], list[Sam
     ]
 
 
-def _define(name: str, signature: str, attrs: Mapping[str, Any], **rules: Any) -> OpDef:
+def _define(name: str, signature: str, attrs: Mapping[str, Any], **rules: Any) -> OpDef[list[Tensor]]:
     return define_op(
         name,
         signature,
         types={"T": dtypes.NUMERIC},
         attrs={**_GROUP, **attrs},
-        jvp=BY_VJP,
         effects=Effects(Effect.STATEFUL),
         **rules,
     )
@@ -279,7 +278,7 @@ all_to_all_op = _define(
     doc="Rank i gets part i of every rank's value, concatenated along ``axis``.",
 )
 
-barrier_op = define_op(
+barrier_op: OpDef[list[Tensor]] = define_op(
     "Barrier",
     "signals: N * T -> handle: N * T",
     types={"T": (dtypes.int32,)},
@@ -287,7 +286,6 @@ barrier_op = define_op(
     shape=same_for_all,
     kernel=lambda xp, signals, group_size: _all_reduce(xp, signals, group_size, "max"),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample((np.zeros(1, np.int32), np.zeros(1, np.int32)), **_whole(2)),),
     effects=Effects(Effect.STATEFUL),
     doc="A rank gets its signal back when all ranks have given theirs.",

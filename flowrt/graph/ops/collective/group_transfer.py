@@ -18,10 +18,12 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Effect,
     Effects,
+    OpDef,
     attr_int,
     attr_shape,
     attr_string,
@@ -85,16 +87,13 @@ def _on_host(xp: Any, array: Any) -> Any:
     return array if xp is np else xp.asnumpy(array)
 
 
-group_send_op = define_op(
+group_send_op: OpDef[Operation] = define_op(
     "_GroupSend",
     "tensor: T ->",
     types={"T": dtypes.NUMERIC},
     attrs={**_MEMBER, "peer": attr_int()},
-    shape=lambda s: [],
     kernel=_send,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
     doc="Gives its input to a rank of the group in another graph.",
 )
@@ -107,13 +106,11 @@ group_recv_op = define_op(
     shape=lambda s: [s.attrs["shape"]],
     kernel=_receive,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL, waits=True),
     doc="Receives the tensor that a rank of the group in another graph sends.",
 )
 
-group_start_op = define_op(
+group_start_op: OpDef[Operation] = define_op(
     "_GroupStart",
     "value: M * dtype ->",
     types={"dtype": dtypes.NUMERIC},
@@ -126,16 +123,13 @@ group_start_op = define_op(
         "axis": attr_int(),
         "plan": attr_string(),  # of all that the step has in the group, with the first of them
     },
-    shape=lambda s: [],
     kernel=_start,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
     doc="Begins a rank's part of a native collective; M is 0 for a rank without a value.",
 )
 
-group_wait_op = define_op(
+group_wait_op: OpDef[list[Tensor]] = define_op(
     "_GroupWait",
     "kept: M * dtype -> N * dtype",
     types={"dtype": dtypes.NUMERIC},
@@ -143,8 +137,6 @@ group_wait_op = define_op(
     shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
     kernel=_wait,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL, waits=True),
     doc="Waits for a started collective and keeps its input until then; N is 0 for a rank without a result.",
 )

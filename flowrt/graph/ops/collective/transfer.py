@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from flowrt import dtypes
+from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import (
     BY_EXECUTOR,
     NONDIFFERENTIABLE,
     Effect,
     Effects,
+    OpDef,
     attr_int,
     attr_shape,
     attr_string,
@@ -23,16 +25,13 @@ _ENDS = {
     "send_device_incarnation": attr_int(0),
 }
 
-send_op = define_op(
+send_op: OpDef[Operation] = define_op(
     "_Send",
     "tensor: T ->",
     types={"T": dtypes.ANY},
     attrs=_ENDS,
-    shape=lambda s: [],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.STATEFUL),
     doc="Puts its input into the step's rendezvous, under a key made of both devices and the tensor's name.",
 )
@@ -45,8 +44,6 @@ recv_op = define_op(
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.SOURCE),
     doc="Takes a tensor out of the step's rendezvous, and waits until it is there.",
 )

@@ -21,7 +21,6 @@ from flowrt.graph.construction.constant import constant
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import Ref
 from flowrt.graph.op_def import (
-    BY_VJP,
     LINEAR,
     OpDef,
     PartialValue,
@@ -58,10 +57,15 @@ from flowrt.graph.shapes import (
     merge,
 )
 
+__all__ = [
+    "accumulate_n", "add", "add_n", "clip_by_value", "maximum", "minimum", "multiply", "pow", "saturate_cast",
+    "scalar_mul", "squared_difference", "subtract",
+]  # fmt: skip
+
 
 def binary_op(
     name: str, kernel: Kernel, types: Iterable[DType], *, commutative: bool = False, **rules: Any
-) -> OpDef:
+) -> OpDef[Tensor]:
     """An elementwise op ``x: T, y: T -> T``."""
     return define_op(
         name,
@@ -136,8 +140,7 @@ def conjugated(x: Tensor) -> Tensor:
     """The complex conjugate of a complex tensor; others as they are."""
     if not x.dtype.is_complex:
         return x
-    result: Tensor = op_def("Conj")(x)
-    return result
+    return op_def("Conj")(x)
 
 
 # --- sums and products
@@ -226,8 +229,7 @@ multiply = binary_op(
 def add(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x + y, elementwise; strings are joined."""
     build = add_v1 if getattr(x, "dtype", None) is dtypes.string else add_v2
-    total: Tensor = build(x, y, name=name or "Add")
-    return total
+    return build(x, y, name=name or "Add")
 
 
 def scalar_mul(scalar: Any, x: Any, name: str | None = None) -> Any:
@@ -259,7 +261,6 @@ squared_difference = binary_op(
     _squared_difference,
     dtypes.INEXACT | dtypes.INDEX,
     vjp=_squared_difference_vjp,
-    jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
     loop=Loop(lambda b, x, y: (x - y) * (x - y)),
@@ -316,8 +317,7 @@ def add_n(inputs: Any, name: str | None = None) -> Tensor:
     if len(inputs) == 1:
         only = convert_to_tensor(inputs[0])
         return identity(only, name=name) if name else only
-    total: Tensor = add_n_op(inputs, name=name)
-    return total
+    return add_n_op(inputs, name=name)
 
 
 def accumulate_n(inputs: Any, shape: Any = None, tensor_dtype: Any = None, name: str | None = None) -> Tensor:
@@ -411,7 +411,6 @@ power = binary_op(
     _power,
     dtypes.NUMERIC,
     vjp=_pow_vjp,
-    jvp=BY_VJP,
     samples=pairs(0.5, 3),
     loop=on_floats(_power_in_loop),
     simplify=_simplify_power,
@@ -421,8 +420,7 @@ power = binary_op(
 
 def pow(x: Any, y: Any, name: str | None = None) -> Tensor:
     """x to the power of y; a negative power of an integer raises `InvalidArgumentError` when run."""
-    result: Tensor = power(x, y, name=name)
-    return result
+    return power(x, y, name=name)
 
 
 def _chosen_vjp(takes_x: Callable[[Tensor, Tensor], Any]) -> Vjp:
@@ -440,7 +438,6 @@ maximum = binary_op(
     lambda xp, x, y, out=None: xp.maximum(x, y, out=out),
     dtypes.REAL,
     vjp=_chosen_vjp(greater_equal),
-    jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
     value=integer_value(max),
@@ -454,7 +451,6 @@ minimum = binary_op(
     lambda xp, x, y, out=None: xp.minimum(x, y, out=out),
     dtypes.REAL,
     vjp=_chosen_vjp(less_equal),
-    jvp=BY_VJP,
     samples=pairs(),
     commutative=True,
     value=integer_value(min),

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.graph.construction.graph import Tensor
 from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, Ufunc, define_op, sample, undoes_itself
 from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.identities import unchanged
@@ -29,7 +30,7 @@ def _right_shift_loop(b: Any, x: Any, y: Any) -> Any:
     return _shift_loop(b, x, y, "shr", b.select(x < 0, b.const(-1, x.dtype), 0))
 
 
-def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef:
+def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **facts: Any) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T, y: T -> z: T",
@@ -37,7 +38,6 @@ def _bitwise(name: str, ufunc: str, doc: str, *, commutative: bool = False, **fa
         shape=broadcast_shape,
         kernel=Ufunc(ufunc),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (
             sample(np.array([[5], [-6]], np.int32), np.array([3, 1, 0], np.int32)),
             sample(np.array(200, np.uint8), np.array([7, 1], np.uint8)),
@@ -83,7 +83,6 @@ invert = define_op(
     shape=unchanged,
     kernel=Ufunc("invert"),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (sample(np.array([0, -1, 5], np.int8)), sample(np.array(5, np.uint64))),
     traits=Traits(elementwise=True),
     simplify=undoes_itself,

@@ -50,7 +50,12 @@ from flowrt.graph.shapes import (
     merge,
 )
 
-# --- common parts of binary ops
+__all__ = [
+    "equal", "greater", "greater_equal", "less", "less_equal", "logical_and", "logical_not", "logical_or",
+    "logical_xor", "not_equal", "where", "where_v2",
+]  # fmt: skip
+
+# --- what binary ops share
 
 
 def broadcast_shape(s: ShapeContext) -> Sequence[Shape]:
@@ -91,7 +96,7 @@ def zero_of(dtype: DType) -> Tensor:
 
 def _comparison(
     name: str, kernel: Kernel, loop: str, types: Iterable[DType], *, commutative: bool = False, **rules: Any
-) -> OpDef:
+) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: T, y: T -> z: bool",
@@ -99,7 +104,6 @@ def _comparison(
         shape=rules.pop("shape", broadcast_shape),
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=pairs(),
         traits=Traits(elementwise=True, commutative=commutative),
         loop=instruction(loop),
@@ -150,7 +154,6 @@ approximate_equal_op = define_op(
     shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
     kernel=lambda xp, x, y, tolerance, out=None: xp.less(xp.abs(x - y), tolerance, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (
         sample(np.array([1.0, 2.0]), np.array([1.000001, 2.1])),
         sample(np.array(1 + 1j), np.array(1 + 1j), tolerance=0.5),
@@ -162,8 +165,7 @@ approximate_equal_op = define_op(
 
 def approximate_equal(x: Any, y: Any, tolerance: float = 1e-5, name: str | None = None) -> Tensor:
     """True where ``abs(x - y) < tolerance``, elementwise, for tensors of one shape."""
-    result: Tensor = approximate_equal_op(x, y, tolerance=tolerance, name=name)
-    return result
+    return approximate_equal_op(x, y, tolerance=tolerance, name=name)
 
 
 # --- logic
@@ -174,14 +176,13 @@ def _truth_pairs(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.array(True), np.zeros(0, bool))
 
 
-def _logical(name: str, kernel: Kernel, loop: str, doc: str) -> OpDef:
+def _logical(name: str, kernel: Kernel, loop: str, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "x: bool, y: bool -> z: bool",
         shape=broadcast_shape,
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=_truth_pairs,
         traits=Traits(elementwise=True, commutative=True),
         loop=instruction(loop),
@@ -201,7 +202,6 @@ logical_not = define_op(
     shape=unchanged,
     kernel=Ufunc("logical_not"),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array([True, False]))],
     traits=Traits(elementwise=True),
     simplify=undoes_itself,
@@ -212,10 +212,7 @@ logical_not = define_op(
 
 def logical_xor(x: Any, y: Any, name: str = "LogicalXor") -> Tensor:
     """Either x or y, but not both."""
-    either: Tensor = not_equal(
-        convert_to_tensor(x, dtypes.bool_), convert_to_tensor(y, dtypes.bool_), name=name
-    )
-    return either
+    return not_equal(convert_to_tensor(x, dtypes.bool_), convert_to_tensor(y, dtypes.bool_), name=name)
 
 
 # --- choice
@@ -307,7 +304,7 @@ def _batch_select(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
     return batched(select_v2(b.with_last_axes(condition.tensor, ranks[1] - ranks[0]), t.tensor, e.tensor))
 
 
-select: OpDef = define_op(
+select: OpDef[Tensor] = define_op(
     "Select",
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
@@ -325,7 +322,7 @@ select: OpDef = define_op(
 )
 
 
-select_v2: OpDef = define_op(
+select_v2: OpDef[Tensor] = define_op(
     "SelectV2",
     "condition: bool, t: T, e: T -> T",
     types={"T": dtypes.ANY},
@@ -349,19 +346,14 @@ def where(condition: Any, x: Any = None, y: Any = None, name: str | None = None)
     Without x and y the coordinates of the true elements: int64 of shape ``[n, rank]``.
     """
     if x is None and y is None:
-        coordinates: Tensor = op_def("Where")(
-            convert_to_tensor(condition, preferred_dtype=dtypes.bool_), name=name
-        )
-        return coordinates
+        return op_def("Where")(convert_to_tensor(condition, preferred_dtype=dtypes.bool_), name=name)
     if x is None or y is None:
         raise InvalidArgumentError("where: expected both x and y, or neither; got one")
-    chosen: Tensor = select(condition, x, y, name=name)
-    return chosen
+    return select(condition, x, y, name=name)
 
 
 def where_v2(condition: Any, x: Any = None, y: Any = None, name: str | None = None) -> Tensor:
     """x where ``condition`` holds, else y; all three broadcast. Without x and y as `where`."""
     if x is None or y is None:
         return where(condition, x, y, name)
-    chosen: Tensor = select_v2(condition, x, y, name=name)
-    return chosen
+    return select_v2(condition, x, y, name=name)

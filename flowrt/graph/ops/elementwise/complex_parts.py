@@ -46,7 +46,7 @@ def _samples(rng: np.random.Generator) -> Iterable[Sample]:
     yield sample(np.zeros((0, 2), np.complex64))
 
 
-def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str) -> OpDef:
+def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         "input: T -> Tout" if name != "ComplexAbs" else "x: T -> y: Tout",
@@ -171,8 +171,7 @@ def complex(real: Any, imag: Any, name: str | None = None) -> Tensor:
     if first.dtype not in _PARTS:
         raise DTypeError(f"complex: expected float32 or float64 parts; got {first.dtype.name}")
     wide = dtypes.complex64 if first.dtype is dtypes.float32 else dtypes.complex128
-    result: Tensor = complex_op(first, imag, Tout=wide, name=name)
-    return result
+    return complex_op(first, imag, Tout=wide, name=name)
 
 
 def real(input: Any, name: str | None = None) -> Tensor:
@@ -184,8 +183,7 @@ def real(input: Any, name: str | None = None) -> Tensor:
 def imag(input: Any, name: str | None = None) -> Tensor:
     """The imaginary part. Raises `DTypeError` for a real tensor."""
     x = convert_to_tensor(input)
-    result: Tensor = imag_op(x, Tout=x.dtype.real_dtype, name=name)
-    return result
+    return imag_op(x, Tout=x.dtype.real_dtype, name=name)
 
 
 def conj(x: Any, name: str | None = None) -> Tensor:
@@ -198,13 +196,13 @@ def abs(x: Any, name: str | None = None) -> Tensor:
     """The magnitude of each element, real also for a complex tensor."""
     tensor = convert_to_tensor(x)
     if tensor.dtype.is_complex:
-        return complex_abs(tensor, Tout=tensor.dtype.real_dtype, name=name)  # type: ignore[no-any-return]
-    return abs_op(tensor, name=name)  # type: ignore[no-any-return]
+        return complex_abs(tensor, Tout=tensor.dtype.real_dtype, name=name)
+    return abs_op(tensor, name=name)
 
 
 def angle(input: Any, name: str | None = None) -> Tensor:
     """The angle to the positive real axis, from -pi to pi; of a real tensor 0 or pi."""
     x = convert_to_tensor(input)
     if x.dtype.is_complex:
-        return angle_op(x, Tout=x.dtype.real_dtype, name=name)  # type: ignore[no-any-return]
+        return angle_op(x, Tout=x.dtype.real_dtype, name=name)
     return where_v2(less(x, zero_of(x.dtype)), number(np.pi, x), zero_of(x.dtype), name=name)

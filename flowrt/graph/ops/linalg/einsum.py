@@ -317,8 +317,7 @@ def _ones(x: Tensor, axis: int) -> Tensor:
     dims = x.spec.shape
     known = None if dims is None else dims[axis]
     if known is not None:
-        vector: Tensor = fill([known], np.ones((), x.dtype.np))
-        return vector
+        return fill([known], np.ones((), x.dtype.np))
     end = axis + 1 if axis != -1 else np.iinfo(np.int32).max
     vector = fill(strided_slice(shape(x), [axis], [end]), np.ones((), x.dtype.np))
     return vector
@@ -420,8 +419,7 @@ def einsum(equation: str, *inputs: Any, name: str | None = None, optimize: Any =
                 term = made
             left.append((term, x))
         if len(tensors) == 1:
-            result: Tensor = einsum_op(tensors, equation=f"{terms[0]}->{output}", name=scope)
-            return result
+            return einsum_op(tensors, equation=f"{terms[0]}->{output}", name=scope)
         return left[0][1]
 
 

@@ -280,8 +280,7 @@ def tensordot(a: Any, b: Any, axes: Any, name: str | None = None) -> Tensor:
         left, rows = _as_matrix(a, a_axes, contracted_first=False)
         right, columns = _as_matrix(b, b_axes, contracted_first=True)
         dims = [*_sizes(a, rows), *_sizes(b, columns)]
-        result: Tensor = reshape(matmul(left, right), dims or np.zeros(0, np.int32), name=scope)
-        return result
+        return reshape(matmul(left, right), dims or np.zeros(0, np.int32), name=scope)
 
 
 def _contracted_axes(a: Tensor, b: Tensor, axes: Any) -> tuple[list[int], list[int]]:
@@ -355,7 +354,7 @@ def _cross(xp: Any, a: Any, b: Any, out: Any = None) -> Any:
     return out
 
 
-cross: OpDef = define_op(
+cross: OpDef[Tensor] = define_op(
     "Cross",
     "a: T, b: T -> product: T",
     types={"T": dtypes.REAL},

@@ -15,7 +15,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.construction.list_slices import ListSlices
-from flowrt.graph.op_def import ShapeContext, attr_bool, attr_int, define_op
+from flowrt.graph.op_def import OpDef, ShapeContext, attr_bool, attr_int, define_op
 from flowrt.graph.op_facets import ListAccess, ListUse
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.lists.tensor_lists import (
@@ -213,10 +213,7 @@ def _scatter(
 
 def _gather_of(op: Operation, dy: Tensor, tensor: Tensor, indices: Tensor) -> Tensor:
     """The gradient of the rows ``tensor`` that went to ``indices``."""
-    rows: Tensor = tensor_list_gather(
-        dy, indices, shape_of_rows(tensor), element_dtype=op.get_attr("element_dtype")
-    )
-    return rows
+    return tensor_list_gather(dy, indices, shape_of_rows(tensor), element_dtype=op.get_attr("element_dtype"))
 
 
 tensor_list_scatter = define_op(
@@ -299,7 +296,7 @@ def _concat_shape(s: ShapeContext) -> Shape:
     return _with_first(None, rows_of(merge(s.shapes[0], as_element_shape(s.value(1)))))
 
 
-tensor_list_concat = define_op(
+tensor_list_concat: OpDef[list[Tensor]] = define_op(
     "TensorListConcatV2",
     "input_handle: variant, element_shape: host shape_type, leading_dims: host int64"
     " -> tensor: element_dtype, lengths: host int64",

@@ -26,6 +26,7 @@ from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
     Attr,
+    OpDef,
     attr_bool,
     attr_type,
     define_op,
@@ -152,8 +153,7 @@ def _has_gradient(dtype: DType) -> bool:
 
 
 def _zeros_like(x: Tensor) -> Tensor:
-    zero: Tensor = zeros_like_list(x) if x.dtype is dtypes.variant else zeros_like_op(x)
-    return zero
+    return zeros_like_list(x) if x.dtype is dtypes.variant else zeros_like_op(x)
 
 
 def _shape_of(element: Tensor) -> Any:
@@ -190,7 +190,6 @@ empty_tensor_list = define_op(
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_empty,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.EMPTY),
     doc="A list without elements, which may get max_num_elements (-1: any number).",
@@ -209,7 +208,6 @@ tensor_list_reserve = define_op(
     shape=lambda s: [as_element_shape(s.value(0))],
     kernel=_reserve,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     lists=ListAccess(ListUse.RESERVED),
     doc="A list of num_elements elements that are not set.",
@@ -229,7 +227,6 @@ zeros_like_list = define_op(
     shape=lambda s: s.shapes,
     kernel=lambda xp, handle: _zero(handle),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     doc="A list of the same length and kind, without an array that is set.",
 )
@@ -241,7 +238,6 @@ tensor_list_length = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, handle, out=None: delivered(np, np.array(handle.length, np.int32), np.int32, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: (),
     doc="The number of elements.",
 )
@@ -309,7 +305,7 @@ def _pop_vjp(op: Operation, dlist: Tensor | None, dtensor: Tensor | None) -> lis
     return [tensor_list_push_back(whole, element, **attrs), None]
 
 
-tensor_list_pop_back = define_op(
+tensor_list_pop_back: OpDef[list[Tensor]] = define_op(
     "TensorListPopBack",
     "input_handle: variant, element_shape: host int32 -> output_handle: variant, tensor: element_dtype",
     types=TYPES,

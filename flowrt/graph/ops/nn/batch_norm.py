@@ -18,7 +18,6 @@ from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.derivatives.gradients import gradients
 from flowrt.graph.op_def import (
-    BY_VJP,
     OpDef,
     Sample,
     ShapeContext,
@@ -143,7 +142,7 @@ def _channels(vector: Tensor, like: Tensor, data_format: str) -> Tensor:
     """A vector of channels in the shape that broadcasts to ``like``."""
     if not data_format.startswith("NC"):
         return vector
-    return reshape(vector, [-1] + [1] * ((like.shape.rank or 4) - 2))  # type: ignore[no-any-return]
+    return reshape(vector, [-1] + [1] * ((like.shape.rank or 4) - 2))
 
 
 def _batch_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
@@ -173,7 +172,7 @@ def _batch_norm_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
 
 def _count(x: Tensor, vector: Tensor) -> Tensor:
     """Elements of ``x`` a channel, as a number of its dtype."""
-    return realdiv(cast(size(x), x.dtype), cast(size(vector), x.dtype))  # type: ignore[no-any-return]
+    return realdiv(cast(size(x), x.dtype), cast(size(vector), x.dtype))
 
 
 def _batch_norm_vjp(
@@ -207,7 +206,7 @@ def _through_statistics(op: Operation, dmean: Any, dvariance: Any, dr1: Any, dr2
         twice = multiply(number(2, mean), subtract(x, _channels(mean, x, layout)))
         parts.append(multiply(twice, _channels(add_n(variances), x, layout)))
     total = parts[0] if len(parts) == 1 else add(parts[0], parts[1])
-    return multiply(realdiv(total, count), ones_like(x))  # type: ignore[no-any-return]
+    return multiply(realdiv(total, count), ones_like(x))
 
 
 def _batch_norm_samples(rng: np.random.Generator) -> Iterable[Sample]:
@@ -246,7 +245,7 @@ _BATCH_NORM = {
 }
 _WIDE = (dtypes.float32, dtypes.float64)
 
-batch_norm_op: OpDef = define_op(
+batch_norm_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormV3",
     "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U,"
     " reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
@@ -255,13 +254,12 @@ batch_norm_op: OpDef = define_op(
     shape=_batch_norm_shape,
     kernel=_batch_norm,
     vjp=_batch_norm_vjp,
-    jvp=BY_VJP,
     samples=_batch_norm_samples,
     doc="x less its mean, over its deviation, times scale, plus offset, by channel; the reserve spaces are "
     "the statistics used, batch_mean and batch_variance (over n - 1) are for running averages.",
 )
 
-batch_norm_grad_op: OpDef = define_op(
+batch_norm_grad_op: OpDef[list[Tensor]] = define_op(
     "FusedBatchNormGradV3",
     "y_backprop: T, x: T, scale: U, reserve_space_1: U, reserve_space_2: U, reserve_space_3: U ->"
     " x_backprop: T, scale_backprop: U, offset_backprop: U, reserve_space_4: U, reserve_space_5: U",
@@ -270,7 +268,6 @@ batch_norm_grad_op: OpDef = define_op(
     shape=lambda s: [merge(s.shapes[0], s.shapes[1]), s.shapes[2], s.shapes[2], (0,), (0,)],
     kernel=_batch_norm_grad,
     vjp=lambda op, *ddys: second_order(op, _batch_norm_formula(op), ddys[:3]),
-    jvp=BY_VJP,
     samples=_batch_norm_grad_samples,
     doc="The gradients of FusedBatchNormV3's x, scale and offset; the reserve spaces are mean and variance.",
 )

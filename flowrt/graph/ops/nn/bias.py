@@ -115,7 +115,7 @@ def _batch_bias_add(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> 
     return None if count is None else batched(add_v2(value.tensor, b.with_inner_axes(bias.tensor, count - 1)))
 
 
-bias_add_op: OpDef = define_op(
+bias_add_op: OpDef[Tensor] = define_op(
     "BiasAdd",
     "value: T, bias: T -> T",
     types={"T": dtypes.NUMERIC},
@@ -147,7 +147,7 @@ def _batch_bias_add_grad(b: BatchBuilder, op: Operation, values: Sequence[Value]
     return batched(reduce_sum(values[0].tensor, [i for i in range(1, count + 1) if i != channels]))
 
 
-bias_add_grad: OpDef = define_op(
+bias_add_grad: OpDef[Tensor] = define_op(
     "BiasAddGrad",
     "out_backprop: T -> T",
     types={"T": dtypes.NUMERIC},
@@ -179,10 +179,7 @@ def bias_add(value: Any, bias: Any, data_format: str | None = None, name: str | 
     layout = data_format or "NHWC"
     if not (layout.startswith("N") and (layout.startswith("NC") or layout.endswith("C"))):
         raise InvalidArgumentError(f"bias_add: expected a data format N...C or NC...; got {data_format!r}")
-    result: Tensor = bias_add_op(
-        value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name
-    )
-    return result
+    return bias_add_op(value, bias, data_format="NCHW" if layout.startswith("NC") else "NHWC", name=name)
 
 
 def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
@@ -194,8 +191,7 @@ def xw_plus_b(x: Any, weights: Any, biases: Any, name: str | None = None) -> Ten
 def relu_layer(x: Any, weights: Any, biases: Any, name: str | None = None) -> Tensor:
     """``relu(matmul(x, weights) + biases)``."""
     with get_default_graph().name_scope(name or "relu_layer") as scope:
-        result: Tensor = relu(bias_add(matmul(x, weights), biases), name=scope)
-        return result
+        return relu(bias_add(matmul(x, weights), biases), name=scope)
 
 
 # --- dropout

@@ -10,19 +10,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from flowrt import dtypes
+from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
 from flowrt.graph.op_def import (
-    BY_VJP,
+    Attr,
     OpDef,
-    Sample,
     ShapeContext,
     attr_bool,
     attr_ints,
@@ -30,6 +30,7 @@ from flowrt.graph.op_def import (
     define_op,
     sample,
 )
+from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -97,32 +98,21 @@ def _forward_shape(x: Shape, filter: Shape, attrs: Mapping[str, Any]) -> tuple[i
     return join_layout(batch, output_lengths(spatial, taps[:-2], steps), taps[-1], layout)
 
 
-def _conv_shape(s: ShapeContext) -> Sequence[Shape]:
-    return [_forward_shape(s.shapes[0], s.shapes[1], s.attrs)]
+ForwardShape: TypeAlias = Callable[[Shape, Shape, Mapping[str, Any]], tuple[int | None, ...]]
+"""From the shapes of input and filter, and the attributes, to that of the output."""
 
 
-def sizes_shape(s: ShapeContext, position: int) -> Shape:
+def _sizes(s: ShapeContext, position: int) -> Shape:
     """The shape that is the value of host input ``position``."""
     name, value = s.op.inputs[position].name, s.value(position)
     return of_rank(name, value, len(s.attrs["strides"]))
 
 
-def _transposed_shape(s: ShapeContext) -> Sequence[Shape]:
-    """Shape rule of BackpropInput: `input_sizes`, if its convolution has the third input's shape."""
-    sizes = sizes_shape(s, 0)
-    merge(_forward_shape(sizes, s.shapes[1], s.attrs), s.shapes[2])
-    return [sizes]
-
-
-def _filter_shape(s: ShapeContext) -> Sequence[Shape]:
-    sizes = sizes_shape(s, 1)
-    merge(_forward_shape(s.shapes[0], sizes, s.attrs), s.shapes[2])
-    return [sizes]
-
-
-def check_gradient(x: Sequence[int], filter: Sequence[int], dy: Any, attrs: Mapping[str, Any]) -> None:
+def check_gradient(
+    x: Shape, filter: Shape, dy: Any, attrs: Mapping[str, Any], shape_of: ForwardShape = _forward_shape
+) -> None:
     """Raise `InvalidArgumentError` unless ``dy`` has the shape that convolving has: memory is read by it."""
-    expected = _forward_shape(tuple(x), tuple(filter), attrs)
+    expected = shape_of(x, filter, attrs)
     if dy.shape != expected:
         raise InvalidArgumentError(f"out_backprop: expected shape {list(expected)}; got {list(dy.shape)}")
 
@@ -269,48 +259,6 @@ def conv_attributes(*values: Any) -> dict[str, Any]:
     return dict(zip(_KEYS, values, strict=True))
 
 
-def forward_cost(inputs: Any, outputs: Any) -> float:
-    return _multiply_adds(outputs[0], inputs[1])
-
-
-def backprop_input_cost(inputs: Any, outputs: Any) -> float:
-    return _multiply_adds(inputs[2], inputs[1])
-
-
-def backprop_filter_cost(inputs: Any, outputs: Any) -> float:
-    return _multiply_adds(inputs[2], outputs[0])
-
-
-def _multiply_adds(y: TensorSpec, filter: TensorSpec) -> float:
-    """All three let every output element meet every tap of its group once; 0 if a shape is unknown."""
-    return 2.0 * (num_elements(y.shape) or 0) * (num_elements(filter.shape and filter.shape[:-1]) or 0)
-
-
-# --- gradients: each of the three from the other two
-
-
-def attributes_of(op: Operation) -> dict[str, Any]:
-    return {key: op.get_attr(key) for key in op.op_def.attrs}
-
-
-def forward_vjp(op: Operation, dy: Tensor, to_input: OpDef, to_filter: OpDef) -> list[Tensor]:
-    x, filter = op.inputs
-    attrs = attributes_of(op)
-    return [to_input(shape(x), filter, dy, **attrs), to_filter(x, shape(filter), dy, **attrs)]
-
-
-def backprop_input_vjp(op: Operation, dx: Tensor, forward: OpDef, to_filter: OpDef) -> list[Tensor | None]:
-    _, filter, y = op.inputs
-    attrs = attributes_of(op)
-    return [None, to_filter(dx, shape(filter), y, **attrs), forward(dx, filter, **attrs)]
-
-
-def backprop_filter_vjp(op: Operation, df: Tensor, forward: OpDef, to_input: OpDef) -> list[Tensor | None]:
-    x, _, y = op.inputs
-    attrs = attributes_of(op)
-    return [to_input(shape(x), df, y, **attrs), None, forward(x, df, **attrs)]
-
-
 # --- samples
 
 
@@ -348,22 +296,6 @@ def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, 
         yield x, f, y, attrs
 
 
-def _forward_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [sample(x, f, **a) for x, f, _, a in _arrays(rng, spatial)]
-
-
-def _input_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [
-        sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in _arrays(rng, spatial)
-    ]
-
-
-def _filter_samples(spatial: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
-    return lambda rng: [
-        sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in _arrays(rng, spatial)
-    ]
-
-
 # --- definitions
 
 ATTRS_2D = {
@@ -382,90 +314,119 @@ ATTRS_3D = {
     "dilations": attr_ints((1, 1, 1, 1, 1)),
 }
 
-conv2d_op: OpDef = define_op(
-    "Conv2D",
-    "input: T, filter: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_2D,
-    shape=_conv_shape,
-    kernel=_conv,
-    vjp=lambda op, dy: forward_vjp(op, dy, conv2d_backprop_input_op, conv2d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_forward_samples(2),
-    cost=forward_cost,
-    batch=merged(0),
-    doc="Cross-correlation of images with a filter [kh, kw, c, f]; fewer channels c make groups.",
-)
 
-conv2d_backprop_input_op: OpDef = define_op(
-    "Conv2DBackpropInput",
-    "input_sizes: host int32, filter: T, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_2D,
-    shape=_transposed_shape,
-    kernel=_conv_backprop_input,
-    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv2d_op, conv2d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_input_samples(2),
-    cost=backprop_input_cost,
-    batch=merged(2, dims=0),
-    doc="The gradient of Conv2D with respect to its input, from that of its output.",
-)
+def _attributes_of(op: Operation) -> dict[str, Any]:
+    return {key: op.get_attr(key) for key in op.op_def.attrs}
 
-conv2d_backprop_filter_op: OpDef = define_op(
-    "Conv2DBackpropFilter",
-    "input: T, filter_sizes: host int32, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_2D,
-    shape=_filter_shape,
-    kernel=_conv_backprop_filter,
-    vjp=lambda op, df: backprop_filter_vjp(op, df, conv2d_op, conv2d_backprop_input_op),
-    jvp=BY_VJP,
-    samples=_filter_samples(2),
-    cost=backprop_filter_cost,
-    doc="The gradient of Conv2D with respect to its filter, from that of its output.",
-)
 
-conv3d_op: OpDef = define_op(
-    "Conv3D",
-    "input: T, filter: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_3D,
-    shape=_conv_shape,
-    kernel=_conv,
-    vjp=lambda op, dy: forward_vjp(op, dy, conv3d_backprop_input_op, conv3d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_forward_samples(3),
-    cost=forward_cost,
-    batch=merged(0),
-    doc="Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
-)
+class Convolution(NamedTuple):
+    """A convolution with the gradients of its input and of its filter, as `define_convolution` makes them."""
 
-conv3d_backprop_input_op: OpDef = define_op(
-    "Conv3DBackpropInputV2",
-    "input_sizes: host Tshape, filter: T, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING, "Tshape": dtypes.INDEX},
-    attrs=ATTRS_3D,
-    shape=_transposed_shape,
-    kernel=_conv_backprop_input,
-    vjp=lambda op, dx: backprop_input_vjp(op, dx, conv3d_op, conv3d_backprop_filter_op),
-    jvp=BY_VJP,
-    samples=_input_samples(3),
-    cost=backprop_input_cost,
-    batch=merged(2, dims=0),
-    doc="The gradient of Conv3D with respect to its input, from that of its output.",
-)
+    forward: OpDef[Tensor]
+    to_input: OpDef[Tensor]
+    to_filter: OpDef[Tensor]
 
-conv3d_backprop_filter_op: OpDef = define_op(
-    "Conv3DBackpropFilterV2",
-    "input: T, filter_sizes: host int32, out_backprop: T -> T",
-    types={"T": dtypes.FLOATING},
-    attrs=ATTRS_3D,
-    shape=_filter_shape,
-    kernel=_conv_backprop_filter,
-    vjp=lambda op, df: backprop_filter_vjp(op, df, conv3d_op, conv3d_backprop_input_op),
-    jvp=BY_VJP,
-    samples=_filter_samples(3),
-    cost=backprop_filter_cost,
-    doc="The gradient of Conv3D with respect to its filter, from that of its output.",
+
+def define_convolution(
+    names: Sequence[str],
+    kernels: Sequence[Kernel],
+    attrs: Mapping[str, Attr],
+    shape_of: ForwardShape,
+    arrays: Callable[[np.random.Generator], Iterable[tuple[Any, Any, Any, dict[str, Any]]]],
+    doc: str,
+    inner_dims: int = 1,
+    input_sizes: frozenset[DType] = frozenset(),
+) -> Convolution:
+    """The three ops of a convolution: ``names`` and ``kernels`` are theirs.
+
+    ``arrays`` makes samples: (input, filter, output gradient, attributes). An output element is a sum over
+    all of the filter but its last ``inner_dims`` dimensions. ``input_sizes``: their dtypes, if not int32.
+    """
+
+    def cost(y: TensorSpec, filter: TensorSpec) -> float:
+        """Every output element meets its taps, in all three ops; 0 if a shape is unknown."""
+        taps = filter.shape and filter.shape[:-inner_dims]
+        return 2.0 * (num_elements(y.shape) or 0) * (num_elements(taps) or 0)
+
+    def input_shape(s: ShapeContext) -> Sequence[Shape]:
+        """What `input_sizes` says, if convolving that gives the third input's shape."""
+        wanted = _sizes(s, 0)
+        merge(shape_of(wanted, s.shapes[1], s.attrs), s.shapes[2])
+        return [wanted]
+
+    def filter_shape(s: ShapeContext) -> Sequence[Shape]:
+        wanted = _sizes(s, 1)
+        merge(shape_of(s.shapes[0], wanted, s.attrs), s.shapes[2])
+        return [wanted]
+
+    def forward_vjp(op: Operation, dy: Tensor) -> list[Tensor]:
+        (x, filter), known = op.inputs, _attributes_of(op)
+        return [to_input(shape(x), filter, dy, **known), to_filter(x, shape(filter), dy, **known)]
+
+    def input_vjp(op: Operation, dx: Tensor) -> list[Tensor | None]:
+        (_, filter, y), known = op.inputs, _attributes_of(op)
+        return [None, to_filter(dx, shape(filter), y, **known), forward(dx, filter, **known)]
+
+    def filter_vjp(op: Operation, df: Tensor) -> list[Tensor | None]:
+        (x, _, y), known = op.inputs, _attributes_of(op)
+        return [to_input(shape(x), df, y, **known), None, forward(x, df, **known)]
+
+    forward: OpDef[Tensor] = define_op(
+        names[0],
+        "input: T, filter: T -> T",
+        types={"T": dtypes.FLOATING},
+        attrs=attrs,
+        shape=lambda s: [shape_of(s.shapes[0], s.shapes[1], s.attrs)],
+        kernel=kernels[0],
+        vjp=forward_vjp,
+        samples=lambda rng: [sample(x, f, **a) for x, f, _, a in arrays(rng)],
+        cost=lambda inputs, outputs: cost(outputs[0], inputs[1]),
+        batch=merged(0),
+        doc=doc,
+    )
+    to_input: OpDef[Tensor] = define_op(
+        names[1],
+        f"input_sizes: host {'Tshape' if input_sizes else 'int32'}, filter: T, out_backprop: T -> T",
+        types={"T": dtypes.FLOATING, **({"Tshape": input_sizes} if input_sizes else {})},
+        attrs=attrs,
+        shape=input_shape,
+        kernel=kernels[1],
+        vjp=input_vjp,
+        samples=lambda rng: [sample(np.array(x.shape, np.int32), f, y, **a) for x, f, y, a in arrays(rng)],
+        cost=lambda inputs, outputs: cost(inputs[2], inputs[1]),
+        batch=merged(2, dims=0),
+        doc=f"The gradient of {names[0]} with respect to its input, from that of its output.",
+    )
+    to_filter: OpDef[Tensor] = define_op(
+        names[2],
+        "input: T, filter_sizes: host int32, out_backprop: T -> T",
+        types={"T": dtypes.FLOATING},
+        attrs=attrs,
+        shape=filter_shape,
+        kernel=kernels[2],
+        vjp=filter_vjp,
+        samples=lambda rng: [sample(x, np.array(f.shape, np.int32), y, **a) for x, f, y, a in arrays(rng)],
+        cost=lambda inputs, outputs: cost(inputs[2], outputs[0]),
+        doc=f"The gradient of {names[0]} with respect to its filter, from that of its output.",
+    )
+    return Convolution(forward, to_input, to_filter)
+
+
+_KERNELS = (_conv, _conv_backprop_input, _conv_backprop_filter)
+conv2d_op, conv2d_backprop_input_op, conv2d_backprop_filter_op = define_convolution(
+    ("Conv2D", "Conv2DBackpropInput", "Conv2DBackpropFilter"),
+    _KERNELS,
+    ATTRS_2D,
+    _forward_shape,
+    lambda rng: _arrays(rng, 2),
+    "Cross-correlation of images with a filter [kh, kw, c, f]; fewer channels c make groups.",
+)
+conv3d_op, conv3d_backprop_input_op, conv3d_backprop_filter_op = define_convolution(
+    ("Conv3D", "Conv3DBackpropInputV2", "Conv3DBackpropFilterV2"),
+    _KERNELS,
+    ATTRS_3D,
+    _forward_shape,
+    lambda rng: _arrays(rng, 3),
+    "Cross-correlation of volumes with a filter [kd, kh, kw, c, f].",
+    input_sizes=dtypes.INDEX,
 )

@@ -32,7 +32,6 @@ from flowrt.graph.op_def import (
     define_op,
     sample,
 )
-from flowrt.graph.ops.base.identities import renamed_argument
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -52,6 +51,12 @@ from flowrt.graph.ops.nn.windows import (
     taps_inside,
 )
 from flowrt.graph.shapes import Shape, merge
+from flowrt.graph.tf1_signatures import tf1_names
+
+__all__ = [
+    "avg_pool", "avg_pool1d", "avg_pool2d", "avg_pool3d", "max_pool", "max_pool1d", "max_pool2d",
+    "max_pool3d", "pool",
+]  # fmt: skip
 
 # --- geometry
 
@@ -282,7 +287,7 @@ _EXPLICIT = {"explicit_paddings": attr_ints(())}
 
 def _define_maximum(
     dims: str, spatial: int, types: Iterable[DType], attrs: dict[str, Attr]
-) -> tuple[OpDef, OpDef]:
+) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The maximum over windows, and its gradient and that one's transpose as ops. Returns the first two."""
     forward: OpDef = define_op(
         f"MaxPool{dims}",
@@ -326,7 +331,9 @@ def _define_maximum(
     return forward, to_input
 
 
-def _define_average(dims: str, spatial: int, input_name: str, attrs: dict[str, Attr]) -> tuple[OpDef, OpDef]:
+def _define_average(
+    dims: str, spatial: int, input_name: str, attrs: dict[str, Attr]
+) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The mean over windows, and its gradient as an op."""
     forward: OpDef = define_op(
         f"AvgPool{dims}",
@@ -366,21 +373,15 @@ average_pool3d_op, average_pool3d_grad_op = _define_average("3D", 3, "input", _V
 # --- TensorFlow's functions
 
 
+@tf1_names(input="value")
 def max_pool(
-    value: Any,
-    ksize: Any,
-    strides: Any,
-    padding: Any,
-    data_format: str = "NHWC",
-    name: str | None = None,
-    input: Any = None,
+    value: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
     """The maximum of each window of images ``[n, h, w, c]`` (or NCHW).
 
     ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME,
     VALID, or a list of (before, after) pairs, one per axis. Padding is never the maximum.
     """
-    value = renamed_argument("input", input, "value", value)
     return _pool_nd(max_pool_op, 2, value, ksize, strides, padding, data_format, name)
 
 
@@ -391,21 +392,15 @@ def max_pool2d(
     return _pool_nd(max_pool_op, 2, input, ksize, strides, padding, data_format, name)
 
 
+@tf1_names(input="value")
 def avg_pool(
-    value: Any,
-    ksize: Any,
-    strides: Any,
-    padding: str,
-    data_format: str = "NHWC",
-    name: str | None = None,
-    input: Any = None,
+    value: Any, ksize: Any, strides: Any, padding: str, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
     """The mean of each window of images ``[n, h, w, c]`` (or NCHW); elements of the padding do not count.
 
     ``ksize`` and ``strides`` are an int, one per spatial axis, or one per dimension; ``padding`` is SAME or
     VALID.
     """
-    value = renamed_argument("input", input, "value", value)
     return _pool_nd(average_pool_op, 2, value, ksize, strides, padding, data_format, name)
 
 
@@ -443,7 +438,7 @@ def avg_pool1d(
 
 
 def _pool_nd(
-    op: OpDef,
+    op: OpDef[Tensor],
     spatial: int,
     x: Any,
     ksize: Any,
@@ -454,13 +449,12 @@ def _pool_nd(
 ) -> Tensor:
     ksize = every_axis("ksize", ksize, spatial, data_format)
     strides = every_axis("strides", strides, spatial, data_format)
-    pooled: Tensor = op(
-        x, ksize=ksize, strides=strides, **padding_attrs(padding), data_format=data_format, name=name
-    )
-    return pooled
+    return op(x, ksize=ksize, strides=strides, **padding_attrs(padding), data_format=data_format, name=name)
 
 
-def _pool1d(op: OpDef, x: Any, ksize: Any, strides: Any, padding: str, data_format: str, name: str) -> Tensor:
+def _pool1d(
+    op: OpDef[Tensor], x: Any, ksize: Any, strides: Any, padding: str, data_format: str, name: str
+) -> Tensor:
     """Pool sequences as images of height 1."""
     axis = 2 if channels_first(data_format) else 1
     layout = data_format.replace("W", "HW")
@@ -470,6 +464,7 @@ def _pool1d(op: OpDef, x: Any, ksize: Any, strides: Any, padding: str, data_form
         return squeeze(_pool_nd(op, 2, expand_dims(x, axis), ksize, strides, padding, layout, None), [axis])
 
 
+@tf1_names(dilations="dilation_rate")
 def pool(
     input: Any,
     window_shape: Sequence[int],
@@ -479,7 +474,6 @@ def pool(
     strides: Any = None,
     name: str | None = None,
     data_format: str | None = None,
-    dilations: Any = None,
 ) -> Tensor:
     """The maximum (``pooling_type`` MAX) or mean (AVG) of windows of ``window_shape``, of 1 to 3 spatial
     dimensions.
@@ -487,9 +481,8 @@ def pool(
     Raises `UnimplementedError` for dilations other than 1.
     """
     spatial = len(window_shape)
-    dilations = renamed_argument("dilations", dilations, "dilation_rate", dilation_rate)
-    if dilations is not None and set(every_axis("dilations", dilations, spatial, "NHWC")) != {1}:
-        raise UnimplementedError(f"pool: expected dilations of 1; got {dilations}")
+    if dilation_rate is not None and set(every_axis("dilations", dilation_rate, spatial, "NHWC")) != {1}:
+        raise UnimplementedError(f"pool: expected dilations of 1; got {dilation_rate}")
     if pooling_type not in ("MAX", "AVG") or not 1 <= spatial <= 3:
         raise InvalidArgumentError(
             f"pool: expected MAX or AVG over 1 to 3 dimensions; got {pooling_type!r} over {spatial}"

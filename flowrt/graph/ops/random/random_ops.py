@@ -40,6 +40,8 @@ from flowrt.graph.ops.elementwise.comparison import less, select_v2
 from flowrt.graph.resources.random_stream import Position, RandomStream
 from flowrt.graph.shapes import Shape, format_shape
 
+__all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "truncated_normal"]
+
 DEFAULT_GRAPH_SEED = 87654321
 """Stands for the graph's seed when only the op has one (TensorFlow's number)."""
 
@@ -128,7 +130,6 @@ random_position = define_op(
     shape=lambda s: [(3,)],
     kernel=lambda xp, state, out=None: deliver(xp, state.skip(), dtypes.uint64, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(seed=1)],
     effects=Effects(Effect.RANDOM, state=RandomStream),
     doc="The position of the next draw in the stream of these seeds: key and number. The draw is skipped.",
@@ -143,9 +144,9 @@ def define_draw(
     samples: Samples,
     batch: BatchRule | None = None,
     **parts: Any,
-) -> OpDef:
-    """Define an op that draws from its own stream, passed to its kernel as ``state``. Also defines the pure
-    op ``{name}At``, with the position of the draw as an extra last input, for recomputation in gradients.
+) -> OpDef[Tensor]:
+    """Define an op that draws from a stream of its own, which its kernel gets as ``state``. With it goes the
+    pure op ``{name}At``, whose last input says which draw it is: what gradients compute again.
     """
 
     @functools.wraps(kernel)
@@ -273,17 +274,13 @@ def random_uniform(
     maxval = 1 if maxval is None else maxval
     with get_default_graph().name_scope(name or "random_uniform") as scope:
         if dtype.is_integer:
-            integers: Tensor = random_uniform_int(
-                shape, minval, maxval, Tout=dtype, name=scope, **seed_attrs(seed)
-            )
-            return integers
+            return random_uniform_int(shape, minval, maxval, Tout=dtype, name=scope, **seed_attrs(seed))
         if _is_number(minval, 0):
             return _affine(random_uniform_op, shape, dtype, seed, maxval, 0, scope)
         low, high = convert_to_tensor(minval, dtype, "min"), convert_to_tensor(maxval, dtype, "max")
         drawn = _affine(random_uniform_op, shape, dtype, seed, subtract(high, low), low, "add")
         # the sum can round up to maxval, which is not to be drawn
-        kept: Tensor = select_v2(less(drawn, high), drawn, low, name=scope)
-        return kept
+        return select_v2(less(drawn, high), drawn, low, name=scope)
 
 
 def _is_number(value: Any, number: int) -> bool:

@@ -41,6 +41,8 @@ from flowrt.graph.ops.random.random_ops import (
 from flowrt.graph.resources.random_stream import RandomStream
 from flowrt.graph.shapes import Shape, concat, format_shape
 
+__all__ = ["multinomial", "random_crop", "random_gamma", "random_poisson", "random_shuffle"]
+
 
 def _repeated_shape(s: ShapeContext) -> Sequence[Shape]:
     """Shape rule of ops that draw ``shape`` values for each element of input 1."""
@@ -76,8 +78,7 @@ random_shuffle_op = define_draw(
 
 def random_shuffle(value: Any, seed: int | None = None, name: str | None = None) -> Tensor:
     """``value`` with its entries along the first dimension in random order."""
-    shuffled: Tensor = random_shuffle_op(value, name=name, **seed_attrs(seed))
-    return shuffled
+    return random_shuffle_op(value, name=name, **seed_attrs(seed))
 
 
 def _multinomial(
@@ -136,8 +137,7 @@ def multinomial(
     """
     dtype = dtypes.int64 if output_dtype is None else as_dtype(output_dtype)
     with get_default_graph().name_scope(name or "multinomial"):
-        drawn: Tensor = multinomial_op(logits, num_samples, output_dtype=dtype, **seed_attrs(seed))
-        return drawn
+        return multinomial_op(logits, num_samples, output_dtype=dtype, **seed_attrs(seed))
 
 
 def categorical(
@@ -216,8 +216,7 @@ def random_gamma(
         smallest = np.array(np.finfo(drawing_dtype(dtype)).tiny).astype(
             dtype.np
         )  # tiny alphas underflow to 0
-        positive: Tensor = maximum(smallest, realdiv(drawn, rate), name=scope)
-        return positive
+        return maximum(smallest, realdiv(drawn, rate), name=scope)
 
 
 def _poisson(xp: Any, shape: Any, rate: Any, dtype: DType, state: RandomStream, out: Any = None) -> Any:
@@ -253,5 +252,4 @@ def random_poisson(
     """Values of ``shape + lam.shape`` from Poisson distributions of mean ``lam`` (a float tensor)."""
     with get_default_graph().name_scope(name or "random_poisson"):
         rate = convert_to_tensor(lam, name="lam", preferred_dtype=dtypes.float32)
-        drawn: Tensor = random_poisson_op(shape, rate, dtype=as_dtype(dtype), **seed_attrs(seed))
-        return drawn
+        return random_poisson_op(shape, rate, dtype=as_dtype(dtype), **seed_attrs(seed))

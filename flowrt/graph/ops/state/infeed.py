@@ -26,7 +26,7 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Effects, attr_int, define_op
+from flowrt.graph.op_def import Attr, Effect, Effects, OpDef, attr_int, define_handle, define_op
 from flowrt.graph.resources.transfer_queue import TransferQueue
 from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape
 from flowrt.graph.source import user_line
@@ -36,28 +36,18 @@ CAPACITY = 8
 
 _ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
 
-transfer_queue_op = define_op(
+transfer_queue_op = define_handle(
     "TransferQueue",
-    "-> resource",
+    lambda node: TransferQueue(node.name, node.attrs["capacity"]),
+    "The handle of a bounded queue of the session.",
     attrs={"capacity": attr_int()},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: TransferQueue(node.name, node.attrs["capacity"])),
-    doc="The handle of a bounded queue of the session.",
 )
 
-transfer_enqueue_op = define_op(
+transfer_enqueue_op: OpDef[Operation] = define_op(
     "TransferEnqueue",
     "queue: resource, components: *Tcomponents ->",
     types={"Tcomponents": dtypes.ANY},
-    shape=lambda s: [],
     kernel=lambda xp, queue, components: queue.put(tuple([xp.array(c) for c in components])),  # a step's own
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Puts a tuple of values into a queue, when there is room.",
 )
@@ -78,16 +68,13 @@ def _dequeue(
     return values
 
 
-transfer_dequeue_op = define_op(
+transfer_dequeue_op: OpDef[list[Tensor]] = define_op(
     "TransferDequeue",
     "queue: resource -> *output_types",
     types={"output_types": dtypes.ANY},
     attrs=_ELEMENT,
     shape=lambda s: s.attrs["output_shapes"],
     kernel=_dequeue,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Takes the first tuple of values of a queue, when there is one.",
 )
@@ -212,19 +199,17 @@ def _queue(kind: str, device_ordinal: Any) -> Tensor:
 
 
 def _give(queue: Tensor, tensors: Sequence[Tensor], name: str) -> Operation:
-    with get_default_graph().colocate_with(queue):  # regardless of the host thread's scopes
-        operation: Operation = transfer_enqueue_op(queue, list(tensors), name=name)
-        return operation
+    with get_default_graph().colocate_with(queue):  # wherever the host thread's scopes say
+        return transfer_enqueue_op(queue, list(tensors), name=name)
 
 
 def _take(queue: Tensor, types: Sequence[Any], shapes: Sequence[Any], name: str) -> list[Tensor]:
-    outputs: list[Tensor] = transfer_dequeue_op(
+    return transfer_dequeue_op(
         queue,
         output_types=[as_dtype(dtype) for dtype in types],
         output_shapes=[as_shape(shape) for shape in shapes],
         name=name,
     )
-    return outputs
 
 
 def _live_with(queue: Tensor, operation: Operation) -> None:

@@ -23,7 +23,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, InvalidArgumentError, OutOfRangeError
-from flowrt.graph.construction.graph import get_default_graph
+from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
@@ -31,8 +31,10 @@ from flowrt.graph.op_def import (
     Attr,
     Effect,
     Effects,
+    OpDef,
     Privilege,
     attr_string,
+    define_handle,
     define_op,
     sample,
 )
@@ -194,46 +196,29 @@ def _open_of(node: Node) -> Open:
 
 _ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
 
-iterator_op = define_op(
+iterator_op = define_handle(
     "IteratorV2",
-    "-> handle: resource",
+    lambda node: IteratorResource(node.name),
+    "The handle of an iterator of the session, which an initializer gives its elements.",
+    output="handle: resource",
     attrs={"shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: IteratorResource(node.name)),
-    doc="The handle of an iterator of the session; an initializer sets its elements.",
 )
 
-one_shot_iterator_op = define_op(
+one_shot_iterator_op = define_handle(
     "OneShotIterator",
-    "-> handle: resource",
+    lambda node: IteratorResource(node.name, _open_of(node)),
+    "The handle of an iterator that begins by itself and ends for good.",
+    output="handle: resource",
     attrs={"token": attr_string(), "shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(
-        Effect.HANDLE,
-        state=lambda node: IteratorResource(node.name, _open_of(node)),
-        privilege=lambda attrs: Privilege.PYTHON,
-    ),
-    doc="The handle of an iterator that initializes itself and cannot be restarted.",
+    privilege=lambda attrs: Privilege.PYTHON,
 )
 
-make_iterator_op = define_op(
+make_iterator_op: OpDef[Operation] = define_op(
     "MakeIterator",
     "iterator: resource, components: *Tcomponents ->",
     types={"Tcomponents": dtypes.ANY},
     attrs={"token": attr_string()},
-    shape=lambda s: [],
     kernel=lambda xp, iterator, components, state: iterator.initialize(state(components, iterator.put)),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=_open_of, privilege=lambda attrs: Privilege.PYTHON),
     doc="Begins an iterator, or begins it again.",
 )
@@ -255,16 +240,13 @@ def taken(xp: Any, value: Any) -> Any:
     return xp.asarray(value) if isinstance(value, np.ndarray | np.generic) else value.take()
 
 
-iterator_get_next_op = define_op(
+iterator_get_next_op: OpDef[list[Tensor]] = define_op(
     "IteratorGetNext",
     "iterator: resource -> components: *output_types",
     types={"output_types": dtypes.ANY},
     attrs=_ELEMENT,
     shape=lambda s: s.attrs["output_shapes"],
     kernel=_get_next,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="The components of an iterator's next element.",
 )
@@ -286,8 +268,7 @@ def iterator_get_next(iterator: Any, name: str | None = None) -> list[Any]:
     """One tensor a component of the iterator's next element."""
     attrs = {key: iterator.op.get_attr(key) for key in _ELEMENT}
     with get_default_graph().colocate_with(iterator):
-        outputs: list[Any] = iterator_get_next_op(iterator, **attrs, name=name)
-        return outputs
+        return iterator_get_next_op(iterator, **attrs, name=name)
 
 
 def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
@@ -296,13 +277,11 @@ def _expect_data(xp: Any, has_data: Any) -> tuple[()]:
     return ()
 
 
-expect_data_op = define_op(
+expect_data_op: OpDef[Operation] = define_op(
     "ExpectData",
     "has_data: bool ->",
-    shape=lambda s: [],
     kernel=_expect_data,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True))],
     effects=Effects(Effect.STATEFUL),
     doc="Fails as an iterator at its end does, unless ``has_data``.",

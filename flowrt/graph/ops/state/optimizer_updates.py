@@ -20,8 +20,8 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation
 from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
     Attr,
     Effect,
     Effects,
@@ -66,13 +66,13 @@ class UpdateRule:
     def names(self) -> list[str]:
         return self.order.split()
 
-    def dense(self) -> OpDef:
+    def dense(self) -> OpDef[Operation]:
         """``Resource<name>``."""
         name = f"Resource{self.name}"
         loop = None if self.loop is None else Loop(self.loop)
         return self._define(name, self._arguments(), self._dense_shape, self._kernel(_dense), loop)
 
-    def sparse(self) -> OpDef:
+    def sparse(self) -> OpDef[Operation]:
         """``ResourceSparse<name>``, with the rows' ``indices`` after the gradient."""
         inputs = self._arguments()
         inputs.insert(self.names.index("grad") + 1, "indices: Tindices")
@@ -84,7 +84,7 @@ class UpdateRule:
 
     def _define(
         self, name: str, inputs: list[str], shape: Any, kernel: Kernel, loop: Loop | None = None
-    ) -> OpDef:
+    ) -> OpDef[Operation]:
         types = {
             "T": dtypes.FLOATING,
             **({"Tindices": dtypes.INDEX} if "indices: Tindices" in inputs else {}),
@@ -96,9 +96,6 @@ class UpdateRule:
             attrs={**_USE_LOCKING, **self.attrs},
             shape=shape,
             kernel=kernel,
-            vjp=NONDIFFERENTIABLE,
-            jvp=NONDIFFERENTIABLE,
-            samples=lambda rng: (),
             effects=Effects(Effect.WRITE),
             loop=loop,
             doc=self.doc,

@@ -27,6 +27,7 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OpError
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import (
@@ -34,6 +35,7 @@ from flowrt.graph.op_def import (
     Attr,
     Effect,
     Effects,
+    OpDef,
     ShapeContext,
     attr_bool,
     attr_float,
@@ -41,6 +43,7 @@ from flowrt.graph.op_def import (
     attr_int,
     attr_ints,
     attr_string,
+    define_handle,
     define_op,
 )
 from flowrt.graph.resources.parameter_shard import Policy
@@ -59,9 +62,11 @@ def _new_shard(node: Node) -> ShardService:
     return ShardService(attrs["shared_name"] or node.name, policy, attrs["timeout_s"], attrs["tasks"])
 
 
-parameter_shard_op = define_op(
+parameter_shard_op = define_handle(
     "ParameterShard",
-    "-> resource",
+    _new_shard,
+    "The handle of what a parameter server keeps of the versions of its parameters and of its workers, whose"
+    " tasks are tasks.",
     attrs={
         "workers": attr_int(),
         "quorum": attr_int(1),
@@ -72,13 +77,6 @@ parameter_shard_op = define_op(
         "container": attr_string(""),
         "shared_name": attr_string(""),
     },
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=_new_shard),
-    doc="The handle of a parameter server's state: the versions of its parameters, and its workers on tasks.",
 )
 
 
@@ -109,15 +107,11 @@ class Attendance:
             shard.lose(worker, self._session, error.message)
 
 
-attend_op = define_op(
+attend_op: OpDef[Operation] = define_op(
     "ParameterShardAttend",
     "shard: resource ->",
     attrs={"worker": attr_int()},
-    shape=lambda s: [],
     kernel=lambda xp, shard, worker, state: state.come(shard, worker),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance()),
     doc="Registers a worker's session: if it is lost before its first step, others do not wait long.",
 )
@@ -128,9 +122,6 @@ begin_step_op = define_op(
     attrs={"worker": attr_int()},
     shape=lambda s: [()],
     kernel=lambda xp, shard, clock, worker, state: np.int64(state.begin(shard, worker, clock)),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance(), waits=True),
     doc="Waits until a worker's step may read the parameters; the version that it reads at least.",
 )
@@ -195,9 +186,6 @@ push_gradients_op = define_op(
     attrs={"worker": attr_int(), "parts": attr_ints(), "update": attr_func()},
     shape=lambda s: [()],
     kernel=_push,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Gives a worker's gradients, the first arguments, to an update of the variables, and waits for it:"
     " update(variables, mean gradients, other arguments). parts: 1 for a dense gradient, 2 for the values and"
@@ -251,28 +239,19 @@ class GradientKeeper:
         return self._values
 
 
-gradient_keeper_op = define_op(
+gradient_keeper_op = define_handle(
     "GradientKeeper",
-    "-> resource",
+    lambda node: GradientKeeper(),
+    "The handle of what a worker sent in its last step.",
     attrs={"container": attr_string(""), "shared_name": attr_string("")},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: GradientKeeper()),
-    doc="The handle of a worker's last gradients.",
 )
 
-keep_gradients_op = define_op(
+keep_gradients_op: OpDef[list[Tensor]] = define_op(
     "KeepGradients",
     "keeper: resource, clock: host int64, values: *T -> *T",
     types={"T": dtypes.ANY},
     shape=lambda s: s.shapes[2:],
     kernel=lambda xp, keeper, clock, values: keeper.keep(clock, lambda: tuple([xp.array(v) for v in values])),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="The values; in a step that is made again those of the first time, from which some servers may"
     " have updates"
@@ -303,16 +282,13 @@ def _fetch_shapes(s: ShapeContext) -> list[Shape]:
     return [(None,), *[None] * len(s.attrs["T"])]
 
 
-fetch_state_op = define_op(
+fetch_state_op: OpDef[list[Tensor]] = define_op(
     "ParameterShardFetch",
     "shard: resource, version: host int64, variables: N * resource -> version: int64, values: *T",
     types={"T": dtypes.ANY},
     attrs={"T": Attr("list(type)")},
     shape=_fetch_shapes,
     kernel=_fetch,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Waits until the shard's replica has a version, or until this step must transfer it; then returns "
     "its state.",
@@ -340,33 +316,22 @@ install_state_op = define_op(
     types={"T": dtypes.ANY},
     shape=lambda s: [()],
     kernel=_install,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Sets a replica to a primary's state, if that is newer; the version of the state, or 0 without one.",
 )
 
-replicated_op = define_op(
+replicated_op: OpDef[Operation] = define_op(
     "ParameterShardReplicated",
     "shard: resource, version: host int64 ->",
-    shape=lambda s: [],
     kernel=lambda xp, shard, version: shard.replicated(version) if version else None,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Tells a primary which version its replica has.",
 )
 
-promote_op = define_op(
+promote_op: OpDef[Operation] = define_op(
     "ParameterShardPromote",
     "shard: resource ->",
-    shape=lambda s: [],
     kernel=lambda xp, shard: shard.promote(),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Makes a replica the primary.",
 )
@@ -374,15 +339,11 @@ promote_op = define_op(
 
 # --- membership and status
 
-leave_op = define_op(
+leave_op: OpDef[Operation] = define_op(
     "ParameterShardLeave",
     "shard: resource ->",
     attrs={"worker": attr_int()},
-    shape=lambda s: [],
     kernel=lambda xp, shard, worker: shard.leave(worker),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Nobody waits for this worker until its next step.",
 )
@@ -399,8 +360,6 @@ shard_status_op = define_op(
     shape=lambda s: [(None,)],
     kernel=_status,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     doc="[role, generation, version, acknowledged version, dropped gradients, steps that waited,"
     " *clocks]; role 0:"
@@ -413,8 +372,6 @@ staleness_histogram_op = define_op(
     shape=lambda s: [(None,)],
     kernel=lambda xp, shard: np.array(shard.staleness(), np.int64),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     doc="The number of gradients that were 0, 1, 2, ... versions old when they were applied.",
 )

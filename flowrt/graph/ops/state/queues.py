@@ -14,6 +14,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
+from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
@@ -25,6 +26,7 @@ from flowrt.graph.op_def import (
     attr_bool,
     attr_int,
     attr_string,
+    define_handle,
     define_op,
 )
 from flowrt.graph.resources.element_queue import ElementQueue
@@ -42,7 +44,7 @@ def _define_queue(
     store: Callable[[Node], Store] = lambda node: InOrder(),
     attrs: Mapping[str, Attr] = MappingProxyType({}),
     first: Sequence[tuple[DType, Shape]] = (),
-) -> OpDef:
+) -> OpDef[Tensor]:
     """``first``: components before those that the attributes name."""
 
     def shapes_of(attrs: Mapping[str, Any]) -> list[Shape]:
@@ -56,9 +58,11 @@ def _define_queue(
         capacity = capacity if capacity >= 0 else UNBOUNDED
         return ElementQueue(node.name, capacity, store(node), shapes_of(node.attrs))
 
-    return define_op(
+    return define_handle(
         name,
-        "-> handle: resource",
+        new_queue,
+        doc,
+        output="handle: resource",
         attrs={
             "component_types": Attr("list(type)"),
             "shapes": Attr("list(shape)", ()),
@@ -67,14 +71,7 @@ def _define_queue(
             "shared_name": attr_string(""),
             **attrs,
         },
-        shape=lambda s: [()],
-        kernel=lambda xp, state: state,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
-        effects=Effects(Effect.HANDLE, state=new_queue),
         value=components,
-        doc=doc,
     )
 
 
@@ -135,7 +132,7 @@ def _elements_of(xp: Any, components: Sequence[Any]) -> list[tuple[Any, ...]]:
     return [tuple([component[i, ...] for component in owned]) for i in range(rows.pop())]
 
 
-def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef:
+def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef[Operation]:
     def kernel(xp: Any, handle: ElementQueue, components: Sequence[Any]) -> None:
         _check_shapes(handle.shapes, [component.shape for component in components], is_batch)
         one = tuple([xp.array(component) for component in components]) if not is_batch else ()
@@ -148,9 +145,6 @@ def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef:
         attrs={"timeout_ms": attr_int(-1)},
         shape=lambda s: _check_components(s, is_batch),
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE, waits=True),
         doc=doc,
     )
@@ -191,22 +185,19 @@ def _dequeue(xp: Any, handle: ElementQueue, component_types: Sequence[DType]) ->
     return tuple(element)
 
 
-queue_dequeue_op = define_op(
+queue_dequeue_op: OpDef[list[Tensor]] = define_op(
     "QueueDequeueV2",
     "handle: resource -> components: *component_types",
     types={"component_types": dtypes.ANY},
     attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
     shape=_shapes,
     kernel=_dequeue,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Takes the first element, when there is one.",
 )
 
 
-def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
+def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef[list[Tensor]]:
     def kernel(xp: Any, handle: ElementQueue, n: int, component_types: Sequence[DType]) -> tuple[Any, ...]:
         if n < 1:
             raise InvalidArgumentError(f"n: expected at least 1 element; got {n}")
@@ -224,9 +215,6 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef:
         attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
         shape=shape,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE, waits=True),
         doc=doc,
     )
@@ -256,29 +244,23 @@ queue_dequeue_up_to_op = _define_dequeue_many(
 
 # --- the queue itself
 
-queue_close_op = define_op(
+queue_close_op: OpDef[Operation] = define_op(
     "QueueCloseV2",
     "handle: resource ->",
     attrs={"cancel_pending_enqueues": attr_bool(False)},
-    shape=lambda s: [],
     kernel=lambda xp, handle, cancel_pending_enqueues: handle.close(cancel_pending_enqueues),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Closes a queue to further elements.",
 )
 
 
-def _define_question(name: str, answer: str, ask: Callable[[ElementQueue], Any], doc: str) -> OpDef:
+def _define_question(name: str, answer: str, ask: Callable[[ElementQueue], Any], doc: str) -> OpDef[Tensor]:
     return define_op(
         name,
         f"handle: resource -> {answer}",
         shape=lambda s: [()],
         kernel=lambda xp, handle: np.array(ask(handle), dtypes.as_dtype(answer.split()[-1]).np),
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.READ),
         doc=doc,
     )

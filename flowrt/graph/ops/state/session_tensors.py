@@ -21,7 +21,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.dlpack import dlpack_of
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, attr_type, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, attr_type, define_op
 
 _keys = itertools.count(1)
 _stores: WeakValueDictionary[int, _Store] = WeakValueDictionary()
@@ -138,9 +138,6 @@ get_session_handle_op = define_op(
     types={"T": dtypes.ANY},
     shape=lambda s: [()],
     kernel=lambda xp, value, state: state.put(xp.array(value)),  # the step's buffer is used again
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, state=lambda node: _Store(node.device)),
     doc="Keeps a value in the session; the output, when it is fetched, is its TensorHandle.",
 )
@@ -161,20 +158,14 @@ get_session_tensor_op = define_op(
     shape=lambda s: [None],
     kernel=_read,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     doc="A value that the session keeps, on its device.",
 )
 
-delete_session_tensor_op = define_op(
+delete_session_tensor_op: OpDef[Operation] = define_op(
     "DeleteSessionTensor",
     "handle: host int64 ->",
-    shape=lambda s: [],
     kernel=lambda xp, handle: _delete(handle),
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Frees a value that the session keeps.",
 )
@@ -194,8 +185,7 @@ def get_session_handle(data: Any, name: str | None = None) -> Tensor:
     if not isinstance(data, Tensor):
         raise DTypeError(f"get_session_handle: expected a Tensor; got {data!r}")
     with get_default_graph().colocate_with(data):
-        handle: Tensor = get_session_handle_op(data, name=name or "GetSessionHandle")
-        return handle
+        return get_session_handle_op(data, name=name or "GetSessionHandle")
 
 
 def get_session_tensor(handle: int, dtype: Any, name: str | None = None) -> tuple[Tensor, Tensor]:

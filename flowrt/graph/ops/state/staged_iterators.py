@@ -22,7 +22,17 @@ import numpy as np
 
 from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, OutOfRangeError
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, Effect, Effects, ShapeContext, attr_int, define_op
+from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.op_def import (
+    Attr,
+    Effect,
+    Effects,
+    OpDef,
+    ShapeContext,
+    attr_int,
+    define_handle,
+    define_op,
+)
 from flowrt.graph.ops.state.iterators import Elements, IteratorResource, begin, taken
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.graph.shapes import Shape
@@ -139,16 +149,8 @@ class Stage:
 
 # --- ops
 
-dealer_op = define_op(
-    "Dealer",
-    "-> resource",
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: Dealer()),
-    doc="The handle of a dealer, which distributes an iterator's elements to devices.",
+dealer_op = define_handle(
+    "Dealer", lambda node: Dealer(), "The handle of what deals out an iterator's elements to devices."
 )
 
 
@@ -159,31 +161,22 @@ def _deal_next(
     return np.int64(deal.serial), np.int64(number), *element[: len(output_types)]
 
 
-deal_next_op = define_op(
+deal_next_op: OpDef[list[Tensor]] = define_op(
     "DealNext",
     "dealer: resource, iterator: resource -> deal: int64, number: int64, components: *output_types",
     types={"output_types": dtypes.ANY},
     attrs={"output_types": Attr("list(type)")},
     shape=lambda s: [(), (), *[()] * len(s.attrs["output_types"])],
     kernel=_deal_next,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="Takes an iterator's next element: where it is, and its first components, scalars, themselves.",
 )
 
-stage_op = define_op(
+stage_op = define_handle(
     "Stage",
-    "-> resource",
+    lambda node: Stage(node.attrs["first"], node.attrs["count"]),
+    "The handle of a device's parts of elements, which come ahead of the step that takes them.",
     attrs={"first": attr_int(), "count": attr_int()},
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=lambda node: Stage(node.attrs["first"], node.attrs["count"])),
-    doc="The handle of a device's parts of elements, copied ahead of the step that uses them.",
 )
 
 
@@ -195,16 +188,13 @@ def _staged_shapes(s: ShapeContext) -> list[Shape]:
     return list(s.attrs["output_shapes"])
 
 
-staged_next_op = define_op(
+staged_next_op: OpDef[list[Tensor]] = define_op(
     "StagedNext",
     "stage: resource, deal: host int64, number: host int64 -> *output_types",
     types={"output_types": dtypes.ANY},
     attrs={"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")},
     shape=_staged_shapes,
     kernel=_staged_next,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE, waits=True),
     doc="A device's part of an element that was taken; starts copying the next one.",
 )

@@ -13,9 +13,9 @@ from typing import Any
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, OutOfRangeError
 from flowrt.graph.construction.build import convert_to_tensor
+from flowrt.graph.construction.graph import Operation
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
-    BY_VJP,
     NONDIFFERENTIABLE,
     Effect,
     Effects,
@@ -26,6 +26,7 @@ from flowrt.graph.op_def import (
     attr_shape,
     attr_string,
     attr_type,
+    define_handle,
     define_op,
 )
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, instruction
@@ -48,26 +49,18 @@ def _new_resource(node: Node) -> VariableResource:
     return VariableResource(node.name, node.attrs["dtype"], node.attrs["shape"])
 
 
-var_handle_op = define_op(
+var_handle_op = define_handle(
     "VarHandleOp",
-    "-> resource: resource",
+    _new_resource,
+    "The handle of a variable of the session.",
+    output="resource: resource",
     attrs={
         "dtype": attr_type(),
         "shape": attr_shape(None),
         "container": attr_string(""),
         "shared_name": attr_string(""),
     },
-    shape=lambda s: [()],
-    kernel=lambda xp, state: state,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
-    effects=Effects(Effect.HANDLE, state=_new_resource),
-    value=lambda s: (
-        s.attrs["dtype"],
-        s.attrs["shape"],
-    ),  # the known part of a handle's value: the variable's dtype and shape
-    doc="The handle of a variable of the session.",
+    value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # what is known of a handle: the variable's
 )
 
 
@@ -86,7 +79,6 @@ read_variable_op = define_op(
     kernel=lambda xp, resource: resource.read(),
     vjp=lambda op, dy: [dy],
     jvp=lambda op, dx: [dx],
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     alias=True,
     doc="A variable's value at this point of the order of creation.",
@@ -101,16 +93,13 @@ def _check_assigned(s: ShapeContext) -> list[Shape]:
     return []
 
 
-def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef:
+def _define_assign(name: str, kernel: Kernel, loop: Loop, doc: str) -> OpDef[Operation]:
     return define_op(
         name,
         "resource: resource, value: dtype ->",
         types=_DTYPE,
         shape=_check_assigned,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE),
         loop=loop,
         doc=doc,
@@ -160,8 +149,6 @@ var_is_initialized_op = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, resource, out=None: delivered(xp, xp.asarray(resource.is_initialized), bool, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     doc="Whether the variable has a value.",
 )
@@ -186,9 +173,6 @@ resource_count_up_to = define_op(
     attrs={"limit": attr_int(), "T": attr_type()},
     shape=lambda s: [()],
     kernel=_count_up_to,
-    vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(Effect.WRITE),
     doc="Increments a scalar variable and returns its previous value, until it reaches the limit.",
 )
@@ -235,8 +219,6 @@ resource_gather = define_op(
     shape=_gather_shape,
     kernel=_gather,
     vjp=_gather_vjp,
-    jvp=BY_VJP,
-    samples=lambda rng: (),
     effects=Effects(Effect.READ),
     loop=Loop(_gather_loop, LoopPattern.GATHER),
     batch=batching_indices.gather_of_variable,
@@ -254,7 +236,7 @@ def _check_scatter(s: ShapeContext) -> list[Shape]:
     return []
 
 
-def _define_scatter(name: str, ufunc: str | None) -> OpDef:
+def _define_scatter(name: str, ufunc: str | None) -> OpDef[Operation]:
     def kernel(xp: Any, resource: VariableResource, indices: Any, updates: Any) -> None:
         with resource.lock:
             array = resource.read()
@@ -272,9 +254,6 @@ def _define_scatter(name: str, ufunc: str | None) -> OpDef:
         types=_INDEXED,
         shape=_check_scatter,
         kernel=kernel,
-        vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
-        samples=lambda rng: (),
         effects=Effects(Effect.WRITE),
         doc="Updates rows of a variable in place; equal indices act one after the other. On a GPU indices out"
         " of range are left out, and of rows set at equal indices any one stays.",

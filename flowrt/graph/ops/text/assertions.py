@@ -46,6 +46,13 @@ from flowrt.graph.ops.text.formatting import summarize_value
 from flowrt.graph.ops.text.python_calls import group, no_op
 from flowrt.graph.shapes import format_shape
 
+__all__ = [
+    "Assert", "assert_equal", "assert_greater", "assert_greater_equal", "assert_integer", "assert_less",
+    "assert_less_equal", "assert_near", "assert_negative", "assert_non_negative", "assert_non_positive",
+    "assert_none_equal", "assert_positive", "assert_rank", "assert_rank_at_least", "assert_rank_in",
+    "assert_same_float_dtype", "assert_scalar", "assert_type", "check_numerics", "is_numeric_tensor",
+]  # fmt: skip
+
 
 def _assert(xp: Any, condition: Any, data: Any, summarize: int) -> tuple[()]:
     if not condition:
@@ -59,15 +66,13 @@ def _batch_assert(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> li
     return []
 
 
-assert_op = define_op(
+assert_op: OpDef[Operation] = define_op(
     "Assert",
     "condition: bool, data: *T ->",
     types={"T": dtypes.ANY},
     attrs={"summarize": attr_int(3)},
-    shape=lambda s: [],
     kernel=_assert,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True), (np.arange(3),))],
     effects=Effects(Effect.STATEFUL),
     batch=_batch_assert,
@@ -86,14 +91,12 @@ def Assert(
     """
     limit = 3 if summarize is None else summarize
     with get_default_graph().name_scope(name or "Assert"):
-        checked: Operation = assert_op(condition, list(data), summarize=limit, name="Assert")
-        return checked
+        return assert_op(condition, list(data), summarize=limit, name="Assert")
 
 
 def _nothing_left() -> Operation:
     """No-op in place of a check made at build time."""
-    checked: Operation = no_op(name="static_checks_determined_all_ok")
-    return checked
+    return no_op(name="static_checks_determined_all_ok")
 
 
 # --- comparisons of values
@@ -302,8 +305,7 @@ def assert_type(tensor: Any, tf_type: Any, message: str | None = None, name: str
     tensor, wanted = convert_to_tensor(tensor), as_dtype(tf_type)
     if tensor.dtype is not wanted:
         raise DTypeError(f"{message or ''} expected dtype {wanted.name}; got {tensor!r}".strip())
-    checked: Operation = no_op(name=name or "assert_type")
-    return checked
+    return no_op(name=name or "assert_type")
 
 
 def assert_integer(x: Any, message: str | None = None, name: str | None = None) -> Operation:
@@ -311,8 +313,7 @@ def assert_integer(x: Any, message: str | None = None, name: str | None = None) 
     x = convert_to_tensor(x)
     if not x.dtype.is_integer:
         raise DTypeError(f"{message or ''} expected an integer dtype; got {x!r}".strip())
-    checked: Operation = no_op(name=name or "assert_integer")
-    return checked
+    return no_op(name=name or "assert_integer")
 
 
 def assert_same_float_dtype(tensors: Sequence[Any] | None = None, dtype: Any = None) -> DType:
@@ -343,7 +344,7 @@ def _check_numerics(xp: Any, tensor: Any, message: str) -> Any:
     return tensor
 
 
-check_numerics_op: OpDef = define_op(
+check_numerics_op: OpDef[Tensor] = define_op(
     "CheckNumerics",
     "tensor: T -> T",
     types={"T": dtypes.FLOATING},
@@ -365,8 +366,7 @@ check_numerics_op: OpDef = define_op(
 
 def check_numerics(tensor: Any, message: str, name: str | None = None) -> Tensor:
     """``tensor`` as it is. Raises `InvalidArgumentError` with ``message``, when run, if it is not finite."""
-    checked: Tensor = check_numerics_op(tensor, message=message, name=name)
-    return checked
+    return check_numerics_op(tensor, message=message, name=name)
 
 
 def add_check_numerics_ops() -> Operation:

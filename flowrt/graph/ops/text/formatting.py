@@ -90,7 +90,7 @@ def as_string(
     ``precision`` digits after the point (6 if negative), at least ``width`` characters, padded with ``fill``
     (blank, "0", or "-" for padding on the right). Raises `InvalidArgumentError` for a longer ``fill``.
     """
-    texts: Tensor = as_string_op(
+    return as_string_op(
         input,
         precision=precision,
         scientific=scientific,
@@ -99,7 +99,6 @@ def as_string(
         fill=fill,
         name=name,
     )
-    return texts
 
 
 # --- tensors as text
@@ -210,7 +209,6 @@ def string_format(
     Raises `InvalidArgumentError` when there are more or fewer placeholders than inputs.
     """
     tensors = list(inputs) if isinstance(inputs, (list, tuple)) else [inputs]
-    text: Tensor = string_format_op(
+    return string_format_op(
         tensors, template=template, placeholder=placeholder, summarize=summarize, name=name
     )
-    return text

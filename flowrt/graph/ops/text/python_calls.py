@@ -47,15 +47,16 @@ from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.text.formatting import string_format, summarize_value
 
+__all__ = ["group", "no_op", "numpy_function", "Print", "py_func", "py_function", "timestamp"]
+
 # --- order
 
-no_op = define_op(
+no_op: OpDef[Operation] = define_op(
     "NoOp",
     "->",
     shape=lambda s: [],
     kernel=lambda xp: (),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],
     doc="Nothing: a point that others can wait for.",
 )
@@ -63,8 +64,7 @@ no_op = define_op(
 
 def _operation(graph: Graph, element: Any) -> Operation:
     element = graph.as_graph_element(element.values if isinstance(element, IndexedSlices) else element)
-    found: Operation = element if isinstance(element, Operation) else element.op
-    return found
+    return element if isinstance(element, Operation) else element.op
 
 
 def _flatten(value: Any) -> Iterator[Any]:
@@ -100,8 +100,7 @@ def group(*inputs: Any, name: str | None = None) -> Operation:
 
 def _gather(graph: Graph, operations: list[Operation], name: str | None) -> Operation:
     with graph.control_dependencies(operations):
-        gathered: Operation = no_op(name=name)
-        return gathered
+        return no_op(name=name)
 
 
 def with_dependencies(dependencies: Sequence[Any], output_tensor: Any, name: str | None = None) -> Any:
@@ -218,7 +217,7 @@ def _result(function: _PythonFunction, position: int, value: Any, dtype: DType) 
     return array
 
 
-def _define_call(name: str, effect: Effect, doc: str) -> OpDef:
+def _define_call(name: str, effect: Effect, doc: str) -> OpDef[list[Tensor]]:
     return define_op(
         name,
         "input: *Tin -> *Tout",
@@ -227,7 +226,6 @@ def _define_call(name: str, effect: Effect, doc: str) -> OpDef:
         shape=lambda s: [None] * len(s.attrs["Tout"]),
         kernel=_call_python,
         vjp=NONDIFFERENTIABLE,
-        jvp=NONDIFFERENTIABLE,
         samples=lambda rng: (),
         effects=Effects(effect, state=_function_of, privilege=lambda attrs: Privilege.PYTHON),
         doc=doc,
@@ -321,8 +319,7 @@ def Print(
         "first_n": -1 if first_n is None else first_n,
         "summarize": 3 if summarize is None else summarize,
     }
-    printed: Tensor = print_v1_op(input_, list(data), name=name, **attrs)
-    return printed
+    return print_v1_op(input_, list(data), name=name, **attrs)
 
 
 _STREAMS = {
@@ -345,15 +342,12 @@ def _print_text(xp: Any, input: Any, output_stream: str, end: str) -> tuple[()]:
     return ()
 
 
-print_v2_op = define_op(
+print_v2_op: OpDef[Operation] = define_op(
     "PrintV2",
     "input: string ->",
     attrs={"output_stream": attr_string("stderr"), "end": attr_string("\n")},
-    shape=lambda s: [],
     kernel=_print_text,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
-    samples=lambda rng: (),
     effects=Effects(
         Effect.STATEFUL,
         privilege=lambda attrs: Privilege.FILES if attrs["output_stream"].startswith("file://") else None,
@@ -381,8 +375,7 @@ def print_(
         tensors: list[Any] = []
         template = sep.join(_template(value, tensors, quoted=False) for value in inputs)
         text = string_format(template, tensors, _PLACE, summarize)
-        printed: Operation = print_v2_op(text, output_stream=stream, end=end, name="PrintV2")
-        return printed
+        return print_v2_op(text, output_stream=stream, end=end, name="PrintV2")
 
 
 _PLACE = "\0{}"  # a user's text does not have it
@@ -422,7 +415,6 @@ timestamp = define_op(
     shape=lambda s: [()],
     kernel=lambda xp, out=None: delivered(xp, xp.asarray(time.time()), np.float64, out),
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample()],
     effects=Effects(Effect.STATEFUL),
     doc="Seconds since 1970, when it runs.",

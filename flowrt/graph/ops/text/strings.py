@@ -34,6 +34,10 @@ from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape
 
+__all__ = [
+    "decode_raw", "reduce_join", "regex_replace", "string_join", "string_strip", "string_to_number", "substr",
+]  # fmt: skip
+
 
 def string_array(values: Iterable[bytes], shape: tuple[int, ...]) -> np.ndarray[Any, Any]:
     """The strings, row by row, as an array of ``shape``."""
@@ -63,14 +67,14 @@ def words(*rows: Any) -> np.ndarray[Any, Any]:
     return string_array([w for row in rows for w in (row if isinstance(row, list) else [row])], shape)
 
 
-def define_string_op(name: str, signature: str, kernel: Kernel, **rules: Any) -> OpDef:
-    return define_op(name, signature, kernel=kernel, vjp=NONDIFFERENTIABLE, jvp=NONDIFFERENTIABLE, **rules)
+def define_string_op(name: str, signature: str, kernel: Kernel, **rules: Any) -> OpDef[Tensor]:
+    return define_op(name, signature, kernel=kernel, vjp=NONDIFFERENTIABLE, **rules)
 
 
 # --- string to string
 
 
-def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -> OpDef:
+def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -> OpDef[Tensor]:
     return define_string_op(
         name,
         "input: string -> string",
@@ -104,14 +108,12 @@ string_upper_op = _define_case(
 
 def string_lower(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Strings in lower case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
-    lower: Tensor = string_lower_op(input, encoding=encoding, name=name)
-    return lower
+    return string_lower_op(input, encoding=encoding, name=name)
 
 
 def string_upper(input: Any, encoding: str = "", name: str | None = None) -> Tensor:
     """Strings in upper case: their ASCII letters, or all letters with ``encoding="utf-8"``."""
-    upper: Tensor = string_upper_op(input, encoding=encoding, name=name)
-    return upper
+    return string_upper_op(input, encoding=encoding, name=name)
 
 
 string_strip = define_string_op(
@@ -146,8 +148,7 @@ string_length_op = define_string_op(
 
 def string_length(input: Any, name: str | None = None, unit: str = "BYTE") -> Tensor:
     """The lengths of strings in bytes, or in characters with ``unit="UTF8_CHAR"``."""
-    lengths: Tensor = string_length_op(input, unit=unit, name=name)
-    return lengths
+    return string_length_op(input, unit=unit, name=name)
 
 
 def _substr(text: bytes, pos: int, length: int) -> bytes:
@@ -175,8 +176,7 @@ def substr(input: Any, pos: Any, len: Any, name: str | None = None) -> Tensor:
     """``len`` bytes of each string from byte ``pos`` on. Raises `InvalidArgumentError`, when run, outside of
     a string.
     """
-    parts: Tensor = substr_op(input, pos, len, name=name)
-    return parts
+    return substr_op(input, pos, len, name=name)
 
 
 def _regex_replace(xp: Any, input: Any, pattern: str, rewrite: str, replace_global: bool) -> Any:
@@ -200,10 +200,7 @@ def regex_replace(
     input: Any, pattern: str, rewrite: str, replace_global: bool = True, name: str | None = None
 ) -> Tensor:
     """Strings with matches of ``pattern`` (all, or the first) replaced by ``rewrite`` (\\1: a group)."""
-    replaced: Tensor = regex_replace_op(
-        input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name
-    )
-    return replaced
+    return regex_replace_op(input, pattern=pattern, rewrite=rewrite, replace_global=replace_global, name=name)
 
 
 # --- joining
@@ -230,8 +227,7 @@ string_join_op = define_string_op(
 
 def string_join(inputs: Sequence[Any], separator: str = "", name: str | None = None) -> Tensor:
     """The strings of ``inputs`` joined element by element with ``separator``; scalars are repeated."""
-    joined: Tensor = string_join_op(list(inputs), separator=separator, name=name)
-    return joined
+    return string_join_op(list(inputs), separator=separator, name=name)
 
 
 def _reduce_join(xp: Any, inputs: Any, reduction_indices: Any, keep_dims: bool, separator: str) -> Any:
@@ -280,10 +276,7 @@ def reduce_join(
         raise InvalidArgumentError("reduce_join: expected axis, as the rank is unknown; got None")
     axes = list(range(len(tensor.spec.shape or ())))[::-1] if axis is None else axis
     keep = bool(keep_dims if keepdims is None else keepdims)
-    joined: Tensor = reduce_join_op(
-        tensor, np.array(axes, np.int32), keep_dims=keep, separator=separator, name=name
-    )
-    return joined
+    return reduce_join_op(tensor, np.array(axes, np.int32), keep_dims=keep, separator=separator, name=name)
 
 
 # --- strings to numbers
@@ -328,8 +321,7 @@ def string_to_number(
     parse.
     """
     texts = input if string_tensor is None else string_tensor
-    numbers: Tensor = string_to_number_op(texts, out_type=as_dtype(out_type), name=name)
-    return numbers
+    return string_to_number_op(texts, out_type=as_dtype(out_type), name=name)
 
 
 def _decode_raw(xp: Any, bytes: Any, out_type: DType, little_endian: bool) -> Any:
@@ -369,7 +361,4 @@ def decode_raw(
 ) -> Tensor:
     """The bytes of strings of equal length as numbers of ``out_type``: ``[..., length / size]``."""
     texts = bytes if input_bytes is None else input_bytes
-    numbers: Tensor = decode_raw_op(
-        texts, out_type=as_dtype(out_type), little_endian=little_endian, name=name
-    )
-    return numbers
+    return decode_raw_op(texts, out_type=as_dtype(out_type), little_endian=little_endian, name=name)

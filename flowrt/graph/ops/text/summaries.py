@@ -77,7 +77,6 @@ scalar_summary = define_op(
     shape=_same_shapes,
     kernel=_scalar_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"loss"), np.float32(0.5)),
         sample(words(b"a", b"b"), np.array([1, 2], np.int64)),
@@ -150,7 +149,6 @@ histogram_summary = define_op(
     shape=_scalar_shape,
     kernel=_histogram_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"h"), rng.standard_normal((3, 4)), differentiable=False),
         sample(_name(b"h"), np.array([], np.int32)),
@@ -188,7 +186,6 @@ tensor_summary = define_op(
     shape=_scalar_shape,
     kernel=_tensor_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(_name(b"t"), np.arange(3), _name(b""))],
     doc="A tensor under its tag, and which of TensorBoard's plugins shows it.",
 )
@@ -270,7 +267,6 @@ image_summary = define_op(
     shape=_check_images,
     kernel=_image_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [
         sample(_name(b"i"), rng.integers(0, 256, (2, 3, 4, 3)).astype(np.uint8)),
         sample(_name(b"i"), rng.standard_normal((1, 2, 2, 1)).astype(np.float32), differentiable=False),
@@ -317,7 +313,6 @@ merge_summary = define_op(
     shape=_scalar_shape,
     kernel=_merge_kernel,
     vjp=NONDIFFERENTIABLE,
-    jvp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample((_name(b"\x0a\x03\x0a\x01a"), _name(b"\x0a\x03\x0a\x01b")))],
     doc="Several summaries as one.",
 )
