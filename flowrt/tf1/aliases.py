@@ -1,8 +1,7 @@
-"""Other names of things: what TensorFlow 1 scripts commonly say, each beside what flowrt calls it.
+"""Aliases: names common in TensorFlow 1 scripts, each mapped to flowrt's name.
 
-Everything here is exported from `flowrt` as it stands. Functions for switches that flowrt does not have
-(eager execution, reference variables) accept the call where the state asked for is the one that flowrt is
-always in.
+Everything here is exported from `flowrt` unchanged. Functions for switches that flowrt does not have (eager
+execution, reference variables) accept calls that request the state that flowrt is always in.
 """
 
 from __future__ import annotations
@@ -127,7 +126,7 @@ def scatter_nd_sub(
 
 
 def count_up_to(ref: Variable, limit: int, name: str | None = None) -> Tensor:
-    """Add one to the scalar ``ref``; returns what it was. The step raises `OutOfRangeError` at ``limit``."""
+    """Increment ``ref``, a scalar; returns its old value. The step raises `OutOfRangeError` at ``limit``."""
     return ref.count_up_to(limit, name)
 
 
@@ -137,13 +136,13 @@ def shape_n(input: Any, out_type: Any = int32, name: str | None = None) -> list[
 
 
 def is_non_decreasing(x: Any, name: str | None = None) -> Tensor:
-    """Whether the elements, in row-major order, never fall."""
+    """A scalar bool tensor: true if the elements, in row-major order, never decrease."""
     flat = reshape(convert_to_tensor(x), [-1])
     return reduce_all(less_equal(flat[:-1], flat[1:]), name=name)
 
 
 def is_strictly_increasing(x: Any, name: str | None = None) -> Tensor:
-    """Whether the elements, in row-major order, always rise."""
+    """A scalar bool tensor: true if the elements, in row-major order, strictly increase."""
     flat = reshape(convert_to_tensor(x), [-1])
     return reduce_all(less(flat[:-1], flat[1:]), name=name)
 
@@ -177,9 +176,7 @@ def make_ndarray(tensor: Any) -> np.ndarray[Any, Any]:
 
 
 def tables_initializer(name: str = "init_all_tables") -> Operation:
-    """Runs what the script has put into the collection TABLE_INITIALIZERS: initializers of iterators, most
-    often, for there are no lookup tables.
-    """
+    """Run the collection TABLE_INITIALIZERS: mostly iterators, since there are no lookup tables."""
     initializers = get_default_graph().get_collection(GraphKeys.TABLE_INITIALIZERS)
     return group(*initializers, name=name) if initializers else no_op(name=name)
 
@@ -239,15 +236,15 @@ def disable_resource_variables() -> None:
 
 
 def disable_eager_execution() -> None:
-    """There is none."""
+    """Does nothing: flowrt has no eager execution."""
 
 
 def disable_v2_behavior() -> None:
-    """There is none."""
+    """Does nothing: flowrt has no TensorFlow 2 behaviour."""
 
 
 def disable_v2_tensorshape() -> None:
-    """There is none."""
+    """Does nothing: flowrt has no TensorFlow 2 `TensorShape`."""
 
 
 def disable_tensor_equality() -> None:
@@ -263,7 +260,7 @@ def enable_control_flow_v2() -> None:
 
 
 def no_gradient(op_type: str) -> None:
-    """Accepted: an op's definition says whether it has a gradient."""
+    """Does nothing: an op's definition says whether it has a gradient."""
 
 
 NotDifferentiable = NoGradient = no_gradient

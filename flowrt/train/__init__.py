@@ -2,9 +2,9 @@
 
     optimizers     gradients of a loss and updates of variables; schedules, moving averages
     checkpoints    variables to safetensors shards and back; `Scaffold`
-    coordination   threads that stop together, and those that fill queues
-    hooks          what is done around the runs of a monitored session
-    sessions       sessions that start ready and recover when a task is lost
+    coordination   threads with a common stop, queue runners
+    hooks          callbacks around the steps of a monitored session
+    sessions       sessions that start ready and recover if a task is lost
 
 Queue-based input, `Supervisor` and `SyncReplicasOptimizer` are in `flowrt.tf1.training`.
 """
@@ -115,7 +115,7 @@ _OLDER = {
     "supervisor": "Supervisor",
     "sync_replicas_optimizer": "SyncReplicasOptimizer",
 }
-"""What only older programs use, by its module in `flowrt.tf1.training`, which stands on this package."""
+"""Names that only older programs use, by module in `flowrt.tf1.training`, which builds on this package."""
 
 
 def __getattr__(name: str) -> Any:

@@ -94,7 +94,7 @@ def _public(batches: Callable[..., Any], name: str, doc: str) -> Callable[..., A
 batch = _public(
     _fifo_batches,
     "batch",
-    """Batches of ``batch_size`` elements ``tensors``, or of their rows with ``enqueue_many``.
+    """Batches of ``batch_size`` elements ``tensors``, or of rows of them with ``enqueue_many``.
 
     ``shapes``: the elements', where the tensors' do not tell. With ``dynamic_pad`` they may have unknown
     dimensions (see `PaddingFIFOQueue`). Rows at the end that are no whole batch are left out, unless
@@ -104,7 +104,7 @@ batch = _public(
 maybe_batch = _public(
     _fifo_batches,
     "maybe_batch",
-    """`batch` of the elements for which ``keep_input``, a bool, or one a row with ``enqueue_many``, is
+    """`batch` of the elements where ``keep_input``, a bool or with ``enqueue_many`` one per row, is
     true.
     """,
 )
@@ -114,7 +114,7 @@ batch_join = _public(
 maybe_batch_join = _public(
     _fifo_batches,
     "maybe_batch_join",
-    "`batch_join` of the elements that ``keep_input`` says. See `maybe_batch`.",
+    "`batch_join` of the elements where ``keep_input`` is true. See `maybe_batch`.",
 )
 shuffle_batch = _public(
     _shuffled_batches,
@@ -126,7 +126,7 @@ shuffle_batch = _public(
 maybe_shuffle_batch = _public(
     _shuffled_batches,
     "maybe_shuffle_batch",
-    "`shuffle_batch` of the elements that ``keep_input`` says. See `maybe_batch`.",
+    "`shuffle_batch` of the elements where ``keep_input`` is true. See `maybe_batch`.",
 )
 shuffle_batch_join = _public(
     _shuffled_batches,
@@ -136,7 +136,7 @@ shuffle_batch_join = _public(
 maybe_shuffle_batch_join = _public(
     _shuffled_batches,
     "maybe_shuffle_batch_join",
-    "`shuffle_batch_join` of the elements that ``keep_input`` says. See `maybe_batch`.",
+    "`shuffle_batch_join` of the elements where ``keep_input`` is true. See `maybe_batch`.",
 )
 
 

@@ -58,7 +58,7 @@ def create_global_step(graph: Graph | None = None) -> Variable:
 
 
 def get_or_create_global_step(graph: Graph | None = None) -> Variable:
-    """The graph's global step, made when there is none."""
+    """Return the graph's global step, creating it on first use."""
     graph = graph or get_default_graph()
     existing = get_global_step(graph)
     return create_global_step(graph) if existing is None else existing

@@ -43,7 +43,9 @@ class GradientAccumulator:
         return added
 
     def _sum_of(self, variable: Variable) -> Variable:
-        """Its copies are the replicas' own sums; the value as a whole is that of all."""
+        """The running sum for ``variable``: each copy is one replica's sum; its value as a whole is the sum
+        of all replicas.
+        """
         if variable not in self._sums:
             with get_default_graph().control_dependencies(None):
                 self._sums[variable] = Variable(

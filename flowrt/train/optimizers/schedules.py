@@ -92,10 +92,10 @@ def polynomial_decay(
     cycle: bool = False,
     name: str | None = None,
 ) -> Tensor:
-    """From ``learning_rate`` to ``end_learning_rate`` as ``(1 - global_step / decay_steps) ** power``.
+    """Decay from ``learning_rate`` to ``end_learning_rate`` as ``(1 - global_step / decay_steps) ** power``.
 
-    After ``decay_steps`` it stays at the end; with ``cycle`` it jumps up and goes down over ever longer
-    multiples of ``decay_steps``.
+    After ``decay_steps`` the rate stays at its end; with ``cycle`` it restarts, each time decaying over the
+    next multiple of ``decay_steps``.
     """
     with get_default_graph().name_scope(name or "PolynomialDecay"):
         rate, step, steps, end, exponent = _rate_and_steps(
@@ -148,7 +148,7 @@ def _boundary(value: Any, x: Tensor) -> Tensor:
 
 
 def _half_cosine(fraction: Any) -> Any:
-    """From 1 to 0 over the fractions 0 to 1."""
+    """Half a cosine: falls from 1 to 0 as ``fraction`` rises from 0 to 1."""
     return 0.5 * (1 + cos(math.pi * fraction))
 
 

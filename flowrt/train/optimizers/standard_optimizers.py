@@ -1,4 +1,4 @@
-"""The optimizers. Each docstring gives the rule and its source."""
+"""The optimizers. Each docstring states the update rule and its source."""
 
 from __future__ import annotations
 
@@ -24,9 +24,7 @@ from flowrt.variables.variable import Variable
 
 
 class _RuleOptimizer(Optimizer):
-    """An optimizer whose step is one op: slots and hyper-parameters, in the op's order, around the
-    gradient.
-    """
+    """An optimizer with one update op: slots and hyper-parameters, in the op's order, around the gradient."""
 
     _dense_op: OpDef[Operation]
     _sparse_op: OpDef[Operation] | None = None
@@ -293,11 +291,11 @@ class FtrlOptimizer(_RuleOptimizer):
 
 
 class LARSOptimizer(_RuleOptimizer):
-    """Momentum with a learning rate a layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times the
-    global one (You et al. 2017).
+    """Momentum with a learning rate per layer: ``eeta * |w| / (|g| + weight_decay * |w| + epsilon)`` times
+    the global rate (You et al. 2017).
 
-    Variables whose name contains an entry of ``skip_list`` get the plain rate and no decay. Sparse gradients
-    count as zero elsewhere.
+    Variables with a name that contains an entry of ``skip_list`` get the plain rate and no decay. Sparse
+    gradients count as zero elsewhere.
     """
 
     _dense_op = optimizer_updates.apply_momentum
@@ -350,10 +348,10 @@ def _where_positive(first: Any, second: Any, ratio: Any) -> Tensor:
 
 
 class LAMBOptimizer(Optimizer):
-    """Adam's direction plus decoupled decay, scaled a layer by ``|w| / |update|`` (You et al. 2020).
+    """Adam's direction plus decoupled decay, scaled per layer by ``|w| / |update|`` (You et al. 2020).
 
-    Variables whose name contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse gradients
-    count as zero elsewhere.
+    Variables with a name that contains an entry of ``exclude_from_weight_decay`` are not decayed. Sparse
+    gradients count as zero elsewhere.
     """
 
     _slot_names = ("m", "v")
