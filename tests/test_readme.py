@@ -37,7 +37,7 @@ PAGES = (
 )
 MAX_LINES = {
     "README.md": 225,
-    "docs/cluster.md": 200,
+    "docs/cluster.md": 210,
     "docs/control_flow.md": 130,
     "docs/devices.md": 200,
     "docs/differentiation.md": 120,
