@@ -31,6 +31,7 @@ PAGES = (
     "docs/training_loops.md",
     "ARCHITECTURE.md",
     "CONTRIBUTING.md",
+    "GLOSSARY.md",
     "SECURITY.md",
     "CHANGELOG.md",
     "tests/test_tour.py",
