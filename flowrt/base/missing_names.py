@@ -1,8 +1,8 @@
-"""What TensorFlow has and flowrt has not: each with the nearest thing that flowrt has.
+"""Names that TensorFlow has and flowrt lacks, each with flowrt's nearest alternative.
 
-`missing_from` makes a public module's ``__getattr__``: its error is an `UnimplementedError` where the name is
-TensorFlow's, so that a script's author reads what to use instead; always an ``AttributeError`` too, so that
-``hasattr`` answers. A name that flowrt has elsewhere is named with its module.
+`missing_from` creates a public module's ``__getattr__``: its error is an `UnimplementedError` if the name is
+TensorFlow's, so that a script's author learns what to use instead; it is always an ``AttributeError`` too, so
+that ``hasattr`` works. A name that flowrt has elsewhere is given with its module.
 """
 
 from __future__ import annotations
@@ -182,7 +182,7 @@ _MEANT = {
     "Optimizer": "train.Optimizer", "mse": "losses.mean_squared_error", "Linear": "layers.Dense",
     "Sequential": "layers.Layer", "cross_entropy": "nn.softmax_cross_entropy_with_logits",
 }  # fmt: skip
-"""What other frameworks, or later TensorFlows, call what flowrt has under another name."""
+"""Names in other frameworks, or later TensorFlows, of functions that flowrt has under another name."""
 
 
 class MissingNameError(UnimplementedError, AttributeError):
@@ -226,9 +226,7 @@ def missing_name(namespace: str, name: str) -> AttributeError | ImportError:
 
 
 def _is_imported_from() -> bool:
-    """Whether an ``import`` asked for the name, by the instruction at which the caller of ``__getattr__``
-    is.
-    """
+    """Whether the name is requested by an ``import``, according to the caller's current instruction."""
     frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_name in ("missing_name", "__getattr__"):
         frame = frame.f_back
@@ -236,8 +234,8 @@ def _is_imported_from() -> bool:
 
 
 def hints(namespace: str, name: str) -> list[str]:
-    """What ``name`` of ``namespace`` may mean, as a script writes it after ``flowrt.``: flowrt's word for it,
-    the same name elsewhere, or names spelled alike, the module's own before others.
+    """Suggestions for ``name`` of ``namespace``, as written after ``flowrt.``: flowrt's own name, the same
+    name elsewhere, or names with similar spelling, the module's own first.
     """
     if name in _MEANT:
         return [_MEANT[name]]
@@ -261,7 +259,7 @@ def _plain(name: str) -> str:
 
 @functools.cache
 def _public_names() -> dict[str, str]:
-    """Where each public name is, in the likeliest of its modules."""
+    """The module of each public name; of several, the likeliest."""
     found = dict[str, str]()
     for namespace in ("", *_PUBLIC.split()):
         for name in _names_of(namespace):

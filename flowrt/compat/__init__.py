@@ -1,4 +1,4 @@
-"""``flowrt.compat``: `v1` is flowrt itself, for scripts that say ``import flowrt.compat.v1 as tf``."""
+"""``flowrt.compat``: `v1` is flowrt itself, for scripts with ``import flowrt.compat.v1 as tf``."""
 
 import numbers
 import os
@@ -34,7 +34,7 @@ as_str = as_text
 
 
 def as_str_any(value: Any, encoding: str = "utf-8") -> str:
-    """Text of anything: of bytes what they encode."""
+    """Convert anything to text; bytes are decoded."""
     return as_text(value, encoding)
 
 
@@ -44,7 +44,7 @@ def path_to_str(path: Any) -> Any:
 
 
 def forward_compatible(year: int, month: int, day: int) -> bool:
-    """Always: there are no older readers."""
+    """Whether older readers are supported: always True, as there are none."""
     return True
 
 

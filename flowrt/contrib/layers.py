@@ -1,7 +1,7 @@
-"""``flowrt.contrib.layers``: layers that make their variables by `get_variable`, called weights and biases.
+"""``flowrt.contrib.layers``: layers with variables from `get_variable`, called weights and biases.
 
-Every function makes a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn``
-in place of the biases when there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
+Every function opens a variable scope (``scope``, or a default name made unique), applies ``normalizer_fn``
+instead of biases if there is one, then ``activation_fn``, and takes defaults from `arg_scope`.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ Maker = Callable[[str, Sequence[int], Any, Any], Variable]
 
 
 def _maker(inputs: Tensor, trainable: bool, collections: Any) -> Maker:
-    """What makes a layer's (model) variables from name, shape, initializer and regularizer.
+    """A function that creates a layer's (model) variables from name, shape, initializer and regularizer.
 
     ``collections`` are more collections for them, or a dict of those by name.
     """
@@ -280,10 +280,10 @@ def layer_norm(
     variables_collections: Any = None, outputs_collections: Any = None, trainable: bool = True,
     begin_norm_axis: int = 1, begin_params_axis: int = -1, scope: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Each example less its mean, over its deviation (both along the axes from ``begin_norm_axis`` on), times
-    ``gamma``, plus ``beta``, which have the axes from ``begin_params_axis`` on.
+    """Each example normalized by its mean and standard deviation (along the axes from ``begin_norm_axis``
+    on), times ``gamma``, plus ``beta``, which have the axes from ``begin_params_axis`` on.
 
-    Raises `InvalidArgumentError` for axes that the inputs do not have or whose sizes are not known.
+    Raises `InvalidArgumentError` for axes that the inputs do not have or axes of unknown size.
     """
     inputs = convert_to_tensor(inputs)
     rank = inputs.shape.rank
@@ -350,7 +350,7 @@ def embed_sequence(
     ids: Any, vocab_size: int, embed_dim: int, unique: bool = False, initializer: Any = None,
     regularizer: Any = None, trainable: bool = True, scope: Any = None, reuse: Any = None,
 ) -> Tensor:  # fmt: skip
-    """``ids`` looked up in a variable ``embeddings`` of ``[vocab_size, embed_dim]``."""
+    """Look up ``ids`` in a variable ``embeddings`` of shape ``[vocab_size, embed_dim]``."""
     with variable_scope(scope, "EmbedSequence", reuse=reuse):
         table = get_variable("embeddings", [vocab_size, embed_dim], None, initializer, regularizer, trainable)
         return embedding_lookup(table, ids)
@@ -362,7 +362,7 @@ def linear(*args: Any, **kwargs: Any) -> Tensor:
     return outputs
 
 
-# --- many layers at once
+# --- several layers in one call
 
 
 def repeat(inputs: Any, repetitions: int, layer: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:

@@ -60,9 +60,9 @@ class LSTMBlockCell(LSTMCell):
 
 
 class LayerNormBasicLSTMCell(RNNCell):
-    """An LSTM whose gates and memory are normalized: Ba et al., "Layer normalization" (2016).
+    """An LSTM with layer normalization of gates and memory: Ba et al., "Layer normalization" (2016).
 
-    With ``layer_norm=False`` they are not, and there is a bias. The candidate is dropped out with
+    With ``layer_norm=False`` there is a bias instead. The candidate is dropped out with
     ``dropout_keep_prob``: Semeniuta et al., "Recurrent dropout without memory loss" (2016). ``input_size`` is
     not used.
     """
@@ -126,7 +126,7 @@ def _linear(inputs: Tensor, size: int, has_bias: bool = True) -> Tensor:
     return bias_add(outputs, get_variable("bias", [size], inputs.dtype, Zeros()))
 
 
-# --- cells around a cell, with variables of their own
+# --- wrapper cells with their own variables
 
 
 class _Around(RNNCell):
@@ -175,7 +175,7 @@ class EmbeddingWrapper(_Around):
 
 
 class InputProjectionWrapper(_Around):
-    """A cell whose inputs are projected to ``num_proj`` before. ``input_size`` is not used."""
+    """A cell with inputs projected to ``num_proj``. ``input_size`` is not used."""
 
     def __init__(
         self, cell: Any, num_proj: int, activation: Any = None, input_size: Any = None, reuse: Any = None
@@ -189,7 +189,7 @@ class InputProjectionWrapper(_Around):
 
 
 class OutputProjectionWrapper(_Around):
-    """A cell whose outputs are projected to ``output_size``."""
+    """A cell with outputs projected to ``output_size``."""
 
     def __init__(self, cell: Any, output_size: int, activation: Any = None, reuse: Any = None) -> None:
         super().__init__(cell, reuse)
@@ -266,7 +266,7 @@ def stack_bidirectional_rnn(
 
 
 def _layers(cells_fw: Any, cells_bw: Any, states_fw: Any, states_bw: Any) -> list[tuple[Any, ...]]:
-    """Of each layer the two cells and the two initial states."""
+    """The two cells and the two initial states of each layer."""
     given = [cells_fw, cells_bw, states_fw or [None] * len(cells_fw), states_bw or [None] * len(cells_bw)]
     if not cells_fw or len({len(one) for one in given}) > 1:
         raise InvalidArgumentError(
