@@ -4,7 +4,8 @@
     Session.partial_run -> PartialRun.run: names become tensors, values arrays -> Calls.call -> fetches
 
 `Calls` makes the calls of one step: for a session of this process `LocalCalls`, by ordinary runs that are fed
-the results of earlier calls; for a cluster its master (`flowrt.distribute.remote_calls`).
+the results of earlier calls; for a cluster its master, by `RemoteCalls`
+(`flowrt.distribute.client.cluster_steps`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`ParameterServerStrategy`: variables on servers, one program per worker, and one switch for staleness.
 
     cluster          tasks of job "ps" keep variables; without that job, the workers' tasks do
-    Variable         on the server with the fewest bytes, or split over several  parameter_server/placement.py
+    Variable         on the server with the fewest bytes, or split over several: parameter_server/placement.py
     run(fn)          fn once, on this worker's device, after every server allowed the step to begin
-    apply_gradients  a push to each server, which updates when it has enough     parameter_server_step.py
+    apply_gradients  a push to each server, which updates when it has enough: parameter_server_step.py
 
 Every worker runs the same script with a session on its own server; the servers' tasks only serve
 (``server.join()``).

@@ -4,10 +4,9 @@ branches   a constant index selects one branch, which replaces the operation
 results    an unused branch result or loop variable is removed, with its computation; this includes
            lists that loops keep for gradients that are not requested
 arguments  constants are copied in, equal arguments merged, and unused ones removed, but not the effects that
-           produced produced them; a loop variable that its
-           body returns unchanged becomes invariant
-hoisting   computations on invariant arguments alone move in front of the loop, if
-           they cannot fail: the body may never run
+           produced them; a loop variable that its body returns unchanged becomes invariant
+hoisting   computations on invariant arguments alone move in front of the loop, if they cannot fail: the
+           body may never run
 inside     each function is optimised like any subgraph
 """
 
