@@ -1,6 +1,6 @@
 """Summaries: ops that describe a step, and the writer that puts them into files for TensorBoard.
 
-    flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops that return encoded messages
+    flowrt/graph/ops/text/summaries.py   scalar, histogram, image, text, merge: ops that return messages
     writer.py                            FileWriter: messages with step and time
     event_file.py, crc32c.py             the file format
 
