@@ -32,7 +32,7 @@ MAX_NAMED = 6
 
 
 class CompileRequest(NamedTuple):
-    """The ``tensors`` and ``targets`` of ``graph`` to compile with ``options``, given the ``feeds``' shapes."""
+    """The ``tensors`` and ``targets`` of ``graph`` compiled with ``options`` for the ``feeds``' shapes."""
 
     graph: Graph
     tensors: tuple[Tensor, ...]
