@@ -130,7 +130,7 @@ from flowrt.version import VERSION as _VERSION
 
 __version__ = _VERSION
 newaxis = None
-VERSION = "1.15.0"  # the version of TensorFlow whose names these are
+VERSION = "1.15.0"  # the TensorFlow version that defines these names
 GIT_VERSION = COMPILER_VERSION = "unknown"
 
 # What a first import need not pay for.
@@ -147,7 +147,7 @@ _LAZY_MESSAGES = {
 
 
 def __getattr__(name: str) -> _Any:
-    """Modules and messages when they are first asked for; a clear word about what flowrt has not."""
+    """Import modules and messages on first use; explain names that flowrt does not have."""
     if name in _LAZY_MODULES:
         return _importlib.import_module(f"flowrt.{name}")
     for module, names in _LAZY_MESSAGES.items():
@@ -157,7 +157,7 @@ def __getattr__(name: str) -> _Any:
 
 
 def _cluster(target: str, config: _Any) -> _Any:
-    """What a session of a cluster needs, which a session of this process need not pay for."""
+    """The cluster runtime for a session, imported only when needed."""
     return __getattr__("distribute").ClusterRuntime(target, config)
 
 

@@ -38,7 +38,7 @@ _COLLECTION = GraphKeys.LOSSES
 
 
 class Reduction:
-    """How the weighted losses of a batch become the result."""
+    """Reductions of the weighted losses of a batch."""
 
     NONE = "none"
     SUM = "weighted_sum"
@@ -162,7 +162,7 @@ def log_loss(labels: Tensor, predictions: Tensor, *, epsilon: float = 1e-7) -> T
 
 @_loss()
 def huber_loss(labels: Any, predictions: Any, *, delta: float = 1.0) -> Tensor:
-    """Quadratic up to an error of ``delta``, linear beyond (Huber 1964)."""
+    """Huber loss: quadratic up to an error of ``delta``, linear above (Huber 1964)."""
     error = absolute(subtract(predictions, labels))
     quadratic = minimum(error, delta)
     return 0.5 * quadratic * quadratic + delta * (error - quadratic)
@@ -246,7 +246,7 @@ def get_regularization_losses(scope: str | None = None) -> list[Tensor]:
 
 
 def get_regularization_loss(scope: str | None = None, name: str = "total_regularization_loss") -> Tensor:
-    """The sum of the regularization losses, zero if there are none."""
+    """The sum of the regularization losses; zero without any."""
     found = get_regularization_losses(scope)
     return add_n(found, name=name) if found else convert_to_tensor(0.0)
 
@@ -254,7 +254,7 @@ def get_regularization_loss(scope: str | None = None, name: str = "total_regular
 def get_total_loss(
     add_regularization_losses: bool = True, name: str = "total_loss", scope: str | None = None
 ) -> Tensor:
-    """The sum of all losses of the default graph. Raises `InvalidArgumentError` if there are none."""
+    """The sum of all losses of the default graph. Raises `InvalidArgumentError` without any."""
     found = get_losses(scope) + (get_regularization_losses(scope) if add_regularization_losses else [])
     if not found:
         raise InvalidArgumentError("get_total_loss: expected losses in the collection; got none")

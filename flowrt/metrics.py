@@ -121,7 +121,7 @@ def mean(to: _Destination, values: Any, weights: Any = None) -> Pair:
 
 @_metric
 def accuracy(to: _Destination, labels: Any, predictions: Any, weights: Any = None) -> Pair:
-    """How often ``predictions`` equal ``labels``."""
+    """The fraction of ``predictions`` equal to ``labels``."""
     labels, predictions = convert_to_tensor(labels), convert_to_tensor(predictions)
     ranks = {predictions.shape.rank, labels.shape.rank}
     if None not in ranks and len(ranks) > 1:
@@ -222,7 +222,7 @@ def false_negatives(to: _Destination, labels: Any, predictions: Any, weights: An
 
 @_metric
 def percentage_below(to: _Destination, values: Any, threshold: float, weights: Any = None) -> Pair:
-    """How much of the values is below ``threshold``, from 0 to 1."""
+    """The fraction of the values below ``threshold``, from 0 to 1."""
     below = cast(less(convert_to_tensor(values), threshold), float32)
     with to.scope("percentage_below_threshold"):
         return _mean(to, below, weights)
@@ -243,7 +243,7 @@ def mean_iou(to: _Destination, labels: Any, predictions: Any, num_classes: int, 
 
 
 def _mean_iou_of(matrix: Tensor) -> Tensor:
-    """Of a confusion matrix."""
+    """The mean intersection over union of a confusion matrix."""
     both = diag_part(matrix)
     union = reduce_sum(matrix, 0) + reduce_sum(matrix, 1) - both
     occurs = cast(not_equal(union, 0.0), float32)

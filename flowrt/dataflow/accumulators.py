@@ -1,6 +1,4 @@
-"""Conditional accumulators: sums of gradients that several steps add to and one takes, as of one step
-counter.
-"""
+"""Conditional accumulators: sums of gradients of several steps, taken by one, relative to a step counter."""
 
 from __future__ import annotations
 
@@ -20,8 +18,8 @@ REDUCTIONS = ("MEAN", "SUM")
 
 
 class ConditionalAccumulatorBase:
-    """A handle and what both kinds have. A gradient whose ``local_step`` is below the accumulator's step is
-    dropped without a word; every take adds one to that step.
+    """A handle and the operations of both kinds. A gradient with a ``local_step`` below the accumulator's
+    step is silently dropped; every take increments that step.
     """
 
     def __init__(
@@ -53,7 +51,7 @@ class ConditionalAccumulatorBase:
         return self._dtype
 
     def num_accumulated(self, name: str | None = None) -> Tensor:
-        """How many gradients were added since the last take: int32."""
+        """The number of gradients added since the last take: int32."""
         with get_default_graph().colocate_with(self._accumulator_ref):
             return ops.accumulator_num_accumulated_op(self._accumulator_ref, name=name)
 
@@ -66,9 +64,7 @@ class ConditionalAccumulatorBase:
 
 
 class ConditionalAccumulator(ConditionalAccumulatorBase):
-    """Of dense gradients. Sessions of a cluster share one of the same ``shared_name`` (or name) and
-    device.
-    """
+    """An accumulator of dense gradients, shared in a cluster by ``shared_name`` (or name) and device."""
 
     def __init__(
         self,

@@ -1,7 +1,6 @@
-"""Array functions made of others: patches of images, blocks moved between space and batch, unravelled
-indices.
+"""Array functions composed of others: image patches, blocks between space and batch, unravelled indices.
 
-They build several operations each, so that placement, gradients and kernels need to know nothing new.
+They build several operations each, so that placement, gradients and kernels need no additions.
 """
 
 from __future__ import annotations
@@ -112,7 +111,7 @@ def extract_image_patches(
 ) -> Tensor:  # fmt: skip
     """``[n, h, w, c] -> [n, h', w', kh * kw * c]``: every patch of ``ksizes`` ``[1, kh, kw, 1]`` as a row.
 
-    A convolution with one filter an element of the patch: for images of a floating dtype and known depth.
+    A convolution with one filter per element of the patch: for images of a floating dtype and known depth.
     Raises `InvalidArgumentError` for missing arguments, `UnimplementedError` for other images.
     """
     window = ksizes if sizes is None else sizes

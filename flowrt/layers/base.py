@@ -1,9 +1,9 @@
-"""`Layer`: a function of tensors with variables of its own, made at its first call and shared at later ones.
+"""`Layer`: a function of tensors with its own variables, created at its first call and shared by later ones.
 
 A layer has a variable scope: ``name``, or a default one made unique ("dense", "dense_1", ...), captured at
 its first call. Its variables are `get_variable` variables there, so that an enclosing ``variable_scope(...,
-reuse=...)`` shares them. A subclass has ``build(input_shape)``, which makes variables with `add_weight`, and
-``call(inputs)``.
+reuse=...)`` shares them. A subclass has ``build(input_shape)``, which creates variables with `add_weight`,
+and ``call(inputs)``.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from flowrt.variables.variable_scope import VariableScope, variable_scope
 class Layer:
     """Base of the layers.
 
-    ``trainable`` says whether its variables are trained, ``dtype`` is theirs (None: the input's). ``_scope``
-    (a name that is not made unique) and ``_reuse`` are what the functions of `flowrt.layers` give.
-    Attributes: ``built``, ``losses`` (regularization losses) and ``updates`` (operations that training has to
-    run; see `add_update`).
+    ``trainable``: whether its variables are trained; ``dtype`` is theirs (None: the input's). ``_scope`` (a
+    name that is not made unique) and ``_reuse`` are passed by the functions of `flowrt.layers`. Attributes:
+    ``built``, ``losses`` (regularization losses) and ``updates`` (operations that training must run; see
+    `add_update`).
     """
 
     rank: ClassVar[int | None] = None
@@ -112,10 +112,10 @@ class Layer:
         return self.add_weight(name, shape, dtype, **given)
 
     def add_update(self, updates: Any, inputs: Any = None) -> None:
-        """Note operations that training has to run besides the training operation (collection UPDATE_OPS).
+        """Register operations for training to run with the training operation (collection UPDATE_OPS).
 
-        In a function, a branch or a loop nobody outside can run them. There they are in no collection and run
-        by themselves: with the function, or where it has no such rule with the layer's output.
+        In a function, a branch or a loop they cannot be run from outside. There they are in no collection and
+        run automatically: with the function, or, if it has no such rule, with the layer's output.
         """
         graph = get_default_graph()
         for update in updates if isinstance(updates, (list, tuple)) else [updates]:
@@ -185,7 +185,7 @@ class Layer:
             )
         return int(size)
 
-    # --- what it has
+    # --- its variables
 
     @property
     def name(self) -> str:
@@ -204,7 +204,7 @@ class Layer:
 
     @property
     def weights(self) -> list[Variable]:
-        """Its variables, the trainable ones first."""
+        """The variables, the trainable ones first."""
         return self.trainable_weights + self.non_trainable_weights
 
     @property
@@ -228,7 +228,7 @@ class Layer:
         return self.non_trainable_weights
 
     def count_params(self) -> int:
-        """How many numbers its variables hold."""
+        """The number of elements of its variables."""
         return sum(w.shape.num_elements() or 0 for w in self._weights)
 
     def __repr__(self) -> str:
@@ -251,7 +251,7 @@ def _snake_case(name: str) -> str:
 
 
 def activation_function(activation: Any) -> Callable[..., Any] | None:
-    """``activation``, or the function of flowrt.nn of this name. Raises `DTypeError` if there is none."""
+    """``activation``, or the function of flowrt.nn with this name. Raises `DTypeError` if there is none."""
     found = getattr(nn, activation, None) if isinstance(activation, str) else activation
     if found is None and activation is not None:
         hint = nearest(activation, dir(nn))

@@ -17,9 +17,7 @@ from flowrt.layers.geometry import count, layout, padding_mode, sizes, transpose
 
 
 class _Conv(KernelLayer):
-    """What convolutions over ``spatial`` dimensions share: the arguments, the kernel, the bias and the
-    activation.
-    """
+    """Base of convolutions over ``spatial`` dimensions: arguments, kernel, bias and activation."""
 
     spatial: ClassVar[int]
     _op: ClassVar[Any]
@@ -144,23 +142,21 @@ class _ConvTranspose(_Conv):
 
 
 class Conv2DTranspose(_ConvTranspose):
-    """The transpose of a `Conv2D` that makes what it is given: strides enlarge."""
+    """The transpose of a `Conv2D`, as an upsampling layer: strides enlarge."""
 
     rank, spatial = 4, 2
     _op = staticmethod(ops.conv2d_transpose)
 
 
 class Conv3DTranspose(_ConvTranspose):
-    """The transpose of a `Conv3D` that makes what it is given: strides enlarge."""
+    """The transpose of a `Conv3D`, as an upsampling layer: strides enlarge."""
 
     rank, spatial = 5, 3
     _op = staticmethod(ops.conv3d_transpose)
 
 
 class SeparableConv2D(_Conv):
-    """A convolution of each channel with ``depth_multiplier`` filters of its own, then one that mixes the
-    channels.
-    """
+    """A depthwise convolution with ``depth_multiplier`` filters per channel, then a pointwise one."""
 
     rank, spatial = 4, 2
 

@@ -58,7 +58,7 @@ class Dense(KernelLayer):
     """``activation(inputs @ kernel + bias)`` along the last dimension: ``[..., n]`` becomes ``[...,
     units]``.
 
-    Raises `InvalidArgumentError` for ``units`` that are no whole number.
+    Raises `InvalidArgumentError` for ``units`` that are not an integer.
     """
 
     def __init__(
@@ -94,8 +94,8 @@ class Dense(KernelLayer):
 
 
 class Dropout(Layer):
-    """Zeroes a share ``rate`` of the inputs, drawn anew at each step, and scales up the rest; without
-    ``training`` nothing.
+    """Zeroes a fraction ``rate`` of the inputs, redrawn at each step, and scales up the rest; without
+    ``training`` the identity.
 
     ``noise_shape`` as in `flowrt.nn.dropout`. ``training`` is a bool or a bool tensor.
     """

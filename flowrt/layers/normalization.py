@@ -26,15 +26,14 @@ from flowrt.variables.variable import Variable, VariableAggregation, VariableSyn
 
 
 class BatchNormalization(Layer):
-    """Inputs less the mean, over the deviation, times ``gamma``, plus ``beta``: one of each for an index
+    """Inputs normalized by mean and standard deviation, times ``gamma``, plus ``beta``: one of each per index
     along ``axis``.
 
     In training the statistics are the batch's, and the operations in the collection UPDATE_OPS move the
     variables ``moving_mean`` and ``moving_variance`` towards them by ``1 - momentum``: run them with the
-    training operation. In a function, branch or loop they run by themselves. Otherwise the statistics are
-    those variables. ``training`` is a bool or a bool tensor. ``fused`` None stands for whether the inputs are
-    images; then the moving variance is over n - 1. Raises `UnimplementedError` for renorm, virtual
-    batches and adjustments.
+    training operation. In a function, branch or loop they run automatically. Otherwise the statistics are
+    those variables. ``training`` is a bool or a bool tensor. ``fused`` None means True for images; then the
+    moving variance is over n - 1. Raises `UnimplementedError` for renorm, virtual batches and adjustments.
     """
 
     def __init__(
@@ -133,8 +132,8 @@ class BatchNormalization(Layer):
         return self._normalized(inputs, mean, variance)
 
     def _counts(self, inputs: Tensor, training: Any) -> Any:
-        """Whether the statistics of ``inputs`` do: in training, unless it has no rows and so none (a replica
-        gets such batches when the data ends unevenly).
+        """The condition under which the statistics of ``inputs`` count: in training, unless it has no rows (a
+        replica gets such batches when the data ends unevenly).
         """
         if inputs.shape.num_elements():
             return training

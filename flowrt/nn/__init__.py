@@ -31,7 +31,7 @@ from flowrt.nn.average_loss import compute_average_loss, scale_regularization_lo
 from flowrt.nn.older import batch_norm_with_global_normalization, depthwise_conv2d_native
 from flowrt.nn.sampled import *
 
-# What stands on layers, which stand on this module: loaded when it is first asked for.
+# Names that depend on layers, which depend on this module: loaded on first use.
 _RECURRENT = ("bidirectional_dynamic_rnn", "dynamic_rnn", "raw_rnn")
 _UNROLLED = ("static_bidirectional_rnn", "static_rnn")
 

@@ -1,4 +1,4 @@
-"""Older names in ``flowrt.nn``, whose arguments stand in another order."""
+"""Older names in ``flowrt.nn``, with another order of arguments."""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""``flowrt.python``: TensorFlow's inner paths that scripts import from, as
-``from flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
+"""``flowrt.python``: TensorFlow's internal paths that scripts import from, as in ``from
+flowrt.python.framework import ops`` or ``import flowrt.python.ops.array_ops``.
 
-`_PATHS` is all there is: a path has the names of its sources, which are modules and classes of flowrt. The
-modules have no files; they are made when `flowrt.python` is imported, and look a name up when it is asked
-for.
+`_PATHS` is the complete list: a path has the names of its sources, which are modules and classes of flowrt.
+The modules have no files; they are created when `flowrt.python` is imported, and look up names on demand.
 """
 
 from __future__ import annotations
@@ -86,7 +85,7 @@ looking up, "flowrt" for flowrt.
 _RENAMED: dict[str, dict[str, str]] = {
     "framework.tensor_util": {"constant_value": "get_static_value", "MakeNdarray": "make_ndarray"},
 }
-"""What a path calls otherwise than its sources do."""
+"""Names of a path that differ from those of its sources."""
 
 _ABSENT = object()
 
@@ -96,7 +95,7 @@ class InnerPath(ModuleType):
 
     def __init__(self, path: str, sources: str = "") -> None:
         super().__init__(f"{__name__}.{path}", f"Names of {sources or 'the modules below'}.")
-        self.__path__: list[str] = []  # so that the import of what is missing gets to `_MissingPaths`
+        self.__path__: list[str] = []  # makes imports of missing paths reach `_MissingPaths`
         self._path, self._sources = path, sources.split()
 
     def __getattr__(self, name: str) -> Any:
@@ -125,7 +124,7 @@ class InnerPath(ModuleType):
 
 
 class _MissingPaths:
-    """The last finder of all: says what is near where nothing has the path."""
+    """The last finder: suggests similar paths if none exists."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: Any = None) -> None:

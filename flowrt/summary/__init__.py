@@ -4,7 +4,7 @@
     writer.py                            FileWriter: messages with step and time
     event_file.py, crc32c.py             the file format
 
-Importing this package imports protobuf, so `import flowrt` leaves it until it is asked for.
+Importing this package imports protobuf, so `import flowrt` defers it to first use.
 """
 
 from typing import Any

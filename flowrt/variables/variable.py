@@ -1,8 +1,8 @@
 """`Variable`: a tensor that keeps its value between runs.
 
-A Variable is a handle operation with an initializer. Wherever it is used as a tensor, a new read is added at
-that point, so that reads and writes happen in the order in which the program states them. A fetch of the
-variable itself is one read, made with it, that comes after all that its step does to the variable.
+A Variable is a handle operation with an initializer. Each use as a tensor adds a new read at that point, so
+that reads and writes happen in program order. A fetch of the variable itself is a single read, created with
+it, that runs after all the step's operations on the variable.
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ class GraphKeys:
 
 
 class VariableSynchronization(Enum):
-    """When the copies of a variable on several replicas are made equal."""
+    """The time at which the copies of a variable on several replicas are synchronized."""
 
     AUTO, NONE, ON_WRITE, ON_READ = range(4)
 
 
 class VariableAggregation(Enum):
-    """How the writes of several replicas are combined."""
+    """The combination of several replicas' writes."""
 
     NONE, SUM, MEAN, ONLY_FIRST_REPLICA = range(4)
 
@@ -118,8 +118,8 @@ def _scattering(op: OpDef[Operation]) -> Callable[..., Tensor]:
 class Variable(Symbolic, metaclass=CreatedInScopes):
     """A value of the session that operations read and assign.
 
-    ``initial_value`` is anything that becomes a tensor, or a function without arguments that returns it.
-    ``trainable`` variables are what optimizers train. ``constraint`` maps the value to an allowed one after
+    ``initial_value`` is anything that converts to a tensor, or a function without arguments that returns it.
+    ``trainable`` variables are trained by optimizers. ``constraint`` maps the value to an allowed one after
     each optimizer step. With ``validate_shape=False`` the shape may change by assignment. Raises
     `InvalidArgumentError` for an initial value of unknown shape (unless ``validate_shape`` is False).
     """
@@ -195,22 +195,22 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
     @property
     def handle(self) -> Tensor:
-        """The resource that stands for the variable."""
+        """The resource handle of the variable."""
         return self._handle
 
     @contextlib.contextmanager
     def _beside(self) -> Iterator[None]:
-        """New operations go to the variable's device, whatever device scope is open."""
+        """Place new operations on the variable's device, whatever device scope is open."""
         graph = self._building
         with graph.device(None), graph.device(self.handle.op.device or None):
             yield
 
     @property
     def _building(self) -> Graph:
-        """Where operations on it go: its graph, or the function inside it that is being built."""
+        """The graph for operations on it: its own, or the function inside it that is being built."""
         return self.handle.graph.building
 
-    # --- what it is
+    # --- properties
 
     @property
     def name(self) -> str:
@@ -252,7 +252,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         return self._is_initialized
 
     def _as_graph_element(self) -> Tensor:
-        """What a fetch of the variable gives: the value at the end of the step."""
+        """The fetch of the variable: its value at the end of the step."""
         return self._snapshot
 
     def __flowrt_tensor__(self) -> Tensor:
@@ -271,9 +271,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
             return variable_ops.read_variable_op(self.handle, dtype=self._dtype, name=full_name)
 
     def initialized_value(self) -> Tensor:
-        """The initial value: for the initial values of other variables, in whatever order they are
-        initialized.
-        """
+        """The initial value, for initial values of other variables, in any order of initialization."""
         return self.initial_value
 
     def sparse_read(self, indices: Any, name: str | None = None) -> Tensor:
@@ -289,7 +287,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         values = zip(self.copies, self.value_for_copies(value), strict=True)
         (session or _default_session()).assign_variables(dict(values))
 
-    # --- what sessions keep of it: one value, or with a strategy one a copy
+    # --- its values in sessions: one, or with a strategy one per copy
 
     @property
     def copies(self) -> Sequence[Variable]:
@@ -297,11 +295,11 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         return (self,)
 
     def value_of_copies(self, values: Sequence[Any]) -> Any:
-        """The value, from those of `copies`: what is saved."""
+        """The value to save, computed from those of `copies`."""
         return values[0]
 
     def value_for_copies(self, value: Any) -> Sequence[Any]:
-        """Values for `copies`, so that together they are ``value``: what is restored."""
+        """Values for `copies` that together represent ``value``, to restore."""
         return (value,)
 
     @property
@@ -314,8 +312,8 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
     # --- writing
 
     def check_updated_here(self) -> None:
-        """Raise `FailedPreconditionError` where an update through the handle would leave other copies of the
-        value behind: never, unless a strategy made it.
+        """Raise `FailedPreconditionError` if an update through the handle would make other copies stale:
+        never, unless a strategy created it.
         """
 
     def assign(
@@ -335,9 +333,9 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
         return self._write(variable_ops.assign_sub_variable_op, (delta,), name or "AssignSub", read_value)
 
     def count_up_to(self, limit: int, name: str | None = None) -> Tensor:
-        """What a scalar int32 or int64 variable was before one is added to it.
+        """Increment a scalar int32 or int64 variable; returns its old value.
 
-        When run, raises `OutOfRangeError` once the variable has reached ``limit``.
+        The step raises `OutOfRangeError` if the variable has reached ``limit``.
         """
         with self._beside():
             return variable_ops.resource_count_up_to(self.handle, limit=limit, T=self._dtype, name=name)
@@ -373,7 +371,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
             op.mutate(attrs={**op.node.attrs, "shape": refined})
 
     def ref(self) -> Reference:
-        """A hashable stand-in for the variable: `Reference.deref` gives it back."""
+        """A hashable reference to the variable: `Reference.deref` returns it."""
         return Reference(self)
 
     experimental_ref = ref
@@ -384,7 +382,7 @@ class Variable(Symbolic, metaclass=CreatedInScopes):
 
 @contextlib.contextmanager
 def _at_root() -> Iterator[None]:
-    """Variables made inside a function belong to the graph around it all, on the device asked for here."""
+    """Create variables of a function in the root graph, on the device requested here."""
     current = get_default_graph()
     if current is current.root:
         yield
