@@ -7,6 +7,7 @@
   of tensors of any dtypes, ``host`` marks a small integer tensor that parameterizes the op (axes, shapes): it
   stays in host memory and reaches shape rules and kernels as Python ints or nested tuples of ints. Outputs
   have TensorFlow's names, which GraphDef functions refer to; the default is "output";
+* the attributes, ``"axis: int = 0, dtype: type"``: see `parse_attrs`;
 * ``shape``: a rule from `ShapeContext` to one shape per output; not needed without outputs;
 * ``kernel(xp, *inputs, out=None, workspace=None, **attrs)``: the computation, over the array module ``xp``
   (NumPy, CuPy). A kernel that has a parameter ``out`` can write its result into a given array; one that has
@@ -22,8 +23,10 @@
 
 from __future__ import annotations
 
+import ast
 import difflib
 import inspect
+import re
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -122,7 +125,9 @@ ShapeRule: TypeAlias = Callable[["ShapeContext"], Sequence[Shape]]
 
 
 class Attr(NamedTuple):
-    """One attribute: its kind is GraphDef's (bool, int, ..., func, ``list(...)``)."""
+    """One attribute: its kind is GraphDef's: bool, int, float, string, type, shape, tensor, func or a
+    ``list(...)``.
+    """
 
     kind: str
     default: Any = REQUIRED
@@ -130,43 +135,6 @@ class Attr(NamedTuple):
     @property
     def required(self) -> bool:
         return self.default is REQUIRED
-
-
-def attr_bool(default: Any = REQUIRED) -> Attr:
-    return Attr("bool", default)
-
-
-def attr_int(default: Any = REQUIRED) -> Attr:
-    return Attr("int", default)
-
-
-def attr_ints(default: Any = REQUIRED) -> Attr:
-    return Attr("list(int)", default)
-
-
-def attr_float(default: Any = REQUIRED) -> Attr:
-    return Attr("float", default)
-
-
-def attr_string(default: Any = REQUIRED) -> Attr:
-    return Attr("string", default)
-
-
-def attr_type(default: Any = REQUIRED) -> Attr:
-    return Attr("type", default)
-
-
-def attr_func(default: Any = REQUIRED) -> Attr:
-    """A function: a `Subgraph`."""
-    return Attr("func", default)
-
-
-def attr_funcs(default: Any = REQUIRED) -> Attr:
-    return Attr("list(func)", default)
-
-
-def attr_shape(default: Any = REQUIRED) -> Attr:
-    return Attr("shape", default)
 
 
 class Argument(NamedTuple):
@@ -401,7 +369,7 @@ def define_op(
     jvp: Jvp | Rule | None = None,
     samples: Samples | None = None,
     types: Mapping[str, Iterable[DType]] = {},
-    attrs: Mapping[str, Attr] = {},
+    attrs: str | Mapping[str, Attr] = "",
     effects: Effects = PURE,
     traits: Traits = NO_TRAITS,
     alias: bool = False,
@@ -420,6 +388,7 @@ def define_op(
     if name in _registry:
         raise AlreadyExistsError(f"define_op: expected a new op name; {name!r} is defined already")
     inputs, outputs = parse_signature(signature, types)
+    attrs = parse_attrs(attrs) if isinstance(attrs, str) else attrs
     parameters = {} if isinstance(kernel, Ufunc) else inspect.signature(kernel).parameters
     known = {*attrs, *types, *(a.number_attr for a in inputs if a.number_attr)}
     if shape is None and not outputs:
@@ -460,7 +429,7 @@ def define_handle(
     doc: str,
     *,
     output: str = "resource",
-    attrs: Mapping[str, Attr] = {},
+    attrs: str = "",
     value: Callable[[ShapeContext], PartialValue] | None = None,
     privilege: Callable[[Mapping[str, Any]], Privilege | None] | None = None,
 ) -> OpDef[Tensor]:
@@ -527,6 +496,17 @@ def _parse_arguments(text: str, types: Mapping[str, Iterable[DType]]) -> tuple[A
             Argument(name.strip(), type_attr, dtype, number or None, is_type_list, on_host, bool(star))
         )
     return tuple(arguments)
+
+
+def parse_attrs(text: str) -> dict[str, Attr]:
+    """``"axis: int = 0, dtype: type"`` by name; a default is a Python literal, of a type a dtype's name."""
+    attrs = {}
+    for part in re.split(r", (?=\w+: )", text) if text else ():
+        name, _, rest = part.partition(": ")
+        kind, has_default, default = rest.partition(" = ")
+        convert = as_dtype if kind == "type" else ast.literal_eval
+        attrs[name] = Attr(kind, convert(default)) if has_default else Attr(kind)
+    return attrs
 
 
 def op_def(name: str) -> OpDef[Defined]:

@@ -22,19 +22,15 @@ from flowrt.graph.node import Subgraph
 from flowrt.graph.op_def import (
     BY_EXECUTOR,
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
     OpDef,
     ShapeContext,
-    attr_func,
-    attr_funcs,
-    attr_int,
     define_op,
 )
 from flowrt.graph.shapes import Shape, relax
 
-_SHAPES = {"output_shapes": Attr("list(shape)", ())}
+_SHAPES = "output_shapes: list(shape) = ()"
 
 
 def _common_shapes(branches: tuple[Subgraph, ...]) -> list[Shape]:
@@ -53,7 +49,7 @@ if_op: OpDef[list[Tensor]] = define_op(
     "If",
     "cond: Tcond, input: *Tin -> *Tout",
     types={"Tcond": (dtypes.bool_,), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
-    attrs={"Tout": Attr("list(type)"), "then_branch": attr_func(), "else_branch": attr_func(), **_SHAPES},
+    attrs=f"Tout: list(type), then_branch: func, else_branch: func, {_SHAPES}",
     shape=_if_shapes,
     kernel=BY_EXECUTOR,
     vjp=branches_vjp,
@@ -66,7 +62,7 @@ case_op: OpDef[list[Tensor]] = define_op(
     "Case",
     "branch_index: int32, input: *Tin -> *Tout",
     types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
-    attrs={"Tout": Attr("list(type)"), "branches": attr_funcs(), **_SHAPES},
+    attrs=f"Tout: list(type), branches: list(func), {_SHAPES}",
     shape=lambda s: _common_shapes(s.attrs["branches"]),
     kernel=BY_EXECUTOR,
     vjp=branches_vjp,
@@ -84,7 +80,7 @@ call_op: OpDef[list[Tensor]] = define_op(
     "PartitionedCall",
     "args: *Tin -> *Tout",
     types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
-    attrs={"Tout": Attr("list(type)"), "f": attr_func()},
+    attrs="Tout: list(type), f: func",
     shape=lambda s: _common_shapes((s.attrs["f"],)),
     kernel=BY_EXECUTOR,
     vjp=branches_vjp,
@@ -98,7 +94,7 @@ while_op: OpDef[list[Tensor]] = define_op(
     "While",
     "input: *T -> *T",
     types={"T": dtypes.ANY},
-    attrs={"cond": attr_func(), "body": attr_func(), **_SHAPES, "parallel_iterations": attr_int(10)},
+    attrs=f"cond: func, body: func, {_SHAPES}, parallel_iterations: int = 10",
     shape=lambda s: [s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds],
     kernel=BY_EXECUTOR,
     vjp=while_vjp,
@@ -111,7 +107,7 @@ case_form: OpDef[list[Tensor]] = define_op(
     "_Case",
     "index: Tindex, input: *Tin -> *Tout",
     types={"Tindex": (dtypes.bool_, dtypes.int32), "Tin": dtypes.ANY, "Tout": dtypes.ANY},
-    attrs={"Tout": Attr("list(type)"), "branches": attr_funcs()},
+    attrs="Tout: list(type), branches: list(func)",
     shape=lambda s: _common_shapes(s.attrs["branches"]),
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,
@@ -123,7 +119,7 @@ loop_form: OpDef[list[Tensor]] = define_op(
     "_Loop",
     "pred: bool, carried: *T, invariant: *C -> *T",
     types={"T": dtypes.ANY, "C": dtypes.ANY},
-    attrs={"body": attr_func()},
+    attrs="body: func",
     shape=lambda s: [
         s.attrs["body"].nodes[name].outputs[0].shape for name in s.attrs["body"].feeds[: len(s.attrs["T"])]
     ],

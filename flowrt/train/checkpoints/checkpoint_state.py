@@ -21,6 +21,11 @@ from flowrt.train.checkpoints.checkpoint import CheckpointReader, checkpoint_exi
 from flowrt.train.checkpoints.checkpoint_format import Array
 from flowrt.train.checkpoints.durable_files import PathLike, path_string, replace_file, typed_os_errors
 
+__all__ = [
+    "CheckpointState", "get_checkpoint_state", "latest_checkpoint", "list_variables", "load_checkpoint",
+    "load_variable", "update_checkpoint_state",
+]  # fmt: skip
+
 LATEST, ALL = "model_checkpoint_path", "all_model_checkpoint_paths"
 
 _LINE = re.compile(rb'(\w+)\s*:\s*(?:"((?:[^"\\]|\\.)*)"|[-+.\w]+)')

@@ -20,6 +20,11 @@ from flowrt.train.hooks.session_run_hook import (
 from flowrt.train.optimizers.global_step import get_global_step
 from flowrt.variables.variable import Variable
 
+__all__ = [
+    "FeedFnHook", "FinalOpsHook", "GlobalStepWaiterHook", "LoggingTensorHook", "NanLossDuringTrainingError",
+    "NanTensorHook", "SecondOrStepTimer", "StopAtStepHook",
+]  # fmt: skip
+
 LOGGER = logging.getLogger(__name__)
 
 POLL_S = 0.5

@@ -23,6 +23,8 @@ from flowrt.train.hooks.session_run_hook import (
     SessionRunValues,
 )
 
+__all__ = ["CheckpointSaverHook", "CheckpointSaverListener", "StepCounterHook", "SummarySaverHook"]
+
 LOGGER = logging.getLogger(__name__)
 
 

@@ -15,6 +15,8 @@ from flowrt.errors import DTypeError
 from flowrt.executor.ends.config import RunOptions
 from flowrt.train.coordination.coordinator import Coordinator
 
+__all__ = ["SessionRunArgs", "SessionRunContext", "SessionRunHook", "SessionRunValues"]
+
 
 class SessionRunArgs(NamedTuple):
     """Requests of a hook for a run: ``fetches`` and ``feed_dict`` as for `Session.run`, and the fields of

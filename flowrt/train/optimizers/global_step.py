@@ -11,6 +11,8 @@ from flowrt.initializers import Zeros
 from flowrt.variables.get_variable import get_variable
 from flowrt.variables.variable import GraphKeys, Variable, VariableAggregation
 
+__all__ = ["assert_global_step", "create_global_step", "get_global_step", "get_or_create_global_step"]
+
 
 def get_global_step(graph: Graph | None = None) -> Variable | None:
     """The graph's global step, or None.

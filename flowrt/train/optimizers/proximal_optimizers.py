@@ -12,6 +12,8 @@ from flowrt.graph.ops.state import optimizer_updates
 from flowrt.train.optimizers.standard_optimizers import AdagradOptimizer, _constant_like, _RuleOptimizer
 from flowrt.variables.variable import Variable
 
+__all__ = ["AdagradDAOptimizer", "ProximalAdagradOptimizer", "ProximalGradientDescentOptimizer"]
+
 
 class ProximalGradientDescentOptimizer(_RuleOptimizer):
     """``prox = var - learning_rate * grad; var = sign(prox) * max(|prox| - learning_rate * l1, 0) /

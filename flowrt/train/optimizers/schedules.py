@@ -21,6 +21,11 @@ from flowrt.graph.ops.elementwise.arithmetic import minimum
 from flowrt.graph.ops.elementwise.comparison import equal, greater, where
 from flowrt.graph.ops.elementwise.math import ceil, cos, exp, floor, log
 
+__all__ = [
+    "cosine_decay", "cosine_decay_restarts", "exponential_decay", "inverse_time_decay", "linear_cosine_decay",
+    "natural_exp_decay", "piecewise_constant", "polynomial_decay",
+]  # fmt: skip
+
 
 def _rate_and_steps(learning_rate: Any, *steps: Any) -> tuple[Any, ...]:
     """The rate as a tensor, and the steps in its dtype. Raises `InvalidArgumentError` when the step is

@@ -22,6 +22,11 @@ from flowrt.graph.ops.text.python_calls import group
 from flowrt.train.optimizers.optimizer import Optimizer, densified, on_device_of
 from flowrt.variables.variable import Variable
 
+__all__ = [
+    "AdadeltaOptimizer", "AdagradOptimizer", "AdamOptimizer", "AdamWOptimizer", "FtrlOptimizer",
+    "GradientDescentOptimizer", "LAMBOptimizer", "LARSOptimizer", "MomentumOptimizer", "RMSPropOptimizer",
+]  # fmt: skip
+
 
 class _RuleOptimizer(Optimizer):
     """An optimizer with one update op: slots and hyper-parameters, in the op's order, around the gradient."""

@@ -52,6 +52,8 @@ from flowrt.train.sessions.hooked_session import HookedSession, StepContext
 from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from flowrt.train.sessions.session_manager import MAX_WAIT_S
 
+__all__ = ["MonitoredSession", "MonitoredTrainingSession", "SingularMonitoredSession"]
+
 LOGGER = logging.getLogger(__name__)
 Result = TypeVar("Result")
 

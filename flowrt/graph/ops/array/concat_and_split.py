@@ -16,7 +16,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes, on_axis_attr
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.slicing import getitem
 from flowrt.graph.ops.base.filling import zeros_like
 from flowrt.graph.ops.base.identities import cast, identity, static_value
@@ -193,7 +193,7 @@ split_op: OpDef[list[Tensor]] = define_op(
     "Split",
     "split_dim: host int32, value: T -> num_split * T",
     types={"T": dtypes.ANY},
-    attrs={"num_split": attr_int()},
+    attrs="num_split: int",
     shape=_split_shape,
     kernel=_split,
     vjp=lambda op, *dys: [None, concat(_dense(op, dys), op.inputs[0])],
@@ -246,7 +246,7 @@ split_v: OpDef[list[Tensor]] = define_op(
     "SplitV",
     "value: T, size_splits: host Tlen, split_dim: host int32 -> num_split * T",
     types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
-    attrs={"num_split": attr_int()},
+    attrs="num_split: int",
     shape=_split_v_shape,
     kernel=_split_v,
     vjp=lambda op, *dys: [concat(_dense(op, dys), op.inputs[2]), None, None],
@@ -306,7 +306,7 @@ pack: OpDef[Tensor] = define_op(
     "Pack",
     "values: N * T -> T",
     types={"T": dtypes.ANY},
-    attrs={"axis": attr_int(0)},
+    attrs="axis: int = 0",
     shape=_pack_shape,
     kernel=_pack,
     vjp=lambda op, dy: unpack(dy, num=len(op.inputs), axis=op.get_attr("axis")),
@@ -365,7 +365,7 @@ unpack: OpDef[list[Tensor]] = define_op(
     "Unpack",
     "value: T -> num * T",
     types={"T": dtypes.ANY},
-    attrs={"num": attr_int(), "axis": attr_int(0)},
+    attrs="num: int, axis: int = 0",
     shape=_unpack_shape,
     kernel=_unpack,
     vjp=lambda op, *dys: [pack(_dense(op, dys), axis=op.get_attr("axis"))],

@@ -12,7 +12,7 @@ from flowrt.dtypes import as_dtype
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, attr_type, define_op, sample
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import stack
 from flowrt.graph.ops.array.gather_scatter import gather, scatter_nd
 from flowrt.graph.ops.array.ranges import static_array
@@ -140,7 +140,7 @@ histogram_op: OpDef[Tensor] = define_op(
     "HistogramFixedWidth",
     "values: T, value_range: T, nbins: host int32 -> out: dtype",
     types={"T": {dtypes.int32, dtypes.int64, dtypes.float32, dtypes.float64}, "dtype": dtypes.INDEX},
-    attrs={"dtype": attr_type(dtypes.int32)},
+    attrs="dtype: type = int32",
     shape=_histogram_shape,
     kernel=_histogram,
     vjp=NONDIFFERENTIABLE,

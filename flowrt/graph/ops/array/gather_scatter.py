@@ -18,17 +18,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    LINEAR,
-    OpDef,
-    PartialValue,
-    Rule,
-    Sample,
-    ShapeContext,
-    attr_int,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Rule, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopPattern, Vjp
 from flowrt.graph.ops.array import batching_indices
 from flowrt.graph.ops.array.concat_and_split import concat
@@ -177,7 +167,7 @@ gather_op: OpDef[Tensor] = define_op(
     "GatherV2",
     "params: Tparams, indices: Tindices, axis: host Taxis -> Tparams",
     types={"Tparams": dtypes.ANY, "Tindices": dtypes.INDEX | {dtypes.int16}, "Taxis": dtypes.INDEX},
-    attrs={"batch_dims": attr_int(0)},
+    attrs="batch_dims: int = 0",
     shape=_gather_shape,
     kernel=_gather,
     vjp=_gather_vjp,

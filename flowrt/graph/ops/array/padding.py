@@ -12,7 +12,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import sum_op
 from flowrt.graph.ops.array.slicing import getitem, slice_op
 from flowrt.graph.ops.base.shape_manipulation import reshape, shape
@@ -190,7 +190,7 @@ mirror_pad: OpDef[Tensor] = define_op(
     "MirrorPad",
     "input: T, paddings: host Tpaddings -> T",
     types=_TYPES,
-    attrs={"mode": attr_string()},
+    attrs="mode: string",
     shape=_mirror_pad_shape,
     kernel=_mirror_pad,
     vjp=lambda op, dy: [mirror_pad_grad(dy, op.inputs[1], mode=op.get_attr("mode")), None],
@@ -209,7 +209,7 @@ mirror_pad_grad: OpDef[Tensor] = define_op(
     "MirrorPadGrad",
     "input: T, paddings: host Tpaddings -> T",
     types={"T": dtypes.NUMERIC, "Tpaddings": dtypes.INDEX},
-    attrs={"mode": attr_string()},
+    attrs="mode: string",
     shape=lambda s: _padded(-1, s),
     kernel=_mirror_pad_grad,
     vjp=lambda op, dx: [mirror_pad(dx, op.inputs[1], mode=op.get_attr("mode")), None],

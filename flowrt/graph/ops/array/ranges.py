@@ -21,7 +21,6 @@ from flowrt.graph.op_def import (
     PartialValue,
     Sample,
     ShapeContext,
-    attr_int,
     define_op,
     sample,
 )
@@ -259,7 +258,7 @@ one_hot_op: OpDef[Tensor] = define_op(
     "OneHot",
     "indices: TI, depth: host int32, on_value: T, off_value: T -> T",
     types={"TI": {dtypes.uint8, dtypes.int8, dtypes.int32, dtypes.int64}, "T": dtypes.ANY},
-    attrs={"axis": attr_int(-1)},
+    attrs="axis: int = -1",
     shape=_one_hot_shape,
     kernel=_one_hot,
     vjp=NONDIFFERENTIABLE,

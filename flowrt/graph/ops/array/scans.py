@@ -12,7 +12,7 @@ from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.elementwise.arithmetic import add_n, add_v2, conjugated, multiply, subtract
 from flowrt.graph.ops.elementwise.comparison import greater, where_v2, zero_of
@@ -226,7 +226,7 @@ def _scan_op(name: str, kernel: Kernel, types: Iterable[DType], **rules: Any) ->
         name,
         "x: T, axis: host Tidx -> out: T",
         types={"T": types, "Tidx": dtypes.INDEX},
-        attrs={"exclusive": attr_bool(False), "reverse": attr_bool(False)},
+        attrs="exclusive: bool = False, reverse: bool = False",
         shape=_scan_shape,
         kernel=kernel,
         batch=on_axes(),
@@ -280,7 +280,7 @@ recurrence_op = define_op(
     "LinearRecurrence",
     "a: T, b: T, axis: host Tidx -> T",
     types={"T": dtypes.NUMERIC, "Tidx": dtypes.INDEX},
-    attrs={"reverse": attr_bool(False)},
+    attrs="reverse: bool = False",
     shape=_recurrence_shape,
     kernel=_recurrence,
     vjp=_recurrence_vjp,

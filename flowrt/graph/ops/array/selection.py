@@ -15,16 +15,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    LINEAR,
-    NONDIFFERENTIABLE,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    attr_int,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import LINEAR, NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, stack
 from flowrt.graph.ops.array.gather_scatter import gather, gather_nd_op
 from flowrt.graph.ops.array.ranges import range as range_
@@ -162,7 +153,7 @@ dynamic_partition_op: OpDef[list[Tensor]] = define_op(
     "DynamicPartition",
     "data: T, partitions: int32 -> outputs: num_partitions * T",
     types={"T": dtypes.ANY},
-    attrs={"num_partitions": attr_int()},
+    attrs="num_partitions: int",
     shape=_dynamic_partition_shape,
     kernel=_dynamic_partition,
     vjp=_dynamic_partition_vjp,
@@ -289,7 +280,7 @@ sparse_to_dense_op: OpDef[Tensor] = define_op(
     "SparseToDense",
     "sparse_indices: Tindices, output_shape: host Tindices, sparse_values: T, default_value: T -> dense: T",
     types={"T": dtypes.ANY, "Tindices": dtypes.INDEX},
-    attrs={"validate_indices": attr_bool(True)},
+    attrs="validate_indices: bool = True",
     shape=_sparse_to_dense_shape,
     kernel=_sparse_to_dense,
     vjp=_sparse_to_dense_vjp,

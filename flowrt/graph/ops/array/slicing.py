@@ -22,7 +22,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import in_front
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Sample, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, PartialValue, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.shape_manipulation import shape
@@ -140,7 +140,7 @@ class _Masks(NamedTuple):
     shrink_axis_mask: int
 
 
-_MASKS = {name: attr_int(0) for name in _Masks._fields}
+_MASKS = ", ".join(f"{name}: int = 0" for name in _Masks._fields)
 
 
 def _masks(attrs: Any) -> _Masks:

@@ -16,15 +16,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading, merged
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    attr_type,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.segments import unsorted_segment_sum
@@ -91,7 +83,7 @@ top_k_op: OpDef[list[Tensor]] = define_op(
     "TopKV2",
     "input: T, k: host Tk -> values: T, indices: index_type",
     types={"T": dtypes.REAL, "Tk": {dtypes.int32, dtypes.int64, dtypes.int16}, "index_type": dtypes.INDEX},
-    attrs={"sorted": attr_bool(True), "index_type": attr_type(dtypes.int32)},
+    attrs="sorted: bool = True, index_type: type = int32",
     shape=_top_k_shape,
     kernel=_top_k,
     vjp=_top_k_vjp,
@@ -189,7 +181,7 @@ def _bound_op(name: str, side: str, doc: str) -> OpDef[Tensor]:
         name,
         "sorted_inputs: T, values: T -> out_type",
         types={"T": dtypes.REAL, "out_type": dtypes.INDEX},
-        attrs={"out_type": attr_type(dtypes.int32)},
+        attrs="out_type: type = int32",
         shape=_bound_shape,
         kernel=_bound(side),
         vjp=NONDIFFERENTIABLE,
@@ -294,7 +286,7 @@ def _list_diff(xp: Any, x: Any, y: Any, out_idx: Any) -> Any:
 _COMPARABLE = dtypes.REAL | {dtypes.bool_, dtypes.string}
 _DISTINCT: dict[str, Any] = {
     "types": {"T": _COMPARABLE, "out_idx": dtypes.INDEX},
-    "attrs": {"out_idx": attr_type(dtypes.int32)},
+    "attrs": "out_idx: type = int32",
     "vjp": NONDIFFERENTIABLE,
     "jvp": NONDIFFERENTIABLE,
 }

@@ -13,7 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, attr_type, define_op, sample
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import (
     accumulator,
     reduce,
@@ -153,7 +153,7 @@ def _position(name: str, method: str, doc: str) -> OpDef[Tensor]:
         name,
         "input: T, dimension: host Tidx -> output_type",
         types={"T": dtypes.REAL | {dtypes.bool_}, "Tidx": dtypes.INDEX, "output_type": dtypes.INTEGER},
-        attrs={"output_type": attr_type(dtypes.int64)},
+        attrs="output_type: type = int64",
         shape=_position_shape,
         kernel=kernel,
         vjp=NONDIFFERENTIABLE,

@@ -13,7 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, in_front, merged, on_axes
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_int, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.concat_and_split import concat, equal_part, pack
 from flowrt.graph.ops.array.ranges import range_op
 from flowrt.graph.ops.array.reductions import sum_op
@@ -183,7 +183,7 @@ reverse_sequence_op: OpDef[Tensor] = define_op(
     "ReverseSequence",
     "input: T, seq_lengths: Tlen -> T",
     types={"T": dtypes.ANY, "Tlen": dtypes.INDEX},
-    attrs={"seq_dim": attr_int(), "batch_dim": attr_int(0)},
+    attrs="seq_dim: int, batch_dim: int = 0",
     shape=_reverse_sequence_shape,
     kernel=_reverse_sequence,
     vjp=_reverse_sequence_vjp,
@@ -311,7 +311,7 @@ def _block_attrs(op: Operation) -> dict[str, Any]:
     return {key: op.get_attr(key) for key in ("block_size", "data_format")}
 
 
-_BLOCK_ATTRS = {"block_size": attr_int(), "data_format": attr_string("NHWC")}
+_BLOCK_ATTRS = "block_size: int, data_format: string = 'NHWC'"
 
 space_to_depth_op: OpDef[Tensor] = define_op(
     "SpaceToDepth",

@@ -26,7 +26,7 @@ reduce-scatter, broadcast of reduce, gather of scatter, and back; all-to-all of 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -34,19 +34,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import FailedPreconditionError
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    Sample,
-    attr_int,
-    attr_ints,
-    attr_shape,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Sample, define_op, sample
 from flowrt.graph.ops.collective.collective_gradients import (
     all_gather_vjp,
     all_reduce_vjp,
@@ -68,17 +56,13 @@ from flowrt.graph.ops.collective.collective_shapes import (
     scattered,
 )
 
-_GROUP = {
-    "group_key": attr_string(""),
-    "group_size": attr_int(),
-    "ranks": attr_ints(),
-    "instance_key": attr_string(),
-    "lowering": attr_string("auto"),
-    "tasks": attr_ints(()),
-}
-_REDUCTION = {"reduction": attr_string("sum")}
-_ROOT = {"root": attr_int(0)}
-_AXIS = {"axis": attr_int(0)}
+_GROUP = (
+    "group_key: string = '', group_size: int, ranks: list(int), instance_key: string, "
+    "lowering: string = 'auto', tasks: list(int) = ()"
+)
+_REDUCTION = "reduction: string = 'sum'"
+_ROOT = "root: int = 0"
+_AXIS = "axis: int = 0"
 
 
 # --- reference kernels, of whole groups
@@ -177,18 +161,18 @@ def _from_one(dims: tuple[int, ...]) -> Callable[[np.random.Generator], list[Sam
     ]
 
 
-def _define(name: str, signature: str, attrs: Mapping[str, Any], **rules: Any) -> OpDef[list[Tensor]]:
+def _define(name: str, signature: str, attrs: str, **rules: Any) -> OpDef[list[Tensor]]:
     return define_op(
         name,
         signature,
         types={"T": dtypes.NUMERIC},
-        attrs={**_GROUP, **attrs},
+        attrs=f"{_GROUP}, {attrs}",
         effects=Effects(Effect.STATEFUL),
         **rules,
     )
 
 
-_FROM_ROOT = {"shape": attr_shape(None)}
+_FROM_ROOT = "shape: shape = None"
 
 all_reduce_op = _define(
     "AllReduce",
@@ -204,7 +188,7 @@ all_reduce_op = _define(
 reduce_op = _define(
     "Reduce",
     "values: N * T -> T",
-    {**_REDUCTION, **_ROOT},
+    f"{_REDUCTION}, {_ROOT}",
     shape=at_root,
     kernel=_reduce_to_root,
     vjp=reduce_vjp,
@@ -215,7 +199,7 @@ reduce_op = _define(
 broadcast_op = _define(
     "Broadcast",
     "value: M * T, places: N * int32 -> N * T",
-    {**_ROOT, **_FROM_ROOT},
+    f"{_ROOT}, {_FROM_ROOT}",
     shape=from_root,
     kernel=_broadcast,
     vjp=broadcast_vjp,
@@ -237,7 +221,7 @@ all_gather_op = _define(
 gather_op = _define(
     "Gather",
     "values: N * T -> T",
-    {**_AXIS, **_ROOT},
+    f"{_AXIS}, {_ROOT}",
     shape=gathered_at_root,
     kernel=_gather,
     vjp=gather_vjp,
@@ -248,7 +232,7 @@ gather_op = _define(
 scatter_op = _define(
     "Scatter",
     "value: M * T, places: N * int32 -> N * T",
-    {**_AXIS, **_ROOT, **_FROM_ROOT},
+    f"{_AXIS}, {_ROOT}, {_FROM_ROOT}",
     shape=scattered,
     kernel=_scatter,
     vjp=scatter_vjp,
@@ -259,7 +243,7 @@ scatter_op = _define(
 reduce_scatter_op = _define(
     "ReduceScatter",
     "values: N * T -> N * T",
-    {**_REDUCTION, **_AXIS},
+    f"{_REDUCTION}, {_AXIS}",
     shape=reduced_parts,
     kernel=_reduce_scatter,
     vjp=reduce_scatter_vjp,

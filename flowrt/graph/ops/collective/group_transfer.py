@@ -19,26 +19,14 @@ from flowrt import dtypes
 from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    attr_int,
-    attr_shape,
-    attr_string,
-    attr_type,
-    define_op,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 from flowrt.graph.resources.groups import member_of
 from flowrt.graph.shapes import format_shape
 
-_MEMBER = {
-    "group_key": attr_string(),
-    "rank": attr_int(),
-    "edge": attr_string(),  # names the message or the collective, equal for all participants
-}
-_RESULT = {"dtype": attr_type(), "shape": attr_shape()}
+_MEMBER = "group_key: string, rank: int, edge: string"
+"""``edge`` names the message or the collective, equal for all participants."""
+
+_RESULT = "dtype: type, shape: shape"
 
 
 def _send(xp: Any, tensor: Any, group_key: str, rank: int, peer: int, edge: str) -> None:
@@ -91,7 +79,7 @@ group_send_op: OpDef[Operation] = define_op(
     "_GroupSend",
     "tensor: T ->",
     types={"T": dtypes.NUMERIC},
-    attrs={**_MEMBER, "peer": attr_int()},
+    attrs=f"{_MEMBER}, peer: int",
     kernel=_send,
     vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL),
@@ -102,7 +90,7 @@ group_recv_op = define_op(
     "_GroupRecv",
     "-> dtype",
     types={"dtype": dtypes.NUMERIC},
-    attrs={**_MEMBER, **_RESULT, "peer": attr_int()},
+    attrs=f"{_MEMBER}, {_RESULT}, peer: int",
     shape=lambda s: [s.attrs["shape"]],
     kernel=_receive,
     vjp=NONDIFFERENTIABLE,
@@ -114,15 +102,8 @@ group_start_op: OpDef[Operation] = define_op(
     "_GroupStart",
     "value: M * dtype ->",
     types={"dtype": dtypes.NUMERIC},
-    attrs={
-        **_MEMBER,
-        **_RESULT,
-        "kind": attr_string(),
-        "reduction": attr_string(),
-        "root": attr_int(),
-        "axis": attr_int(),
-        "plan": attr_string(),  # of all that the step has in the group, with the first of them
-    },
+    # the plan is of all that the step has in the group, with the first of them
+    attrs=f"{_MEMBER}, {_RESULT}, kind: string, reduction: string, root: int, axis: int, plan: string",
     kernel=_start,
     vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.STATEFUL),
@@ -133,7 +114,7 @@ group_wait_op: OpDef[list[Tensor]] = define_op(
     "_GroupWait",
     "kept: M * dtype -> N * dtype",
     types={"dtype": dtypes.NUMERIC},
-    attrs={**_MEMBER, **_RESULT, "N": attr_int()},
+    attrs=f"{_MEMBER}, {_RESULT}, N: int",
     shape=lambda s: [s.attrs["shape"]] * s.attrs["N"],
     kernel=_wait,
     vjp=NONDIFFERENTIABLE,

@@ -4,26 +4,11 @@ from __future__ import annotations
 
 from flowrt import dtypes
 from flowrt.graph.construction.graph import Operation
-from flowrt.graph.op_def import (
-    BY_EXECUTOR,
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    attr_int,
-    attr_shape,
-    attr_string,
-    attr_type,
-    define_op,
-)
+from flowrt.graph.op_def import BY_EXECUTOR, NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 
-_ENDS = {
-    "tensor_name": attr_string(),
-    "send_device": attr_string(),
-    "recv_device": attr_string(),
-    # Of the sender's task, as a signed number. A task that was started again is not taken for the one before.
-    "send_device_incarnation": attr_int(0),
-}
+# The incarnation is of the sender's task, as a signed number. A task that was started again is not taken for
+# the one before.
+_ENDS = "tensor_name: string, send_device: string, recv_device: string, send_device_incarnation: int = 0"
 
 send_op: OpDef[Operation] = define_op(
     "_Send",
@@ -40,7 +25,7 @@ recv_op = define_op(
     "_Recv",
     "-> tensor: tensor_type",
     types={"tensor_type": dtypes.ANY},
-    attrs={**_ENDS, "tensor_type": attr_type(), "shape": attr_shape(None)},
+    attrs=f"{_ENDS}, tensor_type: type, shape: shape = None",
     shape=lambda s: [s.attrs["shape"]],
     kernel=BY_EXECUTOR,
     vjp=NONDIFFERENTIABLE,

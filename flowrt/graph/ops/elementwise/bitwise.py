@@ -13,6 +13,8 @@ from flowrt.graph.op_facets import Loop, Traits, instruction
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.elementwise.comparison import broadcast_shape
 
+__all__ = ["bitwise_and", "bitwise_or", "bitwise_xor", "invert", "left_shift", "right_shift"]
+
 
 def _shift_loop(b: Any, x: Any, y: Any, op: str, beyond: Any) -> Any:
     """``x`` shifted by ``y``, and ``beyond`` unless y is at least 0 and below the number of bits: the

@@ -34,8 +34,6 @@ from flowrt.graph.op_def import (
     ShapeContext,
     SimplifyContext,
     Ufunc,
-    attr_bool,
-    attr_float,
     define_op,
     op_def,
     sample,
@@ -121,7 +119,7 @@ def _equality_shape(s: ShapeContext) -> Sequence[Shape]:
 
 _EQUALITY: dict[str, Any] = {
     "types": dtypes.NUMERIC | {dtypes.bool_, dtypes.string},
-    "attrs": {"incompatible_shape_error": attr_bool(True)},
+    "attrs": "incompatible_shape_error: bool = True",
     "shape": _equality_shape,
     "commutative": True,
     "batch": broadcasting,
@@ -150,7 +148,7 @@ approximate_equal_op = define_op(
     "ApproximateEqual",
     "x: T, y: T -> z: bool",
     types={"T": dtypes.NUMERIC},
-    attrs={"tolerance": attr_float(1e-5)},
+    attrs="tolerance: float = 1e-5",
     shape=lambda s: [merge(s.shapes[0], s.shapes[1])],
     kernel=lambda xp, x, y, tolerance, out=None: xp.less(xp.abs(x - y), tolerance, out),
     vjp=NONDIFFERENTIABLE,

@@ -16,17 +16,7 @@ from flowrt.errors import DTypeError
 from flowrt.graph.construction.batching_rules import broadcasting
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import (
-    LINEAR,
-    OpDef,
-    Rule,
-    Sample,
-    Ufunc,
-    attr_type,
-    define_op,
-    sample,
-    undoes_itself,
-)
+from flowrt.graph.op_def import LINEAR, OpDef, Rule, Sample, Ufunc, define_op, sample, undoes_itself
 from flowrt.graph.op_facets import Jvp, Kernel, Traits, Vjp
 from flowrt.graph.ops.base.filling import unbroadcast
 from flowrt.graph.ops.base.identities import cast, unchanged
@@ -51,7 +41,7 @@ def _part(name: str, kernel: Kernel, vjp: Vjp | Rule, jvp: Jvp | Rule, doc: str)
         name,
         "input: T -> Tout" if name != "ComplexAbs" else "x: T -> y: Tout",
         types={"T": dtypes.COMPLEX, "Tout": _PARTS},
-        attrs={"Tout": attr_type(dtypes.float32)},
+        attrs="Tout: type = float32",
         shape=unchanged,
         kernel=kernel,
         vjp=vjp,
@@ -147,7 +137,7 @@ complex_op = define_op(
     "Complex",
     "real: T, imag: T -> out: Tout",
     types={"T": _PARTS, "Tout": dtypes.COMPLEX},
-    attrs={"Tout": attr_type(dtypes.complex64)},
+    attrs="Tout: type = complex64",
     shape=broadcast_shape,
     kernel=_build_complex,
     vjp=lambda op, dy: [unbroadcast(real(dy), *op.inputs), unbroadcast(imag(dy), *op.inputs[::-1])],

@@ -19,7 +19,7 @@ from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import broadcasting, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import OpDef, Sample, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import unbroadcast, zeros_like
 from flowrt.graph.ops.base.identities import cast
@@ -112,7 +112,7 @@ matrix_inverse_op = define_op(
     "MatrixInverse",
     "input: T -> T",
     types={"T": _TYPES},
-    attrs={"adjoint": attr_bool(False)},
+    attrs="adjoint: bool = False",
     shape=_square,
     kernel=_inverse,
     vjp=_inverse_vjp,
@@ -282,7 +282,7 @@ matrix_solve_op = define_op(
     "MatrixSolve",
     "matrix: T, rhs: T -> T",
     types={"T": _TYPES},
-    attrs={"adjoint": attr_bool(False)},
+    attrs="adjoint: bool = False",
     shape=_solve_shape,
     kernel=_solve,
     vjp=_solve_vjp,
@@ -322,7 +322,7 @@ triangular_solve_op = define_op(
     "MatrixTriangularSolve",
     "matrix: T, rhs: T -> T",
     types={"T": _TYPES},
-    attrs={"lower": attr_bool(True), "adjoint": attr_bool(False)},
+    attrs="lower: bool = True, adjoint: bool = False",
     shape=_solve_shape,
     kernel=_triangular_solve,
     vjp=_triangular_vjp,
@@ -408,7 +408,7 @@ qr_op: OpDef[list[Tensor]] = define_op(
     "Qr",
     "input: T -> q: T, r: T",
     types={"T": _TYPES},
-    attrs={"full_matrices": attr_bool(False)},
+    attrs="full_matrices: bool = False",
     shape=_qr_shape,
     kernel=_qr,
     vjp=_qr_vjp,

@@ -24,7 +24,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import Sample, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import fill, unbroadcast
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -382,7 +382,7 @@ einsum_op = define_op(
     "Einsum",
     "inputs: N * T -> T",
     types={"T": dtypes.NUMERIC},
-    attrs={"equation": attr_string()},
+    attrs="equation: string",
     shape=_einsum_shape,
     kernel=_einsum,
     vjp=_einsum_vjp,

@@ -19,7 +19,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batche
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import OpDef, Sample, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Traits
 from flowrt.graph.ops.array.slicing import strided_slice
 from flowrt.graph.ops.base.filling import unbroadcast
@@ -141,7 +141,7 @@ matmul_op = define_op(
     "MatMul",
     "a: T, b: T -> product: T",
     types={"T": _PRODUCT_TYPES},
-    attrs={"transpose_a": attr_bool(False), "transpose_b": attr_bool(False)},
+    attrs="transpose_a: bool = False, transpose_b: bool = False",
     shape=_matmul_shape,
     kernel=_matmul,
     vjp=_matmul_vjp,
@@ -197,7 +197,7 @@ batch_matmul = define_op(
     "BatchMatMulV2",
     "x: T, y: T -> T",
     types={"T": _PRODUCT_TYPES},
-    attrs={"adj_x": attr_bool(False), "adj_y": attr_bool(False)},
+    attrs="adj_x: bool = False, adj_y: bool = False",
     shape=_batch_matmul_shape,
     kernel=_batch_matmul,
     vjp=_batch_matmul_vjp,

@@ -17,7 +17,7 @@ from flowrt import dtypes
 from flowrt.errors import UnimplementedError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import OpDef, ShapeContext, attr_bool, define_op, sample
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.filling import ones_like, zeros_like
 from flowrt.graph.ops.base.identities import cast
 from flowrt.graph.ops.base.kernel_output import all_delivered
@@ -125,7 +125,7 @@ svd_op: OpDef[list[Tensor]] = define_op(
     "Svd",
     "input: T -> s: T, u: T, v: T",
     types={"T": _TYPES},
-    attrs={"compute_uv": attr_bool(True), "full_matrices": attr_bool(False)},
+    attrs="compute_uv: bool = True, full_matrices: bool = False",
     shape=_svd_shape,
     kernel=_svd,
     vjp=_svd_vjp,
@@ -185,7 +185,7 @@ self_adjoint_eig_op: OpDef[list[Tensor]] = define_op(
     "SelfAdjointEigV2",
     "input: T -> e: T, v: T",
     types={"T": _TYPES},
-    attrs={"compute_v": attr_bool(True)},
+    attrs="compute_v: bool = True",
     shape=_eigh_shape,
     kernel=_eigh,
     vjp=_eigh_vjp,

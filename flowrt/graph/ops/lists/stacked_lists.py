@@ -15,7 +15,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.construction.list_slices import ListSlices
-from flowrt.graph.op_def import OpDef, ShapeContext, attr_bool, attr_int, define_op
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op
 from flowrt.graph.op_facets import ListAccess, ListUse
 from flowrt.graph.ops.base.kernel_output import delivered
 from flowrt.graph.ops.lists.tensor_lists import (
@@ -112,7 +112,7 @@ tensor_list_stack = define_op(
     "TensorListStack",
     "input_handle: variant, element_shape: host int32 -> tensor: element_dtype",
     types=TYPES,
-    attrs={**OF_OUTPUT, "num_elements": attr_int(-1)},
+    attrs=f"{OF_OUTPUT}, num_elements: int = -1",
     shape=lambda s: [_stack_shape(s)],
     kernel=_stack_all,
     vjp=of_elements(_stack_vjp),
@@ -247,7 +247,7 @@ tensor_list_scatter_into = define_op(
     "TensorListScatterIntoExistingList",
     "input_handle: variant, tensor: element_dtype, indices: host int32 -> output_handle: variant",
     types=TYPES,
-    attrs={"_resizes": attr_bool(True), **WRITE_ONCE},
+    attrs=f"_resizes: bool = True, {WRITE_ONCE}",
     shape=lambda s: [_scatter_into_shape(s)],
     kernel=_scatter_into,
     vjp=of_elements(_scatter_into_vjp),

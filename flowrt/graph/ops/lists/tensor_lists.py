@@ -23,15 +23,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.construction.list_slices import ListSlices
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Attr,
-    OpDef,
-    attr_bool,
-    attr_type,
-    define_op,
-    op_def,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op, op_def
 from flowrt.graph.op_facets import ListAccess, ListUse, Traits, Vjp
 from flowrt.graph.ops.array.concat_and_split import concat_op
 from flowrt.graph.ops.array.slicing import strided_slice_op
@@ -43,10 +35,10 @@ from flowrt.graph.shapes import Shape, format_shape, is_static, merge
 
 TYPES = {"element_dtype": dtypes.ANY}
 TYPES_AND_SHAPE = {**TYPES, "shape_type": dtypes.INDEX}
-OF_OUTPUT = {"element_dtype": attr_type()}
+OF_OUTPUT = "element_dtype: type"
 """The attr of ops without an input that determines the elements' dtype."""
 
-WRITE_ONCE: dict[str, Attr] = {"_write_once": attr_bool(False)}
+WRITE_ONCE = "_write_once: bool = False"
 """A `TensorArray`'s elements are written once: a second write raises `InvalidArgumentError`. So an element
 has no gradient before it is written, and the gradient of the list passes a write as it is.
 """
@@ -379,7 +371,7 @@ tensor_list_set_item = define_op(
     "TensorListSetItem",
     "input_handle: variant, index: host int32, item: element_dtype -> output_handle: variant",
     types=TYPES,
-    attrs={"resize_if_index_out_of_bounds": attr_bool(False), **WRITE_ONCE},
+    attrs=f"resize_if_index_out_of_bounds: bool = False, {WRITE_ONCE}",
     shape=lambda s: [_holds(s.shapes[0], s.shapes[2])],
     kernel=_set,
     vjp=of_elements(_set_vjp),

@@ -18,7 +18,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import DTypeError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import Attr, OpDef, Sample, attr_float, define_op, sample
+from flowrt.graph.op_def import OpDef, Sample, define_op, parse_attrs, sample
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule, Traits
 from flowrt.graph.ops.array.concat_and_split import concat
 from flowrt.graph.ops.base.identities import cast, unchanged
@@ -56,7 +56,7 @@ def _activation(
     types: Iterable[DType],
     doc: str,
     is_same_at_output: bool = False,
-    **attrs: Attr,
+    attrs: str = "",
 ) -> OpDef[Tensor]:
     """``features: T -> T`` whose derivative is ``gradient`` at the input, or at the output if it says so or
     is the same there: then the input is not kept for it, and may be written over.
@@ -65,7 +65,7 @@ def _activation(
 
     def derivative(op: Operation, d: Tensor) -> list[Tensor]:
         at = op.outputs[0] if by_output else op.inputs[0]
-        return [gradient(d, at, **{key: op.get_attr(key) for key in attrs})]
+        return [gradient(d, at, **{key: op.get_attr(key) for key in op.op_def.attrs})]
 
     return define_op(
         name,
@@ -76,7 +76,7 @@ def _activation(
         kernel=kernel,
         vjp=derivative,
         jvp=derivative,
-        samples=lambda rng: _inputs(rng, {key: attr.default for key, attr in attrs.items()}),
+        samples=lambda rng: _inputs(rng, {key: attr.default for key, attr in parse_attrs(attrs).items()}),
         traits=Traits(elementwise=True),
         loop=Loop(loop),
         doc=doc,
@@ -91,13 +91,13 @@ def _gradient(
     types: Iterable[DType],
     doc: str,
     second: Second | None = None,
-    **attrs: Attr,
+    attrs: str = "",
 ) -> OpDef[Tensor]:
     """``gradients: T, at: T -> T``; ``second(g, gradients, at)`` is g times its slope in ``at`` if not 0."""
 
     def vjp(op: Operation, g: Tensor) -> list[Tensor | None]:
         dy, value = op.inputs
-        first = op.op_def(g, value, **{key: op.get_attr(key) for key in attrs})
+        first = op.op_def(g, value, **{key: op.get_attr(key) for key in op.op_def.attrs})
         return [first, None if second is None else second(g, dy, value)]
 
     return define_op(
@@ -178,7 +178,7 @@ leaky_relu_grad = _gradient(
     lambda b, dy, x, *, alpha: dy * b.select(x > 0, b.const(1, x.dtype), alpha),
     dtypes.FLOATING,
     "The gradient of leaky_relu: dy where x > 0, otherwise alpha * dy.",
-    alpha=attr_float(0.2),
+    attrs="alpha: float = 0.2",
 )
 leaky_relu_op = _activation(
     "LeakyRelu",
@@ -187,7 +187,7 @@ leaky_relu_op = _activation(
     leaky_relu_grad,
     dtypes.FLOATING,
     "x where it is positive, otherwise alpha * x.",
-    alpha=attr_float(0.2),
+    attrs="alpha: float = 0.2",
 )
 
 

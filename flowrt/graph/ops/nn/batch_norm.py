@@ -17,16 +17,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.derivatives.gradients import gradients
-from flowrt.graph.op_def import (
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_bool,
-    attr_float,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_sum
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import cast, identity
@@ -238,11 +229,7 @@ def _batch_norm_grad_samples(rng: np.random.Generator) -> Iterable[Sample]:
         )
 
 
-_BATCH_NORM = {
-    "epsilon": attr_float(1e-4),
-    "data_format": attr_string("NHWC"),
-    "is_training": attr_bool(True),
-}
+_BATCH_NORM = "epsilon: float = 1e-4, data_format: string = 'NHWC', is_training: bool = True"
 _WIDE = (dtypes.float32, dtypes.float64)
 
 batch_norm_op: OpDef[list[Tensor]] = define_op(
@@ -250,7 +237,7 @@ batch_norm_op: OpDef[list[Tensor]] = define_op(
     "x: T, scale: U, offset: U, mean: U, variance: U -> y: T, batch_mean: U, batch_variance: U,"
     " reserve_space_1: U, reserve_space_2: U, reserve_space_3: U",
     types={"T": dtypes.FLOATING, "U": _WIDE},
-    attrs={**_BATCH_NORM, "exponential_avg_factor": attr_float(1.0)},
+    attrs=f"{_BATCH_NORM}, exponential_avg_factor: float = 1.0",
     shape=_batch_norm_shape,
     kernel=_batch_norm,
     vjp=_batch_norm_vjp,

@@ -14,7 +14,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batche
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
-from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, attr_string, define_op, sample
+from flowrt.graph.op_def import LINEAR, OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Loop, Traits
 from flowrt.graph.ops.array.reductions import accumulator, reduce_sum
 from flowrt.graph.ops.base.filling import zeros_like_op
@@ -102,7 +102,7 @@ def _rows_together(value: Any) -> int:
     return math.gcd(value.size // width, 1 << max(0, (LONG_ROW // width).bit_length() - 1))
 
 
-_LAYOUT = {"data_format": attr_string("NHWC")}
+_LAYOUT = "data_format: string = 'NHWC'"
 
 
 def _batch_bias_add(b: BatchBuilder, op: Operation, values: Sequence[Value]) -> Sequence[Value] | None:

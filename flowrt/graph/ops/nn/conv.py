@@ -20,16 +20,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import TensorSpec
-from flowrt.graph.op_def import (
-    Attr,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    attr_ints,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import OpDef, ShapeContext, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.base.shape_manipulation import shape
 from flowrt.graph.ops.nn.windows import (
@@ -298,21 +289,15 @@ def _arrays(rng: np.random.Generator, spatial: int) -> Iterable[tuple[Any, Any, 
 
 # --- definitions
 
-ATTRS_2D = {
-    "strides": attr_ints(),
-    "use_cudnn_on_gpu": attr_bool(True),
-    "padding": attr_string(),
-    "explicit_paddings": attr_ints(()),
-    "data_format": attr_string("NHWC"),
-    "dilations": attr_ints((1, 1, 1, 1)),
-}
+ATTRS_2D = (
+    "strides: list(int), use_cudnn_on_gpu: bool = True, padding: string, explicit_paddings: list(int) = (), "
+    "data_format: string = 'NHWC', dilations: list(int) = (1, 1, 1, 1)"
+)
 
-ATTRS_3D = {
-    "strides": attr_ints(),
-    "padding": attr_string(),
-    "data_format": attr_string("NDHWC"),
-    "dilations": attr_ints((1, 1, 1, 1, 1)),
-}
+ATTRS_3D = (
+    "strides: list(int), padding: string, data_format: string = 'NDHWC', "
+    "dilations: list(int) = (1, 1, 1, 1, 1)"
+)
 
 
 def _attributes_of(op: Operation) -> dict[str, Any]:
@@ -330,7 +315,7 @@ class Convolution(NamedTuple):
 def define_convolution(
     names: Sequence[str],
     kernels: Sequence[Kernel],
-    attrs: Mapping[str, Attr],
+    attrs: str,
     shape_of: ForwardShape,
     arrays: Callable[[np.random.Generator], Iterable[tuple[Any, Any, Any, dict[str, Any]]]],
     doc: str,

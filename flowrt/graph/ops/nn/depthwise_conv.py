@@ -197,7 +197,7 @@ depthwise_conv2d_op, depthwise_backprop_input_op, depthwise_backprop_filter_op =
         "DepthwiseConv2dNativeBackpropFilter",
     ),
     (_forward, _backprop_input, _backprop_filter),
-    {key: attr for key, attr in ATTRS_2D.items() if key != "use_cudnn_on_gpu"},
+    ATTRS_2D.replace("use_cudnn_on_gpu: bool = True, ", ""),
     _forward_shape,
     _arrays,
     "Cross-correlation of each channel c with its m filters, filter [kh, kw, c, m]: channels c * m + i.",

@@ -14,15 +14,7 @@ from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading_of_first, merged
 from flowrt.graph.construction.graph import Operation, Tensor
-from flowrt.graph.op_def import (
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_float,
-    attr_int,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.array.padding import pad
 from flowrt.graph.ops.array.reductions import accumulator, reduce_mean, reduce_sum
 from flowrt.graph.ops.array.slicing import strided_slice
@@ -110,7 +102,7 @@ layer_norm_op: OpDef[Tensor] = define_op(
     "LayerNorm",
     "x: T, scale: T, offset: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs={"epsilon": attr_float(1e-5)},
+    attrs="epsilon: float = 1e-5",
     shape=_layer_norm_shape,
     kernel=_layer_norm,
     vjp=lambda op, dy: layer_norm_grad_op(dy, *op.inputs[:2], epsilon=op.get_attr("epsilon")),
@@ -123,7 +115,7 @@ layer_norm_grad_op: OpDef[list[Tensor]] = define_op(
     "LayerNormGrad",
     "y_backprop: T, x: T, scale: T -> x_backprop: T, scale_backprop: T, offset_backprop: T",
     types={"T": dtypes.FLOATING},
-    attrs={"epsilon": attr_float(1e-5)},
+    attrs="epsilon: float = 1e-5",
     shape=lambda s: [merge(s.shapes[0], s.shapes[1]), s.shapes[2], s.shapes[2]],
     kernel=_layer_norm_grad,
     vjp=lambda op, *ddys: second_order(op, _layer_norm_formula(op), ddys),
@@ -201,12 +193,7 @@ def _lrn_formula(op: Operation) -> Callable[..., Sequence[Tensor]]:
     return formula
 
 
-_LRN = {
-    "depth_radius": attr_int(5),
-    "bias": attr_float(1.0),
-    "alpha": attr_float(1.0),
-    "beta": attr_float(0.5),
-}
+_LRN = "depth_radius: int = 5, bias: float = 1.0, alpha: float = 1.0, beta: float = 0.5"
 
 
 def _images(count: int) -> Callable[[np.random.Generator], Iterable[Sample]]:
@@ -227,7 +214,9 @@ lrn_op: OpDef[Tensor] = define_op(
     attrs=_LRN,
     shape=lambda s: [merge(s.shapes[0], (None,) * 4)],
     kernel=_lrn,
-    vjp=lambda op, dy: [lrn_grad_op(dy, op.inputs[0], op.outputs[0], **{k: op.get_attr(k) for k in _LRN})],
+    vjp=lambda op, dy: [
+        lrn_grad_op(dy, op.inputs[0], op.outputs[0], **{k: op.get_attr(k) for k in op.op_def.attrs})
+    ],
     samples=_images(1),
     batch=merged(0),
     doc="x / (bias + alpha * s) ** beta, s the sum of the squares of the channels within depth_radius.",

@@ -21,17 +21,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError, UnimplementedError
 from flowrt.graph.construction.batching_rules import merged
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    LINEAR,
-    Attr,
-    OpDef,
-    Sample,
-    ShapeContext,
-    attr_ints,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import LINEAR, OpDef, Sample, ShapeContext, define_op, sample
 from flowrt.graph.ops.base.shape_manipulation import expand_dims, shape, squeeze
 from flowrt.graph.ops.nn.windows import (
     Axis,
@@ -281,12 +271,12 @@ def _third_tangent(
     return [None if dgrad is None else op.op_def(*op.inputs[:2], dgrad, **_attributes(op))]
 
 
-_WINDOW = {"ksize": attr_ints(), "strides": attr_ints(), "padding": attr_string()}
-_EXPLICIT = {"explicit_paddings": attr_ints(())}
+_WINDOW = "ksize: list(int), strides: list(int), padding: string"
+_EXPLICIT = "explicit_paddings: list(int) = ()"
 
 
 def _define_maximum(
-    dims: str, spatial: int, types: Iterable[DType], attrs: dict[str, Attr]
+    dims: str, spatial: int, types: Iterable[DType], attrs: str
 ) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The maximum over windows, and its gradient and that one's transpose as ops. Returns the first two."""
     forward: OpDef = define_op(
@@ -332,7 +322,7 @@ def _define_maximum(
 
 
 def _define_average(
-    dims: str, spatial: int, input_name: str, attrs: dict[str, Attr]
+    dims: str, spatial: int, input_name: str, attrs: str
 ) -> tuple[OpDef[Tensor], OpDef[Tensor]]:
     """The mean over windows, and its gradient as an op."""
     forward: OpDef = define_op(
@@ -364,8 +354,8 @@ def _define_average(
     return forward, to_input
 
 
-_IMAGES, _VOLUMES = ({**_WINDOW, "data_format": attr_string(layout)} for layout in ("NHWC", "NDHWC"))
-max_pool_op, max_pool_grad_op = _define_maximum("", 2, dtypes.REAL, {**_IMAGES, **_EXPLICIT})
+_IMAGES, _VOLUMES = (f"{_WINDOW}, data_format: string = {layout!r}" for layout in ("NHWC", "NDHWC"))
+max_pool_op, max_pool_grad_op = _define_maximum("", 2, dtypes.REAL, f"{_IMAGES}, {_EXPLICIT}")
 max_pool3d_op, max_pool3d_grad_op = _define_maximum("3D", 3, dtypes.FLOATING, _VOLUMES)
 average_pool_op, average_pool_grad_op = _define_average("", 2, "value", _IMAGES)
 average_pool3d_op, average_pool3d_grad_op = _define_average("3D", 3, "input", _VOLUMES)

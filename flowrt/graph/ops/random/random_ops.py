@@ -29,8 +29,6 @@ from flowrt.graph.op_def import (
     Sample,
     Samples,
     ShapeContext,
-    attr_int,
-    attr_type,
     define_op,
     sample,
 )
@@ -45,7 +43,7 @@ __all__ = ["get_seed", "random_normal", "random_uniform", "set_random_seed", "tr
 DEFAULT_GRAPH_SEED = 87654321
 """Stands for the graph's seed when only the op has one (TensorFlow's number)."""
 
-SEEDS = {"seed": attr_int(0), "seed2": attr_int(0)}
+SEEDS = "seed: int = 0, seed2: int = 0"
 _MAX_SEED = 2**31 - 1
 
 
@@ -166,7 +164,7 @@ def define_draw(
     return define_op(
         name,
         signature,
-        attrs={**SEEDS, **parts.pop("attrs", {})},
+        attrs=f"{SEEDS}, {parts.pop('attrs')}" if "attrs" in parts else SEEDS,
         kernel=kernel,
         samples=samples,
         batch=batch,
@@ -176,7 +174,7 @@ def define_draw(
 
 
 def _sample_at(position: np.ndarray[Any, Any], drawn: Sample) -> Sample:
-    attrs = {key: value for key, value in drawn.attrs.items() if key not in SEEDS}
+    attrs = {key: value for key, value in drawn.attrs.items() if key not in ("seed", "seed2")}
     return Sample((*drawn.inputs, position), attrs, drawn.differentiable)
 
 
@@ -208,7 +206,7 @@ def _define_float_draw(name: str, kernel: Kernel, doc: str) -> Any:
         name,
         "shape: host T -> dtype",
         types={"T": dtypes.INDEX, "dtype": dtypes.FLOATING},
-        attrs={"dtype": attr_type(dtypes.float32)},
+        attrs="dtype: type = float32",
         shape=_one_drawn_shape,
         kernel=kernel,
         samples=lambda rng: (

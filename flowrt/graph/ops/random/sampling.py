@@ -17,11 +17,7 @@ from flowrt.graph.construction.batching_rules import BatchBuilder, Value, batche
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.construction.operation import Operation
-from flowrt.graph.op_def import (
-    ShapeContext,
-    attr_type,
-    sample,
-)
+from flowrt.graph.op_def import ShapeContext, sample
 from flowrt.graph.ops.array.slicing import slice
 from flowrt.graph.ops.base.filling import ones_like
 from flowrt.graph.ops.base.identities import unchanged
@@ -114,7 +110,7 @@ multinomial_op = define_draw(
     "Multinomial",
     "logits: T, num_samples: host int32 -> output_dtype",
     types={"T": dtypes.REAL, "output_dtype": dtypes.INDEX},
-    attrs={"output_dtype": attr_type(dtypes.int64)},
+    attrs="output_dtype: type = int64",
     shape=_multinomial_shape,
     kernel=_multinomial,
     samples=lambda rng: (
@@ -230,7 +226,7 @@ random_poisson_op = define_draw(
     "RandomPoissonV2",
     "shape: host S, rate: R -> dtype",
     types={"S": dtypes.INDEX, "R": _COUNTS, "dtype": _COUNTS},
-    attrs={"dtype": attr_type(dtypes.int64)},
+    attrs="dtype: type = int64",
     shape=_repeated_shape,
     kernel=_poisson,
     samples=lambda rng: (

@@ -17,9 +17,6 @@ from flowrt.graph.op_def import (
     Effects,
     OpDef,
     ShapeContext,
-    attr_shape,
-    attr_string,
-    attr_type,
     define_handle,
     define_op,
 )
@@ -40,13 +37,10 @@ def _define_accumulator(name: str, total: Callable[[Shape], Total], doc: str) ->
         state,
         doc,
         output="handle: resource",
-        attrs={
-            "dtype": attr_type(),
-            "shape": attr_shape(None),
-            "container": attr_string(""),
-            "shared_name": attr_string(""),
-            "reduction_type": attr_string("MEAN"),
-        },
+        attrs=(
+            "dtype: type, shape: shape = None, container: string = '', shared_name: string = '', "
+            "reduction_type: string = 'MEAN'"
+        ),
         value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),
     )
 
@@ -90,7 +84,7 @@ accumulator_take_gradient_op = define_op(
     "ResourceAccumulatorTakeGradient",
     "handle: resource, num_required: host int32 -> average: dtype",
     types=_DTYPE,
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=lambda s: [_known_shape(s)],
     kernel=lambda xp, handle, num_required: handle.take(xp, num_required),
     effects=Effects(Effect.WRITE, waits=True),
@@ -137,7 +131,7 @@ sparse_accumulator_take_gradient_op: OpDef[list[Tensor]] = define_op(
     "SparseAccumulatorTakeGradient",
     "handle: resource, num_required: host int32 -> indices: int64, values: dtype, shape: int64",
     types=_DTYPE,
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=_sparse_shapes,
     kernel=_take_sparse,
     effects=Effects(Effect.WRITE, waits=True),

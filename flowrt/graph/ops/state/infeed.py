@@ -26,7 +26,7 @@ from flowrt.dtypes import DType, as_dtype
 from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import Attr, Effect, Effects, OpDef, attr_int, define_handle, define_op
+from flowrt.graph.op_def import Effect, Effects, OpDef, define_handle, define_op
 from flowrt.graph.resources.transfer_queue import TransferQueue
 from flowrt.graph.shapes import Shape, as_shape, compatible, format_shape
 from flowrt.graph.source import user_line
@@ -34,13 +34,13 @@ from flowrt.graph.source import user_line
 CAPACITY = 8
 """Values in a queue: enough that neither end waits for the other's jitter; each may be a whole batch."""
 
-_ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
+_ELEMENT = "output_types: list(type), output_shapes: list(shape)"
 
 transfer_queue_op = define_handle(
     "TransferQueue",
     lambda node: TransferQueue(node.name, node.attrs["capacity"]),
     "The handle of a bounded queue of the session.",
-    attrs={"capacity": attr_int()},
+    attrs="capacity: int",
 )
 
 transfer_enqueue_op: OpDef[Operation] = define_op(

@@ -28,12 +28,10 @@ from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
     OpDef,
     Privilege,
-    attr_string,
     define_handle,
     define_op,
     sample,
@@ -194,14 +192,14 @@ def _open_of(node: Node) -> Open:
 
 # --- ops
 
-_ELEMENT = {"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")}
+_ELEMENT = "output_types: list(type), output_shapes: list(shape)"
 
 iterator_op = define_handle(
     "IteratorV2",
     lambda node: IteratorResource(node.name),
     "The handle of an iterator of the session, which an initializer gives its elements.",
     output="handle: resource",
-    attrs={"shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
+    attrs=f"shared_name: string = '', container: string = '', {_ELEMENT}",
 )
 
 one_shot_iterator_op = define_handle(
@@ -209,7 +207,7 @@ one_shot_iterator_op = define_handle(
     lambda node: IteratorResource(node.name, _open_of(node)),
     "The handle of an iterator that begins by itself and ends for good.",
     output="handle: resource",
-    attrs={"token": attr_string(), "shared_name": attr_string(""), "container": attr_string(""), **_ELEMENT},
+    attrs=f"token: string, shared_name: string = '', container: string = '', {_ELEMENT}",
     privilege=lambda attrs: Privilege.PYTHON,
 )
 
@@ -217,7 +215,7 @@ make_iterator_op: OpDef[Operation] = define_op(
     "MakeIterator",
     "iterator: resource, components: *Tcomponents ->",
     types={"Tcomponents": dtypes.ANY},
-    attrs={"token": attr_string()},
+    attrs="token: string",
     kernel=lambda xp, iterator, components, state: iterator.initialize(state(components, iterator.put)),
     effects=Effects(Effect.WRITE, state=_open_of, privilege=lambda attrs: Privilege.PYTHON),
     doc="Begins an iterator, or begins it again.",
@@ -266,7 +264,7 @@ def make_iterator(iterator: Any, components: Sequence[Any], open: Open, name: st
 
 def iterator_get_next(iterator: Any, name: str | None = None) -> list[Any]:
     """One tensor a component of the iterator's next element."""
-    attrs = {key: iterator.op.get_attr(key) for key in _ELEMENT}
+    attrs = {key: iterator.op.get_attr(key) for key in ("output_types", "output_shapes")}
     with get_default_graph().colocate_with(iterator):
         return iterator_get_next_op(iterator, **attrs, name=name)
 

@@ -21,15 +21,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.graph import Operation
-from flowrt.graph.op_def import (
-    Attr,
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    attr_bool,
-    define_op,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_op, parse_attrs
 from flowrt.graph.op_facets import Kernel, Loop, LoopRule
 from flowrt.graph.ops.array.scatter_rows import folded_by_id
 from flowrt.graph.ops.base.indexing import check_range, put_rows, take
@@ -43,7 +35,7 @@ CHUNK = 16384
 scratch fit a 512 KiB second-level cache. An Adam step on 400,000 floats takes 0.7 of the unchunked time.
 """
 
-_USE_LOCKING = {"use_locking": attr_bool(False)}  # attr of TensorFlow's ops; updates are always atomic here
+_USE_LOCKING = "use_locking: bool = False"  # attr of TensorFlow's ops; updates are always atomic here
 
 
 @final
@@ -60,7 +52,7 @@ class UpdateRule:
     loop: LoopRule | None
     """The update for dense gradients as a `Loop`, if it has one."""
     doc: str
-    attrs: Mapping[str, Attr]
+    attrs: str
 
     @property
     def names(self) -> list[str]:
@@ -93,7 +85,7 @@ class UpdateRule:
             name,
             f"{', '.join(inputs)} ->",
             types=types,
-            attrs={**_USE_LOCKING, **self.attrs},
+            attrs=f"{_USE_LOCKING}, {self.attrs}" if self.attrs else _USE_LOCKING,
             shape=shape,
             kernel=kernel,
             effects=Effects(Effect.WRITE),
@@ -130,7 +122,7 @@ class UpdateRule:
             given = dict(zip(inputs, values, strict=True))
             resources = [given.pop(n) for n in names if _is_resource(n)]
             gradient = [given.pop("grad"), *(given.pop(name) for name in extra)]
-            numbers = {**given, **{key: options[key] for key in self.attrs}}
+            numbers = {**given, **{key: options[key] for key in parse_attrs(self.attrs)}}
             with ExitStack() as stack:
                 # one order for all, so that no two updates wait for each other
                 for resource in sorted(set(resources), key=id):
@@ -399,7 +391,7 @@ def _adagrad_da(
     var[...] = -xp.sign(summed) * shrunk * lr / (l2 * steps * lr + xp.sqrt(squares))
 
 
-_NESTEROV = {"use_nesterov": attr_bool(False)}
+_NESTEROV = "use_nesterov: bool = False"
 
 apply_gradient_descent = UpdateRule(
     "ApplyGradientDescent",
@@ -407,7 +399,7 @@ apply_gradient_descent = UpdateRule(
     _gradient_descent,
     update_loops.gradient_descent,
     "var -= alpha * grad",
-    {},
+    "",
 ).dense()
 
 _MOMENTUM = UpdateRule(
@@ -426,7 +418,7 @@ _ADAGRAD = UpdateRule(
     _adagrad,
     update_loops.adagrad,
     "accum += grad^2; var -= lr * grad / sqrt(accum)",
-    {"update_slots": attr_bool(True)},
+    "update_slots: bool = True",
 )
 apply_adagrad, sparse_apply_adagrad = _ADAGRAD.dense(), _ADAGRAD.sparse()
 
@@ -436,7 +428,7 @@ _ADADELTA = UpdateRule(
     _adadelta,
     update_loops.adadelta,
     "var -= lr * sqrt(accum_update + epsilon) / sqrt(accum + epsilon) * grad, with decaying means of squares",
-    {},
+    "",
 )
 apply_adadelta, sparse_apply_adadelta = _ADADELTA.dense(), _ADADELTA.sparse()
 
@@ -446,7 +438,7 @@ _RMSPROP = UpdateRule(
     _rmsprop,
     update_loops.rmsprop,
     "mom = momentum * mom + lr * grad / sqrt(ms + epsilon); var -= mom",
-    {},
+    "",
 )
 apply_rmsprop, sparse_apply_rmsprop = _RMSPROP.dense(), _RMSPROP.sparse()
 
@@ -456,7 +448,7 @@ _CENTERED_RMSPROP = UpdateRule(
     _centered_rmsprop,
     update_loops.centered_rmsprop,
     "as ApplyRMSProp with the variance ms - mg^2 in place of ms",
-    {},
+    "",
 )
 apply_centered_rmsprop, sparse_apply_centered_rmsprop = _CENTERED_RMSPROP.dense(), _CENTERED_RMSPROP.sparse()
 
@@ -475,7 +467,7 @@ _FTRL = UpdateRule(
     _ftrl,
     update_loops.ftrl,
     "Follow-the-regularised-leader, proximal.",
-    {"multiply_linear_by_lr": attr_bool(False)},
+    "multiply_linear_by_lr: bool = False",
 )
 apply_ftrl, sparse_apply_ftrl = _FTRL.dense(), _FTRL.sparse()
 
@@ -485,7 +477,7 @@ _PROXIMAL_GRADIENT_DESCENT = UpdateRule(
     _proximal_gradient_descent,
     None,
     "prox = var - alpha * grad; var = sign(prox) * max(|prox| - alpha * l1, 0) / (1 + alpha * l2)",
-    {},
+    "",
 )
 apply_proximal_gradient_descent = _PROXIMAL_GRADIENT_DESCENT.dense()
 sparse_apply_proximal_gradient_descent = _PROXIMAL_GRADIENT_DESCENT.sparse()
@@ -496,7 +488,7 @@ _PROXIMAL_ADAGRAD = UpdateRule(
     _proximal_adagrad,
     None,
     "As ApplyProximalGradientDescent with alpha = lr / sqrt(accum), after accum += grad^2.",
-    {},
+    "",
 )
 apply_proximal_adagrad, sparse_apply_proximal_adagrad = _PROXIMAL_ADAGRAD.dense(), _PROXIMAL_ADAGRAD.sparse()
 
@@ -506,6 +498,6 @@ _ADAGRAD_DA = UpdateRule(
     _adagrad_da,
     None,
     "var = -lr * sign(sum) * max(|sum| - l1 * t, 0) / (l2 * t * lr + sqrt(squares)), sums of all gradients",
-    {},
+    "",
 )
 apply_adagrad_da, sparse_apply_adagrad_da = _ADAGRAD_DA.dense(), _ADAGRAD_DA.sparse()

@@ -32,17 +32,10 @@ from flowrt.graph.evaluate import evaluate_node
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
     OpDef,
     ShapeContext,
-    attr_bool,
-    attr_float,
-    attr_func,
-    attr_int,
-    attr_ints,
-    attr_string,
     define_handle,
     define_op,
 )
@@ -67,16 +60,10 @@ parameter_shard_op = define_handle(
     _new_shard,
     "The handle of what a parameter server keeps of the versions of its parameters and of its workers, whose"
     " tasks are tasks.",
-    attrs={
-        "workers": attr_int(),
-        "quorum": attr_int(1),
-        "staleness": attr_int(UNBOUNDED),
-        "is_replicated": attr_bool(False),
-        "timeout_s": attr_float(),
-        "tasks": Attr("list(string)", ()),
-        "container": attr_string(""),
-        "shared_name": attr_string(""),
-    },
+    attrs=(
+        f"workers: int, quorum: int = 1, staleness: int = {UNBOUNDED}, is_replicated: bool = False, "
+        "timeout_s: float, tasks: list(string) = (), container: string = '', shared_name: string = ''"
+    ),
 )
 
 
@@ -110,7 +97,7 @@ class Attendance:
 attend_op: OpDef[Operation] = define_op(
     "ParameterShardAttend",
     "shard: resource ->",
-    attrs={"worker": attr_int()},
+    attrs="worker: int",
     kernel=lambda xp, shard, worker, state: state.come(shard, worker),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance()),
     doc="Registers a worker's session: if it is lost before its first step, others do not wait long.",
@@ -119,7 +106,7 @@ attend_op: OpDef[Operation] = define_op(
 begin_step_op = define_op(
     "ParameterShardBegin",
     "shard: resource, clock: host int64 -> int64",
-    attrs={"worker": attr_int()},
+    attrs="worker: int",
     shape=lambda s: [()],
     kernel=lambda xp, shard, clock, worker, state: np.int64(state.begin(shard, worker, clock)),
     effects=Effects(Effect.WRITE, state=lambda node: Attendance(), waits=True),
@@ -183,7 +170,7 @@ push_gradients_op = define_op(
     "shard: resource, clock: host int64, tag: host int64, variables: N * resource, arguments:"
     " *Targuments -> int64",
     types={"Targuments": dtypes.ANY},
-    attrs={"worker": attr_int(), "parts": attr_ints(), "update": attr_func()},
+    attrs="worker: int, parts: list(int), update: func",
     shape=lambda s: [()],
     kernel=_push,
     effects=Effects(Effect.WRITE, waits=True),
@@ -243,7 +230,7 @@ gradient_keeper_op = define_handle(
     "GradientKeeper",
     lambda node: GradientKeeper(),
     "The handle of what a worker sent in its last step.",
-    attrs={"container": attr_string(""), "shared_name": attr_string("")},
+    attrs="container: string = '', shared_name: string = ''",
 )
 
 keep_gradients_op: OpDef[list[Tensor]] = define_op(
@@ -286,7 +273,7 @@ fetch_state_op: OpDef[list[Tensor]] = define_op(
     "ParameterShardFetch",
     "shard: resource, version: host int64, variables: N * resource -> version: int64, values: *T",
     types={"T": dtypes.ANY},
-    attrs={"T": Attr("list(type)")},
+    attrs="T: list(type)",
     shape=_fetch_shapes,
     kernel=_fetch,
     effects=Effects(Effect.WRITE, waits=True),
@@ -342,7 +329,7 @@ promote_op: OpDef[Operation] = define_op(
 leave_op: OpDef[Operation] = define_op(
     "ParameterShardLeave",
     "shard: resource ->",
-    attrs={"worker": attr_int()},
+    attrs="worker: int",
     kernel=lambda xp, shard, worker: shard.leave(worker),
     effects=Effects(Effect.WRITE),
     doc="Nobody waits for this worker until its next step.",

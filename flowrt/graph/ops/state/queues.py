@@ -6,7 +6,6 @@ Those of one step run in the order of creation; a wait for the other end is a wa
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -18,14 +17,10 @@ from flowrt.graph.construction.graph import Operation, Tensor
 from flowrt.graph.node import Node
 from flowrt.graph.op_def import (
     NONDIFFERENTIABLE,
-    Attr,
     Effect,
     Effects,
     OpDef,
     ShapeContext,
-    attr_bool,
-    attr_int,
-    attr_string,
     define_handle,
     define_op,
 )
@@ -42,7 +37,7 @@ def _define_queue(
     name: str,
     doc: str,
     store: Callable[[Node], Store] = lambda node: InOrder(),
-    attrs: Mapping[str, Attr] = MappingProxyType({}),
+    attrs: str = "",
     first: Sequence[tuple[DType, Shape]] = (),
 ) -> OpDef[Tensor]:
     """``first``: components before those that the attributes name."""
@@ -63,14 +58,8 @@ def _define_queue(
         new_queue,
         doc,
         output="handle: resource",
-        attrs={
-            "component_types": Attr("list(type)"),
-            "shapes": Attr("list(shape)", ()),
-            "capacity": attr_int(-1),
-            "container": attr_string(""),
-            "shared_name": attr_string(""),
-            **attrs,
-        },
+        attrs="component_types: list(type), shapes: list(shape) = (), capacity: int = -1, "
+        "container: string = '', shared_name: string = ''" + attrs,
         value=components,
     )
 
@@ -84,7 +73,7 @@ random_shuffle_queue_op = _define_queue(
     "RandomShuffleQueueV2",
     "The handle of a queue whose elements come out in random order.",
     lambda node: Shuffled(RandomStream(node), node.attrs["min_after_dequeue"]),
-    {"min_after_dequeue": attr_int(0), "seed": attr_int(0), "seed2": attr_int(0)},
+    ", min_after_dequeue: int = 0, seed: int = 0, seed2: int = 0",
 )
 priority_queue_op = _define_queue(
     "PriorityQueueV2",
@@ -142,7 +131,7 @@ def _define_enqueue(name: str, is_batch: bool, doc: str) -> OpDef[Operation]:
         name,
         "handle: resource, components: *Tcomponents ->",
         types={"Tcomponents": dtypes.ANY},
-        attrs={"timeout_ms": attr_int(-1)},
+        attrs="timeout_ms: int = -1",
         shape=lambda s: _check_components(s, is_batch),
         kernel=kernel,
         effects=Effects(Effect.WRITE, waits=True),
@@ -189,7 +178,7 @@ queue_dequeue_op: OpDef[list[Tensor]] = define_op(
     "QueueDequeueV2",
     "handle: resource -> components: *component_types",
     types={"component_types": dtypes.ANY},
-    attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
+    attrs="component_types: list(type), timeout_ms: int = -1",
     shape=_shapes,
     kernel=_dequeue,
     effects=Effects(Effect.WRITE, waits=True),
@@ -212,7 +201,7 @@ def _define_dequeue_many(name: str, up_to: bool, doc: str) -> OpDef[list[Tensor]
         name,
         "handle: resource, n: host int32 -> components: *component_types",
         types={"component_types": dtypes.ANY},
-        attrs={"component_types": Attr("list(type)"), "timeout_ms": attr_int(-1)},
+        attrs="component_types: list(type), timeout_ms: int = -1",
         shape=shape,
         kernel=kernel,
         effects=Effects(Effect.WRITE, waits=True),
@@ -247,7 +236,7 @@ queue_dequeue_up_to_op = _define_dequeue_many(
 queue_close_op: OpDef[Operation] = define_op(
     "QueueCloseV2",
     "handle: resource ->",
-    attrs={"cancel_pending_enqueues": attr_bool(False)},
+    attrs="cancel_pending_enqueues: bool = False",
     kernel=lambda xp, handle, cancel_pending_enqueues: handle.close(cancel_pending_enqueues),
     effects=Effects(Effect.WRITE),
     doc="Closes a queue to further elements.",

@@ -21,7 +21,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError, NotFoundError
 from flowrt.graph.construction.constant import placeholder
 from flowrt.graph.construction.dlpack import dlpack_of
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, attr_type, define_op
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op
 
 _keys = itertools.count(1)
 _stores: WeakValueDictionary[int, _Store] = WeakValueDictionary()
@@ -154,7 +154,7 @@ get_session_tensor_op = define_op(
     "GetSessionTensor",
     "handle: host int64 -> value: dtype",
     types={"dtype": dtypes.ANY},
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=lambda s: [None],
     kernel=_read,
     vjp=NONDIFFERENTIABLE,

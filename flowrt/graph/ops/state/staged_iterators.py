@@ -23,16 +23,7 @@ import numpy as np
 from flowrt import dtypes
 from flowrt.errors import CancelledError, FailedPreconditionError, OutOfRangeError
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import (
-    Attr,
-    Effect,
-    Effects,
-    OpDef,
-    ShapeContext,
-    attr_int,
-    define_handle,
-    define_op,
-)
+from flowrt.graph.op_def import Effect, Effects, OpDef, ShapeContext, define_handle, define_op
 from flowrt.graph.ops.state.iterators import Elements, IteratorResource, begin, taken
 from flowrt.graph.resources.step_context import wait_until
 from flowrt.graph.shapes import Shape
@@ -165,7 +156,7 @@ deal_next_op: OpDef[list[Tensor]] = define_op(
     "DealNext",
     "dealer: resource, iterator: resource -> deal: int64, number: int64, components: *output_types",
     types={"output_types": dtypes.ANY},
-    attrs={"output_types": Attr("list(type)")},
+    attrs="output_types: list(type)",
     shape=lambda s: [(), (), *[()] * len(s.attrs["output_types"])],
     kernel=_deal_next,
     effects=Effects(Effect.WRITE, waits=True),
@@ -176,7 +167,7 @@ stage_op = define_handle(
     "Stage",
     lambda node: Stage(node.attrs["first"], node.attrs["count"]),
     "The handle of a device's parts of elements, which come ahead of the step that takes them.",
-    attrs={"first": attr_int(), "count": attr_int()},
+    attrs="first: int, count: int",
 )
 
 
@@ -192,7 +183,7 @@ staged_next_op: OpDef[list[Tensor]] = define_op(
     "StagedNext",
     "stage: resource, deal: host int64, number: host int64 -> *output_types",
     types={"output_types": dtypes.ANY},
-    attrs={"output_types": Attr("list(type)"), "output_shapes": Attr("list(shape)")},
+    attrs="output_types: list(type), output_shapes: list(shape)",
     shape=_staged_shapes,
     kernel=_staged_next,
     effects=Effects(Effect.WRITE, waits=True),

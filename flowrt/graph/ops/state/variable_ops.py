@@ -21,11 +21,6 @@ from flowrt.graph.op_def import (
     Effects,
     OpDef,
     ShapeContext,
-    attr_bool,
-    attr_int,
-    attr_shape,
-    attr_string,
-    attr_type,
     define_handle,
     define_op,
 )
@@ -54,12 +49,7 @@ var_handle_op = define_handle(
     _new_resource,
     "The handle of a variable of the session.",
     output="resource: resource",
-    attrs={
-        "dtype": attr_type(),
-        "shape": attr_shape(None),
-        "container": attr_string(""),
-        "shared_name": attr_string(""),
-    },
+    attrs="dtype: type, shape: shape = None, container: string = '', shared_name: string = ''",
     value=lambda s: (s.attrs["dtype"], s.attrs["shape"]),  # what is known of a handle: the variable's
 )
 
@@ -74,7 +64,7 @@ read_variable_op = define_op(
     "ReadVariableOp",
     "resource: resource -> value: dtype",
     types=_DTYPE,
-    attrs={"dtype": attr_type()},
+    attrs="dtype: type",
     shape=lambda s: [variable_shape(s)],
     kernel=lambda xp, resource: resource.read(),
     vjp=lambda op, dy: [dy],
@@ -170,7 +160,7 @@ resource_count_up_to = define_op(
     "ResourceCountUpTo",
     "resource: resource -> T",
     types={"T": dtypes.INDEX},
-    attrs={"limit": attr_int(), "T": attr_type()},
+    attrs="limit: int, T: type",
     shape=lambda s: [()],
     kernel=_count_up_to,
     effects=Effects(Effect.WRITE),
@@ -215,7 +205,7 @@ resource_gather = define_op(
     "ResourceGather",
     "resource: resource, indices: Tindices -> dtype",
     types=_INDEXED,
-    attrs={"dtype": attr_type(), "batch_dims": attr_int(0), "validate_indices": attr_bool(True)},
+    attrs="dtype: type, batch_dims: int = 0, validate_indices: bool = True",
     shape=_gather_shape,
     kernel=_gather,
     vjp=_gather_vjp,

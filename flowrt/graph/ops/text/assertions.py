@@ -17,16 +17,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.batching_rules import BatchBuilder, Value, leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Operation, Tensor, get_default_graph
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Effect,
-    Effects,
-    OpDef,
-    attr_int,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, define_op, sample
 from flowrt.graph.ops.array.reductions import reduce_all
 from flowrt.graph.ops.base.identities import static_value, unchanged
 from flowrt.graph.ops.base.shape_manipulation import rank as rank_of
@@ -70,7 +61,7 @@ assert_op: OpDef[Operation] = define_op(
     "Assert",
     "condition: bool, data: *T ->",
     types={"T": dtypes.ANY},
-    attrs={"summarize": attr_int(3)},
+    attrs="summarize: int = 3",
     kernel=_assert,
     vjp=NONDIFFERENTIABLE,
     samples=lambda rng: [sample(np.array(True), (np.arange(3),))],
@@ -348,7 +339,7 @@ check_numerics_op: OpDef[Tensor] = define_op(
     "CheckNumerics",
     "tensor: T -> T",
     types={"T": dtypes.FLOATING},
-    attrs={"message": attr_string()},
+    attrs="message: string",
     shape=unchanged,
     kernel=_check_numerics,
     vjp=lambda op, dy: [check_numerics_op(dy, message=f"gradient of: {op.get_attr('message')}")],

@@ -16,7 +16,7 @@ from flowrt.dtypes import DType
 from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import ShapeContext, attr_bool, attr_int, attr_string, sample
+from flowrt.graph.op_def import ShapeContext, sample
 from flowrt.graph.ops.base.identities import unchanged
 from flowrt.graph.ops.text.strings import define_string_op, each_string, host_array, string_array, words
 from flowrt.graph.shapes import Shape
@@ -56,13 +56,10 @@ as_string_op = define_string_op(
     "input: T -> string",
     _as_string,
     types={"T": dtypes.NUMERIC | {dtypes.bool_}},
-    attrs={
-        "precision": attr_int(-1),
-        "scientific": attr_bool(False),
-        "shortest": attr_bool(False),
-        "width": attr_int(-1),
-        "fill": attr_string(""),
-    },
+    attrs=(
+        "precision: int = -1, scientific: bool = False, shortest: bool = False, width: int = -1, "
+        "fill: string = ''"
+    ),
     shape=_as_string_shape,
     samples=lambda rng: (
         sample(rng.standard_normal((2, 2)), precision=2),
@@ -191,7 +188,7 @@ string_format_op = define_string_op(
     "inputs: *T -> string",
     _string_format,
     types={"T": dtypes.ANY},
-    attrs={"template": attr_string("%s"), "placeholder": attr_string("%s"), "summarize": attr_int(3)},
+    attrs="template: string = '%s', placeholder: string = '%s', summarize: int = 3",
     shape=_string_format_shape,
     samples=lambda rng: (
         sample((np.arange(9), words([b"a"]), np.float32(0.1)), template="x {} y {} z {}", placeholder="{}"),

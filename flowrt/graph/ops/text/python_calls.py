@@ -30,18 +30,7 @@ from flowrt.errors import (
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.graph import Graph, Operation, Tensor, get_default_graph
 from flowrt.graph.node import Node
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    Attr,
-    Effect,
-    Effects,
-    OpDef,
-    Privilege,
-    attr_int,
-    attr_string,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Effect, Effects, OpDef, Privilege, define_op, sample
 from flowrt.graph.ops.base.identities import identity, unchanged
 from flowrt.graph.ops.base.indexed_slices import IndexedSlices
 from flowrt.graph.ops.base.kernel_output import delivered
@@ -222,7 +211,7 @@ def _define_call(name: str, effect: Effect, doc: str) -> OpDef[list[Tensor]]:
         name,
         "input: *Tin -> *Tout",
         types={"Tin": dtypes.ANY, "Tout": dtypes.ANY},
-        attrs={"token": attr_string(), "Tout": Attr("list(type)")},
+        attrs="token: string, Tout: list(type)",
         shape=lambda s: [None] * len(s.attrs["Tout"]),
         kernel=_call_python,
         vjp=NONDIFFERENTIABLE,
@@ -287,7 +276,7 @@ print_v1_op = define_op(
     "Print",
     "input: T, data: *U -> T",
     types={"T": dtypes.ANY, "U": dtypes.ANY},
-    attrs={"message": attr_string(""), "first_n": attr_int(-1), "summarize": attr_int(3)},
+    attrs="message: string = '', first_n: int = -1, summarize: int = 3",
     shape=unchanged,
     kernel=_print,
     vjp=lambda op, dy: [dy, *(None for _ in op.inputs[1:])],
@@ -345,7 +334,7 @@ def _print_text(xp: Any, input: Any, output_stream: str, end: str) -> tuple[()]:
 print_v2_op: OpDef[Operation] = define_op(
     "PrintV2",
     "input: string ->",
-    attrs={"output_stream": attr_string("stderr"), "end": attr_string("\n")},
+    attrs="output_stream: string = 'stderr', end: string = '\\n'",
     kernel=_print_text,
     vjp=NONDIFFERENTIABLE,
     effects=Effects(

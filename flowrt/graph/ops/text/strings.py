@@ -19,15 +19,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.batching_rules import leading
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor
-from flowrt.graph.op_def import (
-    NONDIFFERENTIABLE,
-    OpDef,
-    attr_bool,
-    attr_string,
-    attr_type,
-    define_op,
-    sample,
-)
+from flowrt.graph.op_def import NONDIFFERENTIABLE, OpDef, define_op, sample
 from flowrt.graph.op_facets import Kernel
 from flowrt.graph.ops.array.reductions import reduced_shape
 from flowrt.graph.ops.base.identities import unchanged
@@ -79,7 +71,7 @@ def _define_case(name: str, function: Callable[[bytes, str], bytes], doc: str) -
         name,
         "input: string -> string",
         lambda xp, input, encoding: each_string(lambda text: function(text, encoding), input),
-        attrs={"encoding": attr_string("")},
+        attrs="encoding: string = ''",
         shape=unchanged,
         samples=lambda rng: (
             sample(words([b"aB", b""])),
@@ -138,7 +130,7 @@ string_length_op = define_string_op(
     "StringLength",
     "input: string -> int32",
     _string_length,
-    attrs={"unit": attr_string("BYTE")},
+    attrs="unit: string = 'BYTE'",
     shape=unchanged,
     samples=lambda rng: (sample(words([b"ab", b""])), sample(words("h\u00e9".encode()), unit="UTF8_CHAR")),
     batch=leading,
@@ -188,7 +180,7 @@ regex_replace_op = define_string_op(
     "StaticRegexReplace",
     "input: string -> string",
     _regex_replace,
-    attrs={"pattern": attr_string(), "rewrite": attr_string(), "replace_global": attr_bool(True)},
+    attrs="pattern: string, rewrite: string, replace_global: bool = True",
     shape=unchanged,
     samples=lambda rng: (sample(words([b"hello", b"w"]), pattern="l+", rewrite=r"<\0>"),),
     batch=leading,
@@ -215,7 +207,7 @@ string_join_op = define_string_op(
     "StringJoin",
     "inputs: N * string -> string",
     _string_join,
-    attrs={"separator": attr_string("")},
+    attrs="separator: string = ''",
     shape=broadcast_shape,
     samples=lambda rng: (
         sample((words([b"a", b"b"]), words(b"-"), words([b"c", b"d\0"])), separator="_"),
@@ -249,7 +241,7 @@ reduce_join_op = define_string_op(
     "ReduceJoin",
     "inputs: string, reduction_indices: host int32 -> string",
     _reduce_join,
-    attrs={"keep_dims": attr_bool(False), "separator": attr_string("")},
+    attrs="keep_dims: bool = False, separator: string = ''",
     shape=reduced_shape,
     samples=lambda rng: (
         sample(words([b"a", b"b"], [b"c", b"d"]), np.array([0], np.int32), separator="+"),
@@ -303,7 +295,7 @@ string_to_number_op = define_string_op(
     "string_tensor: string -> out_type",
     _string_to_number,
     types={"out_type": (dtypes.float32, dtypes.float64, dtypes.int32, dtypes.int64)},
-    attrs={"out_type": attr_type(dtypes.float32)},
+    attrs="out_type: type = float32",
     shape=unchanged,
     samples=lambda rng: (
         sample(words([b"1.5", b" 2 ", b"1e3"])),
@@ -341,7 +333,7 @@ decode_raw_op = define_string_op(
     "bytes: string -> out_type",
     _decode_raw,
     types={"out_type": (dtypes.REAL - {dtypes.bfloat16}) | dtypes.COMPLEX},
-    attrs={"out_type": attr_type(), "little_endian": attr_bool(True)},
+    attrs="out_type: type, little_endian: bool = True",
     shape=lambda s: [None if s.shapes[0] is None else (*s.shapes[0], None)],
     samples=lambda rng: (
         sample(words([b"\1\0\2\0", b"\3\0\4\0"]), out_type=dtypes.int16),

@@ -22,7 +22,7 @@ from flowrt.errors import DTypeError, InvalidArgumentError
 from flowrt.graph.construction.build import convert_to_tensor
 from flowrt.graph.construction.graph import Tensor, get_default_graph
 from flowrt.graph.messages.tensor_proto import encode_tensor
-from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, ShapeContext, attr_int, define_op, sample
+from flowrt.graph.op_def import NONDIFFERENTIABLE, Attr, ShapeContext, define_op, sample
 from flowrt.graph.ops.text.strings import host_array, string_array, words
 from flowrt.graph.shapes import Shape, compatible, format_shape
 
@@ -263,7 +263,7 @@ image_summary = define_op(
     "ImageSummary",
     "tag: string, tensor: T -> summary: string",
     types={"T": (dtypes.uint8, dtypes.float16, dtypes.float32, dtypes.float64)},
-    attrs={"max_images": attr_int(3), "bad_color": Attr("tensor", np.array([255, 0, 0, 255], np.uint8))},
+    attrs={"max_images": Attr("int", 3), "bad_color": Attr("tensor", np.array([255, 0, 0, 255], np.uint8))},
     shape=_check_images,
     kernel=_image_kernel,
     vjp=NONDIFFERENTIABLE,
