@@ -39,13 +39,12 @@ from flowrt.train.optimizers.moving_averages import ExponentialMovingAverage
 from flowrt.train.optimizers.optimizer import Optimizer
 from flowrt.train.optimizers.proximal_optimizers import *
 from flowrt.train.optimizers.schedules import *
+from flowrt.train.optimizers.schedules import piecewise_constant as piecewise_constant_decay
 from flowrt.train.optimizers.standard_optimizers import *
 from flowrt.train.sessions.device_setter import replica_device_setter
 from flowrt.train.sessions.monitored_session import *
 from flowrt.train.sessions.session_creator import ChiefSessionCreator, SessionCreator, WorkerSessionCreator
 from flowrt.train.sessions.session_manager import SessionManager
-
-piecewise_constant_decay = piecewise_constant
 
 _OLDER = {
     "input_batches": "batch batch_join maybe_batch maybe_batch_join maybe_shuffle_batch "
