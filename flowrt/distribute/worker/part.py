@@ -166,8 +166,9 @@ class CompiledPart:
 
     def _counted(self) -> Plan:
         plan = self._plan
-        if plan.next_tier is not None:
-            plan.next_tier.count_run(self._replace)
+        tier = plan.next_tier  # read once: the compiling thread removes it
+        if tier is not None:
+            tier.count_run(self._replace)
         return plan
 
     @property

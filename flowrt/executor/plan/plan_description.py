@@ -35,10 +35,11 @@ def settled(plan: Plan) -> Plan:
     """The plan that replaces ``plan`` after some runs; itself if there is none, if there is no memory for a
     second one, or if the session was closed meanwhile.
     """
-    if plan.next_tier is None:
+    tier = plan.next_tier
+    if tier is None:
         return plan
     try:
-        return plan.next_tier.make()
+        return tier.make()
     except (FailedPreconditionError, ResourceExhaustedError):
         return plan
 

@@ -9,6 +9,7 @@ that small ones do not wait for them.
 
 from __future__ import annotations
 
+import itertools
 import logging
 import os
 import sys
@@ -134,16 +135,14 @@ class NextTier(Generic[P]):
 
     def __init__(self, make: Callable[[], P], nodes: int) -> None:
         self.make, self._nodes = make, nodes
-        self._runs_left = RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
+        self._last = RUNS_BEFORE_LARGE if nodes > LARGE else RUNS_BEFORE_COMPILING
+        self._runs = itertools.count(1)  # of which threads draw each number once
 
     def count_run(self, take: Callable[[P | None], None]) -> None:
-        """Count a run. After the last of them another thread compiles, and calls ``take`` with the plan, or
-        with None where there is none or no loop is in it.
+        """Count a run. The last one has another thread compile the plan and call ``take`` with it, or with
+        None if there is no plan or it has no loop.
         """
-        if not self._runs_left:
-            return
-        self._runs_left = max(0, self._runs_left - 1)  # threads may count at once
-        if not self._runs_left:
+        if next(self._runs) == self._last:
             compile_beside(lambda: self._compile(take), self._nodes)
 
     def _compile(self, take: Callable[[P | None], None]) -> None:

@@ -206,8 +206,9 @@ class BaseSession:
             plan = self._plan(request, shapes)
         if GpuFeed in map(type, arrays):
             arrays = list(self._runtime.bring(plan, arrays))
-        if plan.next_tier is not None:
-            plan.next_tier.count_run(functools.partial(self._replace, request, plan))
+        tier = plan.next_tier  # read once: the compiling thread removes it
+        if tier is not None:
+            tier.count_run(functools.partial(self._replace, request, plan))
         if options is None and run_metadata is None and plan.is_straight:
             return request.fetches.rebuild(plan.run_straight(arrays))
         return request.fetches.rebuild(self.run_controlled(plan, arrays, options, run_metadata))
