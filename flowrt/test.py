@@ -183,8 +183,8 @@ class TestCase(unittest.TestCase):
         use_gpu: bool = False,
         force_gpu: bool = False,
     ) -> Iterator[Session]:
-        """As `session`, but the test's blocks share one, so that variables keep their values from block to
-        block.
+        """The same as `session`, but the test's blocks share one, so that variables keep their values between
+        blocks.
         """
         if self._cached is None:
             self._cached = Session(graph=graph, config=config)

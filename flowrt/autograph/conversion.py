@@ -41,7 +41,7 @@ def convert(func: Callable[..., Any]) -> Callable[..., Any]:
     if reason is None:
         try:
             return transpiler(func)
-        except Exception as error:  # noqa: BLE001 (whatever the library stumbles over)
+        except Exception as error:  # noqa: BLE001 (the library may raise anything)
             reason = " ".join(str(error).split()) or type(error).__name__
     _warn(func, reason)
     return func

@@ -58,7 +58,7 @@ def ld(value: Any) -> Any:
 
 
 def ldu(load: Block, name: str) -> Any:
-    """What ``load`` reads: an attribute or item, which may not exist."""
+    """The result of ``load``, an attribute or item, or `Undefined` if it does not exist."""
     try:
         return load()
     except (KeyError, AttributeError, NameError):

@@ -212,8 +212,8 @@ def adaptive_clipping_fn(
     epsilon: float = 1e-8,
     name: str | None = None,
 ) -> Callable[[Pairs], Pairs]:
-    """For ``clip_gradients``: gradients of a norm more than ``std_factor`` deviations (of its logarithm, in
-    moving averages) above the mean are scaled down to the mean.
+    """A function for ``clip_gradients``: gradients with a norm more than ``std_factor`` deviations (of its
+    logarithm, in moving averages) above the mean are scaled down to the mean.
     """
 
     def clip(pairs: Pairs) -> Pairs:

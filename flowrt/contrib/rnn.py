@@ -250,7 +250,7 @@ def stack_bidirectional_rnn(
     sequence_length: Any = None,
     scope: Any = None,
 ) -> tuple[list[Any], tuple[Any, ...], tuple[Any, ...]]:
-    """As `stack_bidirectional_dynamic_rnn`, over a list of time steps."""
+    """The same as `stack_bidirectional_dynamic_rnn`, over a list of time steps."""
     states: tuple[list[Any], list[Any]] = ([], [])
     layers = _layers(cells_fw, cells_bw, initial_states_fw, initial_states_bw)
     outputs = list(inputs)

@@ -134,8 +134,8 @@ class _Loop:
         return self._packed(finals)
 
     def _called(self, function: Callable[..., Any], graph: FuncGraph) -> tuple[Any, Tensor | None]:
-        """What ``function`` of the loop variables inside ``graph`` returns, and the counter of a loop with a
-        limit.
+        """Call ``function`` with the loop variables inside ``graph``; returns its result, and the counter of
+        a loop with a limit.
         """
         arguments, count = self._parameters(graph)
         returned = function(*arguments) if isinstance(arguments, (list, tuple)) else function(arguments)

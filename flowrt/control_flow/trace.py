@@ -162,8 +162,8 @@ class ConcreteFunction:
         return self._packed(self.outputs, None)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """As `Function.__call__`, without another trace. Raises `InvalidArgumentError` for arguments that
-        this trace is not for.
+        """Call like `Function.__call__`, without retracing. Raises `InvalidArgumentError` for arguments that
+        do not match this trace.
         """
         arguments = self._signature.bind(args, kwargs)
         if arguments.key != self._key or not self.accepts(arguments.specs):

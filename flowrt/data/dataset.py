@@ -123,7 +123,7 @@ class Dataset:
         padding_values: Structure = None,
         drop_remainder: Any = False,
     ) -> Dataset:
-        """As `batch`, each component padded at its end to its padded shape.
+        """The same as `batch`, each component padded at its end to its padded shape.
 
         A dimension that is None or -1 is padded to the batch's largest; without ``padded_shapes`` all unknown
         ones are. ``padding_values``: a structure of scalars, or one for all; None pads with 0 or the empty

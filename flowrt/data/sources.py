@@ -91,7 +91,7 @@ class Range(Node):
 @final
 @dataclass(frozen=True, eq=False)
 class FromGenerator(Node):
-    """What ``generator(*args)`` yields, converted to and checked against ``yields``: a structure of
+    """The elements of ``generator(*args)``, converted to and checked against ``yields``: a structure of
     `TensorSpec`.
 
     Integers and bools must survive the conversion unchanged; floats may lose precision.

@@ -92,7 +92,7 @@ class ConditionalAccumulator(ConditionalAccumulatorBase):
 
 
 class SparseConditionalAccumulator(ConditionalAccumulatorBase):
-    """Of `IndexedSlices`. A row's mean is over the gradients that have it."""
+    """An accumulator of `IndexedSlices`. A row's mean is over the gradients that have it."""
 
     def __init__(
         self,

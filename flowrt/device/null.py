@@ -224,7 +224,7 @@ class NullExecutor(StreamExecutor):
         self._add("host_callback", stream, getattr(function, "__name__", repr(function)), 0.0)
         try:
             function()
-        except Exception as error:  # noqa: BLE001 (the next to use the stream is told)
+        except Exception as error:  # noqa: BLE001 (raised at the stream's next use)
             stream.fail(error)
 
     def when_done(self, event: Event, function: Callable[[], Any]) -> None:

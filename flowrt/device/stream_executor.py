@@ -143,7 +143,7 @@ class StreamExecutor(ABC):
         self.name = name
         self._is_closed = False
         self._regions: dict[int, DeviceMemory] = {}
-        """What `allocate` gave and `deallocate` has not taken back, by address."""
+        """The live allocations, by address."""
 
     # --- memory
 
@@ -329,8 +329,8 @@ class StreamExecutor(ABC):
         return False
 
     def capture(self, stream: Stream, run: Callable[[], Any]) -> Callable[[], None] | None:
-        """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None
-        where the device or the work does not allow it. Nothing of it is done yet.
+        """Capture the work of ``run()`` on ``stream``, to be launched by calling the result, any number of
+        times; None if the device or the work does not allow it. Nothing is executed yet.
         """
         return None
 

@@ -183,7 +183,7 @@ class TransferManager:
     def swap_out(
         self, stream: Stream, source: DeviceMemory, shape: tuple[int, ...], dtype: Any
     ) -> PendingTransfer:
-        """As `to_host`, with at most `MAX_SWAPPING` bytes or one copy under way."""
+        """The same as `to_host`, with at most `MAX_SWAPPING` bytes or one copy in flight."""
         self._limit_bytes("d2h", source.nbytes)
         return self.to_host(stream, source, shape, dtype)
 

@@ -323,7 +323,7 @@ class Server:
             self._here.may_run = False
 
     def new_reply(self) -> Reply:
-        """For `ask_master`."""
+        """A new reply for `ask_master`."""
         reply = Reply()
         reply.request_id = next(self._serial)
         return reply
@@ -398,7 +398,7 @@ class Server:
         graph, error = None, None
         try:
             graph = extend.graph.extended(extend.message)
-        except Exception as failure:  # noqa: BLE001 (it is the client's)
+        except Exception as failure:  # noqa: BLE001 (raised at the client)
             error = as_op_error(failure)
         self._to_master(ev.GraphExtended(extend.token, graph, error))
 
@@ -415,7 +415,7 @@ class Server:
             parts, placement = cut_by_task(
                 subgraph, devices, cut.placement, options.allow_soft_placement, options.optimises
             )
-        except Exception as failure:  # noqa: BLE001 (it is the client's)
+        except Exception as failure:  # noqa: BLE001 (raised at the client)
             error = as_op_error(failure)
         self._to_master(ev.GraphCut(cut.token, parts, placement, error))
 
@@ -427,7 +427,7 @@ class Server:
                 check_remote_graph(subgraph, self._allowed_ops)
             resource = self._containers.of(action.session)
             part = CompiledPart(subgraph, self._by_name, resource, action.optimises)
-        except Exception as failure:  # noqa: BLE001 (it is the master's)
+        except Exception as failure:  # noqa: BLE001 (raised at the master)
             error = as_op_error(failure)
         self._to_worker(ev.GraphCompiled(action.graph, part, error))
 
@@ -435,7 +435,7 @@ class Server:
         described, error = None, None
         try:
             described = describe_parts(self.task, asked.parts)
-        except Exception as failure:  # noqa: BLE001 (it is the asker's)
+        except Exception as failure:  # noqa: BLE001 (raised at the requester)
             error = as_op_error(failure)
         self._answer(ev.Answer(asked.peer, asked.request_id, described, error))
 

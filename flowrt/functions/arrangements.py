@@ -72,7 +72,7 @@ def _divided(size: Any, block: int) -> Any:
 
 
 def batch_to_space_nd(input: Any, block_shape: Any, crops: Any, name: str | None = None) -> Tensor:
-    """What `space_to_batch_nd` undoes, less ``crops``, a pair of numbers a space axis."""
+    """The inverse of `space_to_batch_nd`, less ``crops``, a pair of numbers per spatial axis."""
     blocks = _numbers(block_shape, "batch_to_space").reshape(-1).tolist()
     margins = _numbers(crops, "batch_to_space").reshape(-1, 2).tolist()
     count = len(blocks)

@@ -237,8 +237,8 @@ class Rows:
 
 @final
 class _Results:
-    """What ``fn`` of ``rows`` has to return: a structure like ``structure``, which errors call ``like``, of
-    tensors of ``specs``.
+    """The required result of ``fn`` for ``rows``: a structure like ``structure``, which errors call ``like``,
+    of tensors of ``specs``.
     """
 
     def __init__(self, rows: Rows, like: str, structure: Structure, specs: Sequence[node.TensorSpec]) -> None:

@@ -290,7 +290,7 @@ class OpDef(Generic[Result_co]):
     loop: Loop | None
     """The op's code in compiled loops; None: only the kernel computes it."""
     batch: BatchRule | None
-    """How `vectorized_map` applies it to a batch; None: by a loop, or, if elementwise, as `Batching` does."""
+    """The rule of `vectorized_map`; None: by a loop, or, if elementwise, as `Batching` does."""
     lists: ListAccess | None
     """Access of the op to a list of tensors, as far as compiled loops support it."""
     doc: str

@@ -125,7 +125,7 @@ def _chosen(name: str) -> Format:
 def picture(
     source: Source, view: str, format: Format, depth: int | None, focus: str | None, radius: int
 ) -> Picture:
-    """What ``format`` is given. Raises `ResourceExhaustedError` where its viewer could not take it."""
+    """The input of ``format``. Raises `ResourceExhaustedError` if its viewer could not handle it."""
     parts = source.parts(view)
     drawn = GraphView({}, (), {})
     if format.has_view:

@@ -229,7 +229,7 @@ class CudaExecutor(StreamExecutor):
         with self._device:
             try:
                 found = self._over(array)
-            except Exception:  # noqa: BLE001 (whatever the array's library raises)
+            except Exception:  # noqa: BLE001 (the array's library may raise anything)
                 return None
             if found.device.id != self.ordinal:
                 return None
@@ -452,8 +452,9 @@ class CudaExecutor(StreamExecutor):
         return bool(self._runtime.streamQuery(cast(CudaStream, stream).native.ptr) != NOT_READY)
 
     def capture(self, stream: Stream, run: Callable[[], Any]) -> CudaGraph | None:
-        """What ``run()`` puts on ``stream``, to be launched by calling the result, any number of times; None
-        if it cannot be captured, which `flowrt.device.cuda.cuda_graph` explains. Nothing of it is done yet.
+        """Capture the work of ``run()`` on ``stream``, to be launched by calling the result, any number of
+        times; None if it cannot be captured, which `flowrt.device.cuda.cuda_graph` explains. Nothing is
+        executed yet.
         """
         self._check_stream(stream)
         stream = cast(CudaStream, stream)

@@ -38,10 +38,10 @@ class CudaGraph:
 
 
 def capture(stream: CudaStream, run: Callable[[], Any], mode: int) -> CudaGraph | None:
-    """What ``run()`` puts on ``stream``, with nothing of it done yet; None if it cannot be captured.
+    """Capture the work of ``run()`` on ``stream`` without executing it; None if it cannot be captured.
 
-    ``run`` is called inside the stream's `activate` context. Either way the stream is as it was, and a
-    function that raises does not fail it: run it again, uncaptured, to see its error. ``mode`` is a
+    ``run`` is called inside the stream's `activate` context. Either way the stream is unchanged, and an error
+    of the function does not fail it: run it again, uncaptured, to see the error. ``mode`` is a
     ``cudaStreamCaptureMode``.
     """
     work = Capture()
@@ -51,7 +51,7 @@ def capture(stream: CudaStream, run: Callable[[], Any], mode: int) -> CudaGraph 
     native = None
     try:
         run()
-    except Exception as error:  # noqa: BLE001 - whoever runs it uncaptured is told
+    except Exception as error:  # noqa: BLE001 - the uncaptured run raises it
         failure = error
     finally:
         try:

@@ -160,7 +160,7 @@ class Callback:
     def _call(self) -> None:
         try:
             self._function()
-        except Exception as error:  # noqa: BLE001 - it is the stream's
+        except Exception as error:  # noqa: BLE001 - raised by the stream
             self._stream.fail(error)
             self.error = self._stream.error
         else:

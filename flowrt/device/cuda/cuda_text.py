@@ -70,7 +70,7 @@ __device__ inline double sigmoid(double x) {
 
 
 def expression(instruction: Instruction, source: str, arguments: Sequence[str]) -> str:
-    """What ``instruction`` is of the named ``arguments``, the first of which has the dtype ``source``."""
+    """The expression for ``instruction`` with the named ``arguments``; the first has the dtype ``source``."""
     op, dtype = instruction.op, instruction.dtype
     if op == "const":
         return literal(instruction.data, dtype)

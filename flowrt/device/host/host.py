@@ -138,7 +138,7 @@ class InlineStream(HostStream):
         try:
             with np.errstate(all="ignore"):
                 self._do(work)
-        except Exception as error:  # noqa: BLE001 (the next to use the stream is told)
+        except Exception as error:  # noqa: BLE001 (raised at the stream's next use)
             self.fail(error)
         except BaseException as error:  # Ctrl-C is for the caller too
             self.fail(error)
@@ -193,7 +193,7 @@ class ThreadedStream(HostStream):
         """Run ``work``, the next item of the queue; on the worker only."""
         try:
             self._do(work)
-        except BaseException as error:  # noqa: BLE001 (the next to use the stream is told)
+        except BaseException as error:  # noqa: BLE001 (raised at the stream's next use)
             self.fail(error)
         self._n_done += not isinstance(work, _Mark)
 

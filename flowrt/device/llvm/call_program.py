@@ -304,7 +304,7 @@ class _Assembler:
             function, (table, *_) = part.call
             self._keeps.append(part.call)
             self._nanoseconds += table.nanoseconds
-            self._say(_RESUME, function.__self__, table)  # type: ignore[attr-defined]  # a compiled one
+            self._say(_RESUME, function.__self__, table)  # type: ignore[attr-defined]  # compiled
         if skip is not None:
             self._go_on_here(skip)
 

@@ -114,7 +114,7 @@ class HostPool:
         self._team = WorkStealingPool()
 
     def run(self, call: LoopCall, table_address: int, begin: int, end: int, grain: int) -> None:
-        """As `run_in_parallel`."""
+        """Run a loop: see `run_in_parallel`."""
         n_threads = min(self.n_threads, (end - begin) // grain)
         if n_threads < 2 or not self._is_free.acquire(blocking=False):
             call(table_address, begin, end)

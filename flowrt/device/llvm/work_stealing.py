@@ -216,7 +216,7 @@ class WorkStealingPool:
             self._words[_word(member, NEXT)] = NOTHING
 
     def admit(self, member: int) -> None:
-        """Before `work`: the member is to sleep."""
+        """Reset the member's state; call it before `work`."""
         self._words[_word(member, ENDED)] = 0
         _libc.sem_init(self._semaphore(member), 0, 0)
 

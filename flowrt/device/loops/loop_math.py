@@ -151,7 +151,7 @@ def _split(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
 
 
 def _split_any(b: LoopBuilder, x: Value) -> tuple[Value, Value]:
-    """As `_split`, for subnormal x too, and e is a float."""
+    """The same as `_split`, for subnormal x too; e is a float."""
     form = FORMATS[x.dtype]
     tiny = x < form.least_normal
     m, e = _split(b, b.select(tiny, x * 2.0**form.fraction_bits, x))
@@ -381,7 +381,7 @@ def _sin(b: LoopBuilder, x: Value) -> Value:
 
 
 def _cos(b: LoopBuilder, x: Value) -> Value:
-    """As `_sin`."""
+    """The cosine: see `_sin`."""
     return _sine(b, x, 1)
 
 

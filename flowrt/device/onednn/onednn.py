@@ -359,7 +359,7 @@ _forked_thread: int | None = None
 
 
 def _begin_in_child() -> None:
-    global _forked_thread  # noqa: PLW0603 (of this process)
+    global _forked_thread  # noqa: PLW0603 (one per process)
     if library.cache_info().currsize:
         _forked_thread = threading.get_ident()
 

@@ -24,7 +24,7 @@ class Threads:
         self._is_closed = False
 
     def submit(self, work: Callable[[], object]) -> None:
-        """After `close` nothing happens."""
+        """Run ``work`` on an idle thread or a new one; after `close` do nothing."""
         with self._lock:
             if self._is_closed:
                 return

@@ -119,7 +119,7 @@ def gather(
     lowering: str = "auto",
     name: str = "Gather",
 ) -> Tensor:
-    """As `all_gather`, on the rank ``root`` only; in a graph without that rank as `reduce`."""
+    """The same as `all_gather`, on the rank ``root`` only; in a graph without that rank like `reduce`."""
     tensors = _tensors(values, group, name)
     return _to_root(gather_op, tensors, root, group, lowering, name, axis=_axis(axis, tensors))
 

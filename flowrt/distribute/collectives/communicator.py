@@ -108,7 +108,7 @@ class Communicator(ABC):
     def reduce(
         self, array: Array, root: int = 0, reduction: str = "sum", out: Array | None = None, name: str = ""
     ) -> Array | None:
-        """As `all_reduce`, but the result is only ``root``'s; the others get None."""
+        """The same as `all_reduce`, but only ``root`` gets the result; the others get None."""
         array = self._input(array)
         check_reduction(reduction, array.dtype)
         result = self._root_output(root, out, array.shape, array.dtype)
@@ -137,7 +137,7 @@ class Communicator(ABC):
 
     @final
     def gather(self, array: Array, root: int = 0, out: Array | None = None, name: str = "") -> Array | None:
-        """As `all_gather`, but the result is only ``root``'s; the others get None."""
+        """The same as `all_gather`, but only ``root`` gets the result; the others get None."""
         array = self._with_rows(array)
         shape = (array.shape[0] * self.size, *array.shape[1:])
         result = self._root_output(root, out, shape, array.dtype)

@@ -74,7 +74,7 @@ class CommunicatorThread:
                 value = call(self.communicator)
             except OpError as raised:
                 error = raised
-            except Exception as raised:  # noqa: BLE001 (the submitter's)
+            except Exception as raised:  # noqa: BLE001 (raised for the submitter)
                 error = InternalError(f"{self.communicator}: {raised!r}")
                 error.__cause__ = raised
                 self.communicator.abort(error)

@@ -36,7 +36,7 @@ class Shown(NamedTuple):
 
 @final
 class Meeting:
-    """Where ``size`` threads wait for each other, again and again. Any thread may call anything."""
+    """A reusable barrier of ``size`` threads. Thread-safe."""
 
     def __init__(self, size: int) -> None:
         self._size = size

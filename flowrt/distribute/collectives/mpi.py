@@ -138,7 +138,7 @@ class MpiCommunicator(Communicator):
                 raise disagree(self.membership, texts)
 
     def _wait(self, transfer: Transfer, *keep: Any) -> None:
-        """Until ``transfer``, which uses ``keep``, is done."""
+        """Wait until ``transfer``, which uses ``keep``, is done."""
         begin = time.monotonic()
         try:
             while not transfer.is_done():

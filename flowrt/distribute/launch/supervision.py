@@ -93,7 +93,7 @@ Action: TypeAlias = Start | Terminate | Kill | AwaitCause | AwaitEnds | Note | R
 
 
 class State(enum.Enum):
-    """In ``DOUBTING`` someone has lost a peer, and the cause is waited for."""
+    """The state of a job. In ``DOUBTING`` a task has lost a peer, and the cause is awaited."""
 
     RUNNING, DOUBTING, STOPPING, DONE = range(4)
 

@@ -54,7 +54,9 @@ class SentConstants:
             self._held[number].has_come = True
 
     def let_go(self, numbers: Iterable[int]) -> list[int]:
-        """What `hold` has counted for one graph. Those that no graph has now."""
+        """Release the references that `hold` has counted for one graph. Returns those that no graph holds any
+        more.
+        """
         gone = []
         for number in numbers:
             held = self._held[number]

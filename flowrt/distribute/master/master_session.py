@@ -35,7 +35,7 @@ class RegisteredStep(NamedTuple):
 
 @final
 class MasterSession:
-    """Of ``client``, on ``tasks``. ``options``: a `CreateSession`."""
+    """A session of ``client``, on ``tasks``. ``options``: a `CreateSession`."""
 
     def __init__(self, client: str, tasks: Sequence[str], options: Any) -> None:
         self.client, self.tasks, self.options = client, tasks, options

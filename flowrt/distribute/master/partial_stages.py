@@ -164,7 +164,7 @@ def prepare(key: CallKey, tensors: Sequence[Any]) -> PreparedCall:
 
 
 def refs(names: Iterable[Any]) -> tuple[Ref, ...]:
-    """What `TensorName`s name."""
+    """The references of `TensorName`s."""
     return tuple([ref_of(name) for name in names])
 
 

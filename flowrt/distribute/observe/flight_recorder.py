@@ -125,7 +125,7 @@ def read_records(folder: Path) -> list[Record]:
 
 
 def read_record(path: Path) -> Record:
-    """What `write_record` wrote. Raises `DataLossError` for a file that is something else, or damaged."""
+    """Read a file of `write_record`. Raises `DataLossError` for any other file, or a damaged one."""
     lines = path.read_text("utf-8", "replace").splitlines() or [""]
     events = []
     try:

@@ -46,8 +46,8 @@ class Observer:
             LOGGER.warning("%s: its last events could not be written: %s", self._task, failure)
 
     def look(self, now: float, steps: Iterable[tuple[int, RemoteRendezvous]]) -> list[Stall]:
-        """At ``now`` of the monotonic clock ``steps`` run. Logs, and returns, those that have waited for the
-        same tensors of other tasks for `flowrt.distribute.observe.stalls.STALL_S` seconds.
+        """Check the running ``steps`` at ``now`` of the monotonic clock. Logs and returns those that have
+        waited for the same tensors of other tasks for `flowrt.distribute.observe.stalls.STALL_S` seconds.
         """
         stalls = self._watch.observe(now, {step: rendezvous.awaited() for step, rendezvous in steps})
         for stall in stalls:

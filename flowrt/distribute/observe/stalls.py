@@ -39,8 +39,8 @@ class StallWatch:
         self._waits: dict[int, _Wait] = {}
 
     def observe(self, now: float, waiting: Mapping[int, Iterable[str]]) -> list[Stall]:
-        """At ``now``, in seconds of a clock that does not jump, each step of ``waiting`` waits for its keys.
-        The stalls that are to be reported.
+        """Record that at ``now``, in seconds of a monotonic clock, each step of ``waiting`` waits for its
+        keys. Returns the stalls to report.
         """
         before, self._waits = self._waits, {}
         stalls = []

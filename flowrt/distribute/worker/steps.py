@@ -75,7 +75,7 @@ class Steps:
         try:
             start.rendezvous.ask(start.part.keys)
             start.part.run_async(start.feeds, control, start.rendezvous, ended)
-        except Exception as failure:  # noqa: BLE001 (it is the step's)
+        except Exception as failure:  # noqa: BLE001 (raised by the step)
             self.fail(start, control, failure)
         finally:
             if holds_back:

@@ -9,8 +9,8 @@ from flowrt.graph.shapes import num_elements
 _FREE = ("Const", "_Feed", "_Recv")
 
 SECONDS_PER_UNIT = 1e-9
-"""Of `node_cost`: a core adds about 1e9 floats a second out of memory; products are ten times faster, which a
-schedule only has to rank.
+"""Seconds per unit of `node_cost`: a core adds about 1e9 floats per second from memory; products are ten
+times faster, but a schedule only needs a ranking.
 """
 
 CALL_SECONDS = 0.5e-6

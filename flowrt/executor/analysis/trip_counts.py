@@ -88,7 +88,7 @@ def _is_small(spec: TensorSpec) -> bool:
 
 
 def _part(body: Subgraph, fetches: tuple[Ref, ...]) -> Subgraph:
-    """What ``fetches`` need of ``body``; nothing is waited for."""
+    """The subgraph of ``body`` for ``fetches``, without control dependencies."""
     needed = {name for name, _ in fetches}
     for node in reversed(list(body)):
         if node.name in needed:

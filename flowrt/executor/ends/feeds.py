@@ -216,7 +216,7 @@ def _on_gpu(tensor: Tensor, value: Any) -> GpuFeed | None:
         if isinstance(value, TensorHandle):
             value = value.value()
         shape = _shape_on_gpu(value, tensor.dtype.np)
-    except Exception:  # noqa: BLE001 (of the value's own code; `_read` has it raised again, and says where)
+    except Exception:  # noqa: BLE001 (from the value's own code; `_read` raises it again, with the place)
         return None
     return None if shape is None else GpuFeed(tensor, value, shape)
 

@@ -68,7 +68,9 @@ class CudaKernel:
         return loop.bind(arrays)
 
     def bind_late(self, late: Later, registers: list[Any], results: Sequence[Any]) -> Call:
-        """As `bind`, for inputs of which some are in registers when the call is made: most are in C order."""
+        """The same as `bind`, for inputs that are partly in registers at the time of the call: most are in C
+        order.
+        """
         self._prepare()
         return lambda: self(late.read(registers), results), ()
 

@@ -131,7 +131,7 @@ class _Tracer:
         return block
 
     def _fetched(self, function: Subgraph, arguments: Sequence[Traced]) -> list[Traced]:
-        """What ``function`` makes of ``arguments``."""
+        """The results of ``function`` for ``arguments``."""
         values: dict[Ref, Traced] = {
             (name, 0): value for name, value in zip(function.feeds, arguments, strict=True)
         }

@@ -183,7 +183,7 @@ def _axes(axes: Sequence[WindowAxis]) -> tuple[Axis, ...]:
 
 
 def _images(array: Array, is_last: bool) -> Array:
-    """As ``[n, c, *spatial]``; ``is_last``: the channels are."""
+    """Images as ``[n, c, *spatial]``; ``is_last``: the channels are last."""
     return array.transpose(0, array.ndim - 1, *range(1, array.ndim - 1)) if is_last else array
 
 

@@ -60,8 +60,8 @@ def late_array(argument: Any, spec: TensorSpec) -> Any:
 
 
 class Update(NamedTuple):
-    """What ``node`` does: ``calls`` that write ``variables``, of which the ``needed`` must have a value, and
-    read ``arrays`` and, by the position of its address in the calls' one ``table``, each of ``late``.
+    """The update of ``node``: ``calls`` that write ``variables``, of which the ``needed`` must have a value,
+    and read ``arrays`` and, by the position of its address in the calls' one ``table``, each of ``late``.
     """
 
     node: Node
@@ -121,7 +121,7 @@ class Updates:
         self._variables: list[VariableResource] = []
         self._begins: list[int] = []
         self._ends: list[int] = []
-        """With ``_begins`` the memory that is written, in order."""
+        """The ends of the written memory ranges, in order; ``_begins`` are their beginnings."""
 
     def add(self, update: Update) -> bool:
         """Whether ``update`` is one of these from now on; False if it has to wait for another."""
@@ -235,8 +235,8 @@ def _is_fit(array: Any) -> bool:
 
 
 def update_program(node: Node, arguments: Sequence[Any], arrays: Sequence[Any]) -> LoopProgram | None:
-    """What ``node`` does to ``arrays``, those of its arguments: each is the operand of its number. None where
-    the operation has no rule for that.
+    """The program that applies ``node`` to ``arrays``, those of its arguments: each is the operand of its
+    index. None if the operation has no rule for that.
     """
     assert node.op.loop is not None
     builder = LoopBuilder()

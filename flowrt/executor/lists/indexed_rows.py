@@ -161,7 +161,7 @@ class WrittenRows(IndexedRows):
         return open
 
     def _fill(self, elements: Sequence[Any]) -> None:
-        """Of ``elements``, set the rows that are read."""
+        """Set the rows of ``elements`` that are read."""
 
     def close(self, registers: list[Any]) -> Callable[[], None]:
         slot = self._opened.slot

@@ -57,7 +57,7 @@ _kept: RecentSteps | None = None
 
 def keep_recent_steps(capacity: int) -> None:
     """Have the plans that are made from now on keep their last ``capacity`` steps, all together; 0: none."""
-    global _kept  # noqa: PLW0603 (there is one process)
+    global _kept  # noqa: PLW0603 (one per process)
     _kept = RecentSteps(capacity) if capacity else None
 
 

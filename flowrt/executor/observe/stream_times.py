@@ -20,7 +20,7 @@ from flowrt.graph.node import Node
 
 
 class _Timed(NamedTuple):
-    """What ``stream`` did for ``node`` between two marks."""
+    """The work of ``stream`` for ``node`` between two marks."""
 
     stream: Stream
     node: Node

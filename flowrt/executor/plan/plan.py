@@ -283,7 +283,7 @@ class Plan:
     def _put(self, instance: Instance, feeds: Sequence[Any]) -> bool:
         puts = instance.puts
         try:
-            for put, value in zip(puts, feeds):  # noqa: B905 (to say strict takes as long as to put a scalar)
+            for put, value in zip(puts, feeds):  # noqa: B905 (passing strict takes as long as storing a scalar)
                 put(value)
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fed[puts.index(put)], error) from cause(error)
@@ -294,7 +294,7 @@ class Plan:
         values: list[Any] = []
         try:
             for take in instance.fetches:
-                values.append(take())  # noqa: PERF401 (their number says which one failed)
+                values.append(take())  # noqa: PERF401 (their number identifies the failed one)
         except (MemoryError, ResourceExhaustedError) as error:
             raise located(self._fetched[len(values)], error) from cause(error)
         instance.reset()

@@ -64,7 +64,7 @@ class Continuation:
                     return
                 self._control.check()
                 values = self._finish()
-            except BaseException as raised:  # noqa: BLE001 (told to who waits for the end)
+            except BaseException as raised:  # noqa: BLE001 (raised for the waiter)
                 failure = raised
         self._ended(values, failure)
         if failure is not None and not isinstance(failure, Exception):

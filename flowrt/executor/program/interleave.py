@@ -51,7 +51,7 @@ class _Laid:
         self._sent: set[str] = set()
 
     def lay(self, program: Program) -> Generator[str, Any, None]:
-        """As `Program.run`, with nothing computed."""
+        """Iterate like `Program.run`, without computing."""
         for segment in program.segments:
             if len(self._instructions) >= MAX_BLOCK_LENGTH:
                 self.cut(PAUSE)

@@ -233,8 +233,8 @@ class Program:
         return self.launch is not None
 
     def run_stepwise(self) -> Generator[str, Any, None]:
-        """As `run`, with a pause after every instruction: for schedulers that interleave programs in any
-        order.
+        """Run like `run`, with a pause after every instruction: for schedulers that interleave programs in
+        any order.
         """
         return self._step_block(self.segments)
 

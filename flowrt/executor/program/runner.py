@@ -51,7 +51,7 @@ class StepControl:
             self._on_cancel(error)
 
     def wake_by(self, wake: Callable[[OpError], None]) -> None:
-        """How `cancel` reaches threads that wait."""
+        """Register the function with which `cancel` wakes waiting threads."""
         self._on_cancel = wake
 
     @property
@@ -60,7 +60,7 @@ class StepControl:
 
     @property
     def cancelled(self) -> OpError | None:
-        """What `cancel` was given first."""
+        """The first error passed to `cancel`."""
         return self._cancelled
 
     def check(self) -> None:

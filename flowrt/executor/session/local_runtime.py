@@ -122,7 +122,7 @@ class LocalRuntime:
         self._assigned.update([(node.name, node.device) for node in handles])
         if self._config.log_device_placement:
             for node in placed:
-                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (asked for)
+                print(f"{node.name}: ({node.op.name}): {node.device}", file=sys.stderr)  # noqa: T201 (on request)
         earlier = None if fuses else self._plan_before(placed)
         plan = self._new_plan(placed, self._options(fuses, times), earlier)
         times.log(len({program.device.name for program in plan.programs}))

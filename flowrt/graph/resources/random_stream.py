@@ -75,7 +75,7 @@ class Position:
         self._key, self._draw = np.array(words[:2], np.uint64), int(words[2])
 
     def next(self) -> np.random.Generator:
-        """As `RandomStream.next`."""
+        """The next generator: see `RandomStream.next`."""
         return _generator(self._key, self._draw)
 
 

@@ -205,6 +205,6 @@ def _applied(gradients: Sequence[Contribution]) -> OpError | None:
         gradients[-1].apply([gradient.values for gradient in gradients])
     except OpError as error:
         return error
-    except Exception as error:  # noqa: BLE001 (it is all the contributors', who would wait for ever)
+    except Exception as error:  # noqa: BLE001 (raised for all contributors, which would wait forever)
         return UnknownError(f"an update failed: {type(error).__name__}: {error}")
     return None

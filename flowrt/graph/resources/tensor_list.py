@@ -116,7 +116,7 @@ class TensorList:
         return [value.bring() if isinstance(value, AwayElement) else value for value in self.kept()]
 
     def kept(self) -> list[Any]:
-        """As `elements`, without fetching `AwayElement` values."""
+        """The same as `elements`, without fetching `AwayElement` values."""
         with _lock:
             return list(self._own())
 

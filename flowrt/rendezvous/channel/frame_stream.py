@@ -206,7 +206,7 @@ class FrameStream:
             if self._reader is not None:
                 self._carrier.read()  # it arrives while these are handled
             self._hand_out(self._decoder.feed(message))
-        except Exception as error:  # noqa: BLE001 (told to who reads)
+        except Exception as error:  # noqa: BLE001 (raised for the reader)
             self.end_reading(error)
 
     def end_reading(self, error: Exception | None) -> None:

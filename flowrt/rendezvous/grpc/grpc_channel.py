@@ -210,7 +210,7 @@ class GrpcListener(Listener):
     def _handle(self, stream: FrameStream, call: AcceptedCall) -> None:
         try:
             self._accept(stream)
-        except Exception as error:  # noqa: BLE001 (told to who dialled)
+        except Exception as error:  # noqa: BLE001 (raised in the dialling thread)
             call.refuse(Status("FAILED_PRECONDITION", str(error)))
             call.join(TOLD_S)
         finally:

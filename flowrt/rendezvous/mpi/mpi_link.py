@@ -143,7 +143,7 @@ class MpiLink:
     def poll(self) -> bool:
         try:
             return self._poll()
-        except Exception as error:  # noqa: BLE001 (told to who receives)
+        except Exception as error:  # noqa: BLE001 (raised for the receiver)
             self.error = error
             self.end()
             self._has_last, self._moved_at = True, -math.inf  # it is of no use any more

@@ -62,7 +62,7 @@ class SyncReplicasOptimizer(Optimizer):
     # --- of the optimizer inside
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> list[tuple[Any, Variable]]:
-        """As ``opt`` does."""
+        """The gradients of ``opt``."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def get_slot(self, var: Variable, name: str) -> Variable | None:
@@ -233,7 +233,7 @@ class _Accumulators:
 
 @final
 class _Applied:
-    """What `SyncReplicasOptimizer.apply_gradients` has built."""
+    """The results of `SyncReplicasOptimizer.apply_gradients`."""
 
     def __init__(
         self,
@@ -283,6 +283,6 @@ class _SyncReplicasHook(SessionRunHook):
         try:
             while not coord.should_stop():
                 session.run(step)
-        except Exception as error:  # noqa: BLE001 (the coordinator's)
+        except Exception as error:  # noqa: BLE001 (for the coordinator)
             if not coord.should_stop():
                 coord.request_stop(error)

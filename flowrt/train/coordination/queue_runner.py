@@ -117,7 +117,7 @@ class QueueRunner:
                 sess.run(op)
         except self._closed_errors:
             is_last_to_close = self._count_down(sess) == 0
-        except Exception as error:  # noqa: BLE001 (the coordinator's, or kept)
+        except Exception as error:  # noqa: BLE001 (for the coordinator, or kept)
             self._count_down(sess)
             self._report(error, coord)
         else:

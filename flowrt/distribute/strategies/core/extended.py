@@ -63,7 +63,9 @@ class StrategyExtended(ABC):
 
     @abstractmethod
     def create_variable(self, next_creator: Callable[..., Variable], **arguments: Any) -> Variable:
-        """What `Variable` makes in the scope; ``next_creator(**arguments)`` makes one plain variable."""
+        """Create a variable for a call of `Variable` in the scope; ``next_creator(**arguments)`` creates one
+        plain variable.
+        """
 
     @abstractmethod
     def _call_for_each_replica(
@@ -130,7 +132,7 @@ class StrategyExtended(ABC):
 
     @contextlib.contextmanager
     def opened_scope(self) -> Iterator[None]:
-        """What `Strategy.scope` is besides the context."""
+        """The part of `Strategy.scope` in addition to the context."""
         with variable_creator_scope(self.create_variable):
             yield
 

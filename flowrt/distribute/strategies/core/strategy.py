@@ -283,7 +283,7 @@ class Strategy:
 
 
 class RunOptions(NamedTuple):
-    """What `Strategy.run` accepts of TensorFlow for TPUs: nothing here depends on it."""
+    """TensorFlow's options of `Strategy.run` for TPUs, which are ignored."""
 
     experimental_enable_dynamic_batch_size: bool = True
     experimental_bucketizing_dynamic_shape: bool = False

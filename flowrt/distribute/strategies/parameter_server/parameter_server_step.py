@@ -284,7 +284,7 @@ class Update(NamedTuple):
 def traced_update(
     graph: Graph, optimizer: Any, pairs: Sequence[tuple[Any, Variable]], global_step: Variable | None
 ) -> Update:
-    """What ``optimizer`` does to the variables of ``pairs`` with their gradients, as a function."""
+    """The function that applies ``optimizer`` to the variables of ``pairs`` with their gradients."""
     function = FuncGraph(graph, "the update of a parameter server")
     gradients: list[Tensor] = []
     parts: list[int] = []

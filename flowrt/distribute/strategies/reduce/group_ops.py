@@ -100,7 +100,7 @@ class GroupCrossDeviceOps(CrossDeviceOps):
         return super().broadcast_implementation(self.from_chief(convert_to_tensor(tensor)), destinations)
 
     def from_chief(self, tensor: Tensor) -> Tensor:
-        """What ``tensor`` is at the first worker. It needs a static shape."""
+        """Broadcast the first worker's ``tensor``, which needs a static shape."""
         given = tensor if 0 in self._group.ranks else (tensor.dtype, tensor.shape)
         (received,) = collectives.broadcast(given, [self._device], 0, self._group)
         return received

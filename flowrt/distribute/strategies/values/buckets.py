@@ -59,7 +59,7 @@ def joined(members: Sequence[Tensor]) -> Tensor:
 
 
 def taken_apart(total: Tensor, like: Sequence[Tensor]) -> list[Tensor]:
-    """What `joined` gave, as tensors of the shapes of ``like``."""
+    """Split the result of `joined` into tensors of the shapes of ``like``."""
     if len(like) == 1:
         return [total]
     parts = split(total, [int(member.shape.num_elements() or 0) for member in like])

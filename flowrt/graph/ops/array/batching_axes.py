@@ -76,5 +76,5 @@ def merged_axes(batch: Tensor) -> Tensor:
 
 
 def split_axis(merged: Tensor, like: Tensor) -> Tensor:
-    """What `merged_axes` made one, as two axes again: those of the batch ``like``."""
+    """The merged axis of `merged_axes` split in two again: those of the batch ``like``."""
     return reshape(merged, joined(dims_of(like)[:2], dims_of(merged)[1:]))

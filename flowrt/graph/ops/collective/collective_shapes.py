@@ -125,7 +125,7 @@ def _part(size: int, count: int, number: int) -> int:
 
 
 def _parts(s: ShapeContext, dims: Shape) -> list[Shape]:
-    """Of ``dims`` cut along the axis, the part of each rank of this graph."""
+    """The part of each rank of this graph, of ``dims`` cut along the axis."""
     axis, p = _axis_of(s, dims), s.attrs["group_size"]
     whole = None if dims is None else dims[axis]
     sizes = [None if whole is None else _part(whole, p, rank) for rank in s.attrs["ranks"]]

@@ -39,7 +39,7 @@ _ERF_32 = (
     7.875875062685488e-05, -0.000801686428716587, 0.005189087423433974, -0.026854212010626412,
     0.11283594715160218, -0.37612626666720334, 1.1283791658483509,
 )  # fmt: skip
-"""As `_ERF` for float32; relative error 1.2e-9."""
+"""Coefficients like `_ERF` for float32; relative error 1.2e-9."""
 
 _LOG_ERFC_32 = (
     -1.3272361811238555e-05, 0.00022403048981273858, -0.0018094488437878013, 0.009732538008525199,
@@ -209,7 +209,7 @@ def polygamma(xp: Any, n: Any, x: Any) -> Any:
 
 
 def _reflected_zeta(xp: Any, s: Any, q: Any) -> Any:
-    """As `_hurwitz_zeta` for q <= 0 and integers s: the sum over all integers k has period 1 in q, and the
+    """`_hurwitz_zeta` for q <= 0 and integers s: the sum over all integers k has period 1 in q, and the
     surplus terms, k < 0, are a sum for 1 - q.
     """
     distance = _from_pole(xp, q)

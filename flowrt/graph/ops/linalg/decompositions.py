@@ -182,7 +182,7 @@ log_matrix_determinant: OpDef[list[Tensor]] = define_op(
 
 
 class LogMatrixDeterminant(NamedTuple):
-    """What `slogdet` returns."""
+    """The result of `slogdet`."""
 
     sign: Tensor
     log_abs_determinant: Tensor

@@ -307,7 +307,7 @@ def softmax_cross_entropy_with_logits(
     name: str | None = None,
     axis: int | None = None,
 ) -> Tensor:
-    """As `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``."""
+    """The same as `softmax_cross_entropy_with_logits_v2`, but no gradient flows into ``labels``."""
     _check_named("softmax_cross_entropy_with_logits", _sentinel, labels, logits)
     with get_default_graph().name_scope(name or "softmax_cross_entropy_with_logits_sg") as scope:
         fixed = stop_gradient(labels)

@@ -378,7 +378,7 @@ def max_pool(
 def max_pool2d(
     input: Any, ksize: Any, strides: Any, padding: Any, data_format: str = "NHWC", name: str | None = None
 ) -> Tensor:
-    """As `max_pool`."""
+    """The same as `max_pool`."""
     return _pool_nd(max_pool_op, 2, input, ksize, strides, padding, data_format, name)
 
 

@@ -338,7 +338,7 @@ def _ftrl(
     xp: Any, grad: Any, scratch: Any, var: Any, accum: Any, linear: Any, *,
     lr: Any, l1: Any, l2: Any, lr_power: Any, multiply_linear_by_lr: bool,
 ) -> None:  # fmt: skip
-    """With ``multiply_linear_by_lr`` the slot ``linear`` holds lr times its usual value."""
+    """Update in place; with ``multiply_linear_by_lr`` the slot ``linear`` holds lr times its usual value."""
     scale = lr if multiply_linear_by_lr else var.dtype.type(1)
     new = accum + grad * grad
     root, old_root = new**-lr_power, accum**-lr_power

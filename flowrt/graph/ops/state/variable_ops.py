@@ -140,7 +140,7 @@ var_is_initialized_op = define_op(
     kernel=lambda xp, resource, out=None: delivered(xp, xp.asarray(resource.is_initialized), bool, out),
     vjp=NONDIFFERENTIABLE,
     effects=Effects(Effect.READ),
-    doc="Whether the variable has a value.",
+    doc="True if the variable has a value.",
 )
 
 
