@@ -104,6 +104,18 @@ class Node:
             setattr(copy, field, value)
         return copy
 
+    def beside(
+        self,
+        name: str,
+        op: OpDef,
+        inputs: tuple[Ref, ...] = (),
+        controls: tuple[str, ...] = (),
+        attrs: Mapping[str, Any] = {},
+        outputs: tuple[TensorSpec, ...] = (),
+    ) -> Node:
+        """Another node, on this one's device and for the same line of the user."""
+        return Node(name, op, inputs, controls, attrs, self.device, self.source, outputs)
+
     def __repr__(self) -> str:
         return f"<Node {self.name!r} {self.op.name}>"
 

@@ -13,6 +13,7 @@ from flowrt.errors import InvalidArgumentError
 from flowrt.graph.construction.array_values import as_array
 from flowrt.graph.construction.build import constant_tensor
 from flowrt.graph.construction.graph import Tensor
+from flowrt.graph.node import Node, TensorSpec
 from flowrt.graph.op_def import (
     BY_EXECUTOR,
     NONDIFFERENTIABLE,
@@ -50,6 +51,12 @@ const = define_op(
     value=_const_value,
     doc="A value that is part of the graph: the array in attribute ``value``.",
 )
+
+
+def const_beside(node: Node, name: str, array: np.ndarray[Any, Any], controls: tuple[str, ...] = ()) -> Node:
+    """`Node.beside` of a constant."""
+    spec = TensorSpec(as_dtype(array.dtype), array.shape)
+    return node.beside(name, const, (), controls, {"value": array, "dtype": spec.dtype}, (spec,))
 
 
 def constant(
@@ -152,3 +159,8 @@ feed_op = define_op(
     value=lambda s: s.attrs.get(KNOWN),
     doc="Stands for a value from outside: a fed tensor of a step, a parameter of a function.",
 )
+
+
+def feed_beside(node: Node, name: str, spec: TensorSpec) -> Node:
+    """`Node.beside` of a feed."""
+    return node.beside(name, feed_op, attrs={"dtype": spec.dtype, "shape": spec.shape}, outputs=(spec,))

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
 from typing import Any
 
-from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.construction.constant import feed_beside
 from flowrt.graph.effects import is_stateful
 from flowrt.graph.node import Node, Ref, Subgraph
 from flowrt.graph.op_def import Effect
@@ -116,13 +116,10 @@ def _passed_on(node: Node, results: list[Ref], outputs: Sequence[int]) -> tuple[
     """``results``, the values of these ``outputs`` of ``node``, delayed by the node's control inputs."""
     if not node.controls:
         return [], results
-    identities = [
-        Node(
-            f"{node.name}/result_{number}", identity_op, (ref,), node.controls,
-            {"T": node.outputs[output].dtype}, node.device, node.source, (node.outputs[output],),
-        )
-        for number, (ref, output) in enumerate(zip(results, outputs, strict=True))
-    ]  # fmt: skip
+    identities = []
+    for number, (ref, output) in enumerate(zip(results, outputs, strict=True)):
+        spec, name = node.outputs[output], f"{node.name}/result_{number}"
+        identities.append(node.beside(name, identity_op, (ref,), node.controls, {"T": spec.dtype}, (spec,)))
     return identities, [(identity.name, 0) for identity in identities]
 
 
@@ -133,7 +130,7 @@ def _after(node: Node, nodes: Iterable[Node], results: Iterable[Ref]) -> Node:
         n.name for n in inside.values() if is_stateful(n)
     ]
     waits = tuple(dict.fromkeys([*node.controls, *ends]))
-    return Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
+    return node.beside(node.name, no_op, controls=waits)
 
 
 # --- loops
@@ -147,10 +144,7 @@ def _optimise_loop(
     if first.op.name == "Const" and not first.attrs["value"].item():
         node = behind(node, first.controls)
         added, results = _passed_on(node, [node.inputs[1 + i] for i in wanted], wanted)
-        return [
-            *added,
-            Node(node.name, no_op, (), node.controls, {}, node.device, node.source, ()),
-        ], results
+        return [*added, node.beside(node.name, no_op, controls=node.controls)], results
     body: Subgraph = node.attrs["body"]
     arguments = node.inputs[1:]
     live = _live_variables(body, carried, wanted)
@@ -227,10 +221,12 @@ def _hoist(body: Subgraph, carried: int, arguments: dict[str, Ref]) -> tuple[Sub
         moved[name] = node.replace(
             inputs=tuple([invariant.get(r[0], r) if r[0] in invariant else r for r in node.inputs])
         )
-    nodes = {name: _parameter(node) if name in needed else node for name, node in body.nodes.items()}
-    feeds = (*body.feeds, *needed)
-    nodes = {name: n for name, n in nodes.items() if name not in hoisted or name in needed}
-    return prune(body.replace(nodes=nodes, feeds=feeds)), list(moved.values())
+    nodes = [
+        feed_beside(node, node.name, node.outputs[0]) if node.name in needed else node
+        for node in body
+        if node.name not in hoisted or node.name in needed
+    ]
+    return prune(body.with_nodes(nodes).replace(feeds=(*body.feeds, *needed))), list(moved.values())
 
 
 def _ancestors(body: Subgraph, needed: Sequence[str], hoisted: dict[str, Node]) -> list[str]:
@@ -340,10 +336,3 @@ def _first(function: Subgraph) -> list[Node]:
 def _rest(function: Subgraph) -> list[Node]:
     feeds = set(function.feeds)
     return [node for node in function if node.name not in feeds]
-
-
-def _parameter(node: Node) -> Node:
-    """A parameter with the name of ``node``."""
-    spec = node.outputs[0]
-    attrs = {"dtype": spec.dtype, "shape": spec.shape}
-    return Node(node.name, feed_op, (), (), attrs, node.device, node.source, (spec,))

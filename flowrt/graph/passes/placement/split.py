@@ -44,8 +44,7 @@ def split(subgraph: Subgraph, part_of: PartOf = device_of) -> Subgraph:
         node = with_functions(node, partial(_gathered, devices, part_of))
         parts, outputs = (_split_loop if node.op.name == "_Loop" else _split_case)(node, devices, part_of)
         nodes += parts
-        names = tuple([part.name for part in parts])
-        nodes.append(Node(node.name, no_op, (), names, {}, node.device, node.source, ()))
+        nodes.append(node.beside(node.name, no_op, controls=tuple([part.name for part in parts])))
         replaced.update(((node.name, i), ref) for i, ref in enumerate(outputs))
     return redirect(subgraph, replaced, nodes)
 

@@ -59,8 +59,7 @@ def _lower_call(node: Node) -> Lowered:
     inner = {n.name for n in nodes}
     waits = tuple(name for name in ends if name in inner) or node.controls
     # control dependents of the call wait for its results
-    done = Node(node.name, no_op, (), waits, {}, node.device, node.source, ())
-    return [*nodes, done], results, effects
+    return [*nodes, node.beside(node.name, no_op, controls=waits)], results, effects
 
 
 def _lower_if(node: Node) -> Lowered:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from flowrt.errors import InvalidArgumentError
-from flowrt.graph.construction.constant import feed_op
+from flowrt.graph.construction.constant import feed_beside
 from flowrt.graph.construction.graph import Graph, Operation, Tensor
 from flowrt.graph.evaluate import located
 from flowrt.graph.node import Node, Ref, Subgraph, TensorSpec
@@ -182,9 +182,7 @@ def feed_node(tensor: Tensor, shape: Shape) -> Node:
 def feed_of(node: Node, index: int, shape: Shape) -> Node:
     """`feed_node` of the output ``index`` of ``node``."""
     name = node.name if len(node.outputs) == 1 else f"_feed_{node.name}_{index}"
-    dtype = node.outputs[index].dtype
-    attrs, spec = {"dtype": dtype, "shape": shape}, TensorSpec(dtype, shape)
-    return Node(name, feed_op, (), (), attrs, node.device, node.source, (spec,))
+    return feed_beside(node, name, TensorSpec(node.outputs[index].dtype, shape))
 
 
 def prune(subgraph: Subgraph) -> Subgraph:
