@@ -202,7 +202,7 @@ def _bind_loop(
     else:
         body = _body(mover, outputs, bind(invariant, lists), list(lists.values()))
     for opened in body.lists:
-        builder.emit(node, opened.open(mover.registers))
+        builder.emit(node, opened.open, (mover.registers,))
     readers = mover.reader(pred), body.goes_on
     if trips is not None:
         counter = _Counter(trips)
@@ -213,7 +213,7 @@ def _bind_loop(
         compiled = Compiled(part, body.block.deferred)
     builder.cut(None, 0, Loop(node, *readers, body.segments, own_frame, body.iterations, compiled))
     for opened in body.lists:
-        builder.emit(node, opened.close(mover.registers))
+        builder.emit(node, opened.close, (mover.registers,))
 
 
 def _place_inner(

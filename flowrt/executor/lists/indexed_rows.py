@@ -85,6 +85,9 @@ class IndexedRows(RowList):
         text = f"{operands[0].text}[{operands[1].text}]"
         builder.emit_line(self._opened.node, run_checked, (*in_sequence(calls), self._check), operands, text)
 
+    def close(self, registers: list[Any]) -> None:
+        self._rows, self._value = self._like[None], NO_LIST
+
     def _check(self) -> None:
         if self._words[REFUSED]:
             self._words[REFUSED] = 0
@@ -109,21 +112,10 @@ class ReadRows(IndexedRows):
             return
         self._emit(builder, [handle, index], self._copy(gather, index.value, self._like))
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
-
-        def open() -> None:
-            self._value = registers[slot]
-            rows = self._rows = rows_of(self._value, self._like)
-            self._words[0], self._words[3] = rows.ctypes.data, len(rows)
-
-        return open
-
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        def close() -> None:
-            self._rows, self._value = self._like[None], NO_LIST
-
-        return close
+    def open(self, registers: list[Any]) -> None:
+        self._value = registers[self.slot]
+        rows = self._rows = rows_of(self._value, self._like)
+        self._words[0], self._words[3] = rows.ctypes.data, len(rows)
 
     def _refuse(self, number: int) -> None:
         self._value.get(number)
@@ -146,31 +138,21 @@ class WrittenRows(IndexedRows):
     def _writing(self, index: Array) -> Sequence[Call]:
         """The calls that write the element at ``index``."""
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
-
-        def open() -> None:
-            value = self._value = registers[slot]
-            self._rows = self._device.empty((value.length, *self._like.shape), self._like.dtype)
-            elements = value.kept()
-            self._flags = np.array([element is not None for element in elements], np.uint8)
-            self._fill(elements)
-            self._words[0], self._words[3] = self._rows.ctypes.data, value.length
-            self._words[NUMBER + 1] = self._flags.ctypes.data
-
-        return open
+    def open(self, registers: list[Any]) -> None:
+        value = self._value = registers[self.slot]
+        self._rows = self._device.empty((value.length, *self._like.shape), self._like.dtype)
+        elements = value.kept()
+        self._flags = np.array([element is not None for element in elements], np.uint8)
+        self._fill(elements)
+        self._words[0], self._words[3] = self._rows.ctypes.data, value.length
+        self._words[NUMBER + 1] = self._flags.ctypes.data
 
     def _fill(self, elements: Sequence[Any]) -> None:
         """Of ``elements``, set the rows that are read."""
 
-    def close(self, registers: list[Any]) -> Callable[[], None]:
-        slot = self._opened.slot
-
-        def close() -> None:
-            registers[slot] = self._changed()
-            self._rows, self._value = self._like[None], NO_LIST
-
-        return close
+    def close(self, registers: list[Any]) -> None:
+        registers[self.slot] = self._changed()
+        super().close(registers)
 
     def _changed(self) -> TensorList:
         is_written = self._flags == WRITTEN

@@ -42,10 +42,10 @@ class ListBinder(Protocol):
 class OpenListBinder(ListBinder, Protocol):
     """The same of a list that is open while a loop runs, in place of the list value in a register."""
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
+    def open(self, registers: list[Any]) -> None:
         """Open it, before the loop."""
 
-    def close(self, registers: list[Any]) -> Callable[[], None]:
+    def close(self, registers: list[Any]) -> None:
         """Make it a list value again, after the loop."""
 
 
@@ -59,20 +59,14 @@ class OpenList(NamedTuple):
     def is_pushed(self) -> bool:
         return self.node.op.uses_list(ListUse.PUSHED)
 
-    def open(self, registers: list[Any]) -> Callable[[], None]:
+    def open(self, registers: list[Any]) -> None:
         """Make the list value in the register a list of its elements. Raises `DTypeError`."""
-        slot, dtype = self.slot, self.spec.dtype
+        check_dtype(registers[self.slot], self.spec.dtype)
+        registers[self.slot] = registers[self.slot].kept()
 
-        def open() -> None:
-            check_dtype(registers[slot], dtype)
-            registers[slot] = registers[slot].kept()
-
-        return open
-
-    def close(self, registers: list[Any]) -> Callable[[], None]:
+    def close(self, registers: list[Any]) -> None:
         """Make it a list value again."""
-        slot, spec = self.slot, self.spec
-        return lambda: registers.__setitem__(slot, TensorList(spec, registers[slot]))
+        registers[self.slot] = TensorList(self.spec, registers[self.slot])
 
     @property
     def spec(self) -> ListSpec:
